@@ -1,0 +1,79 @@
+"""Checks of arguments, made once at the public boundary.
+
+Each raises "`name` must <condition>; got <value>." and one sentence of remedy.
+"""
+
+import torch
+from torch import Tensor
+
+
+def check_matrix(X: Tensor, *, name: str) -> None:
+    """Raise unless `X` is a batch of real or complex matrices."""
+    if not isinstance(X, Tensor):
+        raise TypeError(
+            f"`{name}` must be a torch.Tensor; got {type(X).__name__}. "
+            f"Convert it with `torch.as_tensor`."
+        )
+    if not (X.is_floating_point() or X.is_complex()):
+        raise TypeError(
+            f"`{name}` must have a floating-point or complex dtype; got {X.dtype}. "
+            f"Convert it with `{name}.to(torch.get_default_dtype())`."
+        )
+    if X.ndim < 2:
+        raise ValueError(
+            f"`{name}` must have shape (*batch, n, k); got {tuple(X.shape)}. "
+            f"Add the missing axes, for instance with `{name}[..., None]`."
+        )
+
+
+def check_square(A: Tensor, *, name: str) -> None:
+    """Raise unless `A` is a batch of square real or complex matrices."""
+    check_matrix(A, name=name)
+    if A.shape[-1] != A.shape[-2]:
+        raise ValueError(
+            f"`{name}` must have shape (*batch, n, n); got {tuple(A.shape)}. "
+            f"Only square matrices have this map; tall ones have `expm_tall`."
+        )
+
+
+def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
+    """Raise unless `X` and `Y` agree in shape, dtype and device."""
+    for what in ("shape", "dtype", "device"):
+        ours, theirs = getattr(X, what), getattr(Y, what)
+        if ours != theirs:
+            if what == "shape":
+                ours, theirs = tuple(ours), tuple(theirs)
+            raise ValueError(
+                f"`{names[1]}` must have the {what} of `{names[0]}`, {ours}; "
+                f"got {theirs}. Convert or expand one of them first."
+            )
+
+
+def check_skew(A: Tensor, *, name: str = "A") -> None:
+    r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
+
+    The functions of skew matrices do not check this themselves (it costs a pass over
+    the matrix and a device synchronization) and never project: call this when in doubt.
+
+    Args:
+        A: the matrices to check.
+        name: what to call them in the message.
+
+    Raises:
+        ValueError: if one of them is not skew, with the defect found and its bound.
+    """
+    check_square(A, name=name)
+    if A.numel() == 0:
+        return
+    defect = torch.linalg.matrix_norm(A + A.mH)
+    # X - X^H is skew to the last bit; 4 eps leaves room for a product Q^H G - G^H Q
+    bound = 4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
+    # written so that NaN fails
+    bad = ~(defect <= bound)
+    if bad.any():
+        index = int(bad.flatten().nonzero()[0])
+        raise ValueError(
+            f"`{name}` must be skew (A^H = -A); got ||A + A^H||_F = "
+            f"{defect.flatten()[index]:.1e}, above {bound.flatten()[index]:.1e} "
+            f"for {A.dtype}. Make it so with `isometry.linalg.skew`, or (A - A^H) / 2."
+        )

@@ -1,0 +1,71 @@
+"""Inputs for tests: every random number comes from an explicit generator."""
+
+import math
+
+import torch
+from torch import Tensor
+
+DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The double-precision dtype of the same kind."""
+    return torch.complex128 if dtype.is_complex else torch.float64
+
+
+def random_skew(
+    n: int,
+    *,
+    norm: float,
+    dtype: torch.dtype,
+    rng: torch.Generator,
+    batch: tuple[int, ...] = (),
+) -> Tensor:
+    """Gaussian skew matrices of the given spectral norm, rounded from double."""
+    X = torch.randn(*batch, n, n, dtype=wide(dtype), generator=rng)
+    A = X - X.mH
+    if A.numel() and (n > 1 or dtype.is_complex):
+        A = A * (norm / torch.linalg.matrix_norm(A, 2))[..., None, None]
+    return A.to(dtype)
+
+
+def skew_with_angles(
+    theta: Tensor, *, dtype: torch.dtype, rng: torch.Generator
+) -> Tensor:
+    """Skew matrix with eigenvalues i theta (complex) or pairs +-i theta (real)."""
+    pairs = theta.numel()
+    n = pairs if dtype.is_complex else 2 * pairs
+    X = torch.randn(n, n, dtype=wide(dtype), generator=rng)
+    V = torch.linalg.qr(X).Q
+    if dtype.is_complex:
+        D = torch.diag(1j * theta.to(torch.float64))
+    else:
+        J = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
+        D = torch.kron(torch.diag(theta.to(torch.float64)), J)
+    A = V @ D.to(V.dtype) @ V.mH
+    return ((A - A.mH) / 2).to(dtype)
+
+
+def random_unitary(
+    n: int,
+    *,
+    dtype: torch.dtype,
+    rng: torch.Generator,
+    batch: tuple[int, ...] = (),
+    k: int | None = None,
+) -> Tensor:
+    """Haar unitary (orthogonal if real) n x k matrices, rounded from double."""
+    X = torch.randn(*batch, n, n if k is None else k, dtype=wide(dtype), generator=rng)
+    Q, R = torch.linalg.qr(X)
+    phase = R.diagonal(dim1=-2, dim2=-1).sgn()
+    return (Q * phase[..., None, :].conj()).to(dtype)
+
+
+def eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+def edge_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
+    """All angles at the border: what a random spectrum hardly shows."""
+    pairs = n if dtype.is_complex else n // 2
+    return torch.full((pairs,), 0.999 * norm if norm == math.pi else norm)
