@@ -1,0 +1,64 @@
+# `make test` and `make demo` work on a fresh machine: the first call makes .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+
+# the version is part of the name, so that a release renews the installed metadata
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/isometry/__init__.py)
+INSTALLED := $(VENV)/installed-$(VERSION)
+
+# two workers share the machine; more threads in each would only contend
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
+
+# the theme's notice about its successor, on every build
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
+
+.PHONY: help test demo check docs bench soak format clean
+
+help:
+	@echo "make test    the test suite, then once more with shapes executed"
+	@echo "make demo    the exponential against its peers: a figure and a report"
+	@echo "make check   format, lint, types, import contracts, spelling, docs"
+	@echo "make format  rewrite the sources as 'make check' wants them"
+	@echo "make docs    build the site into site/"
+	@echo "make bench   all measurements against peers"
+	@echo "make soak    the long tests; writes records/soak.json"
+	@echo "make clean   remove the environment and every cache"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[lab,bench,dev]'
+	@touch $@
+
+test: $(INSTALLED)
+	$(PYTEST) -n 2 --cov
+	$(PYTEST) -n 2 --shapes -m "not errors and not soak" tests/linalg
+
+demo: $(INSTALLED)
+	$(PY) -m benchmarks demo
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/typos
+	$(MKDOCS) build --strict --quiet
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+docs: $(INSTALLED)
+	$(MKDOCS) build --strict
+
+bench: $(INSTALLED)
+	$(PY) -m benchmarks
+
+soak: $(INSTALLED)
+	$(PYTEST) -m soak --record records/soak.json
+
+clean:
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis .coverage
