@@ -1,4 +1,14 @@
-"""Fixtures, and the modes of the suite: `--shapes` executes the annotations."""
+"""Fixtures, and the modes of the suite.
+
+`--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="execute the shape annotations of isometry (jaxtyping and beartype)",
     )
+    parser.addoption(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write outcome, time and recorded properties of each test to a JSON file",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,6 +33,44 @@ def pytest_configure(config: pytest.Config) -> None:
         from jaxtyping import install_import_hook
 
         install_import_hook("isometry", "beartype.beartype")
+    path = config.getoption("--record")
+    # with xdist every report reaches the controller, and the workers keep none
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(path))
+
+
+class Recorder:
+    """Collects one row per test; `record_property` adds measured numbers to a row."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, object]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # a test that fails before or after its body has only that row
+        if report.when == "call" or report.failed:
+            self.rows.append(
+                {
+                    "test": report.nodeid,
+                    "outcome": report.outcome,
+                    "seconds": round(report.duration, 2),
+                    **dict(report.user_properties),
+                }
+            )
+
+    def pytest_sessionfinish(self) -> None:
+        # a run that selected nothing must not replace the record of one that did
+        if not self.rows:
+            return
+        record = {
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "tests": self.rows,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 @pytest.fixture
@@ -25,9 +79,9 @@ def rng() -> torch.Generator:
 
 
 @pytest.fixture(autouse=True)
-def poisoned_empty():
+def poisoned_empty() -> Iterator[None]:
     """`torch.empty` holds NaN: reading uninitialized memory fails a test."""
+    # deterministic mode fills new memory, by `torch.utils.deterministic`'s default
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
     yield
     torch.use_deterministic_algorithms(False)

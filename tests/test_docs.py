@@ -1,0 +1,45 @@
+"""The documentation is true: its code runs, and what it cites exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+KEY = re.compile(r"\[([A-Z][A-Za-z]+\d{2}[a-z]?)\]")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def code_of(page: Path) -> str:
+    """The page's python blocks, each on its own lines: a traceback names the page's."""
+    text = page.read_text()
+    code = ""
+    for block in BLOCK.finditer(text):
+        code += "\n" * (text.count("\n", 0, block.start(1)) - code.count("\n"))
+        code += block.group(1)
+    return code
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if code_of(p)], ids=relative)
+def test_code_runs_as_printed(page):
+    """The blocks of a page are one program, from top to bottom."""
+    exec(compile(code_of(page), page, "exec"), {"__name__": "__main__"})
+
+
+def test_readme_has_code_that_runs():
+    assert "isometry" in code_of(ROOT / "README.md")
+
+
+@pytest.mark.parametrize(
+    "source", [*PAGES, *sorted((ROOT / "src").rglob("*.py"))], ids=relative
+)
+def test_citations_are_in_the_bibliography(source):
+    """Each key in brackets has a heading in docs/bibliography.md."""
+    bibliography = (ROOT / "docs" / "bibliography.md").read_text()
+    cited = set(KEY.findall(source.read_text()))
+    assert cited <= set(re.findall(r"^## (\S+)$", bibliography, re.MULTILINE))

@@ -1,0 +1,136 @@
+"""The rules of the house that a linter cannot know."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+import isometry
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(
+    path
+    for folder in ("src", "tests", "benchmarks", "tools")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def public_modules() -> list[str]:
+    """Dotted names of isometry and of its parts without a leading underscore."""
+    found = pkgutil.walk_packages(isometry.__path__, prefix="isometry.")
+    inner = [module.name for module in found]
+    return ["isometry", *(name for name in inner if "._" not in name)]
+
+
+def exported(module: str) -> list[str]:
+    return getattr(importlib.import_module(module), "__all__", [])
+
+
+def test_import_leaves_torch_alone():
+    """A command that starts at once must not pay the seconds that torch takes."""
+    code = "import isometry, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_poisoned_empty_is_nan():
+    """The autouse fixture works: without it most of these are zeros."""
+    assert torch.empty(1000).isnan().all()
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_every_exported_name_resolves(module):
+    for name in exported(module):
+        assert getattr(importlib.import_module(module), name) is not None
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_every_exported_name_is_documented(module):
+    for name in exported(module):
+        assert getattr(importlib.import_module(module), name).__doc__, name
+
+
+@pytest.mark.errors
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'orthogonl'"):
+        _ = isometry.orthogonl
+
+
+def test_dir_shows_what_is_exported():
+    assert set(isometry.__all__) <= set(dir(isometry))
+
+
+def test_at_most_forty_public_names():
+    """Subpackages are places, not names; the laboratory has its own readers."""
+    places = set(public_modules())
+    names = {
+        f"{module}.{name}"
+        for module in places
+        if not module.startswith("isometry.lab")
+        for name in exported(module)
+    }
+    assert len(names - places) <= 40
+
+
+def test_version_is_the_same_everywhere():
+    assert version("isometry") == isometry.__version__
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {isometry.__version__}\n" in citation
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_one_concept_per_file(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its signature and its docstring."""
+    start, end = function.body[0].lineno, function.end_lineno
+    if ast.get_docstring(function) is not None:
+        start = function.body[0].end_lineno
+    assert start is not None
+    assert end is not None
+    return end - start + 1
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if p.is_relative_to(ROOT / "src")], ids=relative
+)
+def test_functions_are_short(path):
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [f.name for f in functions if code_lines(f) > 40] == []
+
+
+def test_no_tracked_file_names_this_machine():
+    """Neither a path of the author's machine nor the host of a package registry."""
+    folders = "work|tmp|root|home|Users|opt|farm"
+    # brackets around one character keep the pattern from finding itself
+    forbidden = re.compile(
+        rf"(?<![\w.])/(?:{folders})/[A-Za-z]|index[-]url|//registry[.]|/simple[/]"
+    )
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\0")
+    found = []
+    for name in filter(None, listed):
+        path = ROOT / name
+        # a file that another commit is about to remove
+        if not path.is_file():
+            continue
+        text = path.read_bytes().decode(errors="ignore")
+        found += [f"{name}: {hit.group()}" for hit in forbidden.finditer(text)]
+    assert found == []
