@@ -1,0 +1,123 @@
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import vmap
+from torch.testing import assert_close
+
+from isometry._checks import check_skew
+from isometry.linalg._skew import skew
+from tests.helpers import DTYPES, eps, random_skew
+
+# torch 2.13 itself calls torch.jit in forward mode
+torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+@pytest.fixture
+def no_shape_hook(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--shapes"):
+        pytest.skip("Dynamo cannot trace the hook of the shapes")
+
+
+HALF = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, *HALF], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (4, 4), (2, 3, 3)], ids=str)
+def test_entries(shape, dtype, rng):
+    """Below the diagonal those of X, above minus their conjugates, i Re X on it."""
+    X = torch.randn(shape, generator=rng).to(dtype)
+    if dtype.is_complex:
+        X = X + 1j * torch.randn(shape, generator=rng).to(dtype)
+    A = skew(X)
+    n = shape[-1]
+    assert A.dtype == dtype
+    assert_close(A.tril(-1), X.tril(-1), rtol=0, atol=0)
+    assert_close(A, -A.mH, rtol=0, atol=0)
+    for j in range(n):
+        diagonal = 1j * X[..., j, j].real if dtype.is_complex else 0 * X[..., j, j]
+        assert_close(A[..., j, j], diagonal, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_only_the_lower_triangle_is_read(dtype, rng):
+    """NaN above the diagonal has no effect, and the gradient there is zero."""
+    X = torch.randn(4, 4, dtype=dtype, generator=rng)
+    poisoned = torch.where(torch.ones(4, 4).triu(1) > 0, math.nan, X)
+    assert_close(skew(poisoned), skew(X), rtol=0, atol=0)
+    X.requires_grad_()
+    G = torch.randn(4, 4, dtype=dtype, generator=rng)
+    (g,) = torch.autograd.grad(skew(X), X, G)
+    assert_close(g.triu(1), torch.zeros_like(g), rtol=0, atol=0)
+    # the adjoint of X -> L - L^H
+    assert_close(g.tril(-1), (G - G.mH).tril(-1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_it_is_onto(dtype, rng):
+    """Every skew A is skew(X), with X real on the diagonal: -i times that of A."""
+    A = random_skew(5, norm=2.0, dtype=dtype, rng=rng)
+    X = A.tril(-1)
+    if dtype.is_complex:
+        X = X + torch.diag(-1j * A.diagonal())
+    assert_close(skew(X), A, rtol=0, atol=0)
+
+
+def test_it_is_linear(rng):
+    X, Y = torch.randn(2, 4, 4, dtype=torch.complex128, generator=rng)
+    assert_close(skew(2 * X - 3 * Y), 2 * skew(X) - 3 * skew(Y))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3, 3), (2, 0, 0)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_empty(shape, dtype):
+    assert skew(torch.zeros(shape, dtype=dtype)).shape == shape
+
+
+@torch_internals
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_mechanisms(no_shape_hook, dtype, rng):
+    """Derivatives of both modes, vmap, and one graph under torch.compile."""
+    X = torch.randn(2, 3, 3, dtype=dtype, generator=rng, requires_grad=True)
+    assert gradcheck(skew, X, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(skew, X)
+    assert_close(vmap(skew)(X), skew(X))
+    compiled = torch.compile(skew, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(X), skew(X))
+    assert skew(X.to("meta")).shape == X.shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_check_accepts_what_is_skew(dtype, rng):
+    check_skew(random_skew(6, norm=1e6, dtype=dtype, rng=rng, batch=(2,)))
+    check_skew(torch.zeros(2, 3, 3, dtype=dtype))
+    check_skew(torch.zeros(0, 3, 3, dtype=dtype))
+    check_skew(torch.zeros(2, 0, 0, dtype=dtype))
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_check_names_the_defect(dtype, rng):
+    """The message has the defect of the matrix that is wrong, and its bound."""
+    A = random_skew(4, norm=1.0, dtype=dtype, rng=rng, batch=(3,))
+    A[1, 0, 1] += 100 * eps(dtype)
+    message = r"`W` must be skew \(A\^H = -A\); got .* = \d.*, above \d.* for torch"
+    with pytest.raises(ValueError, match=message):
+        check_skew(A, name="W")
+    A[1, 0, 1] = math.nan
+    with pytest.raises(ValueError, match=r"got .* = nan, above nan"):
+        check_skew(A)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(("f", "name"), [(skew, "X"), (check_skew, "A")])
+def test_arguments_are_checked(f, name):
+    with pytest.raises(ValueError, match=rf"`{name}` must have shape .* got \(3, 4\)"):
+        f(torch.zeros(3, 4))
+    with pytest.raises(ValueError, match=rf"`{name}` must have shape .* got \(3,\)"):
+        f(torch.zeros(3))
+    with pytest.raises(TypeError, match=rf"`{name}` must have a floating-point"):
+        f(torch.zeros(3, 3, dtype=torch.int64))
+    with pytest.raises(TypeError, match=rf"`{name}` must be a torch.Tensor; got list"):
+        f([[0.0]])
