@@ -1,0 +1,136 @@
+"""The Cayley map from skew to orthogonal matrices, and its inverse."""
+
+import torch
+from torch import Tensor
+
+from isometry._checks import check_square
+from isometry._typing import Square
+
+
+def cayley(A: Square) -> Square:
+    r"""Cayley transform of a skew matrix: an orthogonal or unitary matrix.
+
+    $$ Q = \bigl(I + \tfrac12 A\bigr)\bigl(I - \tfrac12 A\bigr)^{-1}
+         = 2 \bigl(I - \tfrac12 A\bigr)^{-1} - I, \qquad A^H = -A. $$
+
+    It agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
+    without the eigenvalue $-1$. Of $A$ only the skew part $(A - A^H)/2$ is read, which
+    is $A$ itself to the last bit if $A$ is skew; so gradients are skew matrices, and
+    directions of forward mode are projected likewise. The map moves by
+    $\varepsilon \lVert A \rVert$ when $A$ is rounded: digits are lost in that
+    proportion, from the orthogonality too. A matrix with an entry that is not finite,
+    or whose entries sum to more than the dtype holds, gives NaN; the others of the
+    batch are right.
+
+    Cost: one inverse. The derivative along $E$ is $\frac14 (Q + I) E (Q + I)$, so the
+    backward pass is two products and factorizes nothing.
+
+    Args:
+        A: skew-symmetric or skew-Hermitian; this is not checked (see `check_skew`).
+            float16 and bfloat16 are computed in float32.
+
+    Returns:
+        $Q$ with $Q^H Q = I$, in the dtype of `A`.
+
+    Raises:
+        TypeError: if `A` has an integer dtype.
+        ValueError: if `A` is not square.
+
+    References:
+        [LM19] section 4.2.
+    """
+    check_square(A, name="A")
+    X = in_float32_or_wider(A)
+    eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+    # the formula of autograd for the inverse is made of products of the inverse itself
+    inverse = torch.linalg.inv_ex(eye - (X - X.mH) / 4).inverse
+    return (2 * inverse - eye + nan_unless_finite(X)).to(A.dtype)
+
+
+def cayley_inverse(Q: Square) -> Square:
+    r"""Skew matrix whose Cayley transform is `Q`.
+
+    $$ A = 2 (Q - I) (Q + I)^{-1} = 2 I - 4 (Q + I)^{-1}, \qquad
+       Q^H Q = I, \quad -1 \notin \sigma(Q). $$
+
+    An eigenvalue $e^{i\theta}$ of $Q$ becomes $2i \tan(\theta/2)$: a distance $\delta$
+    from $-1$ costs $A$ a factor $4/\delta$ of its relative accuracy. Where
+    $\delta \lesssim 4 n \varepsilon$ no digit is left and the matrix is refused; every
+    real $Q$ with determinant $-1$ is such a case. Where values cannot be read (under
+    `torch.compile`, `torch.vmap`, on the meta device) NaN takes the place of the
+    error. A matrix with an entry that is not finite gives NaN.
+
+    Cost: one inverse; two products in the backward pass. Outside a trace the check
+    reads one flag from the device.
+
+    Args:
+        Q: orthogonal or unitary; this is not checked. float16 and bfloat16 are
+            computed in float32.
+
+    Returns:
+        $A$ with $A^H = -A$ to the last bit.
+
+    Raises:
+        TypeError: if `Q` has an integer dtype.
+        ValueError: if `Q` is not square or has the eigenvalue $-1$.
+
+    References:
+        [LM19] section 4.2.
+    """
+    check_square(Q, name="Q")
+    X = in_float32_or_wider(Q)
+    n = X.shape[-1]
+    eye = torch.eye(n, dtype=X.dtype, device=X.device)
+    inverse, info = torch.linalg.inv_ex(X + eye)
+    A = 2 * eye - 4 * inverse
+    # read before the projection, which would remove an infinite symmetric part
+    distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
+    # LAPACK leaves unfinished numbers behind where it stops
+    distance = torch.where(info[..., None, None] > 0, 0, distance)
+    poison = nan_unless_finite(X)
+    bound = 4 * max(n, 1) * torch.finfo(Q.dtype).eps
+    # NaN in Q is another matter than an eigenvalue
+    folded = ~(distance > bound) & ~poison.isnan()
+    _refuse_eigenvalue_minus_one(folded, distance, bound, dtype=Q.dtype)
+    poison = poison + nan_unless(~folded, like=X)
+    return ((A - A.mH) / 2 + poison).to(Q.dtype)
+
+
+def _refuse_eigenvalue_minus_one(
+    folded: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
+) -> None:
+    """Raise if a flag is set, where flags can be read."""
+    if torch.compiler.is_compiling():
+        return
+    try:
+        found = bool(folded.any())
+    # vmap, meta and fake tensors have no value to branch on
+    except RuntimeError:
+        return
+    if found:
+        worst = float(distance[folded].nan_to_num(0.0).min())
+        raise ValueError(
+            f"`Q` must not have the eigenvalue -1, which the Cayley map never reaches; "
+            f"got one at distance about {worst:.1e}, within {bound:.1e} for {dtype}. "
+            f"Use `isometry.linalg.logm_unitary` and the exponential instead."
+        )
+
+
+def in_float32_or_wider(X: Tensor) -> Tensor:
+    """`X`, in float32 if its dtype is narrower: LAPACK and cuSOLVER know no half."""
+    return X.to(torch.promote_types(X.dtype, torch.float32))
+
+
+def nan_unless_finite(X: Tensor) -> Tensor:
+    """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
+
+    Adding it to a result is the whole policy for such matrices: LAPACK may return
+    finite numbers for them. (Inductor folds `0 * sum` to zero: hence a comparison.)
+    """
+    return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
+
+
+def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
+    """Zero where the condition holds, elsewhere NaN in both parts of a number."""
+    poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
+    return torch.complex(poison, poison) if like.is_complex() else poison

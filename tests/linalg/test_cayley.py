@@ -1,0 +1,278 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, hessian, jvp, vmap
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry.linalg._cayley import cayley, cayley_inverse
+from isometry.linalg._skew import skew
+from tests.helpers import (
+    DTYPES,
+    eps,
+    random_skew,
+    skew_with_angles,
+    wide,
+)
+
+# torch 2.13 itself calls torch.jit in forward mode and in inductor
+torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+@pytest.fixture
+def no_shape_hook(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--shapes"):
+        pytest.skip("Dynamo cannot trace the hook of the shapes")
+
+
+def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
+    theta, V = torch.linalg.eigh(-1j * A.to(torch.complex128))
+    return theta, V
+
+
+def reference(A: Tensor) -> Tensor:
+    """V diag((1 + i theta / 2) / (1 - i theta / 2)) V^H, in float64."""
+    theta, V = eigen(A)
+    c = (1 + 0.5j * theta) / (1 - 0.5j * theta)
+    Q = (V * c[..., None, :]) @ V.mH
+    return Q if A.is_complex() else Q.real
+
+
+def reference_gradient(A: Tensor, G: Tensor) -> Tensor:
+    """Skew part of the adjoint, by the divided differences of the eigenvalues."""
+    theta, V = eigen(A)
+    m = 1 / (1 - 0.5j * theta)
+    Phi = m[..., :, None] * m[..., None, :]
+    g = V @ (Phi.conj() * (V.mH @ G.to(V.dtype) @ V)) @ V.mH
+    g = (g - g.mH) / 2
+    return g if A.is_complex() else g.real
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [0.0, 1e-8, 1.0, math.pi, 100.0, 1e4])
+@pytest.mark.parametrize("n", [1, 2, 7, 32])
+def test_value_and_gradient_are_those_of_the_eigendecomposition(n, norm, dtype, rng):
+    """Q = V c(theta) V^H, and the gradient is skew((M^H G M^H)), M = (I - A/2)^-1."""
+    A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,)).requires_grad_()
+    G = torch.randn(3, n, n, dtype=dtype, generator=rng)
+
+    Q = cayley(A)
+    (g,) = torch.autograd.grad(Q, A, G)
+
+    # twice the worst over 100 seeds: 2.8, 2.8 and 2.4 (complex128, n = 2, where the
+    # reference has its share: 1.2, 1.0 and 2.4 in complex64)
+    unit = n * eps(dtype) * max(1.0, norm)
+    Q = Q.detach()
+    assert (matrix_norm(Q - reference(A.detach())) <= 5.7 * unit).all()
+    error = matrix_norm(g - reference_gradient(A.detach(), G))
+    assert (error <= 5.6 * unit * matrix_norm(G)).all()
+    assert_close(g, -g.mH, rtol=0, atol=eps(dtype) * float(g.abs().max()))
+    Q = Q.to(wide(dtype))
+    assert (matrix_norm(Q.mH @ Q - torch.eye(n)) <= 4.8 * unit).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_repeated_eigenvalues(dtype, rng):
+    """All angles equal: the gradient has no quotient that could be 0 / 0."""
+    A = skew_with_angles(torch.full((4,), 2.0), dtype=dtype, rng=rng)
+    n = A.shape[-1]
+    A.requires_grad_()
+    G = torch.randn(n, n, dtype=dtype, generator=rng)
+    (g,) = torch.autograd.grad(cayley(A), A, G)
+    error = matrix_norm(g - reference_gradient(A.detach(), G))
+    # 5.6 as above
+    assert error <= 5.6 * n * eps(dtype) * 2 * matrix_norm(G)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (3, 3), (0, 3, 3), (2, 0, 0)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_zero_is_mapped_to_the_identity(shape, dtype):
+    """cayley(0) = I, exactly; batches and matrices may be empty."""
+    Q = cayley(torch.zeros(shape, dtype=dtype))
+    assert_close(Q, torch.eye(shape[-1], dtype=dtype).expand(shape), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3)], ids=str)
+def test_batches_are_matrix_by_matrix(batch, rng):
+    A = random_skew(5, norm=2.0, dtype=torch.float64, rng=rng, batch=batch)
+    each = [cayley(a) for a in A.reshape(-1, 5, 5)]
+    assert_close(cayley(A), torch.stack(each).reshape(A.shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_rounded_from_float32(dtype, rng):
+    A = random_skew(6, norm=1.0, dtype=torch.float32, rng=rng).to(dtype)
+    assert_close(cayley(A), cayley(A.float()).to(dtype), rtol=0, atol=0)
+    Q = cayley(A)
+    assert_close(cayley_inverse(Q), cayley_inverse(Q.float()).to(dtype))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_matrix_that_is_not_finite_becomes_nan_alone(bad, dtype, rng):
+    """Block diagonal: LAPACK would leave the other block finite."""
+    A = random_skew(4, norm=1.0, dtype=dtype, rng=rng, batch=(3,))
+    A[1] = 0
+    A[1, 2, 1] = bad
+    A[1, 1, 2] = -bad
+    for f in (cayley, cayley_inverse):
+        parts = torch.view_as_real(f(A)) if A.is_complex() else f(A)
+        assert parts[1].isnan().all()
+        assert_close(f(A)[::2], f(A[::2]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [0.0, 1e-8, 1.0, 3.0, 100.0])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 32])
+def test_inverse_undoes_the_map(n, norm, dtype, rng):
+    """cayley_inverse(cayley(A)) = A, skew to the last bit; error eps (1 + norm^2)."""
+    A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(2,))
+    B = cayley_inverse(cayley(A))
+    # 1.12: twice the worst over 100 seeds, 0.56 (complex64, n = 2, norm = 1)
+    tol = 1.12 * n * eps(dtype) * (1 + norm**2)
+    assert (matrix_norm(B - A) <= tol).all()
+    assert_close(B, -B.mH, rtol=0, atol=0)
+
+
+def test_inverse_keeps_the_digits_of_small_angles():
+    """At |A| = 1e-20 every Q off the diagonal is stored, and so must be A."""
+    A = skew(torch.full((3, 3), 1e-20))
+    assert_close(cayley_inverse(cayley(A)), A, rtol=1e-6, atol=0)
+
+
+def test_inverse_near_angle_pi(rng):
+    """The angle pi - 1e-4 is 2 tan(theta / 2) = 4e4: fewer digits, not refused."""
+    angle = torch.tensor([2 * math.tan((math.pi - 1e-4) / 2), 0.5], dtype=torch.float64)
+    A = skew_with_angles(angle, dtype=torch.float64, rng=rng)
+    assert_close(cayley_inverse(cayley(A)), A, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_of_any_order(rng):
+    """Reverse, forward, batched and second derivatives agree with differences."""
+    for dtype in (torch.float64, torch.complex128):
+        X = torch.randn(2, 3, 3, dtype=dtype, generator=rng, requires_grad=True)
+        assert gradcheck(lambda X: cayley(skew(X)), X)
+        assert gradgradcheck(lambda X: cayley(skew(X)), X)
+        assert gradcheck(lambda X: cayley_inverse(cayley(skew(X)) @ cayley(skew(X))), X)
+
+
+@torch_internals
+def test_forward_mode(rng):
+    X = torch.randn(2, 3, 3, dtype=torch.float64, generator=rng, requires_grad=True)
+    f = lambda X: cayley(skew(X))  # noqa: E731
+    assert gradcheck(f, X, check_forward_ad=True, check_batched_forward_grad=True)
+    assert gradgradcheck(f, X, check_fwd_over_rev=True)
+    assert gradcheck(
+        lambda X: cayley_inverse(cayley(skew(X))), X, check_forward_ad=True
+    )
+
+
+@torch_internals
+def test_transforms_compose(rng):
+    """vmap(grad f) = grad of the sum, hessian = its transpose, D Q[E] = M E M."""
+
+    def f(X: Tensor) -> Tensor:
+        return cayley(skew(X)).cos().sum()
+
+    X = torch.randn(3, 4, 4, dtype=torch.float64, generator=rng)
+    assert_close(vmap(cayley)(skew(X)), cayley(skew(X)))
+    assert_close(vmap(grad(f))(X), grad(f)(X))
+    H = hessian(f)(X[0]).reshape(16, 16)
+    assert_close(H, H.mT)
+    A, E = skew(X[0]), skew(X[1])
+    Q, dQ = jvp(cayley, (A,), (E,))[:2]
+    M = (Q + torch.eye(4)) / 2
+    assert_close(dQ, M @ E @ M)
+    Q = cayley(skew(X))
+    assert_close(vmap(cayley_inverse)(Q), cayley_inverse(Q))
+
+
+def test_backward_factorizes_nothing(rng):
+    """One inverse forward, two products backward."""
+    A = random_skew(4, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
+    Q = cayley(A)
+    with torch.profiler.profile() as profile:
+        torch.autograd.grad(Q.sum(), A)
+    calls = {event.key: event.count for event in profile.key_averages()}
+    assert calls["aten::mm"] == 2
+    assert not [name for name in calls if "linalg" in name or "lu_" in name]
+
+
+@torch_internals
+def test_compiles_to_one_graph(no_shape_hook, rng):
+    """Value, gradient and the NaN policy are the same under torch.compile."""
+    compiled = torch.compile(cayley, fullgraph=True)
+    A = random_skew(4, norm=1.0, dtype=torch.float32, rng=rng, batch=(2,))
+    A[1, 0, 1] = math.inf
+    A.requires_grad_()
+    Q = compiled(A)
+    assert_close(Q, cayley(A), equal_nan=True)
+    (g,) = torch.autograd.grad(Q[0].cos().sum(), A)
+    (expected,) = torch.autograd.grad(cayley(A)[0].cos().sum(), A)
+    assert_close(g[0], expected[0])
+
+
+@torch_internals
+def test_inverse_gives_nan_where_it_cannot_raise(no_shape_hook):
+    Q = torch.stack([torch.eye(4), torch.diag(torch.tensor([1.0, 1.0, 1.0, -1.0]))])
+    compiled = torch.compile(cayley_inverse, fullgraph=True)
+    for A in (compiled(Q), vmap(cayley_inverse)(Q)):
+        assert_close(A[0], torch.zeros(4, 4))
+        assert A[1].isnan().all()
+
+
+@torch_internals
+def test_exports(no_shape_hook, rng):
+    """A program of `torch.export` gives the value of eager on other numbers."""
+
+    class Map(torch.nn.Module):
+        def forward(self, X: Tensor) -> Tensor:
+            return cayley_inverse(cayley(skew(X)))
+
+    X = torch.randn(2, 4, 4, generator=rng)
+    program = torch.export.export(Map(), (X,))
+    assert_close(program.module()(9 * X), Map()(9 * X))
+
+
+def test_shapes_without_values():
+    """Meta and fake tensors."""
+    A = torch.zeros(2, 3, 3, device="meta")
+    assert cayley(A).shape == cayley_inverse(A).shape == A.shape
+    with FakeTensorMode():
+        A = torch.zeros(2, 3, 3)
+        assert cayley(A).shape == cayley_inverse(A).shape == A.shape
+
+
+def test_autocast_does_not_touch_it(rng):
+    A = random_skew(5, norm=1.0, dtype=torch.float32, rng=rng)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Q = cayley(A)
+    assert_close(Q, cayley(A), rtol=0, atol=0)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 33])
+def test_inverse_refuses_the_eigenvalue_minus_one(n, dtype, rng):
+    """A reflection in a random direction, among matrices that are fine."""
+    v = torch.randn(n, 1, dtype=wide(dtype), generator=rng)
+    H = torch.eye(n, dtype=wide(dtype)) - 2 * v @ v.mH / (v.mH @ v)
+    Q = torch.stack([torch.eye(n, dtype=dtype), H.to(dtype)])
+    message = r"`Q` must not have the eigenvalue -1.*distance about .*logm_unitary"
+    with pytest.raises(ValueError, match=message):
+        cayley_inverse(Q)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(("f", "name"), [(cayley, "A"), (cayley_inverse, "Q")])
+def test_arguments_are_checked(f, name):
+    with pytest.raises(ValueError, match=rf"`{name}` must have shape .* got \(3, 4\)"):
+        f(torch.zeros(3, 4))
+    with pytest.raises(ValueError, match=rf"`{name}` must have shape .* got \(3,\)"):
+        f(torch.zeros(3))
+    with pytest.raises(TypeError, match=rf"`{name}` must have a floating-point"):
+        f(torch.zeros(3, 3, dtype=torch.int64))
