@@ -1,0 +1,365 @@
+import math
+from fractions import Fraction
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, hessian, vmap
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry.linalg._cayley import cayley
+from isometry.linalg._pade import _coefficients, _step, pade, pade_radius
+from isometry.linalg._skew import skew
+from tests.helpers import DTYPES, eps, random_skew, skew_with_angles, wide
+
+# torch 2.13 itself calls torch.jit in forward mode and in inductor
+torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+@pytest.fixture
+def no_shape_hook(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--shapes"):
+        pytest.skip("Dynamo cannot trace the hook of the shapes")
+
+
+# every shape of the evaluation: no power, one, several, and several blocks
+DEGREES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 25]
+
+
+def is_double(dtype: torch.dtype) -> bool:
+    return dtype == wide(dtype)
+
+
+def real_if(A: Tensor, Q: Tensor) -> Tensor:
+    return Q if A.is_complex() else Q.real
+
+
+def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
+    theta, V = torch.linalg.eigh(-1j * A.to(torch.complex128))
+    return theta, V
+
+
+def approximant(x: Tensor, degree: int) -> Tensor:
+    """r_m(ix), with q from its roots in mpmath: no coefficient of ours."""
+    with mpmath.workdps(60):
+        p, q = mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
+        values = [
+            complex(
+                mpmath.polyval(p[::-1], mpmath.mpc(0, t))
+                / mpmath.polyval(q[::-1], mpmath.mpc(0, t))
+            )
+            for t in x.flatten().tolist()
+        ]
+    return torch.tensor(values, dtype=torch.complex128).reshape(x.shape)
+
+
+def exponential(A: Tensor) -> Tensor:
+    theta, V = eigen(A)
+    return real_if(A, (V * torch.exp(1j * theta)[..., None, :]) @ V.mH)
+
+
+def exponential_gradient(A: Tensor, G: Tensor) -> Tensor:
+    """Skew part of the adjoint, by the theorem of Daleckii and Krein."""
+    theta, V = eigen(A)
+    mean = (theta[..., :, None] + theta[..., None, :]) / 2
+    half_gap = (theta[..., :, None] - theta[..., None, :]) / 2
+    Phi = torch.exp(1j * mean) * torch.sinc(half_gap / math.pi)
+    g = V @ (Phi.conj() * (V.mH @ G.to(V.dtype) @ V)) @ V.mH
+    return real_if(A, (g - g.mH) / 2)
+
+
+@pytest.mark.parametrize("degree", DEGREES)
+def test_coefficients_are_those_of_mpmath(degree):
+    """p = sum b_j z^j with b_0 = 1 matches the series of exp to order 2m."""
+    with mpmath.workdps(60):
+        p, _ = mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
+        expected = [float(c / p[0]) for c in p]
+    assert_close(
+        torch.tensor(_coefficients(degree), dtype=torch.float64),
+        torch.tensor(expected, dtype=torch.float64),
+        rtol=4 * eps(torch.float64),
+        atol=0,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize("norm", [0.0, 1e-8, 1.0, 6.0])
+def test_value_is_the_approximant_of_the_eigenvalues(norm, degree, dtype, rng):
+    """Q = V r_m(i theta) V^H, and Q^H Q = I, for every degree."""
+    n = 6
+    A = random_skew(n, norm=norm, dtype=dtype, rng=rng)
+    Q = pade(A, degree=degree)
+    theta, V = eigen(A)
+    expected = real_if(A, (V * approximant(theta, degree)) @ V.mH)
+    # twice the worst over 15 seeds, 1.5 (complex64, degree 25, norm 6); 7.3 in double,
+    # where the reference itself is no better
+    constant = 15 if is_double(dtype) else 3.1
+    assert matrix_norm(Q - expected) <= constant * n * eps(dtype)
+    Q = Q.to(wide(dtype))
+    # twice the worst, 2.5 (complex128, degree 2, norm 6)
+    assert matrix_norm(Q.mH @ Q - torch.eye(n)) <= 5.1 * n * eps(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [0.0, 1e-8, 0.1, 1.0, math.pi, 6.0, 30.0, 100.0])
+@pytest.mark.parametrize("n", [1, 2, 7, 32])
+def test_auto_is_the_exponential(n, norm, dtype, rng):
+    """pade(A, degree=13, squarings="auto") = exp A, and so are its gradients."""
+    A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(2,)).requires_grad_()
+    G = torch.randn(2, n, n, dtype=dtype, generator=rng)
+    for degree in (7, 13):
+        Q = pade(A, degree=degree, squarings="auto")
+        (g,) = torch.autograd.grad(Q, A, G)
+        Q, B = Q.detach(), A.detach()
+        # twice the worst over 60 seeds: value 0.74 and 2.95 in double, where the
+        # reference has its share, gradient 2.4, orthogonality 1.55
+        unit = n * eps(dtype) * max(1.0, norm)
+        constant = 5.9 if is_double(dtype) else 1.5
+        assert (matrix_norm(Q - exponential(B)) <= constant * unit).all()
+        error = matrix_norm(g - exponential_gradient(B, G))
+        assert (error <= 4.8 * unit * matrix_norm(G)).all()
+        assert_close(g, -g.mH, rtol=0, atol=8 * eps(dtype) * float(g.abs().max()))
+        Q = Q.to(wide(dtype))
+        assert (matrix_norm(Q.mH @ Q - torch.eye(n)) <= 3.1 * unit).all()
+
+
+@pytest.mark.parametrize("degree", [3, 5, 7, 9, 13])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_spectra_at_the_edge_of_the_radius(degree, dtype, rng):
+    """All angles at theta_m, where value and gradient are the least accurate."""
+    theta = pade_radius(degree, dtype)
+    A = skew_with_angles(torch.full((4,), theta), dtype=dtype, rng=rng)
+    n = A.shape[-1]
+    G = torch.randn(n, n, dtype=dtype, generator=rng)
+    A.requires_grad_()
+    Q = pade(A, degree=degree)
+    (g,) = torch.autograd.grad(Q, A, G)
+    B = A.detach()
+    # twice the worst over 60 seeds: value 2.0 and gradient 1.0; in double, where the
+    # reference has its share, 8.6 and 3.4 (all at degree 13)
+    value, gradient = (17, 6.8) if is_double(dtype) else (4.1, 2.1)
+    assert matrix_norm(Q.detach() - exponential(B)) <= value * n * eps(dtype)
+    error = matrix_norm(g - exponential_gradient(B, G))
+    assert error <= gradient * n * eps(dtype) * matrix_norm(G)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("degree", [1, 2, 3, 5, 7, 9, 13])
+def test_radius_bounds_the_error_of_value_and_derivative(degree, dtype):
+    """|r_m(ix) - e^ix| <= u |x| / (2m + 1) at the radius, and u for the derivative."""
+    theta = pade_radius(degree, dtype)
+    u = eps(dtype) / 2
+    with mpmath.workdps(60):
+        p, q = mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
+
+        def error(x):
+            z = mpmath.mpc(0, x)
+            r = mpmath.polyval(p[::-1], z) / mpmath.polyval(q[::-1], z)
+            return r - mpmath.exp(z)
+
+        for fraction in (0.25, 0.5, 0.9, 1.0):
+            x = mpmath.mpf(theta) * fraction
+            # 1.001: the radius is a rounded number
+            assert abs(error(x)) <= u * x / (2 * degree + 1) * 1.001
+            assert abs(mpmath.diff(error, x)) <= u * 1.001
+        # and it is sharp: a norm 1.2 times larger would be too much
+        if theta < 6:
+            assert abs(mpmath.diff(error, 1.2 * theta)) > u
+
+
+def test_degree_one_is_cayley(rng):
+    A = random_skew(8, norm=3.0, dtype=torch.float64, rng=rng, batch=(2,))
+    assert_close(pade(A, degree=1), cayley(A))
+
+
+def test_squarings_are_powers(rng):
+    """pade(A, squarings=3) = pade(A / 8)^8."""
+    A = random_skew(5, norm=3.0, dtype=torch.float64, rng=rng)
+    Q = torch.linalg.matrix_power(pade(A / 8, degree=3), 8)
+    assert_close(pade(A, degree=3, squarings=3), Q)
+
+
+def test_each_matrix_has_its_own_squarings(rng):
+    """In a batch with a large norm the small one keeps its digits."""
+    small, large = (
+        random_skew(6, norm=norm, dtype=torch.float32, rng=rng) for norm in (0.1, 1e4)
+    )
+    Q = pade(torch.stack([small, large]), degree=7, squarings="auto")
+    assert_close(Q[0], pade(small, degree=7, squarings="auto"))
+    assert_close(Q[0].double(), exponential(small), rtol=0, atol=4e-7)
+    assert_close(Q[1], pade(large, degree=7, squarings="auto"), rtol=0, atol=1e-2)
+
+
+def test_evaluation_uses_few_products():
+    """Degree 13: A^2, A^4, A^6, one for each polynomial, one for the odd part."""
+    assert [_step(m // 2, (m - 1) // 2) for m in (1, 2, 3, 5, 13)] == [0, 1, 1, 2, 3]
+    A = torch.zeros(3, 3)
+    with torch.profiler.profile() as profile:
+        pade(A, degree=13)
+    calls = {event.key: event.count for event in profile.key_averages()}
+    assert calls["aten::mm"] == 6
+
+
+def test_backward_reuses_the_factors(rng):
+    A = random_skew(4, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
+    Q = pade(A, degree=3)
+    with torch.profiler.profile() as profile:
+        torch.autograd.grad(Q.sum(), A)
+    names = {event.key for event in profile.key_averages()}
+    assert "aten::linalg_lu_solve" in names
+    assert not [name for name in names if "lu_factor" in name or "solve_ex" in name]
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (3, 3), (0, 3, 3), (2, 0, 0)])
+@pytest.mark.parametrize("squarings", [0, 2, "auto"])
+@pytest.mark.parametrize("degree", [1, 2, 13])
+def test_zero_is_mapped_to_the_identity(shape, squarings, degree):
+    Q = pade(torch.zeros(shape), degree=degree, squarings=squarings)
+    assert_close(Q, torch.eye(shape[-1]).expand(shape), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("squarings", [0, "auto"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_matrix_that_is_not_finite_becomes_nan_alone(bad, dtype, squarings, rng):
+    A = random_skew(4, norm=30.0, dtype=dtype, rng=rng, batch=(3,))
+    A[1] = 0
+    A[1, 2, 1] = bad
+    A[1, 1, 2] = -bad
+    Q = pade(A, degree=7, squarings=squarings)
+    parts = torch.view_as_real(Q) if A.is_complex() else Q
+    assert parts[1].isnan().all()
+    assert_close(Q[::2], pade(A[::2], degree=7, squarings=squarings))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_huge_norms(dtype, rng):
+    """Up to 1/eps the defect grows with the norm; above, and at 1e30, NaN."""
+    A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
+    Q = pade(A * 1e4, degree=13, squarings="auto").to(wide(dtype))
+    # 0.8: twice the worst over 60 seeds, 0.39
+    assert matrix_norm(Q.mH @ Q - torch.eye(4)) <= 0.8 * 4 * 1e4 * eps(dtype)
+    for norm in (4 / eps(dtype), 1e30):
+        assert pade(A * norm, degree=13, squarings="auto").isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_rounded_from_float32(dtype, rng):
+    A = random_skew(6, norm=1.0, dtype=torch.float32, rng=rng).to(dtype)
+    Q = pade(A, degree=7, squarings="auto")
+    expected = pade(A.float(), degree=7, squarings="auto").to(dtype)
+    assert_close(Q, expected, rtol=0, atol=0)
+
+
+@torch_internals
+@pytest.mark.parametrize("degree", [1, 2, 6])
+@pytest.mark.parametrize("squarings", [0, 2, "auto"])
+def test_gradients_of_any_order(degree, squarings, rng):
+    """Reverse, forward, batched and second derivatives agree with differences."""
+    # 27 squarings in float64, each of which doubles the rounding error
+    if degree == 1 and squarings == "auto":
+        squarings = 1
+
+    def f(X: Tensor) -> Tensor:
+        return pade(skew(X), degree=degree, squarings=squarings)
+
+    for dtype in (torch.float64, torch.complex128):
+        X = torch.randn(2, 3, 3, dtype=dtype, generator=rng, requires_grad=True)
+        assert gradcheck(f, X, check_forward_ad=True, check_batched_grad=True)
+    X = torch.randn(2, 2, dtype=torch.float64, generator=rng, requires_grad=True)
+    assert gradgradcheck(f, X, check_fwd_over_rev=True)
+
+
+@torch_internals
+def test_transforms_compose(rng):
+    """vmap, also nested, over grad; matrices of one vmap differ in squarings."""
+
+    def f(X: Tensor) -> Tensor:
+        return pade(skew(X), degree=5, squarings="auto").cos().sum()
+
+    X = torch.randn(3, 2, 4, 4, dtype=torch.float64, generator=rng)
+    X = X * torch.tensor([0.01, 1.0, 50.0])[:, None, None, None]
+    assert_close(vmap(grad(f))(X), grad(f)(X))
+    assert_close(vmap(vmap(grad(f)))(X), grad(f)(X))
+    H = hessian(f)(X[1, 0]).reshape(16, 16)
+    assert_close(H, H.mT)
+
+
+@torch_internals
+@pytest.mark.parametrize(
+    ("squarings", "backend"), [(2, "aot_eager"), ("auto", "inductor")]
+)
+def test_compiles_to_one_graph(no_shape_hook, squarings, backend, rng):
+    """One graph serves norms with different numbers of squarings, forward and back."""
+
+    def f(A: Tensor) -> Tensor:
+        return pade(A, degree=5, squarings=squarings)
+
+    compiled = torch.compile(f, fullgraph=True, backend=backend)
+    for norms in ([0.1, 0.2], [3.0, 40.0]):
+        A = random_skew(4, norm=1.0, dtype=torch.float64, rng=rng, batch=(2,))
+        A = (A * torch.tensor(norms)[:, None, None]).requires_grad_()
+        assert_close(compiled(A), f(A))
+        (g,) = torch.autograd.grad(compiled(A).cos().sum(), A)
+        (expected,) = torch.autograd.grad(f(A).cos().sum(), A)
+        assert_close(g, expected)
+    A = A.detach()
+    A[1, 0, 1] = math.inf
+    assert_close(compiled(A), f(A), equal_nan=True)
+
+
+@torch_internals
+def test_exports(no_shape_hook, rng):
+    """A program of `torch.export` gives the value of eager on other numbers."""
+
+    class Map(torch.nn.Module):
+        def forward(self, X: Tensor) -> Tensor:
+            return pade(skew(X), degree=5, squarings="auto")
+
+    X = torch.randn(2, 4, 4, generator=rng)
+    program = torch.export.export(Map(), (X,))
+    assert_close(program.module()(9 * X), Map()(9 * X))
+
+
+def test_shapes_without_values():
+    for squarings in (0, "auto"):
+        A = torch.zeros(2, 3, 3, device="meta")
+        assert pade(A, degree=3, squarings=squarings).shape == A.shape
+        with FakeTensorMode():
+            A = torch.zeros(2, 3, 3)
+            assert pade(A, degree=3, squarings=squarings).shape == A.shape
+
+
+def test_autocast_does_not_touch_it(rng):
+    A = random_skew(5, norm=9.0, dtype=torch.float32, rng=rng)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Q = pade(A, degree=7, squarings="auto")
+    assert_close(Q, pade(A, degree=7, squarings="auto"), rtol=0, atol=0)
+
+
+def test_radius_is_the_closed_form():
+    """theta^2m = u (2m)! (2m+1)! / ((2m+1) (m!)^2), in rational numbers for m = 3."""
+    c = Fraction(math.factorial(3) ** 2, math.factorial(6) * math.factorial(7))
+    u = Fraction(2) ** -53
+    expected = float(u / (7 * c)) ** (1 / 6)
+    assert pade_radius(3, torch.float64) == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.errors
+def test_arguments_are_checked():
+    A = torch.zeros(3, 3)
+    with pytest.raises(ValueError, match=r"`A` must have shape .* got \(3, 4\)"):
+        pade(torch.zeros(3, 4), degree=1)
+    with pytest.raises(TypeError, match="`A` must have a floating-point"):
+        pade(torch.zeros(3, 3, dtype=torch.int64), degree=1)
+    with pytest.raises(ValueError, match="`degree` must be at least 1; got 0"):
+        pade(A, degree=0)
+    with pytest.raises(ValueError, match="`squarings` must not be negative; got -1"):
+        pade(A, degree=1, squarings=-1)
+    with pytest.raises(ValueError, match='`squarings` must be an int or "auto"; got'):
+        pade(A, degree=1, squarings="many")  # pyright: ignore[reportArgumentType]
