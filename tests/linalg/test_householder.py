@@ -1,0 +1,230 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, hessian, jvp, vmap
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry.linalg._householder import householder
+from tests.helpers import DTYPES, eps, wide
+
+# torch 2.13 itself calls torch.jit in forward mode and in inductor
+torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+@pytest.fixture
+def no_shape_hook(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--shapes"):
+        pytest.skip("Dynamo cannot trace the hook of the shapes")
+
+
+SHAPES = [(1, 1), (2, 1), (5, 3), (5, 5), (3, 7), (32, 32), (40, 8)]
+
+
+def reference(V: Tensor) -> Tensor:
+    """One reflection after the other, in float64 and with autograd."""
+    V = V.to(wide(V.dtype))
+    n, k = V.shape[-2:]
+    Q = torch.eye(n, dtype=V.dtype).expand(*V.shape[:-2], n, n)
+    for j in range(k):
+        v = V[..., :, j : j + 1]
+        Q = Q - 2 * (Q @ v) @ v.mH / (v.mH @ v)
+    return Q
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("columns", [None, 1])
+def test_value_and_gradient_are_those_of_the_product(columns, shape, dtype, rng):
+    """Q = H_1 ... H_k, orthonormal columns, in the order of the columns of V."""
+    n, k = shape
+    V = torch.randn(2, n, k, dtype=dtype, generator=rng)
+    G = torch.randn(2, n, columns or n, dtype=dtype, generator=rng)
+    W = V.to(wide(dtype)).requires_grad_()
+    expected = reference(W)[..., :columns]
+    (g_expected,) = torch.autograd.grad(expected, W, G.to(wide(dtype)))
+    V.requires_grad_()
+
+    Q = householder(V, columns=columns)
+    (g,) = torch.autograd.grad(Q, V, G)
+
+    # twice the worst over 50 seeds: value 3.0, orthogonality 4.0, gradient 5.7 (all
+    # for 1 x 1 complex)
+    unit = max(n, k) * eps(dtype)
+    assert (matrix_norm(Q - expected) <= 6 * unit).all()
+    scale = matrix_norm(G) / torch.linalg.vector_norm(V, dim=-2).amin(-1)
+    assert (matrix_norm(g - g_expected) <= 11.4 * unit * scale).all()
+    Q = Q.detach().to(wide(dtype))
+    assert (matrix_norm(Q.mH @ Q - torch.eye(Q.shape[-1])) <= 8 * unit).all()
+
+
+def test_agrees_with_torch(rng):
+    """torch.linalg.householder_product, whose vectors begin with zeros and a one."""
+    V = torch.randn(6, 4, dtype=torch.float64, generator=rng).tril(-1)
+    V = V + torch.eye(6, 4, dtype=torch.float64)
+    tau = 2 / (V * V).sum(0)
+    expected = torch.linalg.householder_product(V, tau)
+    assert_close(householder(V, columns=4), expected)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 7])
+def test_determinant_is_the_parity(k, rng):
+    V = torch.randn(5, k, dtype=torch.float64, generator=rng)
+    det = torch.linalg.det(householder(V))
+    assert_close(det, torch.tensor((-1.0) ** k, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("length", [1e-40, 1e-30, 1.0, 1e30])
+def test_lengths_do_not_matter(length, rng):
+    """householder(c V) = householder(V), though c^2 is out of float32's range."""
+    V = torch.randn(5, 3, generator=rng)
+    # 1e-40 is subnormal: it keeps 17 bits
+    tol = 1e-3 if length == 1e-40 else 2e-6
+    assert_close(householder(length * V), householder(V), rtol=0, atol=tol)
+
+
+def test_gradients_are_orthogonal_to_the_columns(rng):
+    """v_j^H g_j is imaginary at most: lengths do not matter."""
+    V = torch.randn(6, 4, dtype=torch.float64, generator=rng, requires_grad=True)
+    (g,) = torch.autograd.grad(householder(V).cos().sum(), V)
+    assert_close((V * g).sum(0), torch.zeros(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_column_of_zeros_is_no_reflection(dtype, rng):
+    """H = I and gradient 0, where the quotient would be 0 / 0."""
+    V = torch.randn(5, 3, dtype=dtype, generator=rng)
+    V[:, 1] = 0
+    V.requires_grad_()
+    Q = householder(V)
+    assert_close(Q, householder(V[:, ::2]))
+    (g,) = torch.autograd.grad(Q.abs().sum(), V)
+    assert_close(g[:, 1], torch.zeros(5, dtype=dtype), rtol=0, atol=0)
+    assert g.isfinite().all()
+
+
+def test_parallel_columns(rng):
+    """H H = I, and 50 times the same reflection is no worse than one."""
+    v = torch.randn(8, 1, dtype=torch.float64, generator=rng)
+    assert_close(householder(v.expand(8, 50)), torch.eye(8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3), (0, 3, 2), (2, 0, 0)])
+def test_empty(shape):
+    V = torch.ones(shape, requires_grad=True)
+    n = shape[-2]
+    Q = householder(V)
+    assert_close(Q, torch.eye(n).expand(*shape[:-2], n, n))
+    Q.sum().backward()
+    assert householder(V, columns=0).shape == (*shape[:-1], 0)
+
+
+def test_columns_form_nothing_square():
+    """4096 x 8 in the memory of its own size: 4096^2 floats would be 64 MB."""
+    V = torch.ones(4096, 8)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        householder(V, columns=8)
+    sizes = [event.cpu_memory_usage for event in profile.events() or []]
+    assert max(sizes) <= 2 * V.numel() * V.element_size()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_matrix_that_is_not_finite_becomes_nan_alone(bad, dtype, rng):
+    V = torch.randn(3, 5, 4, dtype=dtype, generator=rng)
+    V[1, 2, 1] = bad
+    Q = householder(V)
+    parts = torch.view_as_real(Q) if V.is_complex() else Q
+    assert parts[1].isnan().all()
+    assert_close(Q[::2], householder(V[::2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_rounded_from_float32(dtype, rng):
+    V = torch.randn(6, 4, generator=rng).to(dtype)
+    assert_close(householder(V), householder(V.float()).to(dtype), rtol=0, atol=0)
+
+
+@torch_internals
+@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
+@pytest.mark.parametrize("columns", [None, 1])
+def test_gradients_of_any_order(columns, shape, rng):
+    """Reverse, forward, batched and second derivatives agree with differences."""
+
+    def f(V: Tensor) -> Tensor:
+        return householder(V, columns=columns)
+
+    for dtype in (torch.float64, torch.complex128):
+        V = torch.randn(shape, dtype=dtype, generator=rng, requires_grad=True)
+        assert gradcheck(f, V, check_forward_ad=True, check_batched_grad=True)
+        assert gradgradcheck(f, V, check_fwd_over_rev=True)
+
+
+@torch_internals
+def test_transforms_compose(rng):
+    def f(V: Tensor) -> Tensor:
+        return householder(V).cos().sum()
+
+    V = torch.randn(2, 3, 4, 2, dtype=torch.float64, generator=rng)
+    assert_close(vmap(vmap(grad(f)))(V), grad(f)(V))
+    H = hessian(f)(V[0, 0]).reshape(8, 8)
+    assert_close(H, H.mT)
+    # Q^H dQ is skew
+    Q, dQ = jvp(householder, (V,), (torch.ones_like(V),))[:2]
+    assert_close(Q.mH @ dQ, -(Q.mH @ dQ).mH)
+
+
+@torch_internals
+def test_compiles_to_one_graph(no_shape_hook, rng):
+    compiled = torch.compile(householder, fullgraph=True)
+    V = torch.randn(2, 4, 3, generator=rng)
+    V[1, 0, 0] = math.inf
+    V.requires_grad_()
+    Q = compiled(V)
+    assert_close(Q, householder(V), equal_nan=True)
+    (g,) = torch.autograd.grad(Q[0].cos().sum(), V)
+    (expected,) = torch.autograd.grad(householder(V)[0].cos().sum(), V)
+    assert_close(g[0], expected[0])
+
+
+@torch_internals
+def test_exports(no_shape_hook, rng):
+    """A program of `torch.export` gives the value of eager on other numbers."""
+
+    class Map(torch.nn.Module):
+        def forward(self, X: Tensor) -> Tensor:
+            return householder(X)
+
+    X = torch.randn(2, 4, 3, generator=rng)
+    program = torch.export.export(Map(), (X,))
+    assert_close(program.module()(9 * X), Map()(9 * X))
+
+
+def test_shapes_without_values():
+    V = torch.zeros(2, 5, 3, device="meta")
+    assert householder(V).shape == (2, 5, 5)
+    with FakeTensorMode():
+        assert householder(torch.zeros(2, 5, 3), columns=2).shape == (2, 5, 2)
+
+
+def test_autocast_does_not_touch_it(rng):
+    V = torch.randn(5, 3, generator=rng)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Q = householder(V)
+    assert_close(Q, householder(V), rtol=0, atol=0)
+
+
+@pytest.mark.errors
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match=r"`V` must have shape .* got \(3,\)"):
+        householder(torch.zeros(3))
+    with pytest.raises(TypeError, match="`V` must have a floating-point"):
+        householder(torch.zeros(3, 3, dtype=torch.int64))
+    for columns in (-1, 4):
+        message = rf"`columns` must be between 0 and n = 3; got {columns}"
+        with pytest.raises(ValueError, match=message):
+            householder(torch.ones(3, 2), columns=columns)
