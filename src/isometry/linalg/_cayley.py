@@ -5,6 +5,12 @@ from torch import Tensor
 
 from isometry._checks import check_square
 from isometry._typing import Square
+from isometry.linalg._policy import (
+    in_float32_or_wider,
+    nan_unless,
+    nan_unless_finite,
+    with_skew_gradient,
+)
 
 
 def cayley(A: Square) -> Square:
@@ -14,9 +20,8 @@ def cayley(A: Square) -> Square:
          = 2 \bigl(I - \tfrac12 A\bigr)^{-1} - I, \qquad A^H = -A. $$
 
     It agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
-    without the eigenvalue $-1$. Of $A$ only the skew part $(A - A^H)/2$ is read, which
-    is $A$ itself to the last bit if $A$ is skew; so gradients are skew matrices, and
-    directions of forward mode are projected likewise. The map moves by
+    without the eigenvalue $-1$. Gradients are in the space of skew matrices, and
+    directions of forward mode are projected to it. The map moves by
     $\varepsilon \lVert A \rVert$ when $A$ is rounded: digits are lost in that
     proportion, from the orthogonality too. A matrix with an entry that is not finite,
     or whose entries sum to more than the dtype holds, gives NaN; the others of the
@@ -43,7 +48,7 @@ def cayley(A: Square) -> Square:
     X = in_float32_or_wider(A)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     # the formula of autograd for the inverse is made of products of the inverse itself
-    inverse = torch.linalg.inv_ex(eye - (X - X.mH) / 4).inverse
+    inverse = torch.linalg.inv_ex(eye - with_skew_gradient(X) / 2).inverse
     return (2 * inverse - eye + nan_unless_finite(X)).to(A.dtype)
 
 
@@ -114,23 +119,3 @@ def _refuse_eigenvalue_minus_one(
             f"got one at distance about {worst:.1e}, within {bound:.1e} for {dtype}. "
             f"Use `isometry.linalg.logm_unitary` and the exponential instead."
         )
-
-
-def in_float32_or_wider(X: Tensor) -> Tensor:
-    """`X`, in float32 if its dtype is narrower: LAPACK and cuSOLVER know no half."""
-    return X.to(torch.promote_types(X.dtype, torch.float32))
-
-
-def nan_unless_finite(X: Tensor) -> Tensor:
-    """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
-
-    Adding it to a result is the whole policy for such matrices: LAPACK may return
-    finite numbers for them. (Inductor folds `0 * sum` to zero: hence a comparison.)
-    """
-    return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
-
-
-def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
-    """Zero where the condition holds, elsewhere NaN in both parts of a number."""
-    poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
-    return torch.complex(poison, poison) if like.is_complex() else poison

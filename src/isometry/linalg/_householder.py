@@ -6,8 +6,7 @@ from torch import Tensor
 
 from isometry._checks import check_matrix
 from isometry._typing import Matrix
-from isometry.linalg._cayley import in_float32_or_wider
-from isometry.linalg._pade import autocast_off
+from isometry.linalg._policy import autocast_off, in_float32_or_wider
 
 
 def householder(

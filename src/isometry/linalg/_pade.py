@@ -1,6 +1,5 @@
 """Pade approximants of the exponential on skew matrices, with scaling and squaring."""
 
-import contextlib
 import math
 from typing import Any, Literal
 
@@ -9,10 +8,13 @@ from torch import Tensor
 
 from isometry._checks import check_square
 from isometry._typing import Square
-from isometry.linalg._cayley import (
+from isometry.linalg._policy import (
+    Maximum,
+    autocast_off,
     in_float32_or_wider,
     nan_unless,
     nan_unless_finite,
+    with_skew_gradient,
 )
 
 
@@ -30,9 +32,8 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     is bounded by $\lVert A^{2j} \rVert_1^{1/2j}$ from powers that are needed anyway,
     for each matrix of the batch by itself.
 
-    Of $A$ only the skew part is read, so gradients are skew matrices. Digits are lost
-    in proportion to $\lVert A \rVert$, as the exponential itself loses them when $A$ is
-    rounded: `"auto"` gives NaN above $1/\varepsilon$, where none is left. A matrix with
+    Gradients are in the space of skew matrices. Digits are lost in proportion to
+    $\lVert A \rVert$, as the exponential itself loses them when $A$ is rounded: `"auto"` gives NaN above $1/\varepsilon$, where none is left. A matrix with
     an entry that is not finite gives NaN; the others of the batch are right.
 
     Cost: about $2 \sqrt m$ products (6 for degree 13), one solve and $s$ products. The
@@ -63,7 +64,7 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     X = in_float32_or_wider(A)
     with autocast_off(X.device):
         poison = nan_unless_finite(X)
-        X = (X - X.mH) / 2
+        X = with_skew_gradient(X)
         if squarings == "auto":
             Q = _scaled_and_squared(X, degree)
         else:
@@ -124,13 +125,6 @@ def _check_degree_and_squarings(degree: int, squarings: int | str) -> None:
             f"`squarings` must not be negative; got {squarings}. "
             f"Use 0 for the approximant itself."
         )
-
-
-def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
-    """Products in the dtype of their factors, also inside `torch.autocast`."""
-    if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return contextlib.nullcontext()
 
 
 def _coefficients(degree: int) -> list[float]:
@@ -223,29 +217,13 @@ def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or s.is_meta:
         return _compiled_repeated_square(Q, s)
     try:
-        steps = int(_Maximum.apply(s)) if s.numel() else 0
+        steps = int(Maximum.apply(s)) if s.numel() else 0
     # fake tensors have no value
     except RuntimeError:
         return _compiled_repeated_square(Q, s)
     for j in range(steps):
         Q = torch.where(s > j, Q @ Q, Q)
     return Q
-
-
-class _Maximum(torch.autograd.Function):
-    """Maximum of all entries, over the axes that vmap hides too: readable there."""
-
-    @staticmethod
-    def forward(s: Tensor) -> Tensor:
-        return s.max()
-
-    @staticmethod
-    def setup_context(ctx: Any, _inputs: tuple, output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(_info: Any, _in_dims: tuple, s: Tensor) -> tuple[Tensor, None]:
-        return _Maximum.apply(s), None
 
 
 # A graph cannot loop a number of times that it reads from a tensor: the loop is an

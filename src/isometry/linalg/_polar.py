@@ -8,8 +8,11 @@ from torch.autograd import Function
 
 from isometry._checks import check_matrix
 from isometry._typing import Matrix
-from isometry.linalg._cayley import in_float32_or_wider, nan_unless_finite
-from isometry.linalg._pade import autocast_off
+from isometry.linalg._policy import (
+    autocast_off,
+    in_float32_or_wider,
+    nan_unless_finite,
+)
 
 
 def polar(X: Matrix) -> Matrix:

@@ -11,7 +11,8 @@ def skew(X: Square) -> Square:
 
     With $L$ the strictly lower triangle of $X$,
 
-    $$ \operatorname{skew} X = L - L^H \;(+\; i \operatorname{diag}(\operatorname{Re} x_{jj})
+    $$ \operatorname{skew} X = L - L^H
+       \;(+\; i \operatorname{diag}(\operatorname{Re} x_{jj})
        \text{ if } X \text{ is complex}). $$
 
     It is linear and onto the Lie algebra; entries of `X` above the diagonal are not

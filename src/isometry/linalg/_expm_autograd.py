@@ -1,0 +1,196 @@
+"""Two doors to the kernels: autograd functions in eager mode, custom ops when compiled.
+
+No single mechanism of torch serves double backward, forward mode, `vmap` and
+`torch.compile`. An autograd function chooses the plan by looking at the matrix, which
+a graph cannot trace; a custom op is opaque to a graph, but drops tangents.
+"""
+
+import importlib
+import inspect
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from isometry.linalg import _expm_kernel as kernel
+from isometry.linalg._policy import Maximum, autocast_off, with_skew_gradient
+
+
+def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
+    """exp(A), differentiable, by the door that fits."""
+    if torch.compiler.is_compiling() or A.is_meta or isinstance(A, FakeTensor):
+        return _expm_op(A, norm_bound)[0]
+    if _nested_forward_mode():
+        return frechet(A, torch.zeros_like(A))[0]
+    return Exponential.apply(A, norm_bound)[0]
+
+
+def _nested_forward_mode() -> bool:
+    """Whether torch.func.jvp runs inside torch.func.jvp.
+
+    There torch 2.13 drops the outer tangent of any autograd function, silently: for
+    x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
+    """
+    # torch has no public way to ask
+    functorch = importlib.import_module("torch._C._functorch")
+    stack = functorch.get_interpreter_stack() or ()
+    return sum(i.key() == functorch.TransformType.Jvp for i in stack) > 1
+
+
+def _flat(X: Tensor) -> Tensor:
+    """(*batch, n, n) as (b, n, n)."""
+    return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
+
+
+def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    batch = A.shape[:-2]
+    Q, W, plan = kernel.forward(_flat(A), norm_bound)
+    return Q.view(A.shape), W.view(W.shape[0], *A.shape), plan.view(batch)
+
+
+def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
+    G_flat = _flat(G)
+    W = W.view(W.shape[0], *G_flat.shape)
+    gradient = kernel.backward(W, plan.view(-1), G_flat)
+    return gradient.view(G.shape)
+
+
+def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """exp(A) and its derivative along any E, in differentiable operations."""
+    if A.numel() == 0:
+        return A.clone(), E.clone()
+    if plan is None:
+        plan = cast("Tensor", Exponential.apply(A.detach(), None)[2])
+    with autocast_off(A.device):
+        return kernel.frechet(A, E, plan, Maximum.apply(plan))
+
+
+def _adjoint(A: Tensor, G: Tensor, plan: Tensor) -> Tensor:
+    """The skew gradient at A, in differentiable operations.
+
+    L(A, E) is an integral of exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G),
+    and A^H = -A.
+    """
+    g = frechet(-with_skew_gradient(A), G, plan)[1]
+    return (g - g.mH) / 2
+
+
+class Exponential(torch.autograd.Function):
+    """A -> exp(A), with the kernels' slots and plan as further outputs."""
+
+    @staticmethod
+    def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+        return _forward(A, norm_bound)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        _, W, plan = output
+        ctx.mark_non_differentiable(W, plan)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[0], W, plan)
+        ctx.save_for_forward(inputs[0], plan)
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor | None, *_: None) -> tuple[Tensor | None, None]:
+        if G is None:
+            return None, None
+        A, W, plan = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return _backward(W, plan, G), None
+        return Adjoint.apply(A, G, W, plan), None
+
+    @staticmethod
+    def jvp(ctx: Any, E: Tensor, _: None) -> tuple[Tensor, None, None]:
+        A, plan = ctx.saved_for_forward
+        return frechet(A, E, plan)[1], None, None
+
+    @staticmethod
+    def vmap(_info: Any, in_dims: tuple, A: Tensor, norm_bound: float | None):
+        return Exponential.apply(A.movedim(in_dims[0], 0), norm_bound), (0, 1, 0)
+
+
+# torch inspects the signature at every call, 25 us each, unless it is written down
+Exponential.forward.__signature__ = inspect.signature(Exponential.forward)
+
+
+class Adjoint(torch.autograd.Function):
+    """(A, G) -> the skew gradient at A; A itself is needed only to differentiate."""
+
+    @staticmethod
+    def forward(_A: Tensor, G: Tensor, W: Tensor, plan: Tensor) -> Tensor:
+        return _backward(W, plan, G)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, _output: Tensor) -> None:
+        A, G, _, plan = inputs
+        ctx.save_for_backward(A, G, plan)
+        ctx.save_for_forward(A, G, plan)
+
+    @staticmethod
+    def backward(ctx: Any, H: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        A, G, plan = ctx.saved_tensors
+        pull = torch.func.vjp(lambda X, Y: _adjoint(X, Y, plan), A, G)[1]
+        return *pull(H), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, dA: Tensor | None, dG: Tensor | None, *_: None) -> Tensor:
+        A, G, plan = ctx.saved_for_forward
+        out = torch.zeros_like(A)
+        if dG is not None:
+            out = out + _adjoint(A, dG, plan)
+        if dA is not None:
+            # the second derivative of <G, exp A> is symmetric: along dA it is the
+            # gradient of <G, L(A, dA)>
+            (g,) = torch.func.vjp(lambda X: frechet(X, dA, plan)[1], A)[1](G)
+            out = out + (g - g.mH) / 2
+        return out
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *args: Tensor):
+        A, G, W, plan = (
+            X.movedim(dim, front) if dim is not None else _repeat(X, info, front)
+            for X, dim, front in zip(args, in_dims, (0, 0, 1, 0), strict=True)
+        )
+        return Adjoint.apply(A, G, W.contiguous(), plan.contiguous()), 0
+
+
+def _repeat(X: Tensor, info: Any, dim: int) -> Tensor:
+    return X.unsqueeze(dim).repeat_interleave(info.batch_size, dim)
+
+
+@torch.library.custom_op("isometry::expm_skew", mutates_args=())
+def _expm_op(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    return _forward(A, norm_bound)
+
+
+@_expm_op.register_fake
+def _(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    plan = torch.empty(A.shape[:-2], dtype=torch.int64, device="cpu")
+    Q = A.new_empty(A.shape)
+    return Q, A.new_empty((kernel.slots(A.dtype), *A.shape)), plan
+
+
+@torch.library.custom_op("isometry::expm_skew_adjoint", mutates_args=())
+def _adjoint_op(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
+    return _backward(W, plan, G)
+
+
+@_adjoint_op.register_fake
+def _(_W: Tensor, _plan: Tensor, G: Tensor) -> Tensor:
+    return G.new_empty(G.shape)
+
+
+# torch passes these arguments by name
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:  # noqa: ARG001
+    _, W, plan = output
+    ctx.save_for_backward(W, plan)
+
+
+def _pull_back(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor, None]:
+    W, plan = ctx.saved_tensors
+    return _adjoint_op(W, plan, G), None
+
+
+_expm_op.register_autograd(_pull_back, setup_context=_save)

@@ -1,0 +1,158 @@
+r"""The exponential of a batch of skew matrices and its pull-back, in matrix products.
+
+Each matrix gets a plan: which polynomial, and how many squarings,
+$\exp A = p(A / 2^s)^{2^s}$. Matrices of equal plan are computed together, so that one
+of large norm costs its neighbours nothing.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isometry.linalg._norm import angle_bounds
+from isometry.linalg._polynomial import (
+    Scheme,
+    evaluate,
+    powers,
+    pull_back,
+    push_forward,
+    times,
+)
+from isometry.linalg._schemes import SCHEMES
+
+
+def slots(dtype: torch.dtype) -> int:
+    """A, A^2, A^4, P_3, ... of the longest scheme, and p(A / 2^s) before squaring."""
+    return SCHEMES[dtype.to_real()][-1].products + 1
+
+
+@lru_cache
+def plan_edges(dtype: torch.dtype) -> NDArray:
+    """The largest angle of each plan: every polynomial, then the last with squarings.
+
+    A plan is a position in this list. Beyond its end not one digit of the result is
+    known: an angle of 1 / eps, and the rounding of A alone turns it by a radian.
+    """
+    edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
+    while edges[-1] * torch.finfo(dtype).eps < 1:
+        edges.append(2 * edges[-1])
+    return np.array(edges)
+
+
+def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
+    """Polynomial and number of squarings; no polynomial if nothing can be known."""
+    schemes = SCHEMES[dtype.to_real()]
+    if plan >= len(plan_edges(dtype)):
+        return None, 0
+    squarings = max(plan - len(schemes) + 1, 0)
+    return schemes[plan - squarings], squarings
+
+
+def estimate_plan(W: Tensor) -> NDArray:
+    """The plan for each matrix, from bounds of its angles; W holds its powers."""
+    edges = plan_edges(W.dtype)
+    lower, upper = angle_bounds(W[1:3], power=2)
+    # NaN goes to the end
+    plan = np.searchsorted(edges, upper)
+    # a sharper bound costs one product, a larger plan three
+    worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
+    if worth.any():
+        A4 = W[2] if worth.all() else W[2, torch.from_numpy(worth).to(W.device)]
+        _, sharper = angle_bounds(torch.stack([A4, torch.bmm(A4, A4)]), power=4)
+        plan[worth] = np.searchsorted(edges, np.fmin(upper[worth], sharper))
+    return plan
+
+
+def groups(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
+    """Each plan there is, and the matrices that have it; None means all of them."""
+    first = int(plan[0])
+    if len(plan) == 1 or bool((plan == first).all()):
+        yield first, None
+        return
+    for which in plan.unique().tolist():
+        yield which, (plan == which).nonzero()[:, 0]
+
+
+def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(A), and for the backward pass the slots and the plan of each matrix."""
+    b = A.shape[0]
+    if A.numel() == 0:
+        plan = torch.zeros(b, dtype=torch.int64)
+        return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plan
+    W = powers(A, slots(A.dtype))
+    if norm_bound is None:
+        plan = torch.from_numpy(estimate_plan(W))
+    else:
+        plan = torch.full((b,), int(plan_edges(A.dtype).searchsorted(norm_bound)))
+    Q = torch.empty(0)
+    for which, index in groups(plan):
+        if index is None:
+            return _value(W, which), W, plan
+        if Q.numel() == 0:
+            Q = torch.empty_like(A)
+        V = W[:, index]
+        Q[index] = _value(V, which)
+        W[3:, index] = V[3:]
+    return Q, W, plan
+
+
+def _value(W: Tensor, plan: int) -> Tensor:
+    """exp(A) for matrices of one plan; keeps in W what the gradient needs."""
+    scheme, squarings = decode(plan, W.dtype)
+    if scheme is None:
+        return torch.full_like(W[0], math.nan)
+    P = evaluate(scheme, W, squarings)
+    if squarings:
+        W[-1].copy_(P)
+    for _ in range(squarings):
+        P = torch.bmm(P, P)
+    return P
+
+
+def backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
+    """The gradient at A in the space of skew matrices, given G at exp(A)."""
+    gradient = torch.empty_like(G)
+    if G.numel() == 0:
+        return gradient
+    for which, index in groups(plan):
+        if index is None:
+            return _gradient(W, which, G)
+        gradient[index] = _gradient(W[:, index], which, G[index])
+    return gradient
+
+
+def _gradient(W: Tensor, plan: int, G: Tensor) -> Tensor:
+    """The skew gradient at A for matrices of one plan."""
+    scheme, squarings = decode(plan, W.dtype)
+    if scheme is None:
+        return torch.full_like(G, math.nan)
+    # what was squared on the way is recomputed rather than kept
+    squares = [W[-1]]
+    for _ in range(squarings - 1):
+        squares.append(torch.bmm(squares[-1], squares[-1]))
+    for P in reversed(squares[:squarings]):
+        G = torch.bmm(G, P.mH).baddbmm_(P.mH, G)
+    return pull_back(scheme, W, squarings, G)
+
+
+def frechet(
+    A: Tensor, E: Tensor, plan: Tensor, longest: Tensor
+) -> tuple[Tensor, Tensor]:
+    """exp(A) and its derivative along E, all matrices by the longest plan.
+
+    In ordinary torch operations: this is what second derivatives go through.
+    """
+    end = len(plan_edges(A.dtype))
+    unknown = (plan >= end).to(A.device)
+    A = A.masked_fill(unknown[..., None, None], math.nan)
+    scheme, squarings = decode(min(int(longest), end - 1), A.dtype)
+    assert scheme is not None
+    pair = push_forward(scheme, A, E, squarings)
+    for _ in range(squarings):
+        pair = times(pair, pair)
+    return pair

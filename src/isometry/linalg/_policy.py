@@ -1,0 +1,57 @@
+"""What every function here does about half precision, autocast, NaN and skewness."""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def in_float32_or_wider(X: Tensor) -> Tensor:
+    """`X`, in float32 if its dtype is narrower: LAPACK and cuSOLVER know no half."""
+    return X.to(torch.promote_types(X.dtype, torch.float32))
+
+
+def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
+    """Products in the dtype of their factors, also inside `torch.autocast`."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+def nan_unless_finite(X: Tensor) -> Tensor:
+    """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
+
+    Adding it to a result is the whole policy for such matrices: LAPACK may return
+    finite numbers for them. (Inductor folds `0 * sum` to zero: hence a comparison.)
+    """
+    return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
+
+
+def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
+    """Zero where the condition holds, elsewhere NaN in both parts of a number."""
+    poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
+    return torch.complex(poison, poison) if like.is_complex() else poison
+
+
+def with_skew_gradient(A: Tensor) -> Tensor:
+    """`A` itself, through which only the skew part of a gradient or tangent passes."""
+    skew_part = (A - A.mH) / 2
+    # zero, to the last bit, for a skew A; what else there is stays and is not projected
+    return skew_part + (A - skew_part).detach()
+
+
+class Maximum(torch.autograd.Function):
+    """Maximum of all entries, over the axes that vmap hides too: readable there."""
+
+    @staticmethod
+    def forward(X: Tensor) -> Tensor:
+        return X.max()
+
+    @staticmethod
+    def setup_context(ctx: Any, _inputs: tuple, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(_info: Any, _in_dims: tuple, X: Tensor) -> tuple[Tensor, None]:
+        return Maximum.apply(X), None

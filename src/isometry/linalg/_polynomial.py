@@ -1,0 +1,173 @@
+r"""A polynomial of a skew matrix, and its derivative, in few matrix products.
+
+A scheme computes $A^2$ and $A^4 = A^2 A^2$, then products of linear combinations of
+everything there is so far, and ends with a linear combination:
+
+$$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
+   p(A) = P_m + f_0 I + f_1 A + f_2 A^2 + f_3 A^4 + \cdots, \qquad
+   L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}). $$
+
+All of it lives in one tensor `W` of shape (slots, batch, n, n), so that a linear
+combination of any number of matrices is one thin product with the table's rows.
+
+$A^2$ and $A^4$ are Hermitian: pulling a gradient back through either square costs one
+product, not two. A scheme of $m$ products costs $2 m - 2$ in the backward pass.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scheme:
+    r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
+
+    `rows` holds $L_3, R_3, L_4, R_4, \ldots$ and last the final combination, each
+    over $(I, A, A^2, A^4, P_3, \ldots)$. No $R_j$ has a multiple of $I$, so every
+    product vanishes with $A$, and the final combination has exactly $I$: near 0 the
+    result is not built by cancellation. `value_error` and `gradient_error` bound
+    $|p(ix) - e^{ix}|$ and $|\frac{d}{dx}(p(ix) - e^{ix})|$ over $|x| \le \theta$.
+    """
+
+    theta: float
+    value_error: float
+    gradient_error: float
+    rows: tuple[tuple[float, ...], ...]
+
+    @property
+    def products(self) -> int:
+        """Matrix products of one evaluation, $A^2$ and $A^4$ included."""
+        return 2 + len(self.rows) // 2
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One product L R: the rows of L and R over the slots of W, and what L has of I.
+
+    The last one carries the row of the final combination too, after those two.
+    """
+
+    rows: Tensor
+    identity: float
+
+
+@lru_cache(maxsize=256)
+def _stages(
+    scheme: Scheme, squarings: int, dtype: torch.dtype, device: torch.device
+) -> tuple[_Stage, ...]:
+    """The table for the powers of A itself, when p(A / 2^squarings) is wanted."""
+    unit = scheme.theta * 2.0**squarings
+    stages = []
+    for start in range(0, len(scheme.rows) - 1, 2):
+        final = start + 3 == len(scheme.rows)
+        rows = scheme.rows[start : start + (3 if final else 2)]
+        scaled = [(r[1] / unit, r[2] / unit**2, r[3] / unit**4, *r[4:]) for r in rows]
+        matrix = torch.tensor(scaled, dtype=dtype, device=device)
+        stages.append(_Stage(matrix, rows[0][0]))
+    return tuple(stages)
+
+
+def _table(scheme: Scheme, squarings: int, W: Tensor) -> tuple[_Stage, ...]:
+    return _stages(scheme, squarings, W.dtype.to_real(), W.device)
+
+
+def flat(W: Tensor) -> Tensor:
+    """(slots, ...) as a real matrix with one row a slot, sharing memory."""
+    return (torch.view_as_real(W) if W.is_complex() else W).view(W.shape[0], -1)
+
+
+def powers(A: Tensor, slots: int) -> Tensor:
+    """Room for a scheme's slots, with A, A^2 and A^4 in the first three."""
+    W = A.new_empty((slots, *A.shape))
+    A1, A2, A4 = W[:3].unbind()
+    A1.copy_(A)
+    torch.bmm(A1, A1, out=A2)
+    torch.bmm(A2, A2, out=A4)
+    return W
+
+
+# Below, every product writes into memory that is there: fresh memory costs as much as
+# the arithmetic of small matrices, and autocast spares `out=` and in-place calls.
+
+
+def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
+    """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
+    stages = _table(scheme, squarings, W)
+    factors = W.new_empty((2, *W.shape[1:]))
+    Q = W.new_empty((1, *W.shape[1:]))
+    L, R = factors.unbind()
+    W_rows, factor_rows = flat(W), flat(factors)
+    diagonal = L.diagonal(dim1=-2, dim2=-1)
+    for k, stage in enumerate(stages, start=3):
+        torch.mm(stage.rows[:2], W_rows[:k], out=factor_rows)
+        if stage.identity:
+            diagonal.add_(stage.identity)
+        if stage is not stages[-1]:
+            torch.bmm(L, R, out=W[k])
+    torch.mm(stages[-1].rows[2:], W_rows[: len(stages) + 2], out=flat(Q))
+    Q = Q[0]
+    Q.diagonal(dim1=-2, dim2=-1).add_(1)
+    return Q.baddbmm_(L, R)
+
+
+def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
+    """The skew gradient at A, given the gradient G at p(A / 2^squarings)."""
+    stages = _table(scheme, squarings, W)
+    k = len(stages) + 2
+    # L and R; the gradients at L, R and the final combination; those at the slots
+    room = W.new_empty((5 + k, *W.shape[1:]))
+    L, R, gL, gR, gF, gA, gA2, gA4, *_ = room.unbind()
+    rows, W_rows = flat(room), flat(W)
+    diagonal = L.diagonal(dim1=-2, dim2=-1)
+    gF.copy_(G)
+    for stage in reversed(stages):
+        torch.mm(stage.rows[:2], W_rows[:k], out=rows[:2])
+        if stage.identity:
+            diagonal.add_(stage.identity)
+        torch.bmm(G, R.mH, out=gL)
+        torch.bmm(L.mH, G, out=gR)
+        if stage is stages[-1]:
+            torch.mm(stage.rows.T, rows[2:5], out=rows[5:])
+        else:
+            rows[5 : 5 + k].addmm_(stage.rows.T, rows[2:4])
+        k -= 1
+        G = room[5 + k]
+    # only the Hermitian part of a gradient at A^2 or A^4 counts; for a Hermitian S, the
+    # gradient S A2 + A2 S is twice the Hermitian part of S A2, and with skew A
+    # -(S A + A S) is twice the skew part of -S A
+    gA2.baddbmm_(torch.add(gA4, gA4.mH, out=gL), W[1])
+    gA.baddbmm_(torch.add(gA2, gA2.mH, out=gL), W[0], alpha=-1)
+    return torch.sub(gA, gA.mH).mul_(0.5)
+
+
+def push_forward(
+    scheme: Scheme, A: Tensor, E: Tensor, squarings: int
+) -> tuple[Tensor, Tensor]:
+    """p(A / 2^squarings) and its derivative along any E, differentiable themselves.
+
+    In ordinary torch operations, each matrix with its tangent.
+    """
+    unit = scheme.theta * 2.0**squarings
+    first = (A / unit, E / unit)
+    second = times(first, first)
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    basis = [(eye, torch.zeros_like(eye)), first, second, times(second, second)]
+    for L, R in zip(scheme.rows[:-1:2], scheme.rows[1::2], strict=True):
+        basis.append(times(_sum(L, basis), _sum(R, basis)))
+    return _sum((*scheme.rows[-1], 1.0), basis)
+
+
+def times(X: tuple[Tensor, Tensor], Y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The product of two matrices that carry a tangent."""
+    return X[0] @ Y[0], X[1] @ Y[0] + X[0] @ Y[1]
+
+
+def _sum(
+    row: tuple[float, ...], basis: list[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    value = sum(c * matrix for c, (matrix, _) in zip(row, basis, strict=True))
+    slope = sum(c * tangent for c, (_, tangent) in zip(row, basis, strict=True))
+    return torch.as_tensor(value), torch.as_tensor(slope)

@@ -1,0 +1,301 @@
+r"""Compute the polynomials of `expm_skew`, bound their errors, and write `_schemes.py`.
+
+    python -m tools.generate_schemes            # print the schemes and their bounds
+    python -m tools.generate_schemes --write    # write src/isometry/linalg/_schemes.py
+
+A scheme (see `_polynomial.py`) is fitted to $e^{ix}$ and to its derivative together, on
+$|x| \le \theta$: a polynomial that fits the value alone has a derivative up to
+degree$^2$ times worse at the ends, which would be a biased gradient.
+
+*Three products* give every polynomial of degree 6: with $\alpha = c_6 / c_5$,
+$P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ supplies $A^3$, $A^5$ and $A^6$, and the
+final combination the rest.
+
+*Four products* reach degree 16 with fewer free coefficients than that; there is no
+closed form. The starts below were found by a random search (Levenberg--Marquardt from
+normal starts, then the constants in the factors chosen for the least rounding); from
+there Gauss--Newton steps in 34 digits go to the least-squares fit nearby, the same on
+every machine. One factor of each product has no multiple of $I$, so every product
+vanishes with $A$, and the diagonal of $\exp A$ near $I$ is not built by cancellation.
+
+*The bound.* Write $p(ix) = e^{ix + h(x)}$. Then $p(A) = \exp(A + \Delta)$ with
+$\lVert \Delta \rVert_2 \le \max |h|$, and the derivative of $p$ at $A$ is that of
+$\exp$ at $A + \Delta$ after $I + Dh$, $\lVert Dh \rVert \le \max |h'|$. Stated are
+$\max |h(x) / x|$ (backward error of the value, relative) and $\max |h'|$ (of the
+gradient). The maxima are taken at `POINTS` Chebyshev points; a function that is a
+polynomial of degree $d$ up to a negligible tail exceeds its values there by at most
+$1 / \cos(\pi d / (2 \cdot$ `POINTS`$))$ [EZ64], which is included.
+"""
+
+import argparse
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mpmath as mp
+
+mp.mp.dps = 34
+
+Row = list[mp.mpf]
+
+# degree of h beyond which its Chebyshev series is below the bounds by far
+TAIL_DEGREE = 48
+POINTS = 400
+LEASH = mp.mpf(10) ** -4
+# where the fit is made: both parities of a polynomial of degree 16 are determined
+NODES = [mp.cos(mp.pi * (2 * k + 1) / 56) for k in range(14)]
+
+# starts for four products: L3, R3, L4, R4 and the final combination
+SINGLE_START = [
+    [0.66101, 0.34405, 0.80815, 0.10346],
+    [0.0, -1.39908, -0.07525, -0.07156],
+    [0.81523, 0.78434, 0.65873, 0.12954, -0.50431],
+    [0.0, 0.30186, 1.68807, 0.72054, -1.18786],
+    [1.0, 0.89671, 1.64362, 0.70592, -1.58048],
+]
+DOUBLE_START = [
+    [0.66101, 0.210119, 0.123076, 0.00107547],
+    [0.0, -0.573968, 0.00383103, -0.000399472],
+    [0.81523, 0.224074, 0.110519, 0.00087502, -0.352867],
+    [0.0, -0.271484, 0.0255355, 0.00201149, -0.141238],
+    [1.0, 0.386226, 0.221841, 0.0191537, -1.76967],
+]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One scheme: angle, bounds, and its rows rounded to double."""
+
+    products: int
+    theta: float
+    value_error: float
+    gradient_error: float
+    rows: tuple[tuple[float, ...], ...]
+
+
+def evaluate(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
+    """Value of the scheme at A = i theta z, its x-derivative, basis and factors."""
+    i = mp.mpc(0, 1)
+    basis = [mp.mpc(1), i * z, mp.mpc(-(z**2)), mp.mpc(z**4)]
+    slopes = [mp.mpc(0), i, mp.mpc(-2 * z), mp.mpc(4 * z**3)]
+    factors = []
+    for L, R in zip(rows[:-1:2], rows[1::2], strict=True):
+        left, right = dot(L, basis), dot(R, basis)
+        dleft, dright = dot(L, slopes), dot(R, slopes)
+        factors.append((left, right, dleft, dright))
+        basis.append(left * right)
+        slopes.append(dleft * right + left * dright)
+    value = basis[-1] + dot(rows[-1], basis[:-1])
+    slope = (slopes[-1] + dot(rows[-1], slopes[:-1])) / theta
+    return value, slope, basis, slopes, factors
+
+
+def dot(row: Sequence[mp.mpf], basis: Sequence[mp.mpc]) -> mp.mpc:
+    return mp.fsum(a * b for a, b in zip(row, basis, strict=True))
+
+
+def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
+    """Derivatives of value and slope with respect to every coefficient, row by row."""
+    _, _, basis, slopes, factors = evaluate(rows, z, theta)
+    last = len(basis) - 1
+    # how value and slope change with a basis element (s) and with its slope (t)
+    s = [mp.mpc(a) for a in rows[-1]] + [mp.mpc(1)]
+    t = [mp.mpc(0)] * (last + 1)
+    out = [[(basis[j], slopes[j] / theta) for j in range(last)]]
+    for stage in reversed(range(len(factors))):
+        j = 4 + stage
+        left, right, dleft, dright = factors[stage]
+        L, R = rows[2 * stage], rows[2 * stage + 1]
+        # value depends on b_j by s_j; slope on b_j by t_j and on its slope by s_j
+        by_left = (s[j] * right, t[j] * right + s[j] * dright)
+        by_right = (s[j] * left, t[j] * left + s[j] * dleft)
+        for row, (a, b) in ((R, by_right), (L, by_left)):
+            out.insert(
+                0,
+                [
+                    (a * basis[q], (b * basis[q] + a * slopes[q]) / theta)
+                    for q in range(len(row))
+                ],
+            )
+            for q in range(len(row)):
+                s[q] += a * row[q]
+                t[q] += b * row[q]
+    return out
+
+
+def fit(start: Sequence[Row], theta: mp.mpf, tolerance: mp.mpf) -> list[Row]:
+    """Least-squares fit of value and derivative at Chebyshev nodes of (0, theta).
+
+    Many schemes give almost the same polynomial: the one near `start` is taken, by a
+    penalty of 1 for a misfit of one `tolerance` or a coefficient off by `LEASH`.
+    """
+    rows = [list(row) for row in start]
+    # the constants stay: one of each product is 0, and the final one is 1
+    free = [(r, q) for r, row in enumerate(rows) for q in range(1, len(row))]
+    for _ in range(40):
+        normal, right = normal_equations(rows, free, theta, tolerance)
+        for a, (r, q) in enumerate(free):
+            right[a] -= (rows[r][q] - start[r][q]) / LEASH**2
+            normal[a, a] += 1 / LEASH**2
+        change = mp.lu_solve(normal, right)
+        for (r, q), delta in zip(free, change, strict=True):
+            rows[r][q] += delta
+        if mp.norm(change) < mp.mpf(10) ** -20:
+            return rows
+    raise RuntimeError(f"the fit for theta = {theta} did not converge")
+
+
+def misfits(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf, tolerance: mp.mpf):
+    """Error of value (weighted by 4) and slope at one node, in units of tolerance."""
+    exact = mp.expj(theta * z)
+    value, slope, *_ = evaluate(rows, z, theta)
+    return 4 * (value - exact) / tolerance, (slope - 1j * exact) / tolerance
+
+
+def normal_equations(rows, free, theta: mp.mpf, tolerance: mp.mpf):
+    """J^T J and -J^T misfit over all nodes."""
+    normal, right = mp.zeros(len(free)), mp.zeros(len(free), 1)
+    for z in NODES:
+        jac = jacobian(rows, z, theta)
+        for part, misfit in enumerate(misfits(rows, z, theta, tolerance)):
+            scale = (4, 1)[part] / tolerance
+            col = [jac[r][q][part] * scale for r, q in free]
+            for a in range(len(free)):
+                right[a] -= mp.re(mp.conj(col[a]) * misfit)
+                for b in range(a + 1):
+                    normal[a, b] += mp.re(mp.conj(col[a]) * col[b])
+    for a in range(len(free)):
+        for b in range(a):
+            normal[b, a] = normal[a, b]
+    return normal, right
+
+
+def degree_six(theta: mp.mpf) -> list[Row]:
+    """Three products: the least-squares polynomial of degree 6, rearranged."""
+    powers = range(1, 7)
+    normal, right = mp.zeros(6), mp.zeros(6, 1)
+    for z in NODES:
+        exact = mp.expj(theta * z)
+        value = [4 * (1j * z) ** k for k in powers]
+        slope = [1j * k * (1j * z) ** (k - 1) / theta for k in powers]
+        for col, wanted in ((value, 4 * (exact - 1)), (slope, 1j * exact)):
+            for a in range(6):
+                right[a] += mp.re(mp.conj(col[a]) * wanted)
+                for b in range(6):
+                    normal[a, b] += mp.re(mp.conj(col[a]) * col[b])
+    c1, c2, c3, c4, c5, c6 = mp.lu_solve(normal, right)
+    alpha = c6 / c5
+    zero, one = mp.mpf(0), mp.mpf(1)
+    return [
+        [zero, one, alpha, zero],
+        [zero, zero, c3, c5],
+        [one, c1, c2, c4 - alpha * c3],
+    ]
+
+
+def four_products(start: Sequence[Sequence[float]], theta: mp.mpf, tolerance: str):
+    return fit([[mp.mpf(a) for a in row] for row in start], theta, mp.mpf(tolerance))
+
+
+def backward_errors(rows: Sequence[Row], theta: mp.mpf) -> tuple[mp.mpf, mp.mpf]:
+    """Bounds of |h(x) / x| and |h'(x)| on |x| <= theta, with p(ix) = e^{ix + h(x)}."""
+    value_error = gradient_error = mp.mpf(0)
+    for k in range(POINTS // 2):
+        z = mp.cos(mp.pi * (2 * k + 1) / (2 * POINTS))
+        value, slope, *_ = evaluate(rows, z, theta)
+        h = mp.log(value * mp.expj(-theta * z))
+        value_error = max(value_error, abs(h / (theta * z)))
+        gradient_error = max(gradient_error, abs(slope / value - 1j))
+    between = 1 / mp.cos(mp.pi * TAIL_DEGREE / (2 * POINTS))
+    return value_error * between, gradient_error * between
+
+
+def table(rows: Sequence[Row], theta: mp.mpf, code: str) -> Table:
+    """Round the rows to double. The bounds are for the coefficients that are used.
+
+    Those multiply the powers of A itself and are rounded to the working precision,
+    `code` of the struct module.
+    """
+    rounded = tuple(tuple(float(a) for a in row) for row in rows)
+    used = []
+    for row in rounded:
+        units = [1, theta, theta**2, theta**4] + [1] * (len(row) - 4)
+        working = [float(a / unit) for a, unit in zip(row, units, strict=True)]
+        working = struct.unpack(code * len(row), struct.pack(code * len(row), *working))
+        used.append([a * unit for a, unit in zip(working, units, strict=True)])
+    value, gradient = backward_errors(used, theta)
+    return Table(2 + len(rows) // 2, float(theta), up(value), up(gradient), rounded)
+
+
+def up(x: mp.mpf) -> float:
+    """Two significant digits, rounded up."""
+    unit = mp.mpf(10) ** (mp.floor(mp.log10(x)) - 1)
+    return float(mp.nstr(mp.ceil(x / unit) * unit, 3))
+
+
+def tables() -> dict[str, list[Table]]:
+    """All schemes by precision, cheapest first."""
+    # theta: where the gradient's error reaches eps of the precision, rounded down
+    small, wide = mp.mpf(0.36), mp.mpf(3.5)
+    tiny, medium = mp.mpf(0.0125), mp.mpf(0.875)
+    return {
+        "float32": [
+            table(degree_six(small), small, "f"),
+            table(four_products(SINGLE_START, wide, "3e-8"), wide, "f"),
+        ],
+        "float64": [
+            table(degree_six(tiny), tiny, "d"),
+            table(four_products(DOUBLE_START, medium, "1e-16"), medium, "d"),
+        ],
+    }
+
+
+def source() -> str:
+    """The text of `_schemes.py`."""
+    lines = [
+        '"""Polynomials for `expm_skew`, by tools/generate_schemes.py: do not edit."""',
+        "",
+        "import torch",
+        "",
+        "from isometry.linalg._polynomial import Scheme",
+        "",
+        "SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {",
+    ]
+    for precision, schemes in tables().items():
+        lines.append(f"    torch.{precision}: (")
+        for scheme in schemes:
+            lines += [
+                "        Scheme(",
+                f"            theta={scheme.theta!r},",
+                f"            value_error={scheme.value_error!r},",
+                f"            gradient_error={scheme.gradient_error!r},",
+                "            rows=(",
+            ]
+            for row in scheme.rows:
+                lines.append("                (")
+                lines += [f"                    {a!r}," for a in row]
+                lines.append("                ),")
+            lines += ["            ),", "        ),"]
+        lines.append("    ),")
+    return "\n".join([*lines, "}", ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Generate the schemes of expm_skew.")
+    parser.add_argument("--write", action="store_true", help="write _schemes.py")
+    if parser.parse_args().write:
+        root = Path(__file__).parents[1]
+        (root / "src/isometry/linalg/_schemes.py").write_text(source())
+        return
+    print("precision products  theta     value   gradient  (backward errors)")
+    for precision, schemes in tables().items():
+        for s in schemes:
+            print(
+                f"{precision:9} {s.products:8d} {s.theta:7.4f} "
+                f"{s.value_error:9.1e} {s.gradient_error:9.1e}"
+            )
+
+
+if __name__ == "__main__":
+    main()
