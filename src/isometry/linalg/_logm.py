@@ -1,0 +1,279 @@
+r"""Principal logarithm of orthogonal and unitary matrices, and its derivative.
+
+Both parts of $Q = C + S$, Hermitian and skew, are functions of $\log Q$, so that
+$\log Q = S\,(\theta / \sin\theta)(C)$ where no angle is near $\pi$: one Hermitian
+eigendecomposition, of the cosines. It need not tell $\theta$ from $-\theta$, nor one
+angle of a cluster from the next. The eigenspaces beyond a quarter turn are split off,
+turned by $-1$, and turned back by $\pi J$ with $J$ the sign of their sines.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry._checks import check_square
+from isometry._typing import Square
+from isometry.linalg._cayley import in_float32_or_wider
+from isometry.linalg._expm_autograd import _nested_forward_mode
+from isometry.linalg._pade import autocast_off
+
+# the split is at the largest gap among cosines in this window, 90 to 120 degrees: on
+# either side theta / sin(theta) is a function of the cosine with a slope below 3
+_WINDOW = (-0.5, 0.0)
+
+
+def logm_unitary(Q: Square) -> Square:
+    r"""Principal skew logarithm of an orthogonal or unitary matrix.
+
+    With $Q = V \operatorname{diag}(e^{i\theta}) V^H$ and $|\theta_j| \le \pi$,
+
+    $$ \log Q = V \operatorname{diag}(i\theta) V^H, \qquad \exp(\log Q) = Q. $$
+
+    Eigenvalues -1 of a real matrix come in pairs, and each pair is turned by $\pi$ in
+    a plane of the eigenspace; which plane, and in which sense, is arbitrary. The error
+    $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
+    spectrum. That of $A$ is small relative to $A$ if $Q$ is near $I$, and larger by
+    $1/\delta$ if there are angles $\delta$ below $\pi$. `Q` is not projected: a defect
+    $\lVert Q^H Q - I \rVert_F$ below $10 n \varepsilon$ is accepted and passes to the
+    result, a larger one is refused.
+
+    The gradient is the tangent one: $g = Q \Gamma$ with $\Gamma$ skew, so that
+    $\langle g, dQ \rangle$ is right for $dQ = Q \Omega$ and zero for normal $dQ$; jvp
+    drops the normal part of $dQ$. Both have a pole where
+    $\theta_j - \theta_k = 2\pi$, hence at pairs of eigenvalues -1. A matrix with an
+    entry that is not finite has the logarithm NaN.
+
+    Cost: one `eigh`, one more of the eigenspaces with $|\theta| > \pi/2$ if there are
+    any, and about 5 products; the derivative takes one complex `eigh` and 5 products.
+    The checks and the split read from the device, and `torch.compile` breaks the graph
+    here. Derivatives nest to any order and in any modes but forward over forward.
+
+    Args:
+        Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 are computed
+            in float32.
+
+    Returns:
+        The logarithm, with $A^H = -A$ to the last bit.
+
+    Raises:
+        NotImplementedError: inside two levels of `torch.func.jvp`.
+        TypeError: if `Q` has an integer dtype.
+        ValueError: if `Q` is not square or not unitary, or if it is real with
+            determinant -1: its logarithms are all complex.
+    """
+    check_square(Q, name="Q")
+    if not torch.compiler.is_compiling() and _nested_forward_mode():
+        # torch would drop the outer tangent of an autograd function without a word
+        raise NotImplementedError(
+            "`logm_unitary` must be inside one level of `torch.func.jvp` at most; got "
+            "two or more. Use reverse mode for one, as `torch.func.hessian` does."
+        )
+    # a unitary matrix rounded to this dtype has a defect of about sqrt(n) eps
+    bound = 10 * Q.shape[-1] * torch.finfo(Q.dtype).eps
+    with autocast_off(Q.device):
+        return _Logm.apply(in_float32_or_wider(Q), bound).to(Q.dtype)
+
+
+class _Logm(torch.autograd.Function):
+    """The logarithm, with its derivative written in terms of the result."""
+
+    @staticmethod
+    def forward(Q: Tensor, bound: float) -> Tensor:
+        n = Q.shape[-1]
+        # -1 would be ambiguous for n = 0
+        flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
+        finite = _is_finite(flat)
+        eye = torch.eye(n, dtype=Q.dtype, device=Q.device)
+        safe = torch.where(finite, flat, eye)
+        _check_unitary(safe, bound)
+        A = torch.where(finite, _principal(safe), math.nan)
+        return A.reshape(Q.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.save_for_forward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        Q, A = ctx.saved_tensors
+        with autocast_off(Q.device):
+            return Q @ _Dlogm.apply(-A, grad_outputs[0]), None
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
+        Q, A = ctx.saved_tensors
+        return _Dlogm.apply(A, Q.mH @ grad_inputs[0])
+
+    @staticmethod
+    def vmap(_info: Any, in_dims: Any, Q: Tensor, bound: float) -> tuple[Tensor, int]:
+        return _Logm.apply(Q.movedim(in_dims[0], 0), bound), 0
+
+
+class _Dlogm(torch.autograd.Function):
+    r"""$W(A, E)$: the skew $W$ with $Q^H D\exp(A)[W] = E$, for the skew part of `E`.
+
+    It is $\psi(\operatorname{ad}_A) E$ with $\psi(z) = z / (1 - e^{-z})$, and its
+    adjoint in `E` is $W(-A, \cdot)$. Its derivative in `A` is that of an implicit
+    function, so it needs the second derivative of exp and no quotient of angles.
+    """
+
+    @staticmethod
+    def forward(A: Tensor, E: Tensor) -> Tensor:
+        finite = _is_finite(A)
+        # -iA is Hermitian, and `eigh` (unlike `eig`) returns a unitary V
+        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
+        gap = theta[..., :, None] - theta[..., None, :]
+        # (theta_j - theta_k) / (1 - exp(-i(theta_j - theta_k))) without cancellation
+        Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
+        W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
+        W = W if A.is_complex() else W.real
+        # and so the Hermitian part of E drops out
+        return torch.where(finite, (W - W.mH) / 2, math.nan)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.save_for_forward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor]:
+        A, W = ctx.saved_tensors
+        Y = _Dlogm.apply(-A, grad_outputs[0])
+        if not ctx.needs_input_grad[0]:
+            return None, Y
+        pull_back = torch.func.vjp(lambda A: _dexpm(A, W), A)[1]
+        return -pull_back(Y)[0], Y
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
+        A, W = ctx.saved_tensors
+        dA, dE = grad_inputs
+        if dA is not None:
+            dF = _d2expm(A, W, dA)
+            dE = -dF if dE is None else dE - dF
+        return _Dlogm.apply(A, dE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, A: Tensor, E: Tensor) -> tuple[Tensor, int]:
+        return _Dlogm.apply(_front(A, in_dims[0], info), _front(E, in_dims[1], info)), 0
+
+
+def _dexpm(A: Tensor, W: Tensor) -> Tensor:
+    r"""$Q^H D\exp(A)[W]$ with $Q = \exp A$, for derivatives of any order."""
+    n = A.shape[-1]
+    # exp [[A, W], [0, A]] = [[Q, L], [0, Q]]
+    doubled = torch.linalg.matrix_exp(_upper(A, W))
+    return doubled[..., :n, :n].mH @ doubled[..., :n, n:]
+
+
+def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:
+    """The derivative of `_dexpm` in `A` along `dA`."""
+    # forward mode does not nest (torch 2.13), so the block matrix is doubled again
+    zero = torch.zeros_like(A)
+    doubled = torch.linalg.matrix_exp(_upper(_upper(A, W), _upper(dA, zero)))
+    Q, L_W, L_dA, L_both = doubled[..., : A.shape[-1], :].chunk(4, -1)
+    return L_dA.mH @ L_W + Q.mH @ L_both
+
+
+def _upper(A: Tensor, E: Tensor) -> Tensor:
+    """The block matrix [[A, E], [0, A]]."""
+    top, bottom = torch.cat([A, E], -1), torch.cat([torch.zeros_like(A), A], -1)
+    return torch.cat([top, bottom], -2)
+
+
+def _principal(Q: Tensor) -> Tensor:
+    """The logarithm of the finite unitary matrices `Q`, of shape (batch, n, n)."""
+    S = (Q - Q.mH) / 2
+    # ascending: the angles nearest to pi come first
+    cosines, V = torch.linalg.eigh((Q + Q.mH) / 2)
+    sizes = _split(cosines)
+    if not Q.is_complex():
+        _check_determinant(sizes)
+    ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
+    # the symmetric product S f(C) + f(C) S is right to first order between the parts,
+    # where rounding leaves an S of order eps / gap
+    M = S @ ((V * ratio[..., None, :]) @ V.mH)
+    for s in sizes.unique().tolist():
+        if s > 0:
+            at = (sizes == s).nonzero()[:, 0]
+            W = V[at][..., :s]
+            S_far = W.mH @ S[at] @ W
+            S_far = (S_far - S_far.mH) / 2
+            # log of -Q there, less what M has already, and the half turn
+            scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
+            scale = (scale[..., :, None] + scale[..., None, :]) / 2
+            D = math.pi * _quarter_turn(S_far) - scale * S_far
+            M[at] += W @ D @ W.mH
+    return (M - M.mH) / 2
+
+
+def _split(cosines: Tensor) -> Tensor:
+    """How many of the ascending cosines lie below the largest gap of the window."""
+    low, high = _WINDOW
+    inside = cosines.clamp(low, high)
+    # the ends of the window count: a spectrum that avoids it is split at an end
+    ends = torch.ones_like(cosines.sum(-1, keepdim=True))
+    return torch.cat([low * ends, inside, high * ends], -1).diff(dim=-1).argmax(-1)
+
+
+def _angle_over_sine(cosine: Tensor) -> Tensor:
+    # smooth in the cosine at 1, so that the coarse arccos there does no harm
+    theta = torch.arccos(cosine.clamp(-1, 1))
+    return 1 / torch.sinc(theta / math.pi)
+
+
+def _quarter_turn(S: Tensor) -> Tensor:
+    r"""Skew unitary $J$ with $S = J |S|$; real if `S` is (of even size).
+
+    Where $S$ vanishes to rounding any $J$ serves a complex matrix, but a real one
+    needs its null vectors in pairs. The real and imaginary parts of the eigenvectors
+    are the pairs, the largest sines first, and QR makes them orthonormal: what
+    it has to complete or to change is orthogonal to all the larger ones.
+    """
+    sines, V = torch.linalg.eigh(-1j * S)
+    if S.is_complex():
+        return (V * torch.where(sines < 0, -1j, 1j)[..., None, :]) @ V.mH
+    positive = V[..., S.shape[-1] // 2 :].flip(-1)
+    Z = torch.linalg.qr(torch.view_as_real(positive).flatten(-2)).Q
+    x, y = Z[..., ::2], Z[..., 1::2]
+    # QR may have reversed a column
+    sine = (x * (S @ y)).sum(-2, keepdim=True)
+    M = (x * torch.where(sine < 0, -1.0, 1.0).to(x.dtype)) @ y.mT
+    return M - M.mT
+
+
+def _is_finite(X: Tensor) -> Tensor:
+    return X.isfinite().all(-1).all(-1)[..., None, None]
+
+
+def _front(X: Tensor, dim: int | None, info: Any) -> Tensor:
+    if dim is None:
+        return X.expand(info.batch_size, *X.shape)
+    return X.movedim(dim, 0)
+
+
+def _check_unitary(Q: Tensor, bound: float) -> None:
+    eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
+    defect = torch.linalg.matrix_norm(Q.mH @ Q - eye)
+    bad = defect > bound
+    if bad.any():
+        raise ValueError(
+            f"`Q` must be unitary (orthogonal if real); got ||Q^H Q - I||_F = "
+            f"{defect[bad][0]:.1e}, above {bound:.1e} for {Q.dtype} and "
+            f"n = {Q.shape[-1]}. Project it first with `isometry.linalg.polar`."
+        )
+
+
+def _check_determinant(sizes: Tensor) -> None:
+    # eigenvalues come in conjugate pairs: an odd part has an odd number of -1
+    bad = sizes % 2 == 1
+    if bad.any():
+        raise ValueError(
+            f"`Q` must have determinant 1 if real; got determinant -1 "
+            f"({int(bad.sum())} of {bad.numel()} matrices), so that every logarithm "
+            f"is complex. Multiply one column by -1 and keep that reflection apart, "
+            f"or convert `Q` to a complex dtype."
+        )

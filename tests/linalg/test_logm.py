@@ -1,0 +1,359 @@
+"""The logarithm against SciPy, mpmath and its own inverse."""
+
+import math
+
+import mpmath
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry.linalg._logm import logm_unitary
+from isometry.linalg._skew import skew
+from tests.helpers import DTYPES, eps, random_skew, random_unitary, skew_with_angles
+from tests.helpers import wide as double
+
+# torch itself, at the first use of forward mode
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)
+
+PI = math.pi
+SPECTRA = {
+    "zero": [0.0, 0.0, 0.0],
+    "half turns": [PI, PI, PI, PI],
+    "half turns among others": [PI, PI, PI, PI, 3.0, 2.6, 2.4, 2.2],
+    "half turns and fixed vectors": [PI, PI, 0.0, 0.0, 1.0],
+    "a quarter turn, at the split": [PI / 2, PI / 2, PI / 2, 2 * PI / 3, 2 * PI / 3],
+    "cluster, gap 1e-3": [1.0, 1.0 + 1e-3, 1.0 + 2e-3, 2.5, 2.5 + 1e-3],
+    "cluster, gap 1e-6": [1.0, 1.0 + 1e-6, 1.0 + 2e-6, 2.5, 2.5 + 1e-6],
+    "cluster, gap 1e-9": [1.0, 1.0 + 1e-9, 1.0 + 2e-9, 2.5, 2.5 + 1e-9],
+    "repeated": [1.0, 1.0, 1.0, -1.0, 2.0, 2.0],
+    "towards pi": [PI - 10.0**-j for j in range(13)],
+    "towards zero": [10.0**-j for j in range(13)],
+    "roots of unity": [2 * PI * j / 31 for j in range(-15, 16)],
+    "symmetric about the quarter turn": [PI / 2 + 0.1 * j for j in range(-9, 10)],
+}
+
+
+def exp(A: Tensor) -> Tensor:
+    """Exponential of a skew matrix in double precision, by eigendecomposition."""
+    theta, V = torch.linalg.eigh(-1j * A.to(double(A.dtype)))
+    Q = (V * torch.exp(1j * theta)[..., None, :]) @ V.mH
+    return Q if A.is_complex() else Q.real
+
+
+def rotations(n: int, *, dtype: torch.dtype, rng: torch.Generator, **kwargs) -> Tensor:
+    """Haar unitary matrices, of determinant 1 if real."""
+    Q = random_unitary(n, dtype=double(dtype), rng=rng, **kwargs)
+    if not dtype.is_complex:
+        # `det` of a large matrix may overflow
+        Q[..., :, 0] *= torch.linalg.slogdet(Q).sign[..., None]
+    return Q.to(dtype)
+
+
+def assert_principal_logarithm(A: Tensor, Q: Tensor) -> None:
+    """A is skew to the last bit, its angles are at most pi, and exp(A) = Q."""
+    n, e = Q.shape[-1], eps(Q.dtype)
+    assert A.dtype == Q.dtype
+    assert torch.equal(A, -A.mH)
+    # 4: twice the worst over 60 seeds of this file, 1.7 (complex64, half turns)
+    assert (matrix_norm(A.to(double(A.dtype)), 2) <= PI * (1 + 4 * n * e)).all()
+    # 21: twice the worst over 60 seeds of this file, 10.2 (complex128, half turns)
+    defect = matrix_norm(exp(A) - Q.to(double(Q.dtype)))
+    assert (defect <= 21 * n * e).all(), float(defect.max() / (n * e))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 33])
+def test_exp_of_the_logarithm_is_the_matrix(n, dtype, rng):
+    """exp(log Q) = Q for Haar samples, a batch whose spectra split differently."""
+    Q = rotations(n, dtype=dtype, rng=rng, batch=(2, 5))
+    assert_principal_logarithm(logm_unitary(Q), Q)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_exp_of_the_logarithm_is_the_matrix_for_special_spectra(spectrum, dtype, rng):
+    """exp(log Q) = Q for repeated and clustered angles, and for angle pi."""
+    theta = torch.tensor(SPECTRA[spectrum], dtype=torch.float64)
+    Q = exp(skew_with_angles(theta, dtype=double(dtype), rng=rng)).to(dtype)
+    assert_principal_logarithm(logm_unitary(Q), Q)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("minus", "plus"), [(2, 0), (2, 1), (4, 3), (6, 0)])
+def test_eigenvalues_minus_one_are_turned_in_pairs(minus, plus, dtype):
+    """The square of log diag(-1, ..., 1, ...) is -pi^2 diag(1, ..., 0, ...)."""
+    Q = torch.diag(torch.tensor([-1.0] * minus + [1.0] * plus)).to(dtype)
+    A = logm_unitary(Q)
+    assert_principal_logarithm(A, Q)
+    if not dtype.is_complex:
+        assert_close(A @ A, PI**2 * Q.clamp(max=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_half_turns_where_null_vectors_come_out_real(dtype, rng):
+    """exp(log Q) = Q for a reflected block matrix: null vectors are not in pairs.
+
+    Four in ten of these failed when the pairs were formed smallest sines first.
+    """
+    c, s = math.cos(2.4), math.sin(2.4)
+    turn = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+    D = torch.block_diag(-torch.eye(6), turn)
+    v = torch.randint(0, 2, (50, 8, 1), generator=rng).double()
+    v[:, 0] = 1
+    R = torch.eye(8) - 2 * v @ v.mT / (v.mT @ v)
+    Q = (R @ D @ R.mT).to(dtype)
+    assert_principal_logarithm(logm_unitary(Q), Q)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [1e-6, 1e-3, 0.1, 1.0, 2.0, 3.0])
+def test_logarithm_of_exp_is_the_matrix(norm, dtype, rng):
+    """log(exp A) = A if ||A|| < pi, relative to A also for A near zero."""
+    A = random_skew(9, norm=norm, dtype=double(dtype), rng=rng)
+    # `exp` above would not keep the digits of a small A
+    Q = torch.linalg.matrix_exp(A).to(dtype)
+    error = matrix_norm(logm_unitary(Q).to(A.dtype) - A)
+    # 2: twice the worst over 60 seeds, 0.9 (float64, norm = 1e-3)
+    assert error <= 2 * 9 * eps(dtype) * matrix_norm(A) / (1 - norm / PI)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_logarithm_is_that_of_scipy(dtype, rng):
+    """It is log Q by inverse scaling and squaring of the Schur form (SciPy)."""
+    A = random_skew(12, norm=2.5, dtype=dtype, rng=rng)
+    Q = exp(A)
+    expected = torch.from_numpy(scipy.linalg.logm(Q.numpy())).to(dtype)
+    # 15: twice the worst over 60 seeds, 7.2 (float64); it is the error of SciPy, since
+    # the test above finds ours to be below 2
+    assert matrix_norm(logm_unitary(Q) - expected) <= 15 * 12 * eps(dtype)
+
+
+@pytest.mark.parametrize("delta", [1e-1, 1e-4, 1e-8])
+def test_angle_near_pi_is_that_of_mpmath(delta, rng):
+    """A plane of R^4 is turned by pi - delta: the error is eps / delta, as it must."""
+    V = random_unitary(4, dtype=torch.float64, rng=rng)
+    with mpmath.workdps(40):
+        W = mpmath.qr(mpmath.matrix(V.tolist()))[0]
+        c, s = mpmath.cos(mpmath.pi - delta), mpmath.sin(mpmath.pi - delta)
+        D = mpmath.eye(4)
+        D[0, 0], D[0, 1], D[1, 0], D[1, 1] = c, -s, s, c
+        J = mpmath.zeros(4)
+        J[0, 1], J[1, 0] = -(mpmath.pi - delta), mpmath.pi - delta
+        Q = torch.tensor((W * D * W.T).tolist(), dtype=torch.float64)
+        A = torch.tensor((W * J * W.T).tolist(), dtype=torch.float64)
+    # 0.7: twice the worst over 60 seeds, 0.32 (delta = 0.1)
+    assert matrix_norm(logm_unitary(Q) - A) <= 0.7 * 4 * eps(Q.dtype) / delta
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_a_large_matrix(dtype, rng):
+    """exp(log Q) = Q for n = 1024; it takes a quarter to half of a second."""
+    Q = rotations(1024, dtype=dtype, rng=rng)
+    assert_principal_logarithm(logm_unitary(Q), Q)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0, 0), (0, 3, 3), (2, 0, 1, 1)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nothing_has_the_logarithm_nothing(shape, dtype):
+    """The empty matrix and the empty batch, with their gradients."""
+    Q = torch.zeros(shape, dtype=dtype, requires_grad=True)
+    A = logm_unitary(Q)
+    assert A.shape == shape
+    (g,) = torch.autograd.grad(A.real.sum(), Q)
+    assert g.shape == shape
+
+
+def test_one_by_one():
+    """Exactly log 1 = 0; log e^(i phi) = i phi; log -1 = i pi up to the sign."""
+    assert logm_unitary(torch.ones(1, 1)).item() == 0
+    phi = torch.tensor([-3.0, -1.0, 1e-9, 2.0], dtype=torch.float64)
+    A = logm_unitary(torch.exp(1j * phi)[:, None, None])
+    # four roundings
+    assert_close(A.flatten(), 1j * phi, rtol=4 * eps(phi.dtype), atol=0)
+    assert abs(logm_unitary(-torch.ones(1, 1, dtype=torch.complex128)).item()) == PI
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_matrix_that_is_not_finite_spoils_itself_only(bad, dtype, rng):
+    """NaN for that matrix and its gradient, and the others as if alone."""
+    Q = rotations(4, dtype=dtype, rng=rng, batch=(3,))
+    G = torch.randn(3, 4, 4, dtype=dtype, generator=rng)
+    spoilt = Q.clone()
+    spoilt[1, 2, 0] = bad
+    results = []
+    for batch in (Q, spoilt):
+        batch.requires_grad_()
+        A = logm_unitary(batch)
+        results.append((A, *torch.autograd.grad(A, batch, G)))
+    for whole, part in zip(*results, strict=True):
+        assert torch.equal(part[::2], whole[::2])
+        assert part[1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_computed_in_float32(dtype, rng):
+    """The log of a rounded matrix is right to the digits of its dtype."""
+    Q = exp(random_skew(6, norm=2.0, dtype=torch.float64, rng=rng)).to(dtype)
+    A = logm_unitary(Q)
+    assert A.dtype == dtype
+    reference = scipy.linalg.logm(Q.double().numpy())
+    # 0.5: twice the worst over 60 seeds, 0.23 (bfloat16)
+    tol = 0.5 * 6 * eps(dtype)
+    assert matrix_norm(A.double() - torch.from_numpy(reference)) <= tol
+
+
+def test_autocast_does_not_reach_the_products(rng):
+    """The same bits inside `torch.autocast`, forward and backward."""
+    Q = rotations(6, dtype=torch.float32, rng=rng).requires_grad_()
+    G = torch.randn(6, 6, generator=rng)
+    A = logm_unitary(Q)
+    (g,) = torch.autograd.grad(A, Q, G)
+    with torch.autocast("cpu", torch.bfloat16):
+        A_auto = logm_unitary(Q)
+        (g_auto,) = torch.autograd.grad(A_auto, Q, G)
+    assert torch.equal(A, A_auto)
+    assert torch.equal(g, g_auto)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "spectrum", ["repeated", "cluster, gap 1e-6", "random", "zero"]
+)
+def test_derivative_is_the_inverse_of_that_of_exp(spectrum, dtype, rng):
+    """D exp(A)[D log(Q)[dQ]] = dQ for dQ = Q Omega, with SciPy's `expm_frechet`."""
+    if spectrum == "random":
+        A = random_skew(9, norm=2.8, dtype=double(dtype), rng=rng)
+    else:
+        theta = torch.tensor(SPECTRA[spectrum], dtype=torch.float64)
+        A = skew_with_angles(theta, dtype=double(dtype), rng=rng)
+    Q = exp(A)
+    n = Q.shape[-1]
+    dQ = Q @ random_skew(n, norm=1.0, dtype=double(dtype), rng=rng)
+    dA = torch.func.jvp(logm_unitary, (Q.to(dtype),), (dQ.to(dtype),))[1]
+    L = scipy.linalg.expm_frechet(A.numpy(), dA.to(A.dtype).numpy(), compute_expm=False)
+    # 8: twice the worst over 60 seeds, 3.6 (float64, random)
+    assert matrix_norm(torch.from_numpy(L) - dQ) <= 8 * n * eps(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradient_is_tangent_and_adjoint_to_the_derivative(dtype, rng):
+    """<g, dQ> = <G, D log(Q)[dQ]> for tangent dQ, and Q^H g is skew."""
+    Q = rotations(8, dtype=dtype, rng=rng, batch=(3,)).requires_grad_()
+    G = torch.randn(3, 8, 8, dtype=dtype, generator=rng)
+    dQ = Q.detach() @ random_skew(8, norm=1.0, dtype=dtype, rng=rng, batch=(3,))
+    dA = torch.func.jvp(logm_unitary, (Q.detach(),), (dQ,))[1]
+    (g,) = torch.autograd.grad(logm_unitary(Q), Q, G)
+    error = ((g.conj() * dQ).real - (G.conj() * dA).real).sum((-2, -1)).abs()
+    scale = 8 * eps(dtype) * matrix_norm(g)
+    # 0.3: twice the worst over 60 seeds, 0.14 (float64)
+    assert (error <= 0.3 * scale).all()
+    Gamma = Q.detach().mH @ g
+    # 1.6: twice the worst over 60 seeds, 0.79 (float64)
+    assert (matrix_norm(Gamma + Gamma.mH) <= 1.6 * scale).all()
+
+
+def test_gradient_at_the_identity_is_the_skew_part(rng):
+    """D log(I) = id. All angles are equal: the naive quotient is 0 / 0 there."""
+    Q = torch.eye(4, dtype=torch.float64).requires_grad_()
+    G = torch.randn(4, 4, dtype=torch.float64, generator=rng)
+    (g,) = torch.autograd.grad(logm_unitary(Q), Q, G)
+    assert_close(g, (G - G.mT) / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_derivatives_agree_with_differences(n, dtype, rng):
+    """First and second derivatives, in both modes, along curves Q0 exp(skew X)."""
+    Q0 = exp(random_skew(n, norm=1.0, dtype=dtype, rng=rng, batch=(2,)))
+    X = 0.4 * torch.randn(2, n, n, dtype=dtype, generator=rng)
+    X.requires_grad_()
+
+    def f(X: Tensor) -> Tensor:
+        return logm_unitary(Q0 @ torch.linalg.matrix_exp(skew(X)))
+
+    # torch 2.13 fails an internal assertion in its own batched forward mode
+    batched = {"check_batched_grad": True, "check_batched_forward_grad": False}
+    assert gradcheck(f, X, check_forward_ad=True, **batched)
+    assert gradgradcheck(f, X, check_fwd_over_rev=True)
+
+
+def test_transforms_of_torch_func_compose(rng):
+    """`vmap` is the batch axis; hessians in three orders of modes agree."""
+    Q = rotations(4, dtype=torch.float64, rng=rng, batch=(3, 2))
+    mapped = torch.vmap(torch.vmap(logm_unitary), in_dims=1, out_dims=1)(Q)
+    assert torch.equal(mapped, logm_unitary(Q))
+    G = torch.randn(4, 4, dtype=torch.float64, generator=rng)
+    X = torch.randn(4, 4, dtype=torch.float64, generator=rng)
+
+    def loss(X: Tensor) -> Tensor:
+        return (G * logm_unitary(Q[0, 0] @ torch.linalg.matrix_exp(skew(X)))).sum()
+
+    fwd, rev = torch.func.jacfwd, torch.func.jacrev
+    H = rev(rev(loss))(X)
+    assert_close(fwd(rev(loss))(X), H)
+    assert_close(rev(fwd(loss))(X), H)
+
+
+# Dynamo looks at the gradient of every tensor that it meets
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_compiled_code_breaks_the_graph_and_goes_on(rng, pytestconfig):
+    """`torch.compile` gives the value and the gradient of eager mode."""
+    if pytestconfig.getoption("--shapes"):
+        pytest.skip("Dynamo cannot trace the hook of the shapes")
+    Q = rotations(4, dtype=torch.float64, rng=rng).requires_grad_()
+    G = torch.randn(4, 4, dtype=torch.float64, generator=rng)
+    compiled = torch.compile(lambda Q: 2 * logm_unitary(Q), backend="eager")(Q)
+    assert_close(compiled, 2 * logm_unitary(Q))
+    (g,) = torch.autograd.grad(compiled, Q, G)
+    assert_close(g, *torch.autograd.grad(2 * logm_unitary(Q), Q, G))
+
+
+@pytest.mark.errors
+def test_logarithm_rejects_a_rectangular_matrix():
+    with pytest.raises(ValueError, match=r"`Q` must have shape .* got \(3, 4\)"):
+        logm_unitary(torch.zeros(3, 4))
+
+
+@pytest.mark.errors
+def test_logarithm_rejects_integers():
+    with pytest.raises(TypeError, match=r"`Q` must have a floating-point .*int64"):
+        logm_unitary(torch.eye(3, dtype=torch.int64))
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_logarithm_rejects_what_is_not_unitary(dtype):
+    Q = torch.stack([torch.eye(4), 1.1 * torch.eye(4)]).to(dtype)
+    message = r"`Q` must be unitary .* = 4.2e-01, above .* n = 4\. Project it"
+    with pytest.raises(ValueError, match=message):
+        logm_unitary(Q)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_logarithm_rejects_real_matrices_of_determinant_minus_one(n, rng):
+    Q = rotations(n, dtype=torch.float32, rng=rng, batch=(3,))
+    Q[1, :, 0] *= -1
+    message = r"`Q` must have determinant 1 .* -1 \(1 of 3 matrices\)"
+    with pytest.raises(ValueError, match=message):
+        logm_unitary(Q)
+    # the remedy that the message names
+    Q = Q.to(torch.complex64)
+    assert_principal_logarithm(logm_unitary(Q), Q)
+
+
+@pytest.mark.errors
+def test_logarithm_rejects_forward_over_forward():
+    def derivative(Q: Tensor) -> Tensor:
+        return torch.func.jvp(logm_unitary, (Q,), (Q,))[1]
+
+    Q = torch.eye(2)
+    with pytest.raises(NotImplementedError, match="`logm_unitary` must be inside one"):
+        torch.func.jvp(derivative, (Q,), (Q,))
