@@ -5,7 +5,6 @@ No single mechanism of torch serves double backward, forward mode, `vmap` and
 a graph cannot trace; a custom op is opaque to a graph, but drops tangents.
 """
 
-import importlib
 import inspect
 import math
 from typing import Any, cast
@@ -15,28 +14,22 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from isometry.linalg import _expm_kernel as kernel
-from isometry.linalg._policy import Maximum, autocast_off, with_skew_gradient
+from isometry.linalg._policy import (
+    Maximum,
+    autocast_off,
+    nested_forward_mode,
+    transforms,
+    with_skew_gradient,
+)
 
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
     """exp(A), differentiable, by the door that fits."""
     if torch.compiler.is_compiling() or A.is_meta or isinstance(A, FakeTensor):
         return _expm_op(A, norm_bound)[0]
-    if _nested_forward_mode():
+    if nested_forward_mode():
         return frechet(A, torch.zeros_like(A))[0]
     return Exponential.apply(A, norm_bound)[0]
-
-
-def _nested_forward_mode() -> bool:
-    """Whether torch.func.jvp runs inside torch.func.jvp.
-
-    There torch 2.13 drops the outer tangent of any autograd function, silently: for
-    x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
-    """
-    # torch has no public way to ask
-    functorch = importlib.import_module("torch._C._functorch")
-    stack = functorch.get_interpreter_stack() or ()
-    return sum(i.key() == functorch.TransformType.Jvp for i in stack) > 1
 
 
 def _flat(X: Tensor) -> Tensor:
@@ -93,13 +86,13 @@ class Exponential(torch.autograd.Function):
         ctx.save_for_forward(inputs[0], plan)
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor | None, *_: None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, G: Tensor | None, *_: Any) -> tuple[Tensor | None, None]:
         if G is None:
             return None, None
         A, W, plan = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            return _backward(W, plan, G), None
-        return Adjoint.apply(A, G, W, plan), None
+        if torch.is_grad_enabled() or transforms():
+            return Adjoint.apply(A, G, W, plan), None
+        return _backward(W, plan, G), None
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor, _: None) -> tuple[Tensor, None, None]:
@@ -135,7 +128,7 @@ class Adjoint(torch.autograd.Function):
         return *pull(H), None, None
 
     @staticmethod
-    def jvp(ctx: Any, dA: Tensor | None, dG: Tensor | None, *_: None) -> Tensor:
+    def jvp(ctx: Any, dA: Tensor | None, dG: Tensor | None, *_: Any) -> Tensor:
         A, G, plan = ctx.saved_for_forward
         out = torch.zeros_like(A)
         if dG is not None:

@@ -46,7 +46,7 @@ class EighExponential(torch.autograd.Function):
         ctx.save_for_forward(inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor | None, *_: None) -> Tensor | None:
+    def backward(ctx: Any, G: Tensor | None, *_: Any) -> Tensor | None:
         if G is None:
             return None
         A, theta, V = ctx.saved_tensors

@@ -15,9 +15,12 @@ from torch import Tensor
 
 from isometry._checks import check_square
 from isometry._typing import Square
-from isometry.linalg._cayley import in_float32_or_wider
-from isometry.linalg._expm_autograd import _nested_forward_mode
-from isometry.linalg._pade import autocast_off
+from isometry.linalg._expm_autograd import frechet
+from isometry.linalg._policy import (
+    autocast_off,
+    in_float32_or_wider,
+    nested_forward_mode,
+)
 
 # the split is at the largest gap among cosines in this window, 90 to 120 degrees: on
 # either side theta / sin(theta) is a function of the cosine with a slope below 3
@@ -64,7 +67,7 @@ def logm_unitary(Q: Square) -> Square:
             determinant -1: its logarithms are all complex.
     """
     check_square(Q, name="Q")
-    if not torch.compiler.is_compiling() and _nested_forward_mode():
+    if not torch.compiler.is_compiling() and nested_forward_mode():
         # torch would drop the outer tangent of an autograd function without a word
         raise NotImplementedError(
             "`logm_unitary` must be inside one level of `torch.func.jvp` at most; got "
@@ -163,10 +166,8 @@ class _Dlogm(torch.autograd.Function):
 
 def _dexpm(A: Tensor, W: Tensor) -> Tensor:
     r"""$Q^H D\exp(A)[W]$ with $Q = \exp A$, for derivatives of any order."""
-    n = A.shape[-1]
-    # exp [[A, W], [0, A]] = [[Q, L], [0, Q]]
-    doubled = torch.linalg.matrix_exp(_upper(A, W))
-    return doubled[..., :n, :n].mH @ doubled[..., :n, n:]
+    Q, L = frechet(A, W)
+    return Q.mH @ L
 
 
 def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:

@@ -33,8 +33,9 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     for each matrix of the batch by itself.
 
     Gradients are in the space of skew matrices. Digits are lost in proportion to
-    $\lVert A \rVert$, as the exponential itself loses them when $A$ is rounded: `"auto"` gives NaN above $1/\varepsilon$, where none is left. A matrix with
-    an entry that is not finite gives NaN; the others of the batch are right.
+    $\lVert A \rVert$, as the exponential itself loses them when $A$ is rounded:
+    `"auto"` gives NaN above $1/\varepsilon$, where none is left. A matrix with an entry
+    that is not finite gives NaN; the others of the batch are right.
 
     Cost: about $2 \sqrt m$ products (6 for degree 13), one solve and $s$ products. The
     backward pass has twice the products and a solve with the same factors. `"auto"`

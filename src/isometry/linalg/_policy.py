@@ -1,6 +1,8 @@
-"""What every function here does about half precision, autocast, NaN and skewness."""
+"""What all functions here do about half precision, autocast, NaN and transforms."""
 
 import contextlib
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,6 +41,21 @@ def with_skew_gradient(A: Tensor) -> Tensor:
     skew_part = (A - A.mH) / 2
     # zero, to the last bit, for a skew A; what else there is stays and is not projected
     return skew_part + (A - skew_part).detach()
+
+
+def transforms() -> Sequence[Any]:
+    """The transforms of torch.func, and of batched gradients, that are active."""
+    # torch has no public way to ask
+    return importlib.import_module("torch._C._functorch").get_interpreter_stack() or ()
+
+
+def nested_forward_mode() -> bool:
+    """Whether torch.func.jvp runs inside torch.func.jvp.
+
+    There torch 2.13 drops the outer tangent of any autograd function, silently: for
+    x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
+    """
+    return sum(level.key().name == "Jvp" for level in transforms()) > 1
 
 
 class Maximum(torch.autograd.Function):

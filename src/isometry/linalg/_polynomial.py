@@ -16,12 +16,14 @@ product, not two. A scheme of $m$ products costs $2 m - 2$ in the backward pass.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+# compared by identity: hashing the coefficients would be work at every call
+@dataclass(frozen=True, eq=False)
 class Scheme:
     r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
 
@@ -43,14 +45,15 @@ class Scheme:
         return 2 + len(self.rows) // 2
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """One product L R: the rows of L and R over the slots of W, and what L has of I.
+class _Stage(NamedTuple):
+    """One product L R; the last one comes with the final combination F.
 
-    The last one carries the row of the final combination too, after those two.
+    Each is a row of coefficients over the slots of W; L has a multiple of I besides.
     """
 
-    rows: Tensor
+    factors: Tensor
+    final: Tensor
+    transposed: Tensor
     identity: float
 
 
@@ -62,11 +65,11 @@ def _stages(
     unit = scheme.theta * 2.0**squarings
     stages = []
     for start in range(0, len(scheme.rows) - 1, 2):
-        final = start + 3 == len(scheme.rows)
-        rows = scheme.rows[start : start + (3 if final else 2)]
+        last = start + 3 == len(scheme.rows)
+        rows = scheme.rows[start : start + (3 if last else 2)]
         scaled = [(r[1] / unit, r[2] / unit**2, r[3] / unit**4, *r[4:]) for r in rows]
-        matrix = torch.tensor(scaled, dtype=dtype, device=device)
-        stages.append(_Stage(matrix, rows[0][0]))
+        table = torch.tensor(scaled, dtype=dtype, device=device)
+        stages.append(_Stage(table[:2], table[2:], table.T, rows[0][0]))
     return tuple(stages)
 
 
@@ -97,20 +100,22 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
     stages = _table(scheme, squarings, W)
     factors = W.new_empty((2, *W.shape[1:]))
-    Q = W.new_empty((1, *W.shape[1:]))
     L, R = factors.unbind()
     W_rows, factor_rows = flat(W), flat(factors)
     diagonal = L.diagonal(dim1=-2, dim2=-1)
     for k, stage in enumerate(stages, start=3):
-        torch.mm(stage.rows[:2], W_rows[:k], out=factor_rows)
+        known = W_rows[:k]
+        torch.mm(stage.factors, known, out=factor_rows)
         if stage.identity:
             diagonal.add_(stage.identity)
-        if stage is not stages[-1]:
-            torch.bmm(L, R, out=W[k])
-    torch.mm(stages[-1].rows[2:], W_rows[: len(stages) + 2], out=flat(Q))
-    Q = Q[0]
-    Q.diagonal(dim1=-2, dim2=-1).add_(1)
-    return Q.baddbmm_(L, R)
+        if stage is stages[-1]:
+            Q = W.new_empty((1, *W.shape[1:]))
+            torch.mm(stage.final, known, out=flat(Q))
+            Q = Q[0]
+            Q.diagonal(dim1=-2, dim2=-1).add_(1)
+            return Q.baddbmm_(L, R)
+        torch.bmm(L, R, out=W[k])
+    raise AssertionError("a scheme has at least one product")
 
 
 def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
@@ -119,22 +124,23 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     k = len(stages) + 2
     # L and R; the gradients at L, R and the final combination; those at the slots
     room = W.new_empty((5 + k, *W.shape[1:]))
-    L, R, gL, gR, gF, gA, gA2, gA4, *_ = room.unbind()
+    L, R, gL, gR, gF, *slots = room.unbind()
     rows, W_rows = flat(room), flat(W)
     diagonal = L.diagonal(dim1=-2, dim2=-1)
     gF.copy_(G)
     for stage in reversed(stages):
-        torch.mm(stage.rows[:2], W_rows[:k], out=rows[:2])
+        torch.mm(stage.factors, W_rows[:k], out=rows[:2])
         if stage.identity:
             diagonal.add_(stage.identity)
         torch.bmm(G, R.mH, out=gL)
         torch.bmm(L.mH, G, out=gR)
         if stage is stages[-1]:
-            torch.mm(stage.rows.T, rows[2:5], out=rows[5:])
+            torch.mm(stage.transposed, rows[2:5], out=rows[5:])
         else:
-            rows[5 : 5 + k].addmm_(stage.rows.T, rows[2:4])
+            rows[5 : 5 + k].addmm_(stage.transposed, rows[2:4])
         k -= 1
-        G = room[5 + k]
+        G = slots[k]
+    gA, gA2, gA4 = slots[:3]
     # only the Hermitian part of a gradient at A^2 or A^4 counts; for a Hermitian S, the
     # gradient S A2 + A2 S is twice the Hermitian part of S A2, and with skew A
     # -(S A + A S) is twice the skew part of -S A

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from isometry._checks import check_matrix, check_same_shape
 from isometry._typing import Matrix
-from isometry.linalg._cayley import in_float32_or_wider
-from isometry.linalg._expm_autograd import _nested_forward_mode
 from isometry.linalg._expm_skew import expm_skew
-from isometry.linalg._pade import autocast_off
+from isometry.linalg._policy import (
+    autocast_off,
+    in_float32_or_wider,
+    nested_forward_mode,
+)
 
 # Taylor's polynomial of degree 4 * blocks, where the error of the derivative at this
 # norm, theta^degree / degree!, is below half of eps: 5e-8 at 12, 8e-17 at 20
@@ -130,8 +132,8 @@ def _rounding(Y: Tensor) -> Tensor:
 
 def _expm(M: Tensor) -> Tensor:
     """The exponential of the matrices `M`, which are not normal."""
-    # the number of squarings would break a graph, and see `_nested_forward_mode`
-    if torch.compiler.is_compiling() or M.is_meta or _nested_forward_mode():
+    # the number of squarings would break a graph, and see `nested_forward_mode`
+    if torch.compiler.is_compiling() or M.is_meta or nested_forward_mode():
         finite = M.isfinite().all(-1).all(-1)[..., None, None]
         E = torch.linalg.matrix_exp(torch.where(finite, M, 0))
         return torch.where(finite, E, math.nan)
