@@ -53,7 +53,7 @@ def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
     return schemes[plan - squarings], squarings
 
 
-def estimate_plan(W: Tensor) -> NDArray:
+def estimate_plan(W: Tensor) -> Tensor:
     """The plan for each matrix, from bounds of its angles; W holds its powers."""
     edges = plan_edges(W.dtype)
     lower, upper = angle_bounds(W[1:3], power=2)
@@ -61,11 +61,13 @@ def estimate_plan(W: Tensor) -> NDArray:
     plan = np.searchsorted(edges, upper)
     # a sharper bound costs one product, a larger plan three
     worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
-    if worth.any():
-        A4 = W[2] if worth.all() else W[2, torch.from_numpy(worth).to(W.device)]
+    if np.any(worth):
+        A4 = W[2] if np.all(worth) else W[2, torch.from_numpy(worth).to(W.device)]
         _, sharper = angle_bounds(torch.stack([A4, torch.bmm(A4, A4)]), power=4)
-        plan[worth] = np.searchsorted(edges, np.fmin(upper[worth], sharper))
-    return plan
+        upper, plan = np.atleast_1d(upper), np.atleast_1d(plan)
+        better = np.fmin(upper[np.atleast_1d(worth)], sharper)
+        plan[np.atleast_1d(worth)] = np.searchsorted(edges, better)
+    return torch.from_numpy(np.atleast_1d(plan))
 
 
 def groups(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
@@ -86,7 +88,7 @@ def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
         return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plan
     W = powers(A, slots(A.dtype))
     if norm_bound is None:
-        plan = torch.from_numpy(estimate_plan(W))
+        plan = estimate_plan(W)
     else:
         plan = torch.full((b,), int(plan_edges(A.dtype).searchsorted(norm_bound)))
     Q = torch.empty(0)

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# torch has no public way to ask about its transforms
+_functorch = importlib.import_module("torch._C._functorch")
+
 
 def in_float32_or_wider(X: Tensor) -> Tensor:
     """`X`, in float32 if its dtype is narrower: LAPACK and cuSOLVER know no half."""
@@ -43,10 +46,14 @@ def with_skew_gradient(A: Tensor) -> Tensor:
     return skew_part + (A - skew_part).detach()
 
 
+def is_batched_gradient(G: Tensor) -> bool:
+    """Whether `G` comes from `is_grads_batched=True`: ordinary operations take it."""
+    return _functorch.is_legacy_batchedtensor(G)
+
+
 def transforms() -> Sequence[Any]:
-    """The transforms of torch.func, and of batched gradients, that are active."""
-    # torch has no public way to ask
-    return importlib.import_module("torch._C._functorch").get_interpreter_stack() or ()
+    """The transforms of torch.func that are active."""
+    return _functorch.get_interpreter_stack() or ()
 
 
 def nested_forward_mode() -> bool:
@@ -55,7 +62,7 @@ def nested_forward_mode() -> bool:
     There torch 2.13 drops the outer tangent of any autograd function, silently: for
     x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
     """
-    return sum(level.key().name == "Jvp" for level in transforms()) > 1
+    return sum(t.key() == _functorch.TransformType.Jvp for t in transforms()) > 1
 
 
 class Maximum(torch.autograd.Function):

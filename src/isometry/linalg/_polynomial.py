@@ -126,14 +126,14 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     room = W.new_empty((5 + k, *W.shape[1:]))
     L, R, gL, gR, gF, *slots = room.unbind()
     rows, W_rows = flat(room), flat(W)
-    diagonal = L.diagonal(dim1=-2, dim2=-1)
+    L_adjoint, R_adjoint, diagonal = L.mH, R.mH, L.diagonal(dim1=-2, dim2=-1)
     gF.copy_(G)
     for stage in reversed(stages):
         torch.mm(stage.factors, W_rows[:k], out=rows[:2])
         if stage.identity:
             diagonal.add_(stage.identity)
-        torch.bmm(G, R.mH, out=gL)
-        torch.bmm(L.mH, G, out=gR)
+        torch.bmm(G, R_adjoint, out=gL)
+        torch.bmm(L_adjoint, G, out=gR)
         if stage is stages[-1]:
             torch.mm(stage.transposed, rows[2:5], out=rows[5:])
         else:
