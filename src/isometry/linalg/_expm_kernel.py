@@ -63,7 +63,7 @@ def estimate_plan(W: Tensor) -> Tensor:
     worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
     if np.any(worth):
         A4 = W[2] if np.all(worth) else W[2, torch.from_numpy(worth).to(W.device)]
-        _, sharper = angle_bounds(torch.stack([A4, torch.bmm(A4, A4)]), power=4)
+        _, sharper = angle_bounds(torch.stack([A4, _product(A4, A4)]), power=4)
         upper, plan = np.atleast_1d(upper), np.atleast_1d(plan)
         better = np.fmin(upper[np.atleast_1d(worth)], sharper)
         plan[np.atleast_1d(worth)] = np.searchsorted(edges, better)
@@ -112,8 +112,13 @@ def _value(W: Tensor, plan: int) -> Tensor:
     if squarings:
         W[-1].copy_(P)
     for _ in range(squarings):
-        P = torch.bmm(P, P)
+        P = _product(P, P)
     return P
+
+
+def _product(X: Tensor, Y: Tensor) -> Tensor:
+    """X Y in the dtype of its factors: autocast spares `out=`."""
+    return torch.bmm(X, Y, out=torch.empty_like(X))
 
 
 def backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
@@ -136,9 +141,9 @@ def _gradient(W: Tensor, plan: int, G: Tensor) -> Tensor:
     # what was squared on the way is recomputed rather than kept
     squares = [W[-1]]
     for _ in range(squarings - 1):
-        squares.append(torch.bmm(squares[-1], squares[-1]))
+        squares.append(_product(squares[-1], squares[-1]))
     for P in reversed(squares[:squarings]):
-        G = torch.bmm(G, P.mH).baddbmm_(P.mH, G)
+        G = _product(G, P.mH).baddbmm_(P.mH, G)
     return pull_back(scheme, W, squarings, G)
 
 

@@ -65,5 +65,7 @@ def _gram(pair: Tensor) -> Tensor:
     """<X, X>, <X, Y>, <Y, X> and <Y, Y> of each X and Y, halved if real: (batch, 4)."""
     rows = torch.view_as_real(pair) if pair.is_complex() else pair
     rows = rows.flatten(2).transpose(0, 1)
-    gram = torch.bmm(rows, rows.mT).flatten(1).to("cpu", torch.float64)
+    # with `out=`, which autocast spares
+    gram = torch.bmm(rows, rows.mT, out=rows.new_empty((len(rows), 2, 2)))
+    gram = gram.flatten(1).to("cpu", torch.float64)
     return gram if pair.is_complex() else gram / 2
