@@ -144,9 +144,18 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     # only the Hermitian part of a gradient at A^2 or A^4 counts; for a Hermitian S, the
     # gradient S A2 + A2 S is twice the Hermitian part of S A2, and with skew A
     # -(S A + A S) is twice the skew part of -S A
-    gA2.baddbmm_(torch.add(gA4, gA4.mH, out=gL), W[1])
-    gA.baddbmm_(torch.add(gA2, gA2.mH, out=gL), W[0], alpha=-1)
-    return torch.sub(gA, gA.mH).mul_(0.5)
+    gA2.baddbmm_(torch.add(gA4, _adjoint(gA4), out=gL), W[1])
+    gA.baddbmm_(torch.add(gA2, _adjoint(gA2), out=gL), W[0], alpha=-1)
+    return torch.sub(gA, _adjoint(gA)).mul_(0.5)
+
+
+def _adjoint(X: Tensor) -> Tensor:
+    """X^H for a sum, conjugated now.
+
+    In the first call of a compiled function torch 2.13 excludes the dispatch key of
+    lazy conjugation, and sums (unlike products) take X^T for X^H.
+    """
+    return X.mT.conj_physical()
 
 
 def push_forward(
