@@ -33,12 +33,14 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # LAPACK refuses NaN: let those matrices through as zero, and mark them after
-        finite = A.isfinite().all(-1).all(-1)[..., None, None]
-        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0.0))
+        # LAPACK refuses NaN: let those matrices through as zero, and make NaN of their
+        # angles, from where it comes to the value and to the gradient
+        finite = A.isfinite().all(-1).all(-1)[..., None]
+        theta, V = torch.linalg.eigh(-1j * torch.where(finite[..., None], A, 0.0))
+        theta = theta.masked_fill(~finite, math.nan)
         Q = (V * torch.exp(1j * theta)[..., None, :]) @ V.mH
-        Q = Q if A.is_complex() else Q.real
-        return Q.masked_fill(~finite, math.nan), theta, V
+        # a copy: forward mode wants no view for an output
+        return Q if A.is_complex() else Q.real.clone(), theta, V
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
