@@ -1,7 +1,7 @@
 r"""Compute the polynomials of `expm_skew`, bound their errors, and write `_schemes.py`.
 
     python -m tools.generate_schemes            # print the schemes and their bounds
-    python -m tools.generate_schemes --write    # write src/isometry/linalg/_schemes.py
+    python -m tools.generate_schemes --write    # write _schemes.py and the docs' table
 
 A scheme (see `_polynomial.py`) is fitted to $e^{ix}$ and to its derivative together, on
 $|x| \le \theta$: a polynomial that fits the value alone has a derivative up to
@@ -281,20 +281,30 @@ def source() -> str:
     return "\n".join([*lines, "}", ""])
 
 
+def markdown() -> str:
+    """The text of docs/theory/schemes.inc."""
+    header = "precision | products, value + gradient | up to angle"
+    header += " | backward error of the value | of the gradient"
+    lines = [f"| {header} |", "| --- | --- | --- | --- | --- |"]
+    for precision, schemes in tables().items():
+        for s in schemes:
+            products = f"{s.products} + {2 * s.products - 2}"
+            lines.append(
+                f"| {precision} | {products} | {s.theta:g} "
+                f"| {s.value_error:.1e} | {s.gradient_error:.1e} |"
+            )
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Generate the schemes of expm_skew.")
-    parser.add_argument("--write", action="store_true", help="write _schemes.py")
+    parser.add_argument("--write", action="store_true", help="write, not print")
     if parser.parse_args().write:
         root = Path(__file__).parents[1]
         (root / "src/isometry/linalg/_schemes.py").write_text(source())
-        return
-    print("precision products  theta     value   gradient  (backward errors)")
-    for precision, schemes in tables().items():
-        for s in schemes:
-            print(
-                f"{precision:9} {s.products:8d} {s.theta:7.4f} "
-                f"{s.value_error:9.1e} {s.gradient_error:9.1e}"
-            )
+        (root / "docs/theory/schemes.inc").write_text(markdown())
+    else:
+        print(markdown())
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ of large norm costs its neighbours nothing.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from isometry.linalg._norm import angle_bounds
+from isometry.linalg._norm import angle_bound, angle_bounds
 from isometry.linalg._polynomial import (
     Scheme,
     evaluate,
@@ -32,7 +32,7 @@ def slots(dtype: torch.dtype) -> int:
 
 
 @lru_cache
-def plan_edges(dtype: torch.dtype) -> NDArray:
+def plan_edges(dtype: torch.dtype) -> list[float]:
     """The largest angle of each plan: every polynomial, then the last with squarings.
 
     A plan is a position in this list. Beyond its end not one digit of the result is
@@ -41,7 +41,7 @@ def plan_edges(dtype: torch.dtype) -> NDArray:
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
     while edges[-1] * torch.finfo(dtype).eps < 1:
         edges.append(2 * edges[-1])
-    return np.array(edges)
+    return edges
 
 
 def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
@@ -55,19 +55,31 @@ def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
 
 def estimate_plan(W: Tensor) -> Tensor:
     """The plan for each matrix, from bounds of its angles; W holds its powers."""
+    if W.shape[1] == 1:
+        return torch.tensor([_plan_of_one(W)])
     edges = plan_edges(W.dtype)
     lower, upper = angle_bounds(W[1:3], power=2)
     # NaN goes to the end
     plan = np.searchsorted(edges, upper)
     # a sharper bound costs one product, a larger plan three
     worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
-    if np.any(worth):
-        A4 = W[2] if np.all(worth) else W[2, torch.from_numpy(worth).to(W.device)]
-        _, sharper = angle_bounds(torch.stack([A4, _product(A4, A4)]), power=4)
-        upper, plan = np.atleast_1d(upper), np.atleast_1d(plan)
-        better = np.fmin(upper[np.atleast_1d(worth)], sharper)
-        plan[np.atleast_1d(worth)] = np.searchsorted(edges, better)
-    return torch.from_numpy(np.atleast_1d(plan))
+    if worth.any():
+        A4 = W[2, torch.from_numpy(worth).to(W.device)]
+        _, sharper = angle_bounds(torch.stack([A4, torch.bmm(A4, A4)]), power=4)
+        plan[worth] = np.searchsorted(edges, np.fmin(upper[worth], sharper))
+    return torch.from_numpy(plan)
+
+
+def _plan_of_one(W: Tensor) -> int:
+    """The same for a batch of one, in numbers: arrays would be a tenth of n = 64."""
+    edges = plan_edges(W.dtype)
+    lower, upper = angle_bound(W[1:3], power=2)
+    plan = bisect_left(edges, upper)
+    if bisect_left(edges, lower) < plan < len(edges):
+        A4 = W[2]
+        _, sharper = angle_bound(torch.stack([A4, torch.bmm(A4, A4)]), power=4)
+        plan = bisect_left(edges, min(upper, sharper))
+    return plan
 
 
 def groups(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
@@ -90,7 +102,7 @@ def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
     if norm_bound is None:
         plan = estimate_plan(W)
     else:
-        plan = torch.full((b,), int(plan_edges(A.dtype).searchsorted(norm_bound)))
+        plan = torch.full((b,), bisect_left(plan_edges(A.dtype), norm_bound))
     Q = torch.empty(0)
     for which, index in groups(plan):
         if index is None:

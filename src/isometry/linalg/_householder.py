@@ -43,8 +43,7 @@ def householder(
         ValueError: if `V` has fewer than two axes, or `columns` is not among 0, ..., n.
 
     References:
-        Joffrain, Low, Quintana-Orti, van de Geijn and Van Zee (2006) for $R$;
-        Mhammedi, Hellicar, Rahman and Bailey (2017) for the parametrization.
+        [JLQGZ06] for $R$; [MHRB17] for the parametrization.
     """
     check_matrix(V, name="V")
     n, k = V.shape[-2:]

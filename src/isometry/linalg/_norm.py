@@ -16,17 +16,19 @@ Equality holds if all angles are equal. The same with $A^4$ and $A^8$ bounds
 $\theta^4$ more sharply, for one more product.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # room for the rounding of the sums
 _MARGIN = 1 + 1e-4
 
 
-def angle_bounds(pair: Tensor, *, power: int) -> tuple[Any, Any]:
+def angle_bounds(pair: Tensor, *, power: int) -> tuple[NDArray, NDArray]:
     """Lower and upper bound of the angles of each A, from A^power and its square.
 
     Args:
@@ -34,22 +36,24 @@ def angle_bounds(pair: Tensor, *, power: int) -> tuple[Any, Any]:
         power: 2 or 4.
 
     Returns:
-        Two arrays of length batch, or two numbers for a batch of one, which are ten
-        times faster than arrays; NaN or infinite where `pair` is.
+        Two arrays of length batch; NaN or infinite where `pair` is.
     """
-    gram = _gram(pair)
+    s2, s3, _, s4 = _gram(pair).numpy().T
+    with np.errstate(all="ignore"):
+        lower, upper = _extremes(s2, abs(s3), s4)
     # where the higher sums over- or underflow, the lowest still serves
-    if len(gram) == 1:
-        s2, s3, _, s4 = gram[0].tolist()
-        sound = 0 < s4 < np.inf
-        lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, s2**0.5)
-    else:
-        s2, s3, _, s4 = gram.numpy().T
-        with np.errstate(all="ignore"):
-            lower, upper = _extremes(s2, abs(s3), s4)
-        sound = (s4 > 0) & (s4 < np.inf)
-        lower, upper = np.where(sound, lower, 0), np.where(sound, upper, s2**0.5)
+    sound = (s4 > 0) & (s4 < np.inf)
+    lower, upper = np.where(sound, lower, 0), np.where(sound, upper, s2**0.5)
     return lower ** (1 / power) / _MARGIN, upper ** (1 / power) * _MARGIN
+
+
+def angle_bound(pair: Tensor, *, power: int) -> tuple[float, float]:
+    """The same for a batch of one, in numbers; infinite for NaN."""
+    s2, s3, _, s4 = _gram(pair)[0].tolist()
+    sound = 0 < s4 < math.inf
+    lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, s2**0.5)
+    upper = upper ** (1 / power) * _MARGIN
+    return lower ** (1 / power) / _MARGIN, math.inf if math.isnan(upper) else upper
 
 
 def _extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:

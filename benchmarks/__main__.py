@@ -1,0 +1,142 @@
+"""Measure, record, and write figures and tables.
+
+python -m benchmarks            # everything; records, docs/results.md, figures
+python -m benchmarks demo       # two minutes; a figure and a report in out/demo
+python -m benchmarks report     # docs from the record, nothing measured
+"""
+
+import argparse
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import accuracy, kernel, memory, tall
+from benchmarks.page import page
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "records" / "benchmarks.json"
+
+
+class Steps:
+    """One line a step, with its number, on stderr."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def __call__(self, what: str) -> None:
+        self.done += 1
+        width = 24
+        filled = width * self.done // self.total
+        bar = "#" * filled + "." * (width - filled)
+        end = "" if sys.stderr.isatty() else "\n"
+        start = "\r\033[K" if sys.stderr.isatty() else ""
+        text = f"{start}[{bar}] {self.done}/{self.total} {what}{end}"
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def environment(rounds: int) -> dict[str, Any]:
+    """What the numbers depend on."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text().splitlines()
+        names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+        cpu = names[0] if names else cpu
+    return {
+        "machine": cpu,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+    }
+
+
+def measure_everything(rounds: int) -> dict[str, Any]:
+    """All measurements of the library's numbers."""
+    say = Steps(len(kernel.CASES) + 5 + 8 + 4)
+    record = environment(rounds)
+    record["kernel"] = kernel.measure_all(rounds=rounds, say=say)
+    record["peers"] = [
+        kernel.measure_peers(n, rounds=5, say=say) for n in (64, 128, 256, 512, 1024)
+    ]
+    record["cotangent_scale"] = kernel.measure_cotangent_scale(rounds=5, say=say)
+    record["outlier"] = kernel.measure_outlier(rounds=5, say=say)
+    record["accuracy"] = [
+        row
+        for dtype, sizes in (
+            (torch.float32, (512, 1, 2, 8, 64, 1024)),
+            (torch.float64, (64,)),
+            (torch.complex64, (64,)),
+        )
+        for n in sizes
+        for row in accuracy.measure(n, dtype=dtype, say=say)
+    ]
+    record["memory"] = memory.measure(say=say)
+    record["tall"] = tall.measure(say=say)
+    print(file=sys.stderr)
+    return record
+
+
+def write_docs(record: dict[str, Any]) -> None:
+    """docs/results.md and its figures."""
+    from benchmarks import figures, report
+
+    assets = ROOT / "docs" / "assets"
+    single = [row for row in record["accuracy"] if row["dtype"] == "torch.float32"]
+    drawn = record | {"accuracy": [r for r in single if r["n"] in (64, 512)]}
+    drawn["accuracy"].sort(key=lambda row: -row["n"])
+    figures.kernel(drawn, assets / "kernel.png")
+    figures.accuracy(drawn, assets / "accuracy.png")
+    (ROOT / "docs" / "results.md").write_text(report.results(record))
+
+
+def demo(out: Path) -> Path:
+    """A short comparison; returns the report's path."""
+    from benchmarks import figures
+
+    say = Steps(6)
+    record = environment(rounds=5)
+    record["peers"] = [
+        kernel.measure_peers(n, rounds=5, say=say) for n in (32, 64, 128, 256, 512)
+    ]
+    record["accuracy"] = accuracy.measure(256, dtype=torch.float32, say=say)
+    print(file=sys.stderr)
+    out.mkdir(parents=True, exist_ok=True)
+    figures.kernel(record, out / "kernel.png")
+    figures.accuracy(record, out / "accuracy.png")
+    (out / "record.json").write_text(json.dumps(record, indent=1) + "\n")
+    (out / "report.html").write_text(page(record))
+    return out / "report.html"
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure isometry against its peers."
+    )
+    parser.add_argument(
+        "what", nargs="?", default="all", choices=["all", "demo", "report"]
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="samples of each contender"
+    )
+    options = parser.parse_args()
+    if options.what == "demo":
+        report = demo(ROOT / "out" / "demo")
+        print(f"figures  {report.parent / 'kernel.png'}")
+        print(f"         {report.parent / 'accuracy.png'}")
+        print(f"report   {report}")
+        return
+    if options.what == "all":
+        RECORD.parent.mkdir(exist_ok=True)
+        record = measure_everything(options.rounds)
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    write_docs(json.loads(RECORD.read_text()))
+    print(ROOT / "docs" / "results.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Figures from a record of measurements."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+# colours that colour-blind readers can tell apart [Wong 2011]; ours stands out
+STYLE = {
+    "isometry": {"color": "#d55e00", "lw": 2.6, "marker": "o", "zorder": 5},
+    "torch.linalg.matrix_exp": {"color": "#0072b2", "marker": "s"},
+    "torch orthogonal, exp": {"color": "#0072b2", "marker": "v", "ls": ":"},
+    "geotorch": {"color": "#009e73", "marker": "^", "ls": "--"},
+    "torch orthogonal, Householder": {"color": "#999999", "marker": "D"},
+    "torch orthogonal, Cayley": {"color": "#cc79a7", "marker": "P"},
+    "SciPy": {"color": "#e6b800", "marker": "x"},
+    "one product": {"color": "#000000", "ls": "-.", "lw": 1.0},
+}
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, which="major", alpha=0.25)
+
+
+def kernel(record: dict[str, Any], path: Path) -> None:
+    """Time against size for all peers; error of the gradient against the norm."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.4))
+    rows = record["peers"]
+    for name, style in STYLE.items():
+        points = [
+            (r["n"], 1e3 * r["seconds"][name]) for r in rows if name in r["seconds"]
+        ]
+        if points:
+            left.loglog(*zip(*points, strict=True), label=name, ms=5, **style)
+    sizes = [r["n"] for r in rows]
+    left.set_xticks(sizes, [str(n) for n in sizes])
+    left.minorticks_off()
+    left.set_xlabel("n")
+    left.set_ylabel("milliseconds")
+    left.set_title("one forward + backward pass, float32, norm 3", fontsize=10.5)
+    left.legend(frameon=False, fontsize=8, loc="upper left")
+    # room for the legend above the curves
+    left.set_ylim(top=left.get_ylim()[1] * 30)
+    n = record["accuracy"][0]["n"]
+    _error(right, record["accuracy"], "gradient", n)
+    right.set_title(f"relative error of the gradient, float32, n = {n}", fontsize=10.5)
+    right.legend(frameon=False, fontsize=8)
+    _save(figure, path)
+
+
+def accuracy(record: dict[str, Any], path: Path) -> None:
+    """The three errors against the norm, ours and torch's, for every size."""
+    sizes = sorted({row["n"] for row in record["accuracy"]})
+    figure, grid = plt.subplots(
+        len(sizes), 3, figsize=(11.5, 3.1 * len(sizes)), squeeze=False, sharey="row"
+    )
+    for n, line in zip(sizes, grid, strict=True):
+        for what, axes in zip(
+            ("value", "gradient", "orthogonality"), line, strict=True
+        ):
+            _error(axes, record["accuracy"], what, n)
+            axes.set_title(f"{what}, n = {n}", fontsize=10.5)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, ncols=4, frameon=False, fontsize=8, loc="lower center"
+    )
+    _save(figure, path, bottom=0.08 / len(sizes))
+
+
+def _error(axes: Axes, rows: Sequence[dict[str, Any]], what: str, n: int) -> None:
+    for name, color, label in (
+        ("ours", "#d55e00", "isometry"),
+        ("torch", "#0072b2", "torch.linalg.matrix_exp"),
+    ):
+        for edge, ls in ((False, "-"), (True, ":")):
+            points = [
+                (row["norm"], row[name][what])
+                for row in rows
+                if row["n"] == n and row["edge"] == edge
+            ]
+            spectrum = "all angles at the norm" if edge else "random spectrum"
+            axes.loglog(
+                *zip(*points, strict=True),
+                color=color,
+                ls=ls,
+                marker="." if edge else "o",
+                ms=4,
+                label=f"{label}, {spectrum}",
+            )
+    axes.axvline(3.14159, color="k", lw=0.7, alpha=0.5)
+    axes.annotate(
+        "π", (3.14159, 0.97), xycoords=("data", "axes fraction"), ha="left", va="top"
+    )
+    axes.set_xlabel("spectral norm of A")
+
+
+def _save(figure: Any, path: Path, bottom: float = 0.0) -> None:
+    for axes in figure.axes:
+        _clean(axes)
+    figure.tight_layout(rect=(0, bottom, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

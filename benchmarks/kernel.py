@@ -1,0 +1,143 @@
+"""Time of one forward + backward pass of the exponential, against the peers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks import peers
+from benchmarks.timing import interleave, random_skew, unit_cotangent
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table; `must` and `goal` are ratios to torch's exponential."""
+
+    name: str
+    n: int
+    must: float
+    goal: float
+    dtype: torch.dtype = torch.float32
+    norm: float = 3.0
+    batch: tuple[int, ...] = ()
+
+
+CASES = [
+    Case("float32, n = 64", 64, 2.3, 4),
+    Case("float32, n = 128", 128, 4, 6),
+    Case("float32, n = 256", 256, 5, 7),
+    Case("float32, n = 512", 512, 5, 7),
+    Case("float32, n = 1024", 1024, 5, 7),
+    Case("complex64, n = 512", 512, 4.5, 6, dtype=torch.complex64),
+    Case("float64, n = 512", 512, 3.5, 5, dtype=torch.float64),
+    Case("float32, 1024 x 32 x 32", 32, 4, 8, batch=(1024,)),
+    Case("float32, 4096 x 8 x 8", 8, 4, 8, batch=(4096,)),
+    Case("float32, n = 512, norm 0.1", 512, 4.5, 6, norm=0.1),
+]
+
+Progress = Callable[[str], None]
+
+# Householder's backward pass and SciPy take seconds beyond
+SLOW_ABOVE = 512
+
+
+def measure(case: Case, *, rounds: int) -> dict[str, object]:
+    """Ours, ours with a known bound, torch's exponential and bare products."""
+    A = random_skew(case.n, norm=case.norm, dtype=case.dtype, batch=case.batch)
+    G = unit_cotangent(A)
+    flat = A.reshape(-1, case.n, case.n)
+    room = torch.empty_like(flat)
+    contenders = {
+        "ours": peers.ours(A, G),
+        "ours with norm_bound": peers.ours(A, G, norm_bound=1.01 * case.norm),
+        "torch": peers.matrix_exp(A, G),
+        "product": lambda: torch.bmm(flat, flat, out=room),
+    }
+    times = interleave(contenders, rounds=rounds)
+    size = (case.n, len(flat))
+    return {
+        "case": case.name,
+        "must": case.must,
+        "goal": case.goal,
+        "seconds": {name: t.best for name, t in times.items()},
+        "median": {name: t.median for name, t in times.items()},
+        "ratio": times["torch"].best / times["ours"].best,
+        "median_ratio": times["torch"].median / times["ours"].median,
+        "bounded_ratio": times["torch"].best / times["ours with norm_bound"].best,
+        "products": peers.count_products(contenders["ours"], *size),
+        "bounded_products": peers.count_products(
+            contenders["ours with norm_bound"], *size
+        ),
+        "torch_products": peers.count_products(contenders["torch"], *size),
+    }
+
+
+def measure_all(*, rounds: int, say: Progress) -> list[dict[str, object]]:
+    """All cases of the table."""
+    rows = []
+    for case in CASES:
+        say(f"kernel: {case.name}")
+        rows.append(measure(case, rounds=rounds))
+    return rows
+
+
+def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
+    """Seconds of every peer at one size, float32, norm 3."""
+    say(f"peers: n = {n}")
+    A = random_skew(n, norm=3.0, dtype=torch.float32)
+    G = unit_cotangent(A)
+    room = torch.empty_like(A)
+    contenders = {
+        "isometry": peers.ours(A, G),
+        "torch.linalg.matrix_exp": peers.matrix_exp(A, G),
+        "torch orthogonal, exp": peers.torch_orthogonal(A, G, "matrix_exp"),
+        "torch orthogonal, Cayley": peers.torch_orthogonal(A, G, "cayley"),
+        "geotorch": peers.geotorch_orthogonal(A, G),
+        "one product": lambda: torch.mm(A, A, out=room),
+    }
+    if n <= SLOW_ABOVE:
+        householder = peers.torch_orthogonal(A, G, "householder")
+        contenders["torch orthogonal, Householder"] = householder
+        contenders["SciPy"] = peers.scipy_expm(A, G)
+    times = interleave(contenders, rounds=rounds)
+    return {"n": n, "seconds": {name: t.best for name, t in times.items()}}
+
+
+def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, float]]:
+    """Torch's cost depends on the size of the incoming gradient; ours does not."""
+    say("size of the incoming gradient")
+    A = random_skew(512, norm=3.0, dtype=torch.float32)
+    rows = []
+    for scale in (1e-4, 1e-2, 1.0, 1e2):
+        G = scale * unit_cotangent(A)
+        times = interleave(
+            {"ours": peers.ours(A, G), "torch": peers.matrix_exp(A, G)}, rounds=rounds
+        )
+        rows.append(
+            {
+                "scale": scale,
+                "ours": times["ours"].best,
+                "torch": times["torch"].best,
+                "torch_products": peers.count_products(peers.matrix_exp(A, G), 512),
+            }
+        )
+    return rows
+
+
+def measure_outlier(*, rounds: int, say: Progress) -> dict[str, float]:
+    """One matrix of norm 1000 among 10,000 of norm 1, against none."""
+    say("one outlier in a batch of 10,000")
+    A = random_skew(8, norm=1.0, dtype=torch.float32, batch=(10_000,))
+    B = A.clone()
+    B[4321] *= 1000
+    G = unit_cotangent(A)
+    times = interleave(
+        {
+            "plain": peers.ours(A, G),
+            "outlier": peers.ours(B, G),
+            "torch plain": peers.matrix_exp(A, G),
+            "torch outlier": peers.matrix_exp(B, G),
+        },
+        rounds=rounds,
+    )
+    return {name: t.best for name, t in times.items()}
