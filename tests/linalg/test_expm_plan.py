@@ -1,0 +1,332 @@
+"""How the exponential chooses its polynomial: bounds, plans, batches and costs."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from isometry.linalg import _expm_kernel as kernel
+from isometry.linalg._expm_skew import (
+    expm_skew,
+    expm_skew_adjoint,
+    expm_skew_frechet,
+)
+from isometry.linalg._norm import angle_bounds
+from isometry.linalg._polynomial import powers
+from isometry.linalg._schemes import SCHEMES
+from tests.helpers import DTYPES, eps, random_skew, skew_with_angles
+
+METHODS = ["products", "eigh", "pade"]
+
+
+def bounds(A: Tensor, *, power: int) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds for each matrix, from A^2 and A^4 or A^4 and A^8."""
+    pair = powers(A, 3)[1:3]
+    if power == 4:
+        pair = torch.stack([pair[1], pair[1] @ pair[1]])
+    lower, upper = angle_bounds(pair, power=power)
+    return torch.atleast_1d(torch.as_tensor(lower)), torch.atleast_1d(
+        torch.as_tensor(upper)
+    )
+
+
+def angles(A: Tensor) -> Tensor:
+    """The largest angle of each matrix, in double precision."""
+    return torch.linalg.eigvalsh(-1j * A.to(torch.complex128)).abs().amax(-1)
+
+
+SPECTRA = {
+    "equal": torch.full((8,), 3.0),
+    "one outlier": torch.tensor([3.0] + [0.1] * 7),
+    "one alone": torch.tensor([3.0] + [0.0] * 7),
+    "two": torch.tensor([3.0, 2.9] + [0.0] * 6),
+    "linear": torch.linspace(0, 3, 8),
+    "at both ends": torch.tensor([3.0] * 4 + [0.0] * 4),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("power", [2, 4])
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("b", [1, 3])
+def test_angles_lie_between_their_bounds(b, name, power, dtype, rng):
+    """lower <= largest angle <= upper, a matrix by itself or in a batch."""
+    matrices = [skew_with_angles(SPECTRA[name], dtype=dtype, rng=rng) for _ in range(b)]
+    A = torch.stack(matrices)
+    lower, upper = bounds(A, power=power)
+    assert (lower <= angles(A)).all()
+    assert (angles(A) <= upper).all()
+    # Cauchy and Schwarz are equal for one angle: what is left are the margins of 1e-4
+    if name in ("equal", "one alone"):
+        assert (upper <= 3 * (1 + 1e-3)).all()
+        assert (lower >= 3 * (1 - 1e-3)).all()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    theta=st.lists(st.floats(0, 1), min_size=1, max_size=12),
+    scale=st.sampled_from([1e-5, 1e-2, 0.36, 3.5, 100.0, 1e4]),
+    dtype=st.sampled_from(DTYPES),
+    power=st.sampled_from([2, 4]),
+    seed=st.integers(0, 1000),
+)
+def test_the_bound_is_never_below_the_truth(theta, scale, dtype, power, seed):
+    """For any spectrum; a bound too low would be a result with wrong digits."""
+    rng = torch.Generator().manual_seed(seed)
+    A = skew_with_angles(scale * torch.tensor(theta), dtype=dtype, rng=rng)[None]
+    lower, upper = bounds(A, power=power)
+    truth = float(angles(A))
+    if truth < 1e-3:
+        # theta^16 is no number of float32 any more, and the first plan serves
+        assert upper < 0.0125
+    else:
+        assert lower <= truth <= upper
+
+
+@pytest.mark.parametrize(
+    ("n", "cheap", "sharp"), [(32, 1.16, 1.06), (128, 1.23, 1.10), (512, 1.32, 1.15)]
+)
+def test_sharpness_for_gaussian_matrices(n, cheap, sharp, rng):
+    """Upper bound over truth, from A^2 and A^4, and from A^4 and A^8."""
+    A = random_skew(
+        n, norm=3.0, dtype=torch.float32, rng=rng, batch=(4 if n < 512 else 1,)
+    )
+    assert (bounds(A, power=2)[1] / angles(A)).max() <= cheap
+    assert (bounds(A, power=4)[1] / angles(A)).max() <= sharp
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("b", [1, 2])
+def test_bounds_where_the_sums_leave_the_range(b, dtype, rng):
+    """Zero, underflow, overflow and NaN: no warning, no bound below the truth."""
+    A = random_skew(4, norm=1.0, dtype=dtype, rng=rng, batch=(b,))
+    for scale in (0.0, 1e-30, 1e-12, 1e-6, 1e-4, 1e5, 1e6):
+        lower, upper = bounds(A * scale, power=2)
+        assert (upper >= scale).all() or scale < 1e-8
+        assert (lower <= scale * (1 + 1e-3)).all()
+        # the lowest sum is that of theta^4, over at most four angles
+        assert (upper <= 1.5 * scale).all()
+    big = 1e30 if dtype in (torch.float32, torch.complex64) else 1e200
+    for bad in (big, math.inf, math.nan):
+        assert not (bounds(A * bad, power=2)[1] < 1 / eps(dtype)).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_plans_are_in_order(dtype):
+    """Edges grow, cover every norm up to 1/eps, and decode to enough squarings."""
+    edges = list(kernel.plan_edges(dtype))
+    assert sorted(set(edges)) == edges
+    assert edges[-2] < 1 / eps(dtype) <= edges[-1]
+    schemes = SCHEMES[dtype.to_real()]
+    for plan, edge in enumerate(edges):
+        scheme, squarings = kernel.decode(plan, dtype)
+        assert scheme is not None
+        assert scheme.theta * 2**squarings == edge
+        assert scheme is schemes[min(plan, len(schemes) - 1)]
+    assert kernel.decode(len(edges), dtype) == (None, 0)
+
+
+def plan_of(A: Tensor) -> Tensor:
+    return kernel.forward(A, None)[2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_plans_are_never_too_low(dtype, rng):
+    """The plan's edge is above the largest angle, for norms just below and above."""
+    edges = torch.tensor(list(kernel.plan_edges(dtype)), dtype=torch.float64)
+    for norm in (edges[:6, None] * torch.tensor([0.5, 0.999, 1.001])).flatten():
+        A = random_skew(8, norm=float(norm), dtype=dtype, rng=rng, batch=(4,))
+        chosen = plan_of(A)
+        # alone a matrix goes another way, in plain numbers
+        assert torch.equal(chosen, torch.cat([plan_of(a[None]) for a in A]))
+        assert (edges[chosen] >= norm * (1 - 1e-6)).all()
+        # one plan more than needed, where the bound cannot tell
+        assert (chosen <= torch.searchsorted(edges, norm) + 1).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_outlier_costs_its_neighbours_nothing(dtype, rng):
+    """In a batch of 10,000 one large matrix changes no other, bit for bit."""
+    A = random_skew(3, norm=1.0, dtype=dtype, rng=rng, batch=(10_000,))
+    G = torch.randn(A.shape, dtype=dtype, generator=rng)
+    with_outlier = A.clone()
+    with_outlier[1234] *= 300
+    others = torch.arange(10_000) != 1234
+    assert torch.equal(plan_of(A)[others], plan_of(with_outlier)[others])
+    before, after = expm_skew_adjoint(A, G), expm_skew_adjoint(with_outlier, G)
+    for x, y in zip(before, after, strict=True):
+        assert torch.equal(x[others], y[others])
+
+
+# eigenvalues serve any finite norm; a bound that does not hold promises nothing
+NOT_FINITE = [
+    (method, bound, bad)
+    for method, bound in [*((m, None) for m in METHODS), ("products", 9.0)]
+    for bad in (math.nan, math.inf, -math.inf, 1e30)
+    if bad != 1e30 or (method != "eigh" and bound is None)
+]
+
+
+@pytest.mark.parametrize(("method", "norm_bound", "bad"), NOT_FINITE)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_matrix_that_is_not_finite_becomes_nan_alone(
+    dtype, method, norm_bound, bad, rng
+):
+    """Value and gradient are NaN in every entry; the others as without it."""
+    A = random_skew(4, norm=9.0, dtype=dtype, rng=rng, batch=(3,))
+    G = torch.randn(A.shape, dtype=dtype, generator=rng)
+    A[1] = 0
+    A[1, 2, 1], A[1, 1, 2] = bad, -bad
+
+    def value_and_gradient(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+        A = A.clone().requires_grad_()
+        Q = expm_skew(A, method=method, norm_bound=norm_bound)
+        return Q.detach(), torch.autograd.grad(Q, A, G)[0]
+
+    found = value_and_gradient(A, G)
+    for x, y in zip(found, value_and_gradient(A[::2], G[::2]), strict=True):
+        parts = torch.view_as_real(x) if x.is_complex() else x
+        assert parts[1].isnan().all()
+        assert_close(x[::2], y, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_cotangent_that_is_not_finite_becomes_nan_alone(dtype, rng):
+    A = random_skew(4, norm=9.0, dtype=dtype, rng=rng, batch=(3,))
+    G = torch.randn(A.shape, dtype=dtype, generator=rng)
+    expected = expm_skew_adjoint(A, G)[1]
+    G[1, 0, 2] = math.nan
+    g = expm_skew_adjoint(A, G)[1]
+    assert g[1].isnan().any()
+    assert torch.equal(g[::2], expected[::2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nothing_is_known_above_the_inverse_of_eps(dtype, rng):
+    """Finite at 1e4, NaN from twice the last edge on, derivative included."""
+    A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
+    assert expm_skew(1e4 * A).isfinite().all()
+    above = A * (2.1 * kernel.plan_edges(dtype)[-1])
+    for result in (*expm_skew_adjoint(above, A), *expm_skew_frechet(above, A)):
+        assert result.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_given_bound_spares_the_estimate(dtype, rng, monkeypatch):
+    """norm_bound alone decides: the same bits as the estimate, if that agrees."""
+    A = random_skew(6, norm=2.0, dtype=dtype, rng=rng, batch=(2,)).requires_grad_()
+    G = torch.randn(A.shape, dtype=dtype, generator=rng)
+    expected = expm_skew(A)
+    (gradient,) = torch.autograd.grad(expected, A, G)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the norm was estimated")
+
+    monkeypatch.setattr(kernel, "estimate_plan", never)
+    Q = expm_skew(A, norm_bound=2.1)
+    assert torch.equal(Q, expected)
+    assert torch.equal(torch.autograd.grad(Q, A, G)[0], gradient)
+    batched = torch.func.vmap(lambda A: expm_skew(A, norm_bound=2.1))(A.detach())
+    assert torch.equal(batched, expected)
+    # a generous bound costs rounding only
+    assert_close(expm_skew(A, norm_bound=50), expected, rtol=0, atol=100 * eps(dtype))
+    with pytest.raises(AssertionError, match="estimated"):
+        expm_skew(A)
+
+
+class Products(TorchDispatchMode):
+    """Counts products of n x n matrices, batched or not."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        packet = func.overloadpacket.__name__
+        factors = [x for x in args if isinstance(x, Tensor)][-2:]
+        if packet in ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_"):
+            self.count += all(x.shape[-2:] == (self.n, self.n) for x in factors)
+        return func(*args, **(kwargs or {}))
+
+
+def products(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
+    """Forward and backward."""
+    A = A.clone().requires_grad_()
+    with Products(A.shape[-1]) as forward:
+        Q = expm_skew(A, norm_bound=norm_bound)
+    with Products(A.shape[-1]) as backward:
+        torch.autograd.grad(Q, A, torch.ones_like(Q))
+    return forward.count, backward.count
+
+
+@pytest.mark.parametrize(
+    ("dtype", "norm", "cost"),
+    [
+        (torch.float32, 0.35, (3, 4)),
+        (torch.float32, 3.4, (4, 6)),
+        (torch.float32, 6.9, (5, 8)),
+        (torch.float32, 13.9, (6, 11)),
+        (torch.complex64, 27.9, (7, 14)),
+        (torch.float64, 0.012, (3, 4)),
+        (torch.float64, 0.87, (4, 6)),
+        (torch.float64, 1.74, (5, 8)),
+        (torch.float64, 3.0, (6, 11)),
+        (torch.complex128, 6.9, (7, 14)),
+    ],
+)
+def test_costs_are_those_of_the_docstring(dtype, norm, cost, rng):
+    """3 + 4 products, then 4 + 6; a doubling adds 1 + 2, and from the second 1 + 3."""
+    A = random_skew(8, norm=norm, dtype=dtype, rng=rng)
+    assert products(A, norm_bound=norm) == cost
+    forward, backward = products(A, norm_bound=None)
+    # finding the angle may cost one product, and may take the next plan
+    assert forward - cost[0] in (0, 1, 2)
+    assert backward - cost[1] in (0, 2, 3)
+
+
+def test_the_derivative_costs_three_exponentials(rng):
+    A = random_skew(8, norm=3.0, dtype=torch.float32, rng=rng)
+    with Products(8) as counter:
+        expm_skew_frechet(A, A)
+    # 3 times 4, and the exponential that finds the plan, with an estimate
+    assert counter.count <= 12 + 5
+
+
+@pytest.mark.errors
+def test_arguments_are_checked():
+    A = torch.zeros(3, 3)
+    for bound in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="`norm_bound` must be a finite bound"):
+            expm_skew(A, norm_bound=bound)
+    with pytest.raises(ValueError, match="`method` must be 'products', 'eigh' or"):
+        expm_skew(A, method="taylor")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"`A` must have shape .* got \(3, 4\)"):
+        expm_skew(torch.zeros(3, 4))
+    with pytest.raises(ValueError, match=r"`A` must have shape .* got \(3,\)"):
+        expm_skew(torch.zeros(3))
+    with pytest.raises(TypeError, match="`A` must have a floating-point"):
+        expm_skew(torch.zeros(3, 3, dtype=torch.int64))
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("f", "name"), [(expm_skew_frechet, "E"), (expm_skew_adjoint, "G")]
+)
+def test_arguments_of_the_derivatives_are_checked(f, name):
+    A = torch.zeros(3, 3)
+    with pytest.raises(ValueError, match=r"`A` must have shape .* got \(3, 4\)"):
+        f(torch.zeros(3, 4), A)
+    with pytest.raises(ValueError, match=rf"`{name}` must have shape .* got \(3, 4\)"):
+        f(A, torch.zeros(3, 4))
+    with pytest.raises(ValueError, match=rf"`{name}` must have the shape of `A`"):
+        f(A, torch.zeros(2, 3, 3))
+    with pytest.raises(ValueError, match=rf"`{name}` must have the dtype of `A`"):
+        f(A, A.double())
+    with pytest.raises(TypeError, match=rf"`{name}` must have a floating-point"):
+        f(A, A.long())

@@ -1,0 +1,289 @@
+"""Accuracy of the exponential of skew matrices and of its gradient."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.linalg import matrix_exp, matrix_norm
+from torch.testing import assert_close
+
+from isometry.linalg._expm_kernel import plan_edges
+from isometry.linalg._expm_skew import expm_skew
+from tests.helpers import DTYPES, eps, random_skew, random_unitary, wide
+from tests.linalg import reference
+
+METHODS = ["products", "eigh", "pade"]
+SINGLE = [torch.float32, torch.complex64]
+DOUBLE = [torch.float64, torch.complex128]
+
+# twice the worst over 40 seeds of value, gradient and defect, in eps max(1, norm): 2.1
+# (float64, n = 32, norm 1), 13.5 (the eigenvectors of LAPACK, n = 32) and 1.8
+TOLERANCE = {"products": 4.2, "eigh": 27.0, "pade": 3.6}
+
+
+def value_and_gradient(f, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    A = A.detach().clone().requires_grad_()
+    Q = f(A)
+    (g,) = torch.autograd.grad(Q, A, G)
+    return Q.detach(), g
+
+
+def defect(Q: Tensor) -> Tensor:
+    """||Q^H Q - I||_F / sqrt(n), in double precision."""
+    Q = Q.to(wide(Q.dtype))
+    return matrix_norm(Q.mH @ Q - torch.eye(Q.shape[-1])) / Q.shape[-1] ** 0.5
+
+
+def unit_cotangent(A: Tensor, rng: torch.Generator) -> Tensor:
+    """A gradient of Frobenius norm 1: torch's own error depends on its size."""
+    G = torch.randn(A.shape, dtype=A.dtype, generator=rng)
+    return G / matrix_norm(G, keepdim=True)
+
+
+def errors(f, A: Tensor, G: Tensor) -> tuple[float, float, float]:
+    """The worst of a batch: value per sqrt(n), gradient, and defect, in eps."""
+    Q, g = value_and_gradient(f, A, G)
+    # torch's gradient is ambient: its skew part is what is compared
+    g = (g - g.mH) / 2
+    value = matrix_norm(Q - reference.expm(A)) / A.shape[-1] ** 0.5
+    gradient = matrix_norm(g - reference.gradient(A, G))
+    worst = [float(x.max()) / eps(A.dtype) for x in (value, gradient, defect(Q))]
+    return worst[0], worst[1], worst[2]
+
+
+def spectrum(
+    kind: str, n: int, *, norm: float, dtype: torch.dtype, rng: torch.Generator, b: int
+) -> Tensor:
+    """Gaussian matrices, or all angles at the border; norms in (0.9, 1) times norm."""
+    make = reference.edge_skew if kind == "edge" else random_skew
+    sizes = norm * (1 - torch.rand(b, generator=rng) / 10)
+    matrices = [make(n, norm=float(s), dtype=dtype, rng=rng) for s in sizes]
+    return torch.stack(matrices)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [0.0, 1e-8, 0.1, 1.0, math.pi, 30.0, 1e4])
+@pytest.mark.parametrize("n", [1, 2, 7, 32])
+def test_value_and_gradient_are_those_of_the_eigendecomposition(
+    n, norm, dtype, method, rng
+):
+    """Q = V e^{i theta} V^H, and the gradient by the divided differences of exp."""
+    A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,))
+    G = unit_cotangent(A, rng)
+    worst = errors(partial(expm_skew, method=method), A, G)
+    assert max(worst) <= TOLERANCE[method] * max(1.0, norm)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("side", [1 - 2e-6, 1 + 2e-6], ids=["below", "above"])
+def test_no_digit_is_lost_at_the_border_of_a_band(side, dtype, rng):
+    """All angles just below or above the largest that a plan is for."""
+    for edge in list(plan_edges(dtype))[:7]:
+        A = torch.stack(
+            [reference.edge_skew(9, norm=edge * side, dtype=dtype, rng=rng)] * 2
+        )
+        G = unit_cotangent(A, rng)
+        for f in (expm_skew, partial(expm_skew, norm_bound=edge * side)):
+            # 7: twice the worst over 40 seeds, 3.5 (complex128, at 1.75)
+            assert max(errors(f, A, G)) <= 7 * max(1.0, edge)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("angle", [0.0, 0.3, 0.999 * math.pi, math.pi, 2 * math.pi])
+def test_repeated_eigenvalues(angle, dtype, method, rng):
+    """All angles equal: no quotient is 0 / 0; at 2 pi the derivative is singular."""
+    A = reference.edge_skew(6, norm=angle, dtype=dtype, rng=rng)[None]
+    G = unit_cotangent(A, rng)
+    worst = errors(partial(expm_skew, method=method), A, G)
+    assert max(worst) <= TOLERANCE[method] * max(1.0, angle)
+
+
+@pytest.mark.parametrize("dtype", SINGLE, ids=str)
+@pytest.mark.parametrize("n", [2, 3, 8, 32, 64, 128, 256])
+def test_single_precision_is_no_worse_than_torch(n, dtype, rng):
+    """Gradient and Q^H Q = I: at most 1.5 times torch's error, or 3 eps.
+
+    Over a few matrices: the error of a single one may vanish by chance, also torch's.
+    """
+    check_against_torch(n, dtype, rng, b=max(1, min(10, 256 // n)))
+
+
+def check_against_torch(n, dtype, rng, *, b) -> float:
+    """The largest share of what is allowed, over norms and spectra."""
+    worst = 0.0
+    # the largest sizes spend their time where errors are largest
+    norms = [1e-3, 0.1, 1.0, math.pi, 10.0, 100.0] if n < 256 else [math.pi, 100.0]
+    for norm in norms:
+        for kind in ("random", "edge"):
+            A = spectrum(kind, n, norm=norm, dtype=dtype, rng=rng, b=b)
+            G = unit_cotangent(A, rng)
+            ours = errors(expm_skew, A, G)
+            theirs = errors(matrix_exp, A, G)
+            for k in (1, 2):
+                share = ours[k] / max(1.5 * theirs[k], 3.0)
+                worst = max(worst, share)
+                assert share <= 1, (norm, kind, ours, theirs)
+    return worst
+
+
+@pytest.mark.parametrize("kind", ["random", "edge"])
+@pytest.mark.parametrize("dtype", SINGLE, ids=str)
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 32, 64, 128, 256])
+def test_single_precision_inside_the_injectivity_radius(n, dtype, kind, rng):
+    """Up to norm pi: value to 3e-6, gradient to 2e-6, Q^H Q = I to 1e-6."""
+    value, gradient, orthogonality = inside_the_radius(n, dtype, kind, rng)
+    assert value <= 3e-6
+    assert gradient <= 2e-6
+    assert orthogonality <= 1e-6
+
+
+def inside_the_radius(n, dtype, kind, rng) -> list[float]:
+    worst = [0.0, 0.0, 0.0]
+    for norm in (1e-3, 0.1, 0.39, 1.0, 2.0, math.pi):
+        b = max(1, min(10, 256 // n))
+        A = spectrum(kind, n, norm=norm, dtype=dtype, rng=rng, b=b)
+        found = errors(expm_skew, A, unit_cotangent(A, rng))
+        worst = [max(w, x * eps(dtype)) for w, x in zip(worst, found, strict=True)]
+    return worst
+
+
+@pytest.mark.parametrize("dtype", DOUBLE, ids=str)
+@pytest.mark.parametrize("n", [2, 3, 8, 32])
+def test_double_precision_is_no_worse_than_torch(n, dtype, rng):
+    """As in single precision, against extended precision."""
+    check_against_torch(n, dtype, rng, b=max(2, min(10, 64 // n)))
+
+
+@pytest.mark.parametrize("dtype", DOUBLE, ids=str)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_double_precision_to_forty_digits(n, dtype, rng):
+    """Value and gradient, and those of the twin, agree with mpmath."""
+    for norm in (1e-3, 0.5, math.pi, 50.0):
+        A = random_skew(n, norm=norm, dtype=dtype, rng=rng)
+        G = unit_cotangent(A, rng)
+        Q, g = reference.expm_digits(A), reference.gradient_digits(A, G)
+        # both are rounded to double: half an eps of entries that are at most 1
+        assert matrix_norm(reference.expm(A) - Q) <= n * eps(dtype)
+        assert matrix_norm(reference.gradient(A, G) - g) <= n * eps(dtype)
+        ours = value_and_gradient(expm_skew, A, G)
+        tol = TOLERANCE["products"] * eps(dtype) * max(1.0, norm)
+        assert matrix_norm(ours[0] - Q) <= tol * n**0.5
+        assert matrix_norm(ours[1] - g) <= tol
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("dtype", SINGLE, ids=str)
+@pytest.mark.parametrize("n", [512, 1024])
+def test_large_matrices_are_no_worse_than_torch(n, dtype, rng, record_property):
+    worst = check_against_torch(n, dtype, rng, b=1)
+    record_property("share of the allowed error", round(worst, 3))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["random", "edge"])
+@pytest.mark.parametrize("dtype", SINGLE, ids=str)
+@pytest.mark.parametrize("n", [512, 1024])
+def test_large_matrices_inside_the_radius(n, dtype, kind, rng, record_property):
+    worst = inside_the_radius(n, dtype, kind, rng)
+    for what, x in zip(("value", "gradient", "defect"), worst, strict=True):
+        record_property(what, f"{x:.2e}")
+    assert all(x <= y for x, y in zip(worst, (3e-6, 2e-6, 1e-6), strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (3, 3), (0, 3, 3), (2, 0, 0)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_zero_is_mapped_to_the_identity(shape, dtype, method, rng):
+    """exp 0 = I, exactly, and its gradient is (G - G^H) / 2; sizes may be zero."""
+    A = torch.zeros(shape, dtype=dtype)
+    G = torch.randn(shape, dtype=dtype, generator=rng)
+    Q, g = value_and_gradient(partial(expm_skew, method=method), A, G)
+    assert_close(Q, torch.eye(shape[-1], dtype=dtype).expand(shape), rtol=0, atol=0)
+    tol = TOLERANCE[method] * eps(dtype)
+    assert_close(g, (G - G.mH) / 2, rtol=0, atol=tol * float(G.abs().sum()))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3), (2, 1, 2)], ids=str)
+def test_batches_are_matrix_by_matrix(batch, dtype, method, rng):
+    """Matrices of one batch differ in norm, and so in plan."""
+    A = random_skew(5, norm=1.0, dtype=dtype, rng=rng, batch=batch)
+    sizes = 10 ** (3 * torch.rand(*batch, 1, 1, generator=rng) - 1)
+    A = A * sizes.to(A.real.dtype)
+    G = unit_cotangent(A, rng)
+    f = partial(expm_skew, method=method)
+    Q, g = value_and_gradient(f, A, G)
+    pairs = zip(A.view(-1, 5, 5), G.view(-1, 5, 5), strict=True)
+    each = [value_and_gradient(f, a, c) for a, c in pairs]
+    # the same products in another order of summation
+    tol = TOLERANCE[method] * 100 * eps(dtype)
+    assert_close(Q, torch.stack([q for q, _ in each]).view(A.shape), rtol=0, atol=tol)
+    assert_close(g, torch.stack([x for _, x in each]).view(A.shape), rtol=0, atol=tol)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("angle", [1e-3, 0.2, 1.0, math.pi, 6.0, 40.0])
+def test_planes_are_rotated(angle, dtype):
+    """exp [[0, -t], [t, 0]] = [[cos t, -sin t], [sin t, cos t]]; -I at pi."""
+    A = angle * torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=dtype)
+    t = A[1, 0].real.double()
+    expected = torch.stack([t.cos(), -t.sin(), t.sin(), t.cos()]).view(2, 2)
+    tol = TOLERANCE["products"] * eps(dtype) * max(1.0, angle)
+    assert_close(expm_skew(A).to(wide(dtype)).real, expected, rtol=0, atol=tol)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [0.1, 3.0, 20.0])
+def test_identities_of_the_exponential(norm, dtype, method, rng):
+    """exp(A) exp(-A) = I, exp(2A) = exp(A)^2, exp(V A V^H) = V exp(A) V^H."""
+    A = random_skew(8, norm=norm, dtype=dtype, rng=rng)
+    V = random_unitary(8, dtype=dtype, rng=rng)
+    f = partial(expm_skew, method=method)
+    Q = f(A)
+    # each side has the error of an exponential or two
+    tol = 4 * TOLERANCE[method] * 8**0.5 * eps(dtype) * max(1.0, norm)
+    assert matrix_norm(Q @ f(-A) - torch.eye(8)) <= tol
+    assert matrix_norm(Q @ Q - f(2 * A)) <= tol
+    B = V @ A @ V.mH
+    assert matrix_norm(V @ Q @ V.mH - f((B - B.mH) / 2)) <= tol
+    assert matrix_norm(f(A.conj()) - Q.conj()) <= tol
+    assert abs(torch.linalg.det(Q) - A.diagonal().sum().exp()) <= tol
+
+
+def test_blocks_do_not_mix(rng):
+    """exp diag(A, B) = diag(exp A, exp B), though one needs squarings."""
+    A = random_skew(3, norm=0.01, dtype=torch.float64, rng=rng)
+    B = random_skew(4, norm=20.0, dtype=torch.float64, rng=rng)
+    Q = expm_skew(torch.block_diag(A, B))
+    expected = torch.block_diag(expm_skew(A), expm_skew(B))
+    assert matrix_norm(Q - expected) <= TOLERANCE["products"] * 20 * 7**0.5 * 2.2e-16
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_small_angles_keep_their_digits(dtype, rng):
+    """exp A - I = A for |A| = 1e-20: every entry off the diagonal is stored."""
+    A = random_skew(4, norm=1e-20, dtype=dtype, rng=rng)
+    lower = torch.ones(4, 4).tril(-1) > 0
+    assert_close(expm_skew(A)[lower], A[lower], rtol=4 * eps(dtype), atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_eigenvalues_serve_any_norm(dtype, rng):
+    """method="eigh" at norm 1e5: the defect does not grow with the squarings.
+
+    For a real A it is eps + (norm eps)^2 / 8: to that extent the computed eigenvectors
+    are not pairs of conjugates, and taking the real part shows it.
+    """
+    A = random_skew(8, norm=1e5, dtype=dtype, rng=rng, batch=(2,))
+    G = unit_cotangent(A, rng)
+    worst = errors(partial(expm_skew, method="eigh"), A, G)
+    assert max(worst[:2]) <= TOLERANCE["eigh"] * 1e5
+    pairing = 0.0 if dtype.is_complex else (1e5 * eps(dtype)) ** 2
+    # 1.9: twice the worst over 40 seeds, 0.95 (float32)
+    assert worst[2] <= TOLERANCE["eigh"] + 1.9 * pairing / eps(dtype)

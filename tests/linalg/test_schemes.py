@@ -1,0 +1,103 @@
+"""The committed polynomials are those of the tool, as accurate as it states."""
+
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from isometry.linalg._polynomial import Scheme, _stages
+from isometry.linalg._schemes import SCHEMES
+from tests.helpers import eps
+from tools import generate_schemes as tool
+
+PAIRS = [(dtype, scheme) for dtype, schemes in SCHEMES.items() for scheme in schemes]
+NAMES = [f"{dtype}-{scheme.products}" for dtype, scheme in PAIRS]
+each_scheme = pytest.mark.parametrize(("dtype", "scheme"), PAIRS, ids=NAMES)
+
+
+def test_committed_coefficients_are_the_generated_ones():
+    """_schemes.py holds what `python -m tools.generate_schemes` computes, exactly."""
+    for precision, tables in tool.tables().items():
+        schemes = SCHEMES[getattr(torch, precision)]
+        assert len(schemes) == len(tables)
+        for scheme, table in zip(schemes, tables, strict=True):
+            assert scheme.rows == table.rows
+            assert scheme.theta == table.theta
+            assert scheme.products == table.products
+            assert scheme.value_error == table.value_error
+            assert scheme.gradient_error == table.gradient_error
+
+
+def used_rows(scheme: Scheme, dtype: torch.dtype) -> list[list[Any]]:
+    """What multiplies the powers of A after rounding, in the variable A / theta."""
+    theta = mpmath.mpf(scheme.theta)
+    rows = []
+    for stage in _stages(scheme, 0, dtype, torch.device("cpu")):
+        table = stage.transposed.T.double().tolist()
+        # L has a multiple of I, R has none, and the final combination has one
+        identity = torch.tensor(stage.identity, dtype=dtype).item()
+        for constant, row in zip((identity, 0.0, 1.0), table, strict=False):
+            units = (theta, theta**2, theta**4, *[1] * (len(row) - 3))
+            products = [a * unit for a, unit in zip(row, units, strict=True)]
+            rows.append([mpmath.mpf(a) for a in (constant, *products)])
+    return rows
+
+
+@each_scheme
+def test_kernel_uses_the_committed_rows(dtype, scheme):
+    """The table on the device is the rows, rounded once to the working precision."""
+    for used, row in zip(used_rows(scheme, dtype), scheme.rows, strict=True):
+        assert [float(a) for a in used] == pytest.approx(row, rel=eps(dtype))
+
+
+@each_scheme
+def test_stated_errors_bound_a_dense_sample(dtype, scheme):
+    """p(ix) = e^{ix + h}: |h / x| and |h'| at 3,001 points, not those of the tool."""
+    rows = used_rows(scheme, dtype)
+    theta = mpmath.mpf(scheme.theta)
+    value_error = gradient_error = mpmath.mpf(0)
+    for z in np.linspace(1e-3, 1, 3001).tolist():
+        value, slope, *_ = tool.evaluate(rows, mpmath.mpf(z), theta)
+        h = mpmath.log(value * mpmath.expj(-theta * z))
+        value_error = max(value_error, abs(h / (theta * z)))
+        gradient_error = max(gradient_error, abs(slope / value - 1j))
+    assert value_error <= scheme.value_error
+    assert gradient_error <= scheme.gradient_error
+    # and they are no looser than the two digits that they are rounded up to
+    assert value_error >= 0.85 * scheme.value_error
+    assert gradient_error >= 0.85 * scheme.gradient_error
+
+
+@each_scheme
+def test_errors_are_of_the_size_of_rounding(dtype, scheme):
+    """Gradients to 1.5 eps in float32 and 3 eps in float64: no bias to speak of."""
+    allowed = 1.5 if dtype == torch.float32 else 3.0
+    assert scheme.gradient_error <= allowed * eps(dtype)
+    assert scheme.value_error <= allowed * eps(dtype)
+
+
+@each_scheme
+def test_rows_have_the_form_that_keeps_small_angles(dtype, scheme):
+    """Every R is without I, so products vanish with A; the last row has exactly I."""
+    assert all(row[0] == 0.0 for row in scheme.rows[1::2])
+    assert scheme.rows[-1][0] == 1.0
+    # L_j and R_j are over I, A, A^2, A^4 and the j - 3 products before them
+    lengths = [len(row) for row in scheme.rows]
+    stages = len(scheme.rows) // 2
+    assert lengths == [*(4 + k // 2 for k in range(2 * stages)), 3 + stages]
+    assert scheme.products == 2 + stages
+
+
+def test_schemes_are_cheapest_first():
+    """Three products, then four; the angle grows with the price."""
+    for schemes in SCHEMES.values():
+        assert [scheme.products for scheme in schemes] == [3, 4]
+        assert schemes[0].theta < schemes[1].theta
+
+
+def test_the_angles_of_the_docstring():
+    """0.36 and 3.5 in float32; 0.0125 and 0.875 in float64."""
+    assert [s.theta for s in SCHEMES[torch.float32]] == [0.36, 3.5]
+    assert [s.theta for s in SCHEMES[torch.float64]] == [0.0125, 0.875]
