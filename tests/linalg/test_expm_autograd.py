@@ -267,11 +267,7 @@ def test_autocast_does_not_touch_it(method, rng):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_one_graph_serves_every_norm(no_shape_hook, backend, dtype, rng):
-    """torch.compile, forward and backward, at norms of different plans; NaN too.
-
-    The first call matters: torch 2.13 ignores lazy conjugation of sums in it, and the
-    complex gradient was wrong in the first digit, that once.
-    """
+    """torch.compile, forward and backward, at norms of different plans; NaN too."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(expm_skew, fullgraph=True, backend=counter)
@@ -334,7 +330,11 @@ def test_shapes_without_values(dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bound", [None, 5.0])
 def test_custom_ops_keep_the_rules_of_torch(dtype, bound, no_shape_hook, rng):
-    """torch.library.opcheck: schema, fake kernels, autograd registration, AOT."""
+    """torch.library.opcheck: schema, fake kernels, autograd registration, AOT.
+
+    In the first call of a graph torch 2.13 ignores lazy conjugation of sums: there the
+    complex adjoint was off by 0.07.
+    """
     A = random_skew(3, norm=4.0, dtype=dtype, rng=rng, batch=(2,)).requires_grad_()
     torch.library.opcheck(doors._expm_op, (A, bound))
     Q, W, plan = doors._expm_op(A.detach(), bound)

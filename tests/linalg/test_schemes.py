@@ -1,5 +1,6 @@
 """The committed polynomials are those of the tool, as accurate as it states."""
 
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -30,12 +31,18 @@ def test_committed_coefficients_are_the_generated_ones():
             assert scheme.gradient_error == table.gradient_error
 
 
+def test_documented_bounds_are_the_generated_ones():
+    """The table of docs/theory/expm_skew.md is what the tool prints."""
+    page = Path(__file__).parents[2] / "docs" / "theory" / "schemes.inc"
+    assert page.read_text() == tool.markdown()
+
+
 def used_rows(scheme: Scheme, dtype: torch.dtype) -> list[list[Any]]:
     """What multiplies the powers of A after rounding, in the variable A / theta."""
     theta = mpmath.mpf(scheme.theta)
     rows = []
     for stage in _stages(scheme, 0, dtype, torch.device("cpu")):
-        table = stage.transposed.T.double().tolist()
+        table = torch.cat([stage.factors, stage.final]).double().tolist()
         # L has a multiple of I, R has none, and the final combination has one
         identity = torch.tensor(stage.identity, dtype=dtype).item()
         for constant, row in zip((identity, 0.0, 1.0), table, strict=False):

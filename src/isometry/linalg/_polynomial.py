@@ -21,6 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isometry.linalg._scratch import scratch
+
 
 # compared by identity: hashing the coefficients would be work at every call
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,9 @@ def _stages(
         rows = scheme.rows[start : start + (3 if last else 2)]
         scaled = [(r[1] / unit, r[2] / unit**2, r[3] / unit**4, *r[4:]) for r in rows]
         table = torch.tensor(scaled, dtype=dtype, device=device)
-        stages.append(_Stage(table[:2], table[2:], table.T, rows[0][0]))
+        # R before L in the backward pass, where the gradient of R takes its place
+        order = [1, 0, 2] if last else [1, 0]
+        stages.append(_Stage(table[:2], table[2:], table[order].T, rows[0][0]))
     return tuple(stages)
 
 
@@ -92,14 +96,14 @@ def powers(A: Tensor, slots: int) -> Tensor:
     return W
 
 
-# Below, every product writes into memory that is there: fresh memory costs as much as
-# the arithmetic of small matrices, and autocast spares `out=` and in-place calls.
+# Below, every product writes into memory that is there, and autocast spares `out=` and
+# in-place calls.
 
 
 def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
     stages = _table(scheme, squarings, W)
-    factors = W.new_empty((2, *W.shape[1:]))
+    factors = scratch(W[0], 2)
     L, R = factors.unbind()
     W_rows, factor_rows = flat(W), flat(factors)
     diagonal = L.diagonal(dim1=-2, dim2=-1)
@@ -122,9 +126,9 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A / 2^squarings)."""
     stages = _table(scheme, squarings, W)
     k = len(stages) + 2
-    # L and R; the gradients at L, R and the final combination; those at the slots
-    room = W.new_empty((5 + k, *W.shape[1:]))
-    L, R, gL, gR, gF, *slots = room.unbind()
+    # L; R, then its gradient; those of L and of the final combination; of the slots
+    room = scratch(W[0], 4 + k)
+    L, R, gL, gF, *slots = room.unbind()
     rows, W_rows = flat(room), flat(W)
     L_adjoint, R_adjoint, diagonal = L.mH, R.mH, L.diagonal(dim1=-2, dim2=-1)
     gF.copy_(G)
@@ -133,11 +137,11 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
         if stage.identity:
             diagonal.add_(stage.identity)
         torch.bmm(G, R_adjoint, out=gL)
-        torch.bmm(L_adjoint, G, out=gR)
+        torch.bmm(L_adjoint, G, out=R)
         if stage is stages[-1]:
-            torch.mm(stage.transposed, rows[2:5], out=rows[5:])
+            torch.mm(stage.transposed, rows[1:4], out=rows[4:])
         else:
-            rows[5 : 5 + k].addmm_(stage.transposed, rows[2:4])
+            rows[4 : 4 + k].addmm_(stage.transposed, rows[1:3])
         k -= 1
         G = slots[k]
     gA, gA2, gA4 = slots[:3]
