@@ -45,8 +45,8 @@ def test_gradient_is_the_skew_part_of_the_ambient_one(dtype, method, rng):
     (ours,) = torch.autograd.grad(expm_skew(A, method=method), A, G)
     (theirs,) = torch.autograd.grad(matrix_exp(A), A, G)
     assert torch.equal(ours, -ours.mH)
-    # 27 + 10: the constant of eigh in test_expm_skew, and torch's error here
-    tol = 37 * 3 * eps(dtype) * matrix_norm(G).amax()
+    # 7.2: twice the worst over 40 seeds, 3.6 (complex128), torch's share included
+    tol = 7.2 * 3 * eps(dtype) * matrix_norm(G).amax()
     assert matrix_norm(ours - (theirs - theirs.mH) / 2).amax() <= tol
 
 
@@ -351,14 +351,15 @@ def test_frechet_is_the_corner_of_the_doubled_exponential(norm, dtype, rng):
     for E in (X, X - X.mH):
         Q, L = expm_skew_frechet(A, E)
         Q_ref, L_ref = reference.frechet(A, E)
-        tol = 4.2 * eps(dtype) * max(1.0, norm)
+        # 4.9: twice the worst over 40 seeds, 2.4 (complex128, norm 0.1)
+        tol = 4.9 * eps(dtype) * max(1.0, norm)
         assert matrix_norm(Q - Q_ref) <= tol * 6**0.5
         assert matrix_norm(L - L_ref) <= tol * matrix_norm(E)
-        # at norm 30 SciPy itself is off by 13 eps norm
+        # SciPy itself is off by 8 eps norm at 3, by more above
         if norm <= 3:
             Q_ref, L_ref = reference.frechet_scipy(A, E)
-            assert matrix_norm(Q - Q_ref) <= 2 * tol * 6**0.5
-            assert matrix_norm(L - L_ref) <= 2 * tol * matrix_norm(E)
+            assert matrix_norm(Q - Q_ref) <= 4 * tol * 6**0.5
+            assert matrix_norm(L - L_ref) <= 4 * tol * matrix_norm(E)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -369,9 +370,11 @@ def test_adjoint_is_the_adjoint(norm, dtype, rng):
     G = torch.randn(6, 6, dtype=dtype, generator=rng)
     Q, g = expm_skew_adjoint(A, G)
     Q_frechet, L = expm_skew_frechet(A, E)
-    tol = 8 * eps(dtype) * max(1.0, norm) * matrix_norm(G) * matrix_norm(E)
-    assert abs((G.conj() * L).sum().real - (g.conj() * E).sum().real) <= tol
-    assert matrix_norm(Q - Q_frechet) <= 8 * 6**0.5 * eps(dtype) * max(1.0, norm)
+    # twice the worst over 40 seeds: 0.9 and 1.2
+    unit = eps(dtype) * max(1.0, norm)
+    left, right = (G.conj() * L).sum().real, (g.conj() * E).sum().real
+    assert abs(left - right) <= 1.8 * unit * matrix_norm(G) * matrix_norm(E)
+    assert matrix_norm(Q - Q_frechet) <= 2.4 * unit * 6**0.5
     assert_close(Q, expm_skew(A), rtol=0, atol=0)
     assert torch.equal(g, -g.mH)
 
@@ -383,7 +386,8 @@ def test_gradient_of_the_paper_with_its_sign_corrected(dtype, rng):
     G = torch.randn(5, 5, dtype=dtype, generator=rng)
     Q, g = expm_skew_adjoint(A, G)
     expected = Q @ expm_skew_frechet(-A, (Q.mH @ G - G.mH @ Q) / 2)[1]
-    assert matrix_norm(g - expected) <= 20 * eps(dtype) * matrix_norm(G)
+    # 4.5: twice the worst over 40 seeds, 2.2 (complex128)
+    assert matrix_norm(g - expected) <= 4.5 * eps(dtype) * matrix_norm(G)
     assert matrix_norm(g + expected) > matrix_norm(g)
 
 

@@ -18,9 +18,9 @@ METHODS = ["products", "eigh", "pade"]
 SINGLE = [torch.float32, torch.complex64]
 DOUBLE = [torch.float64, torch.complex128]
 
-# twice the worst over 40 seeds of value, gradient and defect, in eps max(1, norm): 2.1
-# (float64, n = 32, norm 1), 13.5 (the eigenvectors of LAPACK, n = 32) and 1.8
-TOLERANCE = {"products": 4.2, "eigh": 27.0, "pade": 3.6}
+# twice the worst over 40 seeds of value, gradient and defect, in eps max(1, norm): 2.4
+# (complex128, n = 2, norm 1), 13.8 (the eigenvectors of LAPACK, complex64) and 2.2
+TOLERANCE = {"products": 4.9, "eigh": 27.6, "pade": 4.4}
 
 
 def value_and_gradient(f, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,7 +277,7 @@ def test_small_angles_keep_their_digits(dtype, rng):
 def test_eigenvalues_serve_any_norm(dtype, rng):
     """method="eigh" at norm 1e5: the defect does not grow with the squarings.
 
-    For a real A it is eps + (norm eps)^2 / 8: to that extent the computed eigenvectors
+    For a real A it has a part (norm eps)^2: to that extent the computed eigenvectors
     are not pairs of conjugates, and taking the real part shows it.
     """
     A = random_skew(8, norm=1e5, dtype=dtype, rng=rng, batch=(2,))
@@ -285,5 +285,5 @@ def test_eigenvalues_serve_any_norm(dtype, rng):
     worst = errors(partial(expm_skew, method="eigh"), A, G)
     assert max(worst[:2]) <= TOLERANCE["eigh"] * 1e5
     pairing = 0.0 if dtype.is_complex else (1e5 * eps(dtype)) ** 2
-    # 1.9: twice the worst over 40 seeds, 0.95 (float32)
-    assert worst[2] <= TOLERANCE["eigh"] + 1.9 * pairing / eps(dtype)
+    # 3.9: twice the worst over 40 seeds, 1.94 (float32)
+    assert worst[2] <= TOLERANCE["eigh"] + 3.9 * pairing / eps(dtype)
