@@ -196,23 +196,23 @@ def test_each_matrix_has_its_own_squarings(rng):
 
 
 def test_evaluation_uses_few_products():
-    """Degree 13: A^2, A^4, A^6, one for each polynomial, one for the odd part."""
+    """Degree 13: A^2, A^4, A^6, one for each polynomial, the odd part, the quotient."""
     assert [_step(m // 2, (m - 1) // 2) for m in (1, 2, 3, 5, 13)] == [0, 1, 1, 2, 3]
     A = torch.zeros(3, 3)
     with torch.profiler.profile() as profile:
         pade(A, degree=13)
     calls = {event.key: event.count for event in profile.key_averages()}
-    assert calls["aten::mm"] == 6
+    assert calls["aten::mm"] == 7
 
 
-def test_backward_reuses_the_factors(rng):
+def test_backward_factorizes_nothing(rng):
     A = random_skew(4, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
     Q = pade(A, degree=3)
     with torch.profiler.profile() as profile:
         torch.autograd.grad(Q.sum(), A)
     names = {event.key for event in profile.key_averages()}
-    assert "aten::linalg_lu_solve" in names
-    assert not [name for name in names if "lu_factor" in name or "solve_ex" in name]
+    assert "aten::mm" in names
+    assert not [name for name in names if "lu" in name or "aten::linalg_inv" in name]
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (3, 3), (0, 3, 3), (2, 0, 0)])

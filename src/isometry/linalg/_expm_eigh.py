@@ -23,9 +23,11 @@ def expm_eigh(A: Tensor) -> Tensor:
     The right-hand form has no cancellation, so close and repeated eigenvalues need no
     special case. Cost: one complex `eigh`, one product, and four for the gradient.
     """
+    if torch.compiler.is_compiling():
+        return EighExponential.apply(A)[0]
     if nested_forward_mode():
         return doors.frechet(A, torch.zeros_like(A))[0]
-    return EighExponential.apply(A)[0]
+    return EagerEighExponential.apply(A)[0]
 
 
 class EighExponential(torch.autograd.Function):
@@ -38,6 +40,9 @@ class EighExponential(torch.autograd.Function):
         finite = A.isfinite().all(-1).all(-1)[..., None]
         theta, V = torch.linalg.eigh(-1j * torch.where(finite[..., None], A, 0.0))
         theta = theta.masked_fill(~finite, math.nan)
+        if not A.is_complex():
+            # they come in pairs, and what rounding makes of that would show in Q^H Q
+            theta = (theta - theta.flip(-1)) / 2
         Q = (V * torch.exp(1j * theta)[..., None, :]) @ V.mH
         # a copy: forward mode wants no view for an output
         return Q if A.is_complex() else Q.real.clone(), theta, V
@@ -55,7 +60,7 @@ class EighExponential(torch.autograd.Function):
         if G is None:
             return None
         A, theta, V = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # a second derivative may follow: the products' adjoint has one
             _, W, plan = doors.Exponential.apply(A, None)
             return doors.Adjoint.apply(A, G, W, plan)
@@ -68,10 +73,14 @@ class EighExponential(torch.autograd.Function):
         return (g - g.mH) / 2
 
     @staticmethod
+    def vmap(_info: Any, in_dims: tuple, A: Tensor):
+        return EagerEighExponential.apply(A.movedim(in_dims[0], 0)), (0, 0, 0)
+
+
+class EagerEighExponential(EighExponential):
+    """The same with forward mode, which Dynamo does not take."""
+
+    @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
         (A,) = ctx.saved_for_forward
         return doors.frechet(A, E)[1], None, None
-
-    @staticmethod
-    def vmap(_info: Any, in_dims: tuple, A: Tensor):
-        return EighExponential.apply(A.movedim(in_dims[0], 0)), (0, 0, 0)

@@ -65,7 +65,7 @@ def estimate_plan(W: Tensor) -> Tensor:
     worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
     if worth.any():
         A4 = W[2, torch.from_numpy(worth).to(W.device)]
-        _, sharper = angle_bounds(torch.stack([A4, torch.bmm(A4, A4)]), power=4)
+        _, sharper = angle_bounds(torch.stack([A4, _product(A4, A4)]), power=4)
         plan[worth] = np.searchsorted(edges, np.fmin(upper[worth], sharper))
     return torch.from_numpy(plan)
 
@@ -77,7 +77,7 @@ def _plan_of_one(W: Tensor) -> int:
     plan = bisect_left(edges, upper)
     if bisect_left(edges, lower) < plan < len(edges):
         A4 = W[2]
-        _, sharper = angle_bound(torch.stack([A4, torch.bmm(A4, A4)]), power=4)
+        _, sharper = angle_bound(torch.stack([A4, _product(A4, A4)]), power=4)
         plan = bisect_left(edges, min(upper, sharper))
     return plan
 
@@ -127,6 +127,9 @@ def _value(W: Tensor, plan: int) -> Tensor:
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
         return _nan_like(W[0])
+    if W.shape[-1] == 1:
+        # the scalar function, whose error does not grow with the angle
+        return torch.exp(W[0], out=W[-1]).clone()
     P = evaluate(scheme, W, squarings)
     if squarings:
         W[-1].copy_(P)
@@ -163,6 +166,9 @@ def _gradient(W: Tensor, plan: int, G: Tensor) -> Tensor:
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
         return _nan_like(G)
+    if W.shape[-1] == 1:
+        g = G * W[-1].conj()
+        return (g - g.conj()) / 2
     # what was squared on the way is recomputed rather than kept
     squares = [W[-1]]
     for _ in range(squarings - 1):
