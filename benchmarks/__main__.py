@@ -81,7 +81,7 @@ def measure_everything(rounds: int) -> dict[str, Any]:
 
 
 def write_docs(record: dict[str, Any]) -> None:
-    """docs/results.md and its figures."""
+    """docs/results.md, its figures, and the sentence in the README."""
     from benchmarks import figures, report
 
     assets = ROOT / "docs" / "assets"
@@ -91,6 +91,11 @@ def write_docs(record: dict[str, Any]) -> None:
     figures.kernel(drawn, assets / "kernel.png")
     figures.accuracy(drawn, assets / "accuracy.png")
     (ROOT / "docs" / "results.md").write_text(report.results(record))
+    readme = ROOT / "README.md"
+    before, _, rest = readme.read_text().partition("<!-- measured -->\n")
+    after = rest.partition("<!-- /measured -->")[2]
+    marked = f"<!-- measured -->\n{report.sentence(record)}\n<!-- /measured -->"
+    readme.write_text(before + marked + after)
 
 
 def demo(out: Path) -> Path:

@@ -85,3 +85,10 @@ def poisoned_empty() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def no_shape_hook(pytestconfig: pytest.Config) -> None:
+    """For tests that compile: the suite without `--shapes` runs them."""
+    if pytestconfig.getoption("--shapes"):
+        pytest.skip("Dynamo cannot trace the hook of the shapes")

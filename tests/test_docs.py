@@ -1,9 +1,12 @@
 """The documentation is true: its code runs, and what it cites exists."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from benchmarks import report
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,3 +46,10 @@ def test_citations_are_in_the_bibliography(source):
     bibliography = (ROOT / "docs" / "bibliography.md").read_text()
     cited = set(KEY.findall(source.read_text()))
     assert cited <= set(re.findall(r"^## (\S+)$", bibliography, re.MULTILINE))
+
+
+def test_results_are_those_of_the_record():
+    """docs/results.md and the README's sentence come from records/benchmarks.json."""
+    record = json.loads((ROOT / "records" / "benchmarks.json").read_text())
+    assert (ROOT / "docs" / "results.md").read_text() == report.results(record)
+    assert report.sentence(record) in (ROOT / "README.md").read_text()

@@ -19,15 +19,6 @@ from tests.helpers import (
     wide,
 )
 
-# torch 2.13 itself calls torch.jit in forward mode and in inductor
-torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-
-
-@pytest.fixture
-def no_shape_hook(pytestconfig: pytest.Config) -> None:
-    if pytestconfig.getoption("--shapes"):
-        pytest.skip("Dynamo cannot trace the hook of the shapes")
-
 
 def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
     theta, V = torch.linalg.eigh(-1j * A.to(torch.complex128))
@@ -160,7 +151,6 @@ def test_gradients_of_any_order(rng):
         assert gradcheck(lambda X: cayley_inverse(cayley(skew(X)) @ cayley(skew(X))), X)
 
 
-@torch_internals
 def test_forward_mode(rng):
     X = torch.randn(2, 3, 3, dtype=torch.float64, generator=rng, requires_grad=True)
     f = lambda X: cayley(skew(X))  # noqa: E731
@@ -171,7 +161,6 @@ def test_forward_mode(rng):
     )
 
 
-@torch_internals
 def test_transforms_compose(rng):
     """vmap(grad f) = grad of the sum, hessian = its transpose, D Q[E] = M E M."""
 
@@ -202,7 +191,6 @@ def test_backward_factorizes_nothing(rng):
     assert not [name for name in calls if "linalg" in name or "lu_" in name]
 
 
-@torch_internals
 def test_compiles_to_one_graph(no_shape_hook, rng):
     """Value, gradient and the NaN policy are the same under torch.compile."""
     compiled = torch.compile(cayley, fullgraph=True)
@@ -216,7 +204,6 @@ def test_compiles_to_one_graph(no_shape_hook, rng):
     assert_close(g[0], expected[0])
 
 
-@torch_internals
 def test_inverse_gives_nan_where_it_cannot_raise(no_shape_hook):
     Q = torch.stack([torch.eye(4), torch.diag(torch.tensor([1.0, 1.0, 1.0, -1.0]))])
     compiled = torch.compile(cayley_inverse, fullgraph=True)
@@ -225,7 +212,6 @@ def test_inverse_gives_nan_where_it_cannot_raise(no_shape_hook):
         assert A[1].isnan().all()
 
 
-@torch_internals
 def test_exports(no_shape_hook, rng):
     """A program of `torch.export` gives the value of eager on other numbers."""
 

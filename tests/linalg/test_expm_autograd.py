@@ -26,15 +26,6 @@ from tests.linalg import reference
 METHODS = ["products", "eigh", "pade"]
 DOUBLE = [torch.float64, torch.complex128]
 
-# torch 2.13 itself calls torch.jit in forward mode and in inductor
-torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-
-
-@pytest.fixture
-def no_shape_hook(pytestconfig: pytest.Config) -> None:
-    if pytestconfig.getoption("--shapes"):
-        pytest.skip("Dynamo cannot trace the hook of the shapes")
-
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -50,7 +41,6 @@ def test_gradient_is_the_skew_part_of_the_ambient_one(dtype, method, rng):
     assert matrix_norm(ours - (theirs - theirs.mH) / 2).amax() <= tol
 
 
-@torch_internals
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DOUBLE, ids=str)
 @pytest.mark.parametrize("norm", [0.01, 1.0, 6.0])
@@ -90,7 +80,6 @@ TRANSFORMS = {
 }
 
 
-@torch_internals
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforms_are_those_of_matrix_exp(transform, method, rng):
@@ -112,7 +101,6 @@ def test_transforms_are_those_of_matrix_exp(transform, method, rng):
     assert_close(found, vmap(apply(expected))(X), rtol=1e-10, atol=1e-10)
 
 
-@torch_internals
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_vmap_over_any_axis(dtype, method, rng):
@@ -228,7 +216,6 @@ def test_half_precision_is_rounded_from_float32(dtype, method, rng):
             assert torch.equal(found, wanted.to(dtype))
 
 
-@torch_internals
 @pytest.mark.parametrize("method", METHODS)
 def test_autocast_does_not_touch_it(method, rng):
     """Inside torch.autocast the results are those outside, bit for bit.
@@ -257,7 +244,6 @@ def test_autocast_does_not_touch_it(method, rng):
     assert all(torch.equal(x, y) for x, y in zip(inside, everything(), strict=True))
 
 
-@torch_internals
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_one_graph_serves_every_norm(no_shape_hook, backend, dtype, rng):
@@ -276,7 +262,6 @@ def test_one_graph_serves_every_norm(no_shape_hook, backend, dtype, rng):
     assert counter.frame_count == 1
 
 
-@torch_internals
 @pytest.mark.parametrize("method", METHODS)
 def test_other_doors_compile(no_shape_hook, method, rng):
     """norm_bound and the other methods, fullgraph, forward and backward."""
@@ -293,7 +278,6 @@ def test_other_doors_compile(no_shape_hook, method, rng):
     assert_close(g, torch.autograd.grad(f(X).sum(), X)[0])
 
 
-@torch_internals
 def test_exports(no_shape_hook, rng):
     """A program of `torch.export` gives the value of eager on other norms."""
 
@@ -320,7 +304,6 @@ def test_shapes_without_values(dtype):
         assert torch.autograd.grad(Q, A, Q)[0].shape == A.shape
 
 
-@torch_internals
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bound", [None, 5.0])
 def test_custom_ops_keep_the_rules_of_torch(dtype, bound, no_shape_hook, rng):
@@ -335,7 +318,6 @@ def test_custom_ops_keep_the_rules_of_torch(dtype, bound, no_shape_hook, rng):
     torch.library.opcheck(doors._adjoint_op, (W, plan, Q))
 
 
-@torch_internals
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("norm", [0.0, 0.1, 3.0, 30.0])
 def test_frechet_is_the_corner_of_the_doubled_exponential(norm, dtype, rng):

@@ -12,16 +12,6 @@ from torch.testing import assert_close
 from isometry.linalg._householder import householder
 from tests.helpers import DTYPES, eps, wide
 
-# torch 2.13 itself calls torch.jit in forward mode and in inductor
-torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-
-
-@pytest.fixture
-def no_shape_hook(pytestconfig: pytest.Config) -> None:
-    if pytestconfig.getoption("--shapes"):
-        pytest.skip("Dynamo cannot trace the hook of the shapes")
-
-
 SHAPES = [(1, 1), (2, 1), (5, 3), (5, 5), (3, 7), (32, 32), (40, 8)]
 
 
@@ -149,7 +139,6 @@ def test_half_precision_is_rounded_from_float32(dtype, rng):
     assert_close(householder(V), householder(V.float()).to(dtype), rtol=0, atol=0)
 
 
-@torch_internals
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
 @pytest.mark.parametrize("columns", [None, 1])
 def test_gradients_of_any_order(columns, shape, rng):
@@ -164,7 +153,6 @@ def test_gradients_of_any_order(columns, shape, rng):
         assert gradgradcheck(f, V, check_fwd_over_rev=True)
 
 
-@torch_internals
 def test_transforms_compose(rng):
     def f(V: Tensor) -> Tensor:
         return householder(V).cos().sum()
@@ -178,7 +166,6 @@ def test_transforms_compose(rng):
     assert_close(Q.mH @ dQ, -(Q.mH @ dQ).mH)
 
 
-@torch_internals
 def test_compiles_to_one_graph(no_shape_hook, rng):
     compiled = torch.compile(householder, fullgraph=True)
     V = torch.randn(2, 4, 3, generator=rng)
@@ -191,7 +178,6 @@ def test_compiles_to_one_graph(no_shape_hook, rng):
     assert_close(g[0], expected[0])
 
 
-@torch_internals
 def test_exports(no_shape_hook, rng):
     """A program of `torch.export` gives the value of eager on other numbers."""
 

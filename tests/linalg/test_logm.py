@@ -16,11 +16,6 @@ from isometry.linalg._skew import skew
 from tests.helpers import DTYPES, eps, random_skew, random_unitary, skew_with_angles
 from tests.helpers import wide as double
 
-# torch itself, at the first use of forward mode
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-)
-
 PI = math.pi
 SPECTRA = {
     "zero": [0.0, 0.0, 0.0],

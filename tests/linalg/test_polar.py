@@ -13,20 +13,6 @@ from torch.testing import assert_close
 from isometry.linalg._polar import polar
 from tests.helpers import DTYPES, eps, random_unitary, wide
 
-# torch 2.13 itself calls torch.jit in forward mode and in inductor, and Dynamo makes
-# an instance of each Function
-torch_internals = pytest.mark.filterwarnings(
-    "ignore:`torch.jit:DeprecationWarning",
-    "ignore:.*should not be instantiated:DeprecationWarning",
-)
-
-
-@pytest.fixture
-def no_shape_hook(pytestconfig: pytest.Config) -> None:
-    if pytestconfig.getoption("--shapes"):
-        pytest.skip("Dynamo cannot trace the hook of the shapes")
-
-
 SHAPES = [(1, 1), (4, 4), (9, 4), (4, 9), (5, 1), (32, 32)]
 
 
@@ -157,7 +143,6 @@ def test_half_precision_is_rounded_from_float32(dtype, rng):
     assert_close(polar(X), polar(X.float()).to(dtype), rtol=0, atol=0)
 
 
-@torch_internals
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
 @pytest.mark.parametrize("equal", [False, True])
 def test_gradients_of_any_order(equal, shape, rng):
@@ -169,7 +154,6 @@ def test_gradients_of_any_order(equal, shape, rng):
         assert gradgradcheck(polar, X, check_fwd_over_rev=True)
 
 
-@torch_internals
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
 def test_transforms_compose(shape, rng):
     """vmap, also nested, over grad; the Hessian is symmetric; jvp is linear."""
@@ -188,7 +172,6 @@ def test_transforms_compose(shape, rng):
     assert_close(both, jvp(polar, (X,), (E,))[1])
 
 
-@torch_internals
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2)], ids=str)
 def test_compiles_to_one_graph(no_shape_hook, shape, rng):
     """Forward and backward; inductor would add only its own compilation time."""
@@ -200,7 +183,6 @@ def test_compiles_to_one_graph(no_shape_hook, shape, rng):
     assert_close(g, expected)
 
 
-@torch_internals
 def test_inductor_agrees(no_shape_hook, rng):
     X = torch.randn(2, 4, 3, generator=rng)
     X[1, 0, 0] = math.nan
@@ -208,7 +190,6 @@ def test_inductor_agrees(no_shape_hook, rng):
     assert_close(compiled(X), polar(X), equal_nan=True)
 
 
-@torch_internals
 def test_exports(no_shape_hook, rng):
     """A program of `torch.export` gives the value of eager on other numbers."""
 

@@ -10,16 +10,6 @@ from isometry._checks import check_skew
 from isometry.linalg._skew import skew
 from tests.helpers import DTYPES, eps, random_skew
 
-# torch 2.13 itself calls torch.jit in forward mode
-torch_internals = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-
-
-@pytest.fixture
-def no_shape_hook(pytestconfig: pytest.Config) -> None:
-    if pytestconfig.getoption("--shapes"):
-        pytest.skip("Dynamo cannot trace the hook of the shapes")
-
-
 HALF = [torch.float16, torch.bfloat16]
 
 
@@ -75,7 +65,6 @@ def test_empty(shape, dtype):
     assert skew(torch.zeros(shape, dtype=dtype)).shape == shape
 
 
-@torch_internals
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_mechanisms(no_shape_hook, dtype, rng):
     """Derivatives of both modes, vmap, and one graph under torch.compile."""

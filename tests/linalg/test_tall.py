@@ -15,11 +15,6 @@ from isometry.linalg._tall import expm_tall
 from tests.helpers import DTYPES, eps, random_skew, random_unitary
 from tests.helpers import wide as double
 
-# torch itself, at the first use of forward mode
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-)
-
 # both algorithms (n > 2k and n <= 2k), and their border
 SHAPES = [(40, 3), (40, 12), (9, 4), (8, 4), (7, 4), (6, 6), (5, 1), (2, 1), (1, 1)]
 NORMS = [0.0, 1e-3, 0.1, 1.0, math.pi, 10.0, 100.0]

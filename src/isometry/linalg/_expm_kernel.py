@@ -54,7 +54,10 @@ def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
 
 
 def estimate_plan(W: Tensor) -> Tensor:
-    """The plan for each matrix, from bounds of its angles; W holds its powers."""
+    """The plan for each matrix, from bounds of its angles.
+
+    W holds its powers, and has room for A^8 after them.
+    """
     if W.shape[1] == 1:
         return torch.tensor([_plan_of_one(W)])
     edges = plan_edges(W.dtype)
@@ -64,8 +67,9 @@ def estimate_plan(W: Tensor) -> Tensor:
     # a sharper bound costs one product, a larger plan three
     worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
     if worth.any():
-        A4 = W[2, torch.from_numpy(worth).to(W.device)]
-        _, sharper = angle_bounds(torch.stack([A4, _product(A4, A4)]), power=4)
+        V = W[2:4] if worth.all() else W[2:4, torch.from_numpy(worth).to(W.device)]
+        torch.bmm(V[0], V[0], out=V[1])
+        _, sharper = angle_bounds(V, power=4)
         plan[worth] = np.searchsorted(edges, np.fmin(upper[worth], sharper))
     return torch.from_numpy(plan)
 
@@ -76,8 +80,8 @@ def _plan_of_one(W: Tensor) -> int:
     lower, upper = angle_bound(W[1:3], power=2)
     plan = bisect_left(edges, upper)
     if bisect_left(edges, lower) < plan < len(edges):
-        A4 = W[2]
-        _, sharper = angle_bound(torch.stack([A4, _product(A4, A4)]), power=4)
+        torch.bmm(W[2], W[2], out=W[3])
+        _, sharper = angle_bound(W[2:4], power=4)
         plan = bisect_left(edges, min(upper, sharper))
     return plan
 

@@ -43,9 +43,10 @@ def expm_skew(
         A: skew; any number of batch axes.
         norm_bound: an upper bound of the spectral norm of every matrix in `A`, that is
             of its angles. If it is too low, the result is inaccurate, without warning.
-        method: "products"; "eigh", by one Hermitian eigendecomposition, as accurate for
-            any norm; or "pade", the paper's algorithm, by Pade approximants with
-            scaling and squaring. Both are slower.
+        method: "products"; "eigh", by one Hermitian eigendecomposition, orthogonal to
+            rounding for any norm; or "pade", the algorithm of the paper, by Pade
+            approximants
+            with scaling and squaring. Both are slower.
 
     Returns:
         The orthogonal or unitary exponential, of the shape and dtype of `A`.
