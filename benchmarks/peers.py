@@ -66,6 +66,18 @@ def scipy_expm(A: Tensor, G: Tensor) -> Pass:
     return lambda: scipy.linalg.expm_frechet(X, Y)
 
 
+def bare_products(A: Tensor, count: int) -> Pass:
+    """As many products as a pass has, of different matrices, and nothing else."""
+    slots = [A.reshape(-1, *A.shape[-2:]).clone() for _ in range(6)]
+    room = torch.empty_like(slots[0])
+
+    def run() -> None:
+        for i in range(count):
+            torch.bmm(slots[i % 6], slots[(i + 1) % 6], out=room)
+
+    return run
+
+
 # where the two factors stand among the arguments
 _PRODUCTS = {
     "aten::mm": (0, 1),

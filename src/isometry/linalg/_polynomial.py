@@ -147,10 +147,10 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     gA, gA2, gA4 = slots[:3]
     # only the Hermitian part of a gradient at A^2 or A^4 counts; for a Hermitian S, the
     # gradient S A2 + A2 S is twice the Hermitian part of S A2, and with skew A
-    # -(S A + A S) is twice the skew part of -S A
+    # -(S A + A S) is twice the skew part of -S A; the skew part has a half of its own
     gA2.baddbmm_(_add_adjoint(gA4, 1, out=gL), W[1])
-    gA.baddbmm_(_add_adjoint(gA2, 1, out=gL), W[0], alpha=-1)
-    return _add_adjoint(gA, -1, out=torch.empty_like(gA)).mul_(0.5)
+    gA.baddbmm_(_add_adjoint(gA2, 1, out=gL), W[0], beta=0.5, alpha=-0.5)
+    return _add_adjoint(gA, -1, out=torch.empty_like(gA))
 
 
 def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
