@@ -48,6 +48,13 @@ def kernel_table(rows: Sequence[dict[str, Any]]) -> str:
     return table(header, body)
 
 
+def parts_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Microseconds by kind of operation."""
+    header = [name for name in rows[0] if name != "n"]
+    body = [[str(r["n"]), *(f"{1e6 * r[name]:.0f}" for name in header)] for r in rows]
+    return table(["n", *header], body)
+
+
 def peer_table(rows: Sequence[dict[str, Any]]) -> str:
     """Every peer's time as a multiple of ours, by size."""
     names = [name for name in rows[0]["seconds"] if name != "isometry"]
@@ -135,6 +142,11 @@ $\\lVert G \\rVert_F = 1$. A product is one $n \\times n$ matrix product; the la
 column is our time over that of as many bare products.
 
 {kernel_table(record["kernel"])}
+
+What keeps the small ones from their goals is not arithmetic. Microseconds of one pass,
+by the profiler; the rest of the time is Python's and autograd's:
+
+{parts_table(record["parts"])}
 
 ![time and accuracy](assets/kernel.png)
 
