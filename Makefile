@@ -45,7 +45,7 @@ check: $(INSTALLED)
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/typos
-	$(MKDOCS) build --strict --quiet
+	$(MKDOCS) build --strict
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix-only --quiet .
