@@ -58,7 +58,7 @@ bench: $(INSTALLED)
 	$(PY) -m benchmarks
 
 soak: $(INSTALLED)
-	$(PYTEST) -m soak --record records/soak.json
+	$(PYTEST) tests -m soak --record=records/soak.json
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis .coverage
