@@ -139,8 +139,10 @@ mean something elsewhere.
 
 Random skew matrices of spectral norm 3 (0.1 in the last row), cotangents with
 $\\lVert G \\rVert_F = 1$. A product is one $n \\times n$ matrix product; the last
-column is our time over that of as many bare products. Where the bound is known
-(`norm_bound`), there is nothing to estimate.
+column is our time over that of as many bare products of different matrices (of one
+matrix with itself, which stays in cache, they take less). Where the bound is known
+(`norm_bound`), there is nothing to estimate. The machine is noisy: ratios move from
+run to run, most of all those of batches.
 
 {kernel_table(record["kernel"])}
 
@@ -202,6 +204,9 @@ Householder reflections ({
 
 Against double precision (float64: a double-precision eigendecomposition, itself good to
 about 1e-15), for norms from 0.001 to 100, random spectra and all angles at the norm.
+The error of the gradient is relative to the gradient here: n = 1, where that is zero,
+and n = 2, where a random cotangent can leave almost nothing of it, are not in the
+table. The tests, which have them, take it relative to the cotangent.
 
 {accuracy_table(record["accuracy"])}
 

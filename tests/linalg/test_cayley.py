@@ -153,7 +153,10 @@ def test_gradients_of_any_order(rng):
 
 def test_forward_mode(rng):
     X = torch.randn(2, 3, 3, dtype=torch.float64, generator=rng, requires_grad=True)
-    f = lambda X: cayley(skew(X))  # noqa: E731
+
+    def f(X):
+        return cayley(skew(X))
+
     assert gradcheck(f, X, check_forward_ad=True, check_batched_forward_grad=True)
     assert gradgradcheck(f, X, check_fwd_over_rev=True)
     assert gradcheck(

@@ -298,10 +298,8 @@ def test_transforms_of_torch_func_compose(rng):
 
 # Dynamo looks at the gradient of every tensor that it meets
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_compiled_code_breaks_the_graph_and_goes_on(rng, pytestconfig):
+def test_compiled_code_breaks_the_graph_and_goes_on(rng, no_shape_hook):
     """`torch.compile` gives the value and the gradient of eager mode."""
-    if pytestconfig.getoption("--shapes"):
-        pytest.skip("Dynamo cannot trace the hook of the shapes")
     Q = rotations(4, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     compiled = torch.compile(lambda Q: 2 * logm_unitary(Q), backend="eager")(Q)

@@ -287,10 +287,8 @@ def test_transforms_of_torch_func_compose(n, k, rng):
 
 
 @pytest.mark.parametrize(("n", "k"), [(9, 3), (4, 3)])
-def test_compiled_code_is_one_graph(n, k, rng, pytestconfig):
+def test_compiled_code_is_one_graph(n, k, rng, no_shape_hook):
     """`torch.compile(fullgraph=True)` gives value, gradient and NaN of eager mode."""
-    if pytestconfig.getoption("--shapes"):
-        pytest.skip("Dynamo cannot trace the hook of the shapes")
     B, X, G = tangent(n, k, norm=2.0, dtype=torch.float64, rng=rng, batch=(2,))
     X[1, 0, 0] = math.nan
     X.requires_grad_()
