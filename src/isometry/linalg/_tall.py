@@ -12,6 +12,7 @@ from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._policy import (
     autocast_off,
     in_float32_or_wider,
+    nan_unless,
     nested_forward_mode,
 )
 
@@ -40,10 +41,12 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     Any `X` is a coordinate: the part $B \operatorname{sym}(B^H X)$ that is normal to
     the manifold drops out and gets no gradient. A quotient by a singular $X_\perp$
     never occurs, so $X = 0$ is a point as any other, with $dY = dX$ for tangent $dX$.
-    Digits are lost in proportion to $\lVert X \rVert$; an `X` above
-    $1/\varepsilon$, where none is left, or not finite gives NaN for that matrix only.
-    The last step, $Y (3I - Y^H Y)/2$, removes the rounding error of the orthogonality,
-    a second-order change: derivatives are those of $\exp(A) B$.
+    Digits are lost in proportion to $\lVert X \rVert$, and to its square if
+    $n > 2k$ and the singular values of $X_\perp$ differ much. An `X` with no digit left
+    ($\lVert X \rVert > 1/\varepsilon$, or columns $1/2$ away from orthonormal), or not
+    finite, gives NaN for that matrix only. The last step, $Y (3I - Y^H Y)/2$, removes
+    the rounding error of the orthogonality, a second-order change: derivatives are
+    those of $\exp(A) B$.
 
     Cost: seven products of $n k^2$ and about eight of $(2k)^3$; with the backward pass
     about 16 and 32. It reads the number of squarings from the device. If
@@ -125,9 +128,12 @@ def _scale(S: Tensor) -> Tensor:
 
 
 def _rounding(Y: Tensor) -> Tensor:
-    """What a Newton-Schulz step adds to columns that are nearly orthonormal."""
+    """What a Newton-Schulz step adds to nearly orthonormal columns; NaN to others."""
     eye = torch.eye(Y.shape[-1], dtype=Y.dtype, device=Y.device)
-    return Y @ ((eye - Y.mH @ Y) / 2)
+    defect = eye - Y.mH @ Y
+    # the step squares the defect; from here on it would hide that no digit is left
+    near = torch.linalg.matrix_norm(defect, keepdim=True) < 0.5
+    return Y @ (defect / 2) + nan_unless(near, like=Y)
 
 
 def _expm(M: Tensor) -> Tensor:
