@@ -110,11 +110,16 @@ def pade_radius(degree: int, dtype: torch.dtype) -> float:
     return min(math.exp((log_u - log_c - math.log(2 * degree + 1)) / (2 * degree)), 6.0)
 
 
-def _check_degree_and_squarings(degree: int, squarings: int | str) -> None:
+def check_degree(degree: int) -> None:
+    """Raise unless `degree` is positive."""
     if degree < 1:
         raise ValueError(
             f"`degree` must be at least 1; got {degree}. Degree 1 is the Cayley map."
         )
+
+
+def _check_degree_and_squarings(degree: int, squarings: int | str) -> None:
+    check_degree(degree)
     if isinstance(squarings, str):
         if squarings != "auto":
             raise ValueError(

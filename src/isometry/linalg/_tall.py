@@ -1,6 +1,7 @@
 """Exponential map of the Stiefel manifold, in matrices of n x k and 2k x 2k."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from isometry.linalg._policy import (
 # norm, theta^degree / degree!, is below half of eps: 5e-8 at 12, 8e-17 at 20
 _THETA = 1.3
 _BLOCKS = {torch.float32: 3, torch.float64: 5}
+
+# the first columns of a function of square matrices; how many, is the number
+Columns = Callable[[Tensor, int], Tensor]
 
 
 def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
@@ -68,6 +72,23 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     References:
         [EAS98] corollary 2.2, which has a QR factorization of $X_\perp$ instead.
     """
+    return tall_map(
+        X,
+        B,
+        of_skew=lambda A, count: expm_skew(A)[..., :count],
+        of_block=lambda M, count: _expm(M)[..., :count],
+    )
+
+
+def tall_map(
+    X: Matrix, B: Matrix | None, *, of_skew: Columns, of_block: Columns
+) -> Matrix:
+    r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ in the place of exp.
+
+    $f$ must be unitary on skew matrices, and is given by its columns: `of_skew` for $A$
+    itself if $n \le 2k$, `of_block` for the matrix of $2k \times 2k$, which is similar
+    to a skew one but not normal. All else that `expm_tall` promises is done here.
+    """
     check_matrix(X, name="X")
     _check_tall(X)
     if B is not None:
@@ -75,46 +96,56 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     if X.numel() == 0:
         return X.clone()
     base = None if B is None else in_float32_or_wider(B)
+    n, k = X.shape[-2:]
     with autocast_off(X.device):
-        Y = _geodesic(in_float32_or_wider(X), base)
+        Omega, X_perp = _along_and_across(in_float32_or_wider(X), base)
+        if n > 2 * k:
+            Y = _in_the_span(Omega, X_perp, base, of_block)
+        else:
+            Y = _in_the_group(Omega, X_perp, base, of_skew)
         return (Y + _rounding(Y.detach())).to(X.dtype)
 
 
-def _geodesic(X: Tensor, B: Tensor | None) -> Tensor:
-    n, k = X.shape[-2:]
-    # along the base, and across
+def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Omega and X_perp; of X_perp the last n - k rows if there is no base."""
+    k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along
-    Omega = (along - along.mH) / 2
-    if n <= 2 * k:
-        return _in_the_group(Omega, X_perp, B)
-    C, D = _coefficients(Omega, X_perp.mH @ X_perp)
+    return (along - along.mH) / 2, X_perp
+
+
+def _in_the_span(
+    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Columns
+) -> Tensor:
+    C, D = _coefficients(Omega, X_perp.mH @ X_perp, columns)
     if B is None:
         return torch.cat([C, X_perp @ D], -2)
     return B @ C + X_perp @ D
 
 
-def _in_the_group(Omega: Tensor, X_perp: Tensor, B: Tensor | None) -> Tensor:
+def _in_the_group(
+    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Columns
+) -> Tensor:
     """The definition itself: A is no larger than 2k x 2k, and it is skew."""
     # A = P - P^H with P = (X_perp + B Omega / 2) B^H
     if B is None:
         k = Omega.shape[-1]
         P = torch.cat([Omega / 2, X_perp], -2)
         P = torch.nn.functional.pad(P, (0, P.shape[-2] - k))
-        return expm_skew(P - P.mH)[..., :k]
+        return columns(P - P.mH, k)
     P = (X_perp + B @ (Omega / 2)) @ B.mH
-    return expm_skew(P - P.mH) @ B
+    return columns(P - P.mH, P.shape[-1]) @ B
 
 
-def _coefficients(Omega: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """C and D, the first columns of exp [[Omega, -S], [I, 0]]."""
+def _coefficients(Omega: Tensor, S: Tensor, columns: Columns) -> tuple[Tensor, Tensor]:
+    """C and D, the first columns of f([[Omega, -S], [I, 0]])."""
     k = S.shape[-1]
     sigma = _scale(S.detach())
     eye = torch.eye(k, dtype=S.dtype, device=S.device)
     # in the basis (B, X_perp / sigma) both halves have the norm of X_perp
     top = torch.cat([Omega, -S / sigma], -1)
     bottom = torch.cat([sigma * eye, torch.zeros_like(S)], -1)
-    E = _expm(torch.cat([top, bottom], -2))[..., :k]
+    E = columns(torch.cat([top, bottom], -2), k)
     return E[..., :k, :], E[..., k:, :] / sigma
 
 
@@ -222,5 +253,5 @@ def _check_tall(X: Tensor) -> None:
     if n < k:
         raise ValueError(
             f"`X` must have at least as many rows as columns; got {tuple(X.shape)}. "
-            f"For orthonormal rows use `expm_tall(X.mT).mT`."
+            f"For orthonormal rows transpose both it and the result."
         )

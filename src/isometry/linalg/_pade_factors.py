@@ -1,0 +1,94 @@
+"""Factors of the diagonal Pade approximants of the exponential, from exact integers."""
+
+import cmath
+import functools
+import math
+
+import torch
+
+# real and imaginary part, in units of 2^-bits
+_Fixed = tuple[int, int]
+
+
+def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
+    r"""Factors of $r_m$, each of which is unitary on skew matrices.
+
+    The zeros of the numerator are real or conjugate pairs, in the left half-plane, so
+
+    $$ r_m(z) = \prod_j \frac{1 + u_j z + w_j z^2}{1 - u_j z + w_j z^2}, \qquad
+       u_j > 0, \quad w_j \ge 0. $$
+
+    There is one factor for each pair, and one with $w = 0$ if $m$ is odd. The terms of
+    a factor span $|z|^2$ and not $|z|^m$ on the imaginary axis, which is what rounding
+    errors are multiplied by.
+
+    Args:
+        degree: $m$.
+
+    Returns:
+        The pairs $(u_j, w_j)$, correctly rounded.
+    """
+    # where a graph has a symbol for the degree, a range has the number
+    return _constant_factors(len(range(degree)))
+
+
+# Dynamo would trace the cache, and the integers
+@torch.compiler.assume_constant_result
+def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
+    return _factors(degree)
+
+
+@functools.cache
+def _factors(degree: int) -> tuple[tuple[float, float], ...]:
+    # about 5 m bits cancel near a zero; the rest are digits
+    bits = 128 + 8 * degree
+    # from the top: one of each pair, the real one if there is one, the conjugates
+    zeros = sorted(_zeros(degree, bits), key=lambda zero: -zero[1])
+    factors = []
+    for x, y in zeros[: degree // 2]:
+        # (1 - z / z0) and its conjugate: u = -2 Re(1 / z0), w = 1 / |z0|^2
+        square = x * x + y * y
+        factors.append(((-2 * x << bits) / square, (1 << 2 * bits) / square))
+    if degree % 2 == 1:
+        factors.append((-(1 << bits) / zeros[degree // 2][0], 0.0))
+    return tuple(factors)
+
+
+def _zeros(degree: int, bits: int) -> list[_Fixed]:
+    """Zeros of the numerator, by the simultaneous iteration of Weierstrass."""
+    m = degree
+    # the numerator times (2m)! / m!, which makes it monic
+    numerator = [
+        math.comb(m, j) * math.factorial(2 * m - j) // math.factorial(m)
+        for j in range(m + 1)
+    ]
+    # half a circle in the left half-plane, near the curve on which they lie
+    zeros = []
+    for j in range(m):
+        z = 1.4 * m * cmath.exp(1j * math.pi * (0.5 + (j + 0.5) / m))
+        zeros.append(
+            (int(z.real * 2**40) << bits - 40, int(z.imag * 2**40) << bits - 40)
+        )
+    step = 1 << bits
+    # the convergence is quadratic: after a step of 2^-60 the next one is below rounding
+    while step >> (bits - 60):
+        step = 0
+        for j, z in enumerate(zeros):
+            others = zeros[:j] + zeros[j + 1 :]
+            dx, dy = _correction(z, others, numerator, bits)
+            zeros[j] = (z[0] - dx, z[1] - dy)
+            step = max(step, abs(dx), abs(dy))
+    return zeros
+
+
+def _correction(z: _Fixed, others: list[_Fixed], p: list[int], bits: int) -> _Fixed:
+    """p(z) over the product of the distances to the other zeros."""
+    x, y = z
+    a, b = 0, 0
+    for c in reversed(p):
+        a, b = ((a * x - b * y) >> bits) + (c << bits), (a * y + b * x) >> bits
+    u, v = 1 << bits, 0
+    for s, t in others:
+        u, v = (u * (x - s) - v * (y - t)) >> bits, (u * (y - t) + v * (x - s)) >> bits
+    square = u * u + v * v
+    return ((a * u + b * v) << bits) // square, ((b * u - a * v) << bits) // square

@@ -1,0 +1,357 @@
+"""Pade retractions of tall matrices against dense n x n ones in double precision."""
+
+import functools
+import math
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry.linalg._cayley import cayley
+from isometry.linalg._pade import pade
+from isometry.linalg._pade_factors import pade_factors
+from isometry.linalg._tall import expm_tall
+from isometry.linalg._tall_rational import rational_tall
+from tests.helpers import DTYPES, eps, random_skew
+from tests.helpers import wide as double
+from tests.linalg.test_tall import generator, tangent
+
+# both algorithms (n > 2k and n <= 2k), and their border
+SHAPES = [(40, 3), (40, 12), (9, 4), (8, 4), (7, 4), (6, 6), (5, 1), (2, 1), (1, 1)]
+NORMS = [0.0, 1e-3, 1.0, math.pi, 10.0, 100.0]
+# one factor, one pair, both, several
+DEGREES = [1, 2, 3, 8]
+
+
+@functools.cache
+def zeros(degree: int) -> list[complex]:
+    """Zeros of the numerator of r_m: no factor and no coefficient of ours."""
+    with mpmath.workdps(60):
+        p, _ = mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
+        return [complex(z) for z in mpmath.polyroots(p[::-1], 500, extraprec=500)]
+
+
+def reference(X: Tensor, B: Tensor, G: Tensor, degree: int) -> tuple[Tensor, Tensor]:
+    """r_m(A) B and the gradient of <G, r_m(A) B>: A n x n, one zero at a time."""
+    X = X.to(double(X.dtype)).requires_grad_()
+    base, G = B.to(X.dtype), G.to(X.dtype)
+    A = generator(X, base).to(torch.complex128)
+    eye = torch.eye(A.shape[-1], dtype=A.dtype)
+    Y = base.to(A.dtype)
+    for z in zeros(degree):
+        Y = torch.linalg.solve(-A - z * eye, (A - z * eye) @ Y)
+    Y = Y if X.is_complex() else Y.real
+    return Y.detach(), torch.autograd.grad(Y, X, G)[0]
+
+
+def with_singular_values(X: Tensor, B: Tensor, *, ratio: float, norm: float) -> Tensor:
+    """`X` with the singular values 1, ratio, ratio^2, ... across, of the given norm."""
+    along = B.mH @ X
+    U, s, Vh = torch.linalg.svd(X - B @ along, full_matrices=False)
+    s = ratio ** torch.arange(s.shape[-1], dtype=s.dtype)
+    X = B @ along / matrix_norm(along, 2, keepdim=True) + (U * s) @ Vh
+    return X * (norm / matrix_norm(X, 2, keepdim=True))
+
+
+@pytest.mark.parametrize("degree", [*range(1, 14), 25, 40])
+def test_factors_are_those_of_mpmath(degree):
+    """u = -2 Re(1/z), w = 1/|z|^2 for pairs and u = -1/z for a real z, to the bit."""
+    with mpmath.workdps(100):
+        p = [
+            mpmath.binomial(degree, j) * mpmath.factorial(2 * degree - j)
+            for j in range(degree + 1)
+        ]
+        roots = mpmath.polyroots(p[::-1], 5000, extraprec=1000)
+        real = [z.real for z in roots if abs(z.imag) < 1e-50]
+        expected = [
+            (float(-2 * z.real / abs(z) ** 2), float(1 / abs(z) ** 2))
+            for z in roots
+            if z.imag >= 1e-50
+        ] + [(float(-1 / x), 0.0) for x in real]
+    assert sorted(pade_factors(degree)) == sorted(expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_value_and_gradient_are_those_of_the_dense_map(shape, norm, degree, dtype, rng):
+    """Y = r_m(A) B and dY, with A of size n x n in double precision; Y^H Y = I."""
+    n, k = shape
+    B, X, G = tangent(n, k, norm=norm, dtype=dtype, rng=rng, batch=(3,))
+    Y_ref, g_ref = reference(X, B, G, degree)
+    X.requires_grad_()
+    Y = rational_tall(X, B, degree=degree)
+    (g,) = torch.autograd.grad(Y, X, G)
+
+    assert Y.dtype == dtype
+    unit = k * eps(dtype)
+    Y = Y.detach().to(Y_ref.dtype)
+    # 14: twice the worst over 30 seeds, 6.7 (float64, 5 x 1, degree 8, norm 1), where
+    # the reference has its share; 3.2 in single precision (9 x 4, degree 2, norm 100)
+    assert (matrix_norm(Y - Y_ref) <= 14 * unit * max(1, norm)).all()
+    # 18: twice the worst over 30 seeds, 8.9 (float64, 9 x 4, degree 2, norm 100)
+    assert (matrix_norm(g - g_ref) <= 18 * unit * max(1, norm)).all()
+    # 4: twice the worst over 30 seeds, 2.0 (complex128, 5 x 1, at any norm and degree)
+    assert (matrix_norm(Y.mH @ Y - torch.eye(k)) <= 4 * unit).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("degree", [*DEGREES, 13])
+@pytest.mark.parametrize("norm", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("ratio", [0.0, 1e-4, 0.1])
+def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype, rng):
+    """Singular values 1, ratio, ratio^2, ... of X_perp: the block is far from normal.
+
+    One quotient of polynomials, not factored, had a defect of 1e10 k eps at degree 5
+    and norm 100 in float32.
+    """
+    n, k = 40, 4
+    B, X, G = tangent(n, k, norm=1.0, dtype=double(dtype), rng=rng, batch=(3,))
+    X = with_singular_values(X, B, ratio=ratio, norm=norm)
+    B, X, G = (M.to(dtype) for M in (B, X, G))
+    Y_ref, g_ref = reference(X, B, G, degree)
+    X.requires_grad_()
+    Y = rational_tall(X, B, degree=degree)
+    (g,) = torch.autograd.grad(Y, X, G)
+
+    unit = k * eps(dtype)
+    Y = Y.detach().to(Y_ref.dtype)
+    # 6.4: twice the worst over 20 seeds, 3.2 (complex128, degree 13, norm 1), where
+    # the reference has its share; 0.17 at norm 100
+    assert (matrix_norm(Y - Y_ref) <= 6.4 * unit * norm**2).all()
+    # 2.8: twice the worst over 20 seeds, 1.4 (likewise)
+    assert (matrix_norm(g - g_ref) <= 2.8 * unit * norm**2).all()
+    # the last step leaves the square of norm^2 eps; 3.4: twice the worst over 20
+    # seeds, 1.7 (float32, degree 2, norm 100, ratio 1e-4)
+    tol = 3.4 * (unit + (norm**2 * eps(dtype)) ** 2)
+    assert (matrix_norm(Y.mH @ Y - torch.eye(k)) <= tol).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize("norm", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_no_base_is_the_first_columns_of_the_identity(shape, norm, degree, dtype, rng):
+    """rational_tall(X) = rational_tall(X, I[:, :k]), values and gradients."""
+    n, k = shape
+    _, X, G = tangent(n, k, norm=norm, dtype=dtype, rng=rng)
+    X.requires_grad_()
+    Y = rational_tall(X, degree=degree)
+    Z = rational_tall(X, torch.eye(n, k, dtype=dtype), degree=degree)
+    (g,) = torch.autograd.grad(Y, X, G)
+    (h,) = torch.autograd.grad(Z, X, G)
+    # 2.3: twice the worst over 30 seeds, 1.13 (complex128, 2 x 1, degree 3, norm = 1)
+    tol = 2.3 * k * eps(dtype) * max(1, norm)
+    assert matrix_norm(Y - Z) <= tol
+    assert matrix_norm(g - h) <= tol
+
+
+@pytest.mark.parametrize("degree", DEGREES)
+def test_square_matrices_are_the_group(degree, rng):
+    """Y = r_m(X B^H) B = B r_m(B^H X) if k = n and X is tangent."""
+    B, X, _ = tangent(6, 6, norm=2.0, dtype=torch.complex128, rng=rng)
+    Y = rational_tall(X, B, degree=degree)
+    assert_close(Y, B @ pade(B.mH @ X, degree=degree))
+    if degree == 1:
+        assert_close(Y, cayley(X @ B.mH) @ B)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+@pytest.mark.parametrize(("n", "k"), [(12, 3), (5, 3)])
+def test_it_is_the_geodesic_to_order_2m(n, k, degree, rng):
+    """|rational_tall(tX) - expm_tall(tX)| = O(t^(2m + 1)): slope >= 2m + 0.9."""
+    B, X, _ = tangent(n, k, norm=1.0, dtype=torch.float64, rng=rng)
+    steps = torch.tensor([0.4, 0.3, 0.2], dtype=torch.float64)
+    tX = steps[:, None, None] * X
+    base = B.expand_as(tX)
+    error = matrix_norm(rational_tall(tX, base, degree=degree) - expm_tall(tX, base))
+    slope = (error[0] / error[-1]).log() / (steps[0] / steps[-1]).log()
+    assert slope >= 2 * degree + 0.9
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_gradient_at_zero_is_the_projection(n, k, degree, dtype, rng):
+    """At X = 0, dY = X - B sym(B^H X), and Y = B."""
+    B, _, G = tangent(n, k, norm=1.0, dtype=dtype, rng=rng)
+    X = torch.zeros_like(B).requires_grad_()
+    Y = rational_tall(X, B, degree=degree)
+    (g,) = torch.autograd.grad(Y, X, G)
+    along = B.mH @ G
+    # 8.2: twice the worst over 30 seeds, 4.1 (complex128, 2 x 1, degree 2)
+    tol = 8.2 * k * eps(dtype)
+    assert matrix_norm(g - (G - B @ (along + along.mH) / 2)) <= tol
+    assert matrix_norm(Y - B) <= tol
+
+
+def test_the_normal_part_drops_out(rng):
+    """The point of X + B H is that of X for Hermitian H, and H gets no gradient."""
+    B, X, _ = tangent(9, 3, norm=2.0, dtype=torch.complex128, rng=rng)
+    H = 1j * random_skew(3, norm=1.0, dtype=torch.complex128, rng=rng)
+    expected = rational_tall(X, B, degree=2)
+    assert_close(rational_tall(X + B @ H, B, degree=2), expected)
+    h = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    Y = rational_tall(X + h * (B @ H), B, degree=2)
+    (g,) = torch.autograd.grad(Y.real.sum(), h)
+    # rounding alone
+    assert abs(g) <= 100 * eps(torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("degree", [1, 2])
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e-10])
+def test_tiny_velocities_keep_their_digits(scale, degree, dtype, rng):
+    """Y = B + X to first order, far below eps."""
+    X = torch.zeros(9, 2, dtype=dtype)
+    X[2:] = scale * torch.randn(7, 2, dtype=dtype, generator=rng)
+    Y = rational_tall(X, degree=degree)
+    assert_close(Y[2:], X[2:], rtol=4 * eps(dtype), atol=0)
+    assert_close(Y[:2], torch.eye(2, dtype=dtype), rtol=0, atol=eps(dtype))
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+@pytest.mark.parametrize(("n", "k"), [(20, 4), (6, 4), (2, 1)])
+def test_huge_velocities_stay_orthonormal_or_are_nan(n, k, degree, rng):
+    """Y^H Y = I at norm 1e4; no overflow in A^2 or X^H X passes for Y = B."""
+    B, X, _ = tangent(n, k, norm=1.0, dtype=torch.float32, rng=rng)
+    Y = rational_tall(1e4 * X, B, degree=degree)
+    # 913: twice the worst over 30 seeds, 457 (6 x 4, degree 3, an angle near 0 beside
+    # 1e4; the other cases have 0.6)
+    assert matrix_norm(Y.mH @ Y - torch.eye(k)) <= 913 * k * eps(X.dtype)
+    if degree > 1 or n > 2 * k:
+        assert rational_tall(1e30 * X, B, degree=degree).isnan().all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("row", [0, -1])
+@pytest.mark.parametrize("with_base", [True, False])
+@pytest.mark.parametrize("case", [(9, 1), (9, 2), (4, 1), (4, 3)], ids=str)
+def test_a_matrix_that_is_not_finite_spoils_itself_only(case, with_base, row, bad, rng):
+    """NaN for that matrix and its gradient, and the others as if alone."""
+    n, degree = case
+    B, X, G = tangent(n, 3, norm=2.0, dtype=torch.float32, rng=rng, batch=(3,))
+    spoilt = X.clone()
+    spoilt[1, row, 1] = bad
+    results = []
+    for batch in (X, spoilt):
+        batch.requires_grad_()
+        Y = rational_tall(batch, B if with_base else None, degree=degree)
+        results.append((Y, *torch.autograd.grad(Y, batch, G)))
+    for whole, part in zip(*results, strict=True):
+        assert torch.equal(part[::2], whole[::2])
+    Y, g = results[1]
+    assert Y[1].isnan().all()
+    assert g[1].isnan().any()
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3, 2), (2, 0, 1, 1)], ids=str)
+def test_nothing_goes_nowhere(shape):
+    """Empty matrices and empty batches, with their gradients."""
+    X = torch.zeros(shape, requires_grad=True)
+    for B in (None, torch.zeros(shape)):
+        Y = rational_tall(X, B, degree=2)
+        assert Y.shape == shape
+        assert torch.autograd.grad(Y.sum(), X)[0].shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("n", "k"), [(9, 3), (4, 3)])
+def test_half_precision_and_autocast_are_computed_in_float32(n, k, dtype, rng):
+    """The result in half precision is that of float32, rounded once."""
+    B, X, _ = tangent(n, k, norm=2.0, dtype=torch.float32, rng=rng)
+    expected = rational_tall(X, B, degree=3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(rational_tall(X, B, degree=3), expected)
+    B, X = B.to(dtype), X.to(dtype)
+    expected = rational_tall(X.float(), B.float(), degree=3).to(dtype)
+    assert torch.equal(rational_tall(X, B, degree=3), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("shape", [(5, 2), (3, 2)], ids=str)
+@pytest.mark.parametrize(("norm", "degree"), [(0.0, 1), (2.5, 1), (2.5, 2), (2.5, 3)])
+def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
+    """First and second derivatives, in both modes, batched, also in the base point."""
+    n, k = shape
+    B, X, _ = tangent(n, k, norm=norm, dtype=dtype, rng=rng, batch=(2,))
+    X.requires_grad_()
+
+    def f(X: Tensor, B: Tensor | None = None) -> Tensor:
+        return rational_tall(X, B, degree=degree)
+
+    for g in (f, lambda X: f(X, B)):
+        assert gradcheck(g, X, check_forward_ad=True, check_batched_grad=True)
+        assert gradgradcheck(g, X, check_fwd_over_rev=True, fast_mode=True)
+    # off the manifold the last step and the approximant part ways
+    E = 0.3 * torch.randn(n, n, dtype=dtype, generator=rng)
+    E.requires_grad_()
+    assert gradcheck(lambda E: f(X.detach(), torch.linalg.matrix_exp(E - E.mH) @ B), E)
+
+
+@pytest.mark.parametrize("degree", [1, 3])
+@pytest.mark.parametrize(("n", "k"), [(5, 2), (3, 2)])
+def test_transforms_of_torch_func_compose(n, k, degree, rng):
+    """`vmap` is the batch axis; hessians in all four orders of modes agree."""
+    B, X, G = tangent(n, k, norm=2.0, dtype=torch.float64, rng=rng, batch=(3, 2))
+
+    def f(X: Tensor, B: Tensor) -> Tensor:
+        return rational_tall(X, B, degree=degree)
+
+    mapped = torch.vmap(torch.vmap(f), in_dims=1, out_dims=1)(X, B)
+    assert_close(mapped, f(X, B))
+
+    def loss(X: Tensor) -> Tensor:
+        return (G[0, 0] * f(X, B[0, 0])).sum()
+
+    fwd, rev = torch.func.jacfwd, torch.func.jacrev
+    H = rev(rev(loss))(X[0, 0])
+    for outer, inner in [(fwd, rev), (rev, fwd), (fwd, fwd)]:
+        assert_close(outer(inner(loss))(X[0, 0]), H)
+
+
+@pytest.mark.parametrize(("n", "k"), [(9, 3), (4, 3)])
+def test_compiled_code_is_one_graph(n, k, rng, no_shape_hook):
+    """`torch.compile(fullgraph=True)` gives value, gradient and NaN of eager mode.
+
+    The second degree makes Dynamo take the number for a symbol.
+    """
+    B, X, G = tangent(n, k, norm=2.0, dtype=torch.float64, rng=rng, batch=(2,))
+    X[1, 0, 0] = math.nan
+    X.requires_grad_()
+    compiled = torch.compile(rational_tall, fullgraph=True, backend="aot_eager")
+    for base, degree in [(B, 1), (None, 1), (B, 3), (B, 4)]:
+        Y = compiled(X, base, degree=degree)
+        expected = rational_tall(X, base, degree=degree)
+        assert_close(Y, expected, equal_nan=True)
+        (g,) = torch.autograd.grad(Y, X, G)
+        assert_close(g[0], torch.autograd.grad(expected, X, G)[0][0])
+
+
+def test_nothing_of_size_n_by_n_is_formed(rng):
+    """100000 x 3, forward and backward: one such matrix would take 40 GB."""
+    B, X, G = tangent(100_000, 3, norm=2.0, dtype=torch.float32, rng=rng)
+    X.requires_grad_()
+    Y = rational_tall(X, B, degree=2)
+    (g,) = torch.autograd.grad(Y, X, G)
+    assert_close(Y.mT @ Y, torch.eye(3))
+    assert g.isfinite().all()
+
+
+@pytest.mark.errors
+def test_arguments_are_checked():
+    X = torch.zeros(4, 2)
+    with pytest.raises(ValueError, match="`degree` must be at least 1; got 0"):
+        rational_tall(X, degree=0)
+    message = r"`X` must have at least as many rows as columns; got \(2, 4\)"
+    with pytest.raises(ValueError, match=message):
+        rational_tall(X.mT, degree=1)
+    with pytest.raises(ValueError, match=r"`B` must have the shape of `X`, \(4, 2\)"):
+        rational_tall(X, torch.zeros(5, 2), degree=1)
+    with pytest.raises(TypeError, match=r"`X` must have a floating-point .*int64"):
+        rational_tall(X.long(), degree=1)
