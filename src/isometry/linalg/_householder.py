@@ -1,4 +1,4 @@
-"""Products of Householder reflections."""
+"""Products of Householder reflections, and their factors."""
 
 import torch
 from jaxtyping import Inexact
@@ -7,6 +7,7 @@ from torch import Tensor
 from isometry._checks import check_matrix
 from isometry._typing import Matrix
 from isometry.linalg._policy import autocast_off, in_float32_or_wider
+from isometry.linalg._tall import check_tall
 
 
 def householder(
@@ -68,3 +69,53 @@ def householder(
         Y = torch.linalg.solve_triangular(R, X[..., :columns, :].mH, upper=True)
         Q = torch.eye(n, columns, dtype=X.dtype, device=X.device) - X @ Y
     return Q.to(V.dtype)
+
+
+@torch.no_grad()
+def reflections(Q: Matrix) -> tuple[Matrix, Inexact[Tensor, "*batch k"]]:
+    r"""Vectors of reflections whose product is `Q`, and a phase for each column.
+
+    $$ Q = H_1 \cdots H_k I_{n,k} \operatorname{diag}(\phi), \qquad
+       v_j = x_j + \operatorname{sgn}(x_{jj}) \lVert x_j \rVert\, e_j, \quad
+       \phi_j = -\operatorname{sgn}(x_{jj}), \quad \operatorname{sgn}(0) = 1, $$
+
+    where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ from row $j$ on, a unit vector.
+    Nothing cancels in $v_j$, whose length is between $\sqrt2$ and 2, whatever `Q` is.
+    Hence every $Q$ with orthonormal columns is a product of $k$ reflections with
+    phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, to rounding.
+
+    Made for the start of a training: $k$ steps one after the other, in double
+    precision, without gradients. Cost: $O(n k^2)$. A matrix with an entry that is not
+    finite gives NaN; the others of the batch are right.
+
+    Args:
+        Q: tall or square, with orthonormal columns; this is not checked.
+
+    Returns:
+        `(V, phase)`, in the dtype of `Q`: `V` is zero above the diagonal, and `phase`
+        has modulus one, hence is 1 or -1 if `Q` is real.
+
+    Raises:
+        TypeError: if `Q` has an integer dtype.
+        ValueError: if `Q` is wide or has fewer than two axes.
+
+    References:
+        [MHRB17] for the parametrization.
+    """
+    check_matrix(Q, name="Q")
+    check_tall(Q, name="Q")
+    X = Q.to(torch.promote_types(Q.dtype, torch.float64))
+    vectors, phases = [], []
+    for j in range(X.shape[-1]):
+        v = torch.cat([torch.zeros_like(X[..., :j, j]), X[..., j:, j]], -1)
+        sign = v[..., j].sgn()
+        sign = torch.where(sign == 0, 1, sign)
+        v[..., j] += sign * torch.linalg.vector_norm(v, dim=-1)
+        # H_j X = X - v (2 / v^H v) v^H X
+        scale = 2 / torch.linalg.vecdot(v, v)[..., None, None]
+        X = X - scale * v[..., None] * (v[..., None, :].conj() @ X)
+        vectors.append(v)
+        phases.append(-sign)
+    if not vectors:
+        return Q.clone(), Q.new_zeros(*Q.shape[:-2], 0)
+    return torch.stack(vectors, -1).to(Q.dtype), torch.stack(phases, -1).to(Q.dtype)

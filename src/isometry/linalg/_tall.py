@@ -90,7 +90,7 @@ def tall_map(
     to a skew one but not normal. All else that `expm_tall` promises is done here.
     """
     check_matrix(X, name="X")
-    _check_tall(X)
+    check_tall(X, name="X")
     if B is not None:
         check_same_shape(X, B, names=("X", "B"))
     if X.numel() == 0:
@@ -248,10 +248,11 @@ def _taylor(M: Tensor, M2: Tensor, M4: Tensor) -> Tensor:
     return P
 
 
-def _check_tall(X: Tensor) -> None:
+def check_tall(X: Tensor, *, name: str) -> None:
+    """Raise unless the matrices `X` are tall or square."""
     n, k = X.shape[-2:]
     if n < k:
         raise ValueError(
-            f"`X` must have at least as many rows as columns; got {tuple(X.shape)}. "
-            f"For orthonormal rows transpose both it and the result."
+            f"`{name}` must have at least as many rows as columns; "
+            f"got {tuple(X.shape)}. For orthonormal rows transpose both it and the result."
         )
