@@ -1,6 +1,9 @@
 """Measure, record, and write figures and tables.
 
 python -m benchmarks            # everything; records, docs/results.md, figures
+python -m benchmarks kernels    # this part only; the rest of the record stays
+python -m benchmarks layers     # likewise, training steps
+python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
 python -m benchmarks demo       # two minutes; a figure and a report in out/demo
 python -m benchmarks report     # docs from the record, nothing measured
 """
@@ -14,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import accuracy, kernel, memory, tall
+from benchmarks import accuracy, kernel, layers, memory, mnist, quality, tall
 from benchmarks.page import page
 
 ROOT = Path(__file__).parents[1]
@@ -54,8 +57,8 @@ def environment(rounds: int) -> dict[str, Any]:
     }
 
 
-def measure_everything(rounds: int) -> dict[str, Any]:
-    """All measurements of the library's numbers."""
+def measure_kernels(rounds: int) -> dict[str, Any]:
+    """The functions of `isometry.linalg`."""
     say = Steps(len(kernel.CASES) + 5 + 6 + 6)
     record = environment(rounds)
     record["kernel"] = kernel.measure_all(rounds=rounds, say=say)
@@ -81,9 +84,31 @@ def measure_everything(rounds: int) -> dict[str, Any]:
     return record
 
 
+def measure_layers(rounds: int) -> dict[str, Any]:
+    """Training steps of constrained layers."""
+    measured = layers.measure(rounds=rounds, say=Steps(layers.STEPS))
+    print(file=sys.stderr)
+    return {"layers": environment(rounds) | measured}
+
+
+def measure_quality(folder: Path) -> dict[str, Any]:
+    """Accuracy against seconds; nothing, with a line that says so, without data."""
+    if absent := mnist.missing(folder):
+        print(
+            f"quality: skipped, as {folder} has no {absent[0]}. Pass the folder of "
+            f"MNIST's four idx files with --data or in ISOMETRY_DATA; until then the "
+            f"record keeps what it has.",
+            file=sys.stderr,
+        )
+        return {}
+    measured = quality.measure(folder, say=Steps(quality.SEEDS))
+    print(file=sys.stderr)
+    return {"quality": environment(rounds=1) | measured}
+
+
 def write_docs(record: dict[str, Any]) -> None:
     """docs/results.md, its figures, and the sentence in the README."""
-    from benchmarks import figures, report
+    from benchmarks import figures, layer_figures, report
 
     assets = ROOT / "docs" / "assets"
     single = [row for row in record["accuracy"] if row["dtype"] == "torch.float32"]
@@ -91,6 +116,10 @@ def write_docs(record: dict[str, Any]) -> None:
     drawn["accuracy"].sort(key=lambda row: -row["n"])
     figures.kernel(drawn, assets / "kernel.png")
     figures.accuracy(drawn, assets / "accuracy.png")
+    if "layers" in record:
+        layer_figures.network(record["layers"], assets / "network.png")
+    if "quality" in record:
+        layer_figures.quality(record["quality"], assets / "quality.png")
     (ROOT / "docs" / "results.md").write_text(report.results(record))
     readme = ROOT / "README.md"
     before, _, rest = readme.read_text().partition("<!-- measured -->\n")
@@ -124,10 +153,20 @@ def main() -> None:
         prog="python -m benchmarks", description="Measure isometry against its peers."
     )
     parser.add_argument(
-        "what", nargs="?", default="all", choices=["all", "demo", "report"]
+        "what",
+        nargs="?",
+        default="all",
+        choices=["all", "kernels", "layers", "quality", "demo", "report"],
     )
     parser.add_argument(
         "--rounds", type=int, default=9, help="samples of each contender"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=mnist.default_folder(),
+        metavar="DIR",
+        help="folder of MNIST's four idx.gz files (default: %(default)s)",
     )
     options = parser.parse_args()
     if options.what == "demo":
@@ -136,11 +175,19 @@ def main() -> None:
         print(f"         {report.parent / 'accuracy.png'}")
         print(f"report   {report}")
         return
-    if options.what == "all":
-        RECORD.parent.mkdir(exist_ok=True)
-        record = measure_everything(options.rounds)
-        RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    write_docs(json.loads(RECORD.read_text()))
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    parts = {
+        "kernels": lambda: measure_kernels(options.rounds),
+        "layers": lambda: measure_layers(options.rounds),
+        "quality": lambda: measure_quality(options.data),
+    }
+    for name, measure in parts.items():
+        if options.what in ("all", name):
+            record |= measure()
+            # a part that fails later must not lose this one
+            RECORD.parent.mkdir(exist_ok=True)
+            RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    write_docs(record)
     print(ROOT / "docs" / "results.md")
 
 

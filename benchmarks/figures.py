@@ -51,7 +51,7 @@ def kernel(record: dict[str, Any], path: Path) -> None:
     _error(right, record["accuracy"], "gradient", n)
     right.set_title(f"relative error of the gradient, float32, n = {n}", fontsize=10.5)
     right.legend(frameon=False, fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def accuracy(record: dict[str, Any], path: Path) -> None:
@@ -70,7 +70,7 @@ def accuracy(record: dict[str, Any], path: Path) -> None:
     figure.legend(
         handles, labels, ncols=4, frameon=False, fontsize=8, loc="lower center"
     )
-    _save(figure, path, bottom=0.08 / len(sizes))
+    save(figure, path, bottom=0.08 / len(sizes))
 
 
 def _error(axes: Axes, rows: Sequence[dict[str, Any]], what: str, n: int) -> None:
@@ -100,7 +100,8 @@ def _error(axes: Axes, rows: Sequence[dict[str, Any]], what: str, n: int) -> Non
     axes.set_xlabel("spectral norm of A")
 
 
-def _save(figure: Any, path: Path, bottom: float = 0.0) -> None:
+def save(figure: Any, path: Path, bottom: float = 0.0) -> None:
+    """Write a figure, with a light grid; `bottom` is the share kept for a legend."""
     for axes in figure.axes:
         _clean(axes)
     figure.tight_layout(rect=(0, bottom, 1, 1))

@@ -1,13 +1,10 @@
 """Tables from a record of measurements, as Markdown; nothing is typed by hand."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+from benchmarks import layer_report
+from benchmarks.markdown import table
 
 
 def kernel_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -211,4 +208,4 @@ table. The tests, which have them, take it relative to the cotangent.
 {accuracy_table(record["accuracy"])}
 
 ![errors against the norm](assets/accuracy.png)
-"""
+{layer_report.sections(record)}"""

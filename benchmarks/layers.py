@@ -1,0 +1,241 @@
+"""Training steps of orthogonal layers, against torch's and geotorch's."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import isometry
+from benchmarks.memory import peak
+from benchmarks.peers import count_products
+from benchmarks.timing import interleave, random_skew
+
+Progress = Callable[[str], None]
+Step = Callable[[], object]
+
+PLAIN = "unconstrained"
+OURS = "isometry"
+TORCH_EXP = "torch orthogonal, exp"
+TORCH_CAYLEY = "torch orthogonal, Cayley"
+TORCH_HOUSEHOLDER = "torch orthogonal, Householder"
+GEOTORCH = "geotorch"
+OUR_CAYLEY = "isometry, Cayley"
+OUR_HOUSEHOLDER = "isometry, Householder"
+
+# of the coordinates; 0 is where ours and torch's begin
+NORMS = (0.0, 1.0, 3.0)
+BATCHES = (64, 256, 1024, 4096, 16384)
+NETWORK = (PLAIN, OURS, TORCH_EXP, TORCH_CAYLEY, GEOTORCH)
+DEPTH = 4
+# lines of progress that `measure` writes
+STEPS = len(NORMS) + len(BATCHES) + 1 + 3
+
+# Adam's arithmetic is that of any rate, and the coordinates stay where they are put:
+# at 1e-3 the steps that are timed would move each of them by more than it measures
+RATE = 1e-6
+
+
+def constrain(layer: nn.Linear, name: str) -> nn.Module:
+    """The layer with its weight orthogonal as the contender `name` has it."""
+    if name == GEOTORCH:
+        import geotorch
+
+        geotorch.orthogonal(layer, "weight")
+        return layer
+    maps = {
+        OURS: (isometry.orthogonal, "exp"),
+        OUR_CAYLEY: (isometry.orthogonal, "cayley"),
+        OUR_HOUSEHOLDER: (isometry.orthogonal, "householder"),
+        TORCH_EXP: (parametrizations.orthogonal, "matrix_exp"),
+        TORCH_CAYLEY: (parametrizations.orthogonal, "cayley"),
+        TORCH_HOUSEHOLDER: (parametrizations.orthogonal, "householder"),
+    }
+    if name == PLAIN:
+        return layer
+    register, orthogonal_map = maps[name]
+    return register(layer, orthogonal_map=orthogonal_map)
+
+
+def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
+    """A plain layer that starts orthogonal, so that all contenders start alike."""
+    rng = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, generator=rng)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
+    """A square layer, moved to random coordinates of a spectral norm.
+
+    Reflections have other coordinates: they stay where they start.
+    """
+    layer = constrain(orthogonal_linear(n, n, seed=seed), name)
+    if name not in (PLAIN, OUR_HOUSEHOLDER, TORCH_HOUSEHOLDER):
+        A = random_skew(n, norm=norm, dtype=torch.float32, seed=seed)
+        with torch.no_grad():
+            layer.parametrizations.weight.original.copy_(A.tril(-1))
+    return layer
+
+
+def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
+    """A layer with an n x k weight; of ours, the coordinates have a spectral norm.
+
+    The time of torch's two maps does not depend on theirs, which stay at the start.
+    """
+    layer = constrain(orthogonal_linear(k, n, seed=0), name)
+    if name in (OURS, OUR_CAYLEY) and norm > 0:
+        parts = layer.parametrizations.weight
+        B, stiefel = parts[0].base, parts[0].manifold
+        rng = torch.Generator().manual_seed(1)
+        E = stiefel.project(B, torch.randn(n, k, generator=rng))
+        size = math.pi - float(stiefel.border_distance(B, E))
+        with torch.no_grad():
+            parts.original.copy_(norm / size * E)
+    return layer
+
+
+def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Step:
+    """One step of Adam, gradients of the last one cleared first."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Gaussian inputs and targets."""
+    rng = torch.Generator().manual_seed(5544)
+    x = torch.randn(batch, inputs, generator=rng)
+    return x, torch.randn(batch, outputs, generator=rng)
+
+
+def timed(contenders: Mapping[str, Step], *, rounds: int) -> dict[str, Any]:
+    """Best and median seconds of interleaved steps."""
+    times = interleave(contenders, rounds=rounds)
+    return {
+        "seconds": {name: t.best for name, t in times.items()},
+        "median": {name: t.median for name, t in times.items()},
+    }
+
+
+def measure_layer(
+    *, n: int = 512, batch: int = 64, norms: Sequence[float], rounds: int, say: Progress
+) -> list[dict[str, Any]]:
+    """A training step of one layer, by the norm of its coordinates."""
+    names = (*NETWORK, OUR_CAYLEY, OUR_HOUSEHOLDER, TORCH_HOUSEHOLDER)
+    x, y = data(batch, n, n)
+    rows = []
+    for norm in norms:
+        say(f"layer: {n} x {n}, norm {norm:g}")
+        steps = {
+            name: training_step(layer_at(n, name, norm=norm), x, y) for name in names
+        }
+        times = timed(steps, rounds=rounds)
+        rows.append({"n": n, "batch": batch, "norm": norm, **times})
+    return rows
+
+
+def network(n: int, name: str, *, norm: float) -> nn.Module:
+    """`DEPTH` square layers with ReLU between."""
+    layers: list[nn.Module] = []
+    for depth in range(DEPTH):
+        layers += [layer_at(n, name, norm=norm, seed=depth), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def measure_network(
+    batch: int,
+    names: Sequence[str],
+    *,
+    n: int = 512,
+    norm: float,
+    rounds: int,
+    say: Progress,
+) -> dict[str, Any]:
+    """A training step of the network, and the work of its products.
+
+    What solves is not counted: products are those of `PLAIN` and the exponentials.
+    """
+    say(f"network: batch {batch}, norm {norm:g}")
+    x, y = data(batch, n, n)
+    steps = {name: training_step(network(n, name, norm=norm), x, y) for name in names}
+    products = {
+        name: count_products(steps[name], n)
+        for name in names
+        if name in (PLAIN, OURS, TORCH_EXP)
+    }
+    times = timed(steps, rounds=rounds)
+    return {"n": n, "batch": batch, "norm": norm, "products": products, **times}
+
+
+def measure_tall(
+    *, n: int = 4096, k: int = 64, batch: int = 64, rounds: int, say: Progress
+) -> dict[str, Any]:
+    """A training step of a tall layer; torch's, of seconds each, in two rounds."""
+    say(f"tall: {n} x {k}")
+    x, y = data(batch, k, n)
+
+    def step(name: str, norm: float) -> Step:
+        return training_step(tall_layer_at(n, k, name, norm=norm), x, y)
+
+    fast = {f"{OURS}, norm {norm:g}": step(OURS, norm) for norm in NORMS}
+    fast[f"{OUR_CAYLEY}, norm 3"] = step(OUR_CAYLEY, 3.0)
+    fast[OUR_HOUSEHOLDER] = step(OUR_HOUSEHOLDER, 0.0)
+    fast[PLAIN] = step(PLAIN, 0.0)
+    row = {"n": n, "k": k, "batch": batch, "fast": timed(fast, rounds=rounds)}
+    say(f"tall: {n} x {k}, torch (seconds a step)")
+    slow = {name: step(name, 3.0) for name in (OURS, TORCH_HOUSEHOLDER, TORCH_CAYLEY)}
+    return row | {"slow": timed(slow, rounds=2)}
+
+
+def weight_pass(layer: nn.Module, n: int, k: int) -> Step:
+    """The weight and the gradient of its coordinates."""
+    G = torch.randn(n, k, generator=torch.Generator().manual_seed(2)) / math.sqrt(n * k)
+    original = layer.parametrizations.weight.original
+    return lambda: torch.autograd.grad(layer.weight, original, G)
+
+
+def measure_memory(
+    *,
+    n: int = 30000,
+    k: int = 50,
+    small: tuple[int, int] = (4096, 64),
+    say: Progress,
+) -> dict[str, Any]:
+    """Peak bytes of a forward + backward pass; torch's at a size that it can do."""
+    say(f"tall: memory at {n} x {k}")
+    row: dict[str, Any] = {"n": n, "k": k, "small": small}
+    for name in (OURS, OUR_CAYLEY):
+        row[name] = peak(weight_pass(tall_layer_at(n, k, name, norm=3.0), n, k))
+    for name in (TORCH_HOUSEHOLDER, TORCH_CAYLEY):
+        layer = tall_layer_at(*small, name, norm=3.0)
+        row[name] = peak(weight_pass(layer, *small))
+        row["base"] = layer.parametrizations.weight[0].base.nbytes
+    return row
+
+
+def measure(*, rounds: int, say: Progress) -> dict[str, Any]:
+    """Everything about layers; the network at the norm of 3, and a little at 1."""
+    step = measure_layer(norms=NORMS, rounds=rounds, say=say)
+    nets = [
+        measure_network(batch, NETWORK, norm=3.0, rounds=min(rounds, 5), say=say)
+        for batch in BATCHES
+    ]
+    say("network: batch 4096, at the start and at norm 1")
+    nets += [
+        measure_network(
+            4096, (PLAIN, OURS), norm=norm, rounds=rounds, say=lambda _: None
+        )
+        for norm in NORMS[:-1]
+    ]
+    tall = measure_tall(rounds=rounds, say=say)
+    memory = measure_memory(say=say)
+    return {"step": step, "network": nets, "tall": tall, "tall_memory": memory}

@@ -1,0 +1,129 @@
+"""Test accuracy against seconds of training: an MLP on MNIST."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import layers, mnist
+from isometry.linalg import skew
+
+NAMES = (layers.OURS, layers.TORCH_EXP, layers.TORCH_CAYLEY, layers.PLAIN)
+WIDTH, DEPTH = 512, 3
+# two epochs
+BATCH, STEPS, SEEDS = 300, 400, 3
+RATE = 1e-3
+# steps between two turns: whatever else the machine does, it does to all of them
+TURN = 10
+EVALUATED = (10, 20, 40, 70, 110, 160, 220, 300)
+
+
+def network(name: str, *, seed: int) -> nn.Module:
+    """784 -> three hidden layers of 512, orthogonal as `name` has it -> 10."""
+    parts: list[nn.Module] = []
+    for depth in range(DEPTH):
+        plain = layers.orthogonal_linear(WIDTH, WIDTH, seed=100 * seed + depth)
+        parts += [layers.constrain(plain, name), nn.ReLU()]
+    first = layers.orthogonal_linear(28 * 28, WIDTH, seed=100 * seed + 10)
+    last = layers.orthogonal_linear(WIDTH, 10, seed=100 * seed + 11)
+    return nn.Sequential(first, nn.ReLU(), *parts, last)
+
+
+def batches(count: int, *, seed: int) -> Iterator[Tensor]:
+    """Indices of the images of each step: epochs without repetition."""
+    rng = torch.Generator().manual_seed(seed)
+    while True:
+        for indices in torch.randperm(count, generator=rng).split(BATCH):
+            if len(indices) == BATCH:
+                yield indices
+
+
+class Run:
+    """One network in training, its clock, and what the test said of it."""
+
+    def __init__(self, name: str, seed: int, steps: int, x: Tensor, y: Tensor) -> None:
+        self.name, self.seed, self.x, self.y = name, seed, x, y
+        self.model = network(name, seed=seed)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=RATE)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+            self.optimizer, T_max=steps
+        )
+        self.batches = batches(len(x), seed=seed)
+        self.step, self.clock = 0, 0.0
+        self.points: list[dict[str, float]] = []
+
+    def train(self, steps: int) -> None:
+        """Take steps, with the clock running."""
+        start = time.perf_counter()
+        for _ in range(steps):
+            i = next(self.batches)
+            self.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self.model(self.x[i]), self.y[i])
+            loss.backward()
+            self.optimizer.step()
+            self.schedule.step()
+        self.clock += time.perf_counter() - start
+        self.step += steps
+
+    @torch.no_grad()
+    def test(self, x: Tensor, y: Tensor) -> None:
+        """Note step, seconds and accuracy."""
+        right = (self.model(x).argmax(-1) == y).float().mean()
+        point = {"step": self.step, "seconds": self.clock, "accuracy": float(right)}
+        self.points.append(point)
+
+    @torch.no_grad()
+    def outcome(self) -> dict[str, Any]:
+        """The points; the worst defect of a weight, and the largest coordinates."""
+        row = {"name": self.name, "seed": self.seed, "points": self.points}
+        hidden = [m for m in self.model if hasattr(m, "parametrizations")]
+        if hidden:
+            row["defect"] = max(defect(layer.weight) for layer in hidden)
+            X = torch.stack([m.parametrizations.weight.original for m in hidden])
+            row["norm"] = float(torch.linalg.matrix_norm(skew(X), 2).max())
+        return row
+
+
+def defect(W: Tensor) -> float:
+    """||W^T W - I||_F / sqrt(n), evaluated in double precision."""
+    W = W.double()
+    gram = W.mT @ W - torch.eye(W.shape[-1], dtype=W.dtype)
+    return float(torch.linalg.matrix_norm(gram) / W.shape[-1] ** 0.5)
+
+
+def race(
+    seed: int,
+    images: tuple[Tensor, Tensor],
+    tests: tuple[Tensor, Tensor],
+    *,
+    steps: int,
+    names: tuple[str, ...] = NAMES,
+) -> list[dict[str, Any]]:
+    """All contenders from one start on the same batches, in turns of a few steps."""
+    runs = [Run(name, seed, steps, *images) for name in names]
+    while runs[0].step < steps:
+        turn = min(TURN, steps - runs[0].step)
+        for run in runs:
+            run.train(turn)
+            if run.step in EVALUATED or run.step == steps:
+                run.test(*tests)
+    return [run.outcome() for run in runs]
+
+
+def measure(
+    folder: Path,
+    *,
+    steps: int = STEPS,
+    seeds: int = SEEDS,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Every run of every seed."""
+    images, tests = mnist.load(folder)
+    rows = []
+    for seed in range(seeds):
+        say(f"quality: seed {seed + 1} of {seeds} (minutes)")
+        rows += race(seed, images, tests, steps=steps)
+    return {"batch": BATCH, "steps": steps, "runs": rows}
