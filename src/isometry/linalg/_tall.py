@@ -254,5 +254,5 @@ def check_tall(X: Tensor, *, name: str) -> None:
     if n < k:
         raise ValueError(
             f"`{name}` must have at least as many rows as columns; "
-            f"got {tuple(X.shape)}. For orthonormal rows transpose both it and the result."
+            f"got {tuple(X.shape)}. For orthonormal rows transpose it and the result."
         )
