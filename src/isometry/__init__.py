@@ -8,16 +8,56 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isometry import groups as groups
     from isometry import linalg as linalg
+    from isometry import testing as testing
+    from isometry.parametrizations._diagnose import diagnose as diagnose
+    from isometry.parametrizations._fold import fold as fold
+    from isometry.parametrizations._foreign import load_foreign as load_foreign
+    from isometry.parametrizations._param_groups import param_groups as param_groups
+    from isometry.parametrizations._rebase import rebase as rebase
+    from isometry.parametrizations._register import constrain as constrain
+    from isometry.parametrizations._register import orthogonal as orthogonal
+    from isometry.parametrizations._register import unitary as unitary
 
 __version__ = "0.1.0"
-__all__ = ["linalg"]
+
+# what is public, and the module that holds it; None is a module itself
+_PLACES = {
+    "orthogonal": "isometry.parametrizations._register",
+    "unitary": "isometry.parametrizations._register",
+    "constrain": "isometry.parametrizations._register",
+    "fold": "isometry.parametrizations._fold",
+    "rebase": "isometry.parametrizations._rebase",
+    "param_groups": "isometry.parametrizations._param_groups",
+    "diagnose": "isometry.parametrizations._diagnose",
+    "load_foreign": "isometry.parametrizations._foreign",
+    "groups": None,
+    "linalg": None,
+    "testing": None,
+}
+__all__ = [
+    "orthogonal",
+    "unitary",
+    "constrain",
+    "fold",
+    "rebase",
+    "param_groups",
+    "diagnose",
+    "load_foreign",
+    "groups",
+    "linalg",
+    "testing",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'isometry' has no attribute {name!r}")
+    place = _PLACES[name]
+    if place is None:
         return importlib.import_module(f"isometry.{name}")
-    raise AttributeError(f"module 'isometry' has no attribute {name!r}")
+    return getattr(importlib.import_module(place), name)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,27 @@
+"""Compact Lie groups of matrices and their homogeneous spaces: geometry objects."""
+
+from isometry.groups._declare import declare, manifold_of
+from isometry.groups._group import AbstractGroup
+from isometry.groups._manifold import AbstractManifold
+from isometry.groups._orthogonal import SO
+from isometry.groups._product import Product
+from isometry.groups._sphere import Sphere
+from isometry.groups._stiefel import Stiefel
+from isometry.groups._symplectic import Sp
+from isometry.groups._torus import Torus
+from isometry.groups._unitary import SU, U
+
+__all__ = [
+    "SO",
+    "U",
+    "SU",
+    "Sp",
+    "Torus",
+    "Product",
+    "Stiefel",
+    "Sphere",
+    "AbstractManifold",
+    "AbstractGroup",
+    "declare",
+    "manifold_of",
+]

@@ -1,0 +1,54 @@
+"""Linear algebra of a Lie algebra that is known by its coordinates only."""
+
+import functools
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Algebra(Protocol):
+    """What is needed to know of a group: it must be hashable, too."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def is_complex(self) -> bool: ...
+
+    def algebra(self, X: Tensor) -> Tensor: ...
+
+
+@functools.lru_cache(maxsize=64)
+def basis(group: Algebra) -> tuple[Tensor, Tensor]:
+    """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
+
+    Matrices are flattened to real numbers here, in double precision.
+    """
+    n = group.size
+    reals = n * n * (2 if group.is_complex else 1)
+    # kept for later: not on the device, nor in the mode, of the moment
+    with torch.inference_mode(mode=False), torch.no_grad():
+        units = torch.eye(reals, dtype=torch.float64, device="cpu")
+        rows = flat(group.algebra(matrices(units, n, group.is_complex)))
+        _, s, Vh = torch.linalg.svd(rows, full_matrices=False)
+        rank = int((s > 1e-10 * s.max()).sum()) if reals else 0
+        return Vh[:rank], torch.linalg.pinv(rows, rtol=1e-10).mT
+
+
+def flat(X: Tensor) -> Tensor:
+    """Matrices as rows of real numbers."""
+    X = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X[..., None]
+    return X.flatten(-3)
+
+
+def matrices(rows: Tensor, n: int, is_complex: bool) -> Tensor:
+    """The inverse of `flat`."""
+    parts = rows.contiguous().reshape(*rows.shape[:-1], n, n, 2 if is_complex else 1)
+    return torch.view_as_complex(parts) if is_complex else parts[..., 0]
+
+
+def apply(matrix: Tensor, X: Tensor) -> Tensor:
+    """The real linear map of flattened matrices."""
+    rows = flat(X)
+    return matrices(rows @ matrix.mT.to(rows), X.shape[-1], X.is_complex())

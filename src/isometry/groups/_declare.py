@@ -1,0 +1,77 @@
+"""On which manifold a tensor lives: declared once, on the module that owns it.
+
+A mark on the parameter itself would not survive a deepcopy, a meta-device load or
+FSDP, all of which make new parameters; the module and the name survive them all.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from isometry.groups._manifold import AbstractManifold
+
+_ATTRIBUTE = "_isometry_manifolds"
+
+
+@torch.no_grad()
+def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Module:
+    """Declare that a parameter lives on a manifold, and leave it as it is.
+
+    For optimizers that move on the manifold itself: the parameter must be a point
+    already, and only such an optimizer keeps it there. `isometry.constrain` is the
+    other way, where any optimizer will do; it declares its weight too.
+
+    Args:
+        module: the module that owns the parameter.
+        name: name of the parameter.
+        manifold: where it lives; leading axes of the parameter are batch axes.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: if there is no such parameter, or its field is another.
+        ValueError: if it is not a point of the manifold.
+    """
+    weight = getattr(module, name, None)
+    if not isinstance(weight, Tensor):
+        raise TypeError(
+            f"`name` must be a parameter of the module; {type(module).__name__} has "
+            f"no tensor {name!r}. Its parameters are "
+            f"{[n for n, _ in module.named_parameters(recurse=False)]}."
+        )
+    manifold.check(weight, name=name)
+    record(module, name, manifold)
+    return module
+
+
+def record(module: nn.Module, name: str, manifold: AbstractManifold | None) -> None:
+    """Write (or, with None, remove) a declaration, without a check."""
+    known = dict(getattr(module, _ATTRIBUTE, {}))
+    known.pop(name, None)
+    if manifold is not None:
+        known[name] = manifold
+    setattr(module, _ATTRIBUTE, known)
+
+
+def manifold_of(module: nn.Module, name: str) -> AbstractManifold | None:
+    """The manifold on which the tensor `name` of `module` was declared to live.
+
+    Args:
+        module: the module that owns the tensor.
+        name: its name.
+
+    Returns:
+        The manifold, or None if nothing was declared.
+    """
+    return getattr(module, _ATTRIBUTE, {}).get(name)
+
+
+def declared(
+    module: nn.Module,
+) -> Iterator[tuple[str, nn.Module, str, AbstractManifold]]:
+    """All declarations inside `module`: (path of the owner, owner, name, manifold)."""
+    for path, owner in module.named_modules():
+        for name, manifold in getattr(owner, _ATTRIBUTE, {}).items():
+            yield path, owner, name, manifold

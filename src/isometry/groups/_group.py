@@ -1,0 +1,219 @@
+"""Compact matrix Lie groups: everything follows from their Lie algebra."""
+
+import math
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups._basis import apply, basis
+from isometry.groups._group_log import derived_log
+from isometry.groups._manifold import AbstractManifold
+from isometry.groups._nearest import (
+    nearest_rotation,
+    newton_schulz,
+    spectral_norm,
+    unitarity_defect,
+)
+from isometry.groups._retraction import inverse_at_identity, retraction_at_identity
+from isometry.linalg import expm_skew
+
+# factors of a random walk; see `AbstractGroup.random`
+_WALK = 32
+
+
+class AbstractGroup(AbstractManifold):
+    r"""A connected compact group of orthogonal or unitary `n` x `n` matrices.
+
+    The metric is the bi-invariant $\langle X, Y \rangle = \operatorname{Re}
+    \operatorname{tr}(X^H Y)$. A group says its size, its field and how free
+    coordinates become an element of its Lie algebra (`algebra`, linear and onto); the
+    rest is derived. What is derived from the algebra alone needs no more than that it
+    is one; the groups here replace some of it by closed forms, which
+    `isometry.testing.check_group` compares.
+
+    Tangent vectors are ambient, $E = QA$ with $A$ in the algebra.
+
+    References:
+        [LM19] section 3 and appendix A.
+    """
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The `n` of `n` x `n`."""
+
+    @abstractmethod
+    def algebra(self, X: Tensor) -> Tensor:
+        """Skew matrix of the Lie algebra with free coordinates `X` (`n` x `n`)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+        return (self.size, self.size)
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the group: the rank of `algebra`."""
+        return len(basis(self)[0])
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        """Only the exponential is one for every group."""
+        return ("exp",)
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """Coordinates `X` of least norm with `algebra(X) = A`."""
+        return apply(basis(self)[1], A)
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """Element of the Lie algebra closest to any matrix `X`."""
+        rows = basis(self)[0]
+        return apply(rows.mT @ rows, X)
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        """Element of the Lie algebra whose exponential is `Q`.
+
+        The principal logarithm, if it is in the Lie algebra; else a short one, found by
+        Newton's method, without a gradient. A group that knows better says so here.
+        """
+        return derived_log(self, Q)
+
+    def torus(self, theta: Tensor) -> Tensor:
+        """Element of a maximal torus of the Lie algebra, with the angles `theta`."""
+        del theta
+        raise ValueError(
+            f"`init` by angles must know a maximal torus; {self} has no method "
+            f"`torus`. Use 'haar' or 'identity', or add the method."
+        )
+
+    @property
+    def rank(self) -> int:
+        """Dimension of a maximal torus: how many angles `torus` takes."""
+        raise ValueError(
+            f"`init` by angles must know a maximal torus; {self} has no `rank`. "
+            f"Use 'haar' or 'identity', or add the property."
+        )
+
+    def project(self, Q: Tensor, X: Tensor) -> Tensor:
+        r"""$Q\,P(Q^H X)$, with $P$ the projection to the Lie algebra."""
+        return Q @ self.algebra_projection(Q.mH @ X)
+
+    def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        r"""$\operatorname{Re} \operatorname{tr}(E^H F)$, the same at every `Q`."""
+        del Q
+        return (E.conj() * F).real.sum((-2, -1))
+
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        """The projection of `G`: the metric is that of the ambient space."""
+        return self.project(Q, G)
+
+    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
+        r"""$Q\,\phi(Q^H E)$."""
+        self.check_retraction(retraction)
+        # Q^H E is skew up to rounding only
+        A = self.algebra_projection(Q.mH @ E)
+        return Q @ self.algebra_retraction(A, retraction)
+
+    def algebra_retraction(self, A: Tensor, retraction: str) -> Tensor:
+        """The retraction at the identity, from the Lie algebra to the group."""
+        return retraction_at_identity(A, retraction)
+
+    def log(self, Q: Tensor, P: Tensor) -> Tensor:
+        r"""$Q \log(Q^H P)$; unique if no angle of $Q^H P$ is $\pi$."""
+        # of two points that are so up to rounding, the product is less so
+        return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
+
+    def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
+        r"""$P Q^H E$: left translation, an isometry."""
+        return P @ (Q.mH @ E)
+
+    def connection(self, X: Tensor, Y: Tensor) -> Tensor:
+        r"""$\nabla_X Y = \frac12 [X, Y]$ for left-invariant fields, at the identity.
+
+        Args:
+            X: value of the first field at the identity, in the Lie algebra.
+            Y: value of the second.
+
+        Returns:
+            The Levi-Civita derivative, in the Lie algebra.
+        """
+        return (X @ Y - Y @ X) / 2
+
+    def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        r"""$\frac14 \lVert [X, Y] \rVert^2$ for orthonormal $QX$ and $QY$."""
+        X, Y = Q.mH @ E, Q.mH @ F
+        bracket = 2 * self.connection(X, Y)
+        area = _area(self.inner(Q, X, X), self.inner(Q, Y, Y), self.inner(Q, X, Y))
+        return self.inner(Q, bracket, bracket) / (4 * area)
+
+    def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
+        r"""$\pi - \lVert Q^H E \rVert_2$."""
+        return math.pi - spectral_norm(Q.mH @ E)
+
+    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+        r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
+        Q = self.algebra_retraction(self.algebra(X), retraction)
+        return Q if B is None else B @ Q
+
+    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+        """Those of the smallest such element of the Lie algebra."""
+        Q = newton_schulz(P if B is None else B.mH @ P)
+        if retraction == "exp":
+            A = self.algebra_log(Q)
+        else:
+            A = self.algebra_projection(inverse_at_identity(Q, retraction))
+        return self.algebra_coordinates(A)
+
+    def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
+        r"""Those of $Q^H E$."""
+        return self.algebra_coordinates(self.algebra_projection(Q.mH @ E))
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """Exponential of the projected logarithm of the nearest rotation.
+
+        That is the closest point up to the square of its distance from `X`.
+        """
+        return expm_skew(derived_log(self, nearest_rotation(X)))
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """Same as `nearest`."""
+        return self.nearest(Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$ or the distance to `nearest`, the larger."""
+        rest = torch.linalg.matrix_norm(self.nearest(Q) - Q)
+        return torch.maximum(unitarity_defect(Q), rest)
+
+    def random(
+        self,
+        *batch: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        r"""Haar measure, as the limit of a random walk: exponentially close to it.
+
+        Products of exponentials of Gaussian elements of the Lie algebra. Their width
+        $\pi \sqrt n$ is at least a half turn in every direction: no unit vector of the
+        algebra has all angles below $1 / \sqrt n$. In double precision.
+        """
+        dtype = self.dtype(dtype)
+        wide = torch.promote_types(dtype, torch.float64)
+        Q = self.origin(*batch, dtype=wide, device=device)
+        for _ in range(_WALK):
+            X = torch.randn(Q.shape, generator=generator, dtype=wide, device=device)
+            width = math.pi * math.sqrt(self.size)
+            Q = Q @ expm_skew(width * self.algebra_projection(X))
+        return newton_schulz(Q).to(dtype)
+
+    def origin(self, *batch: int, **options: Any) -> Tensor:
+        """The identity matrix."""
+        options["dtype"] = self.dtype(options.get("dtype"))
+        return torch.eye(self.size, **options).repeat(*batch, 1, 1)
+
+
+def _area(ee: Tensor, ff: Tensor, ef: Tensor) -> Tensor:
+    """Squared area of the parallelogram with these inner products."""
+    return ee * ff - ef * ef

@@ -1,0 +1,32 @@
+"""Haar measure on orthonormal frames, from Gaussian matrices."""
+
+import torch
+from torch import Tensor
+
+from isometry.groups._retraction import q_factor
+
+
+def gaussian(
+    *shape: int,
+    generator: torch.Generator | None,
+    dtype: torch.dtype,
+    device: torch.device | str | None,
+) -> Tensor:
+    """Independent standard normal entries."""
+    return torch.randn(*shape, generator=generator, dtype=dtype, device=device)
+
+
+def haar_frame(X: Tensor) -> Tensor:
+    """Uniform matrix with orthonormal columns, from a Gaussian `X`.
+
+    The factor of the unique QR decomposition commutes with rotations from the left,
+    under which a Gaussian matrix is invariant. (LAPACK's factor, without the positive
+    diagonal, is not uniform.)
+    """
+    return q_factor(X)
+
+
+def flip_to_positive_determinant(Q: Tensor) -> Tensor:
+    """Square real matrices, with the last column negated where the determinant is."""
+    sign = torch.linalg.det(Q).sgn()
+    return torch.cat([Q[..., :-1], Q[..., -1:] * sign[..., None, None]], -1)

@@ -1,0 +1,220 @@
+"""What every set of matrices here offers: the geometry that weights and optimizers use.
+
+Points are tensors `(*batch, *shape)`; so are tangent vectors. Nothing is stored.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups._retraction import pade_degree
+
+
+class AbstractManifold(ABC):
+    r"""A compact manifold of matrices or vectors, with its metric.
+
+    `Q`, `P` are points, `E`, `F` tangent vectors at `Q`, `G` the Euclidean gradient
+    $\partial f / \partial \operatorname{Re} Q + i\, \partial f / \partial
+    \operatorname{Im} Q$ that autograd returns; all with any batch axes before `shape`.
+    Subclasses are frozen dataclasses: equal if they denote the same set, hashable, and
+    their `repr` says which.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+
+    @property
+    @abstractmethod
+    def is_complex(self) -> bool:
+        """Whether points have a complex dtype."""
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Number of real degrees of freedom."""
+
+    @property
+    @abstractmethod
+    def retractions(self) -> tuple[str, ...]:
+        """The retractions that end on this manifold, by name."""
+
+    @abstractmethod
+    def project(self, Q: Tensor, X: Tensor) -> Tensor:
+        """Orthogonal projection of any `X` to the tangent space at `Q`."""
+
+    @abstractmethod
+    def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        """Metric at `Q`; one real number for each point of the batch."""
+
+    @abstractmethod
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        """Riemannian gradient: the tangent vector that represents `G` in the metric."""
+
+    @abstractmethod
+    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
+        """Point reached from `Q` along `E` by the retraction of that name."""
+
+    @abstractmethod
+    def log(self, Q: Tensor, P: Tensor) -> Tensor:
+        """Tangent vector at `Q` whose geodesic ends at `P`; the inverse of `exp`."""
+
+    @abstractmethod
+    def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
+        """Tangent vector at `P` that corresponds to `E` at `Q`: a vector transport."""
+
+    @abstractmethod
+    def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        """Sectional curvature of the plane that `E` and `F` span at `Q`."""
+
+    @abstractmethod
+    def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
+        r"""How far `E` is inside the domain $|\operatorname{Im} \lambda| < \pi$.
+
+        $\pi$ minus the largest angle of the skew matrix that moves `Q` along `E`;
+        negative outside of the domain.
+        """
+
+    @abstractmethod
+    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+        """Point with free coordinates `X` around the base `B`; 0 are those of `B`.
+
+        None stands for `origin`, and spares a product.
+        """
+
+    @abstractmethod
+    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+        """Free coordinates of `P` around `B`: `point` maps them to `P`."""
+
+    @abstractmethod
+    def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
+        """Coordinates around `Q` in which `E` is the velocity at 0."""
+
+    @abstractmethod
+    def nearest(self, X: Tensor) -> Tensor:
+        """Point closest to `X` in the Frobenius norm."""
+
+    @abstractmethod
+    def polish(self, Q: Tensor) -> Tensor:
+        """Point that `Q` is up to rounding; cheaper than `nearest`."""
+
+    @abstractmethod
+    def defect(self, Q: Tensor) -> Tensor:
+        """How far `Q` is from the manifold: zero, up to rounding, for its points."""
+
+    @abstractmethod
+    def random(
+        self,
+        *batch: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Points distributed uniformly: by the measure that the symmetries preserve."""
+
+    @abstractmethod
+    def origin(self, *batch: int, **options: Any) -> Tensor:
+        """The point with ones on its diagonal (or first): the identity of a group."""
+
+    def exp(self, Q: Tensor, E: Tensor) -> Tensor:
+        """Point reached from `Q` after unit time along the geodesic of velocity `E`."""
+        return self.retract(Q, E, "exp")
+
+    def distance(self, Q: Tensor, P: Tensor) -> Tensor:
+        """Length of the geodesic from `Q` to `P`."""
+        E = self.log(Q, P)
+        return self.inner(Q, E, E).clamp(min=0).sqrt()
+
+    def tolerance(self, dtype: torch.dtype) -> float:
+        r"""Largest `defect` of a point: $10\, n\, \varepsilon$."""
+        # QR in LAPACK leaves up to 2.1 n eps (n = 1 to 512, worst over dtypes), a
+        # product of two points up to 3.3: tests/groups/test_membership.py
+        return 10 * max(1, *self.shape) * torch.finfo(dtype).eps
+
+    def dtype(self, dtype: torch.dtype | None) -> torch.dtype:
+        """The dtype itself, if of the right field, or torch's default of the field."""
+        if dtype is None:
+            default = torch.get_default_dtype()
+            return default.to_complex() if self.is_complex else default
+        if dtype.is_complex != self.is_complex or not (
+            dtype.is_complex or dtype.is_floating_point
+        ):
+            raise TypeError(
+                f"`dtype` must be {self._field} for {self}; got {dtype}. "
+                f"Take the manifold of that field."
+            )
+        return dtype
+
+    def contains(self, Q: Tensor) -> Tensor:
+        """Whether each `Q` is a point, up to the `tolerance` of its dtype."""
+        self.check_tensor(Q, name="Q")
+        return self.defect(Q) <= self.tolerance(Q.dtype)
+
+    def check_tensor(self, Q: Tensor, *, name: str) -> None:
+        """Raise unless `Q` has the shape and the field of points."""
+        if not isinstance(Q, Tensor):
+            raise TypeError(
+                f"`{name}` must be a torch.Tensor; got {type(Q).__name__}. "
+                f"Convert it with `torch.as_tensor`."
+            )
+        ndim = len(self.shape)
+        if Q.ndim < ndim or tuple(Q.shape[Q.ndim - ndim :]) != self.shape:
+            want = ", ".join(map(str, self.shape))
+            raise ValueError(
+                f"`{name}` must have shape (*batch, {want}) for {self}; "
+                f"got {tuple(Q.shape)}. Take the manifold of the size of the tensor."
+            )
+        if Q.is_complex() != self.is_complex or not (
+            Q.is_complex() or Q.is_floating_point()
+        ):
+            raise TypeError(
+                f"`{name}` must have a {self._field} dtype for {self}; got {Q.dtype}. "
+                f"Convert it, or take the manifold of its field."
+            )
+
+    def check(self, Q: Tensor, *, name: str) -> None:
+        """Raise unless every `Q` is a point, with the defect found and its bound."""
+        self.check_tensor(Q, name=name)
+        if Q.numel() == 0:
+            return
+        defect = self.defect(Q)
+        bound = self.tolerance(Q.dtype)
+        # written so that NaN fails
+        if not bool((defect <= bound).all()):
+            worst = float(defect.nan_to_num(nan=math.inf).max())
+            raise ValueError(
+                f"`{name}` must be a point of {self}; got a defect of {worst:.1e}, "
+                f"above {bound:.1e} for {Q.dtype}. Project it first, with "
+                f"`{self}.nearest({name})`."
+            )
+
+    def check_retraction(self, retraction: str) -> None:
+        """Raise unless the retraction of that name ends on this manifold."""
+        kind = retraction.partition("-")[0] if isinstance(retraction, str) else ""
+        if kind == "pade" and kind in self.retractions:
+            pade_degree(retraction)
+        elif kind not in self.retractions or kind != retraction:
+            known = [
+                f"{name}-m" if name == "pade" else name for name in self.retractions
+            ]
+            raise ValueError(
+                f"`retraction` must be one of {', '.join(known)} for {self}; "
+                f"got {retraction!r}. 'exp' is on every manifold."
+            )
+
+    @property
+    def _field(self) -> str:
+        return "complex" if self.is_complex else "real floating-point"
+
+
+def check_size(n: int, *, least: int = 0) -> None:
+    """Raise unless `n` can be the size of a matrix or vector."""
+    if not isinstance(n, int) or n < least:
+        raise ValueError(
+            f"`n` must be an integer, at least {least}; got {n!r}. "
+            f"It is the size of one point, without batch axes."
+        )

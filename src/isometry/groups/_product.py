@@ -1,0 +1,139 @@
+"""Products of groups, as block-diagonal matrices."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups._group import AbstractGroup
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Product(AbstractGroup):
+    r"""Product of groups: matrices with an element of each on the diagonal.
+
+    $$ G_1 \times \cdots \times G_r = \{ \operatorname{diag}(Q_1, \ldots, Q_r) :
+       Q_j \in G_j \}, \qquad \dim = \sum_j \dim G_j. $$
+
+    Many copies of one group are better served by a batch axis.
+
+    Args:
+        factors: the groups, all real or all complex.
+    """
+
+    factors: tuple[AbstractGroup, ...]
+
+    def __init__(self, *factors: AbstractGroup) -> None:
+        fields = {factor.is_complex for factor in factors}
+        if len(fields) != 1:
+            raise ValueError(
+                f"`factors` must be one or more groups of one field, all real or all "
+                f"complex; got {factors}. Constrain separate weights instead."
+            )
+        object.__setattr__(self, "factors", factors)
+
+    def __repr__(self) -> str:
+        return f"Product({', '.join(map(repr, self.factors))})"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the factors are."""
+        return self.factors[0].is_complex
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        """Those that all factors have."""
+        return tuple(
+            name
+            for name in self.factors[0].retractions
+            if all(name in factor.retractions for factor in self.factors)
+        )
+
+    @property
+    def size(self) -> int:
+        """The sum of the factors' sizes."""
+        return sum(factor.size for factor in self.factors)
+
+    @property
+    def dimension(self) -> int:
+        """The sum of the factors' dimensions."""
+        return sum(factor.dimension for factor in self.factors)
+
+    @property
+    def rank(self) -> int:
+        """The sum of the factors' ranks."""
+        return sum(factor.rank for factor in self.factors)
+
+    def algebra(self, X: Tensor) -> Tensor:
+        """That of each factor, from the blocks on the diagonal of `X`."""
+        return self._each("algebra", X)
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """Those of each factor."""
+        return self._each("algebra_coordinates", A)
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """That of each factor."""
+        return self._each("algebra_projection", X)
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        """That of each factor."""
+        return self._each("algebra_log", Q)
+
+    def algebra_retraction(self, A: Tensor, retraction: str) -> Tensor:
+        """That of each factor, which is cheaper than that of the whole."""
+        return self._each("algebra_retraction", A, retraction)
+
+    def torus(self, theta: Tensor) -> Tensor:
+        """The tori of the factors."""
+        angles = theta.split([factor.rank for factor in self.factors], -1)
+        pairs = zip(self.factors, angles, strict=True)
+        return _block_diagonal([factor.torus(part) for factor, part in pairs])
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """Those of the factors."""
+        return self._each("nearest", X)
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """That of each factor."""
+        return self._each("polish", Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        """The largest of the factors' defects and of what is outside of the blocks."""
+        blocks = self._blocks(Q)
+        outside = torch.linalg.matrix_norm(Q - _block_diagonal(blocks))
+        pairs = zip(self.factors, blocks, strict=True)
+        defects = [factor.defect(block) for factor, block in pairs]
+        return torch.stack([outside, *defects]).amax(0)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Independent elements of the factors."""
+        return _block_diagonal([f.random(*batch, **options) for f in self.factors])
+
+    def _blocks(self, X: Tensor) -> list[Tensor]:
+        blocks, start = [], 0
+        for factor in self.factors:
+            end = start + factor.size
+            blocks.append(X[..., start:end, start:end])
+            start = end
+        return blocks
+
+    def _each(self, method: str, X: Tensor, *args: Any) -> Tensor:
+        pairs = zip(self.factors, self._blocks(X), strict=True)
+        calls: list[tuple[Callable[..., Tensor], Tensor]] = [
+            (getattr(factor, method), block) for factor, block in pairs
+        ]
+        return _block_diagonal([call(block, *args) for call, block in calls])
+
+
+def _block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
+    """(*batch, n_j, n_j) to (*batch, n, n): torch.block_diag takes no batch."""
+    size = sum(block.shape[-1] for block in blocks)
+    rows, left = [], 0
+    for block in blocks:
+        width = block.shape[-1]
+        rows.append(torch.nn.functional.pad(block, (left, size - left - width)))
+        left += width
+    return torch.cat(rows, -2)

@@ -1,0 +1,166 @@
+"""The sphere."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups._manifold import AbstractManifold, check_size
+from isometry.groups._retraction import pade_degree
+from isometry.linalg._tall_rational import rational_tall
+
+
+@dataclass(frozen=True)
+class Sphere(AbstractManifold):
+    r"""Unit vectors of $\mathbb{R}^n$, as tensors `(*batch, n)`.
+
+    $$ S^{n-1} = \{ q : q^T q = 1 \}, \qquad \dim = n - 1, \qquad
+       \exp_q(e) = \cos(\lVert e \rVert)\, q
+                 + \frac{\sin \lVert e \rVert}{\lVert e \rVert}\, e. $$
+
+    Args:
+        n: length of the vectors.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_size(self.n, least=1)
+
+    @property
+    def is_complex(self) -> bool:
+        """Real."""
+        return False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+        return (self.n,)
+
+    @property
+    def dimension(self) -> int:
+        """One less than that of the space."""
+        return self.n - 1
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        """Polar and qr are the same here: normalization."""
+        return ("exp", "cayley", "pade", "polar", "qr")
+
+    def project(self, Q: Tensor, X: Tensor) -> Tensor:
+        r"""$x - q\, q^T x$."""
+        return X - Q * _dot(Q, X)[..., None]
+
+    def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        r"""$e^T f$."""
+        del Q
+        return _dot(E, F)
+
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        """The projection."""
+        return self.project(Q, G)
+
+    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
+        """A rotation in the plane of `Q` and `E`, or normalization."""
+        self.check_retraction(retraction)
+        if retraction == "exp":
+            return _geodesic(Q, E)
+        if retraction in ("polar", "qr"):
+            return self.nearest(Q + E)
+        degree = pade_degree(retraction)
+        return rational_tall(E[..., None], Q[..., None], degree=degree)[..., 0]
+
+    def log(self, Q: Tensor, P: Tensor) -> Tensor:
+        """Direction of `P` times the angle; any direction if `P` is opposite."""
+        # twice, since what is left of opposite points is mostly rounding
+        across = self.project(Q, self.project(Q, P))
+        sine = torch.linalg.vector_norm(across, dim=-1, keepdim=True)
+        cosine = _dot(Q, P)[..., None]
+        angle = torch.atan2(sine, cosine)
+        # opposite points: the coordinate direction that is most across
+        axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
+        other = self.nearest(self.project(Q, axis))
+        opposite = (sine <= self.tolerance(Q.dtype)) & (cosine < 0)
+        direction = torch.where(
+            opposite, other, across / torch.where(sine == 0, 1, sine)
+        )
+        return direction * angle
+
+    def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
+        """The projection of `E` to the tangent space at `P`."""
+        del Q
+        return self.project(P, E)
+
+    def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        """One, for any plane."""
+        del F
+        return torch.ones_like(_dot(Q, E))
+
+    def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
+        r"""$\pi - \lVert e \rVert$."""
+        del Q
+        return math.pi - torch.linalg.vector_norm(E, dim=-1)
+
+    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+        """The retraction along the tangent part of `X`."""
+        B = self.origin(dtype=X.dtype, device=X.device) if B is None else B
+        return self.retract(B.expand_as(X), self.project(B, X), retraction)
+
+    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+        """The logarithm; the other retractions stretch it."""
+        B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
+        if retraction != "exp":
+            raise ValueError(
+                f"`retraction` must be 'exp' to find coordinates on {self}; got "
+                f"{retraction!r}. Let the base be the point: `use_trivialization=True`."
+            )
+        return self.log(B.expand_as(P), P)
+
+    def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
+        """`E` itself."""
+        del Q
+        return E
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """`X` over its length; NaN for 0, to which every point is as close."""
+        return X / torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """Same as `nearest`."""
+        return self.nearest(Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$|q^T q - 1|$."""
+        return (_dot(Q, Q) - 1).abs()
+
+    def random(
+        self,
+        *batch: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Uniform: a Gaussian vector over its length."""
+        dtype = self.dtype(dtype)
+        X = torch.randn(*batch, self.n, generator=generator, dtype=dtype, device=device)
+        return self.nearest(X)
+
+    def origin(self, *batch: int, **options: Any) -> Tensor:
+        """The first coordinate vector."""
+        options["dtype"] = self.dtype(options.get("dtype"))
+        return torch.eye(1, self.n, **options)[0].repeat(*batch, 1)
+
+
+def _dot(X: Tensor, Y: Tensor) -> Tensor:
+    return (X * Y).sum(-1)
+
+
+def _geodesic(Q: Tensor, E: Tensor) -> Tensor:
+    s = _dot(E, E)[..., None]
+    # at 0 the square root has no derivative, but cos and sin(t) / t have
+    t = torch.where(s == 0, 1, s).sqrt()
+    cosine = torch.where(s == 0, 1 - s / 2, t.cos())
+    sinc = torch.where(s == 0, 1 - s / 6, t.sin() / t)
+    return cosine * Q + sinc * E

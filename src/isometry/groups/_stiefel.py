@@ -1,0 +1,220 @@
+"""The Stiefel manifold: tall matrices with orthonormal columns."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups._haar import gaussian, haar_frame
+from isometry.groups._manifold import AbstractManifold
+from isometry.groups._nearest import newton_schulz, spectral_norm, unitarity_defect
+from isometry.groups._retraction import (
+    inverse_at_identity,
+    pade_degree,
+    q_factor,
+    retraction_at_identity,
+)
+from isometry.groups._stiefel_log import stiefel_log
+from isometry.groups._unitary import lower_triangle
+from isometry.linalg import expm_tall, polar, skew
+from isometry.linalg._tall_rational import rational_tall
+
+
+@dataclass(frozen=True)
+class Stiefel(AbstractManifold):
+    r"""Matrices with orthonormal columns, $Q^H Q = I_k$, with the canonical metric.
+
+    $$ \langle E, F \rangle_Q = \operatorname{Re} \operatorname{tr}
+       E^H \bigl(I - \tfrac12 Q Q^H\bigr) F, \qquad
+       \dim_{\mathbb{R}} = nk - k(k+1)/2, \quad \dim_{\mathbb{C}} = 2nk - k^2. $$
+
+    It is the quotient of $O(n)$ or $U(n)$, with half of its metric, by the matrices
+    that leave the first columns alone. For $k = n$ it is $O(n)$ itself, with both
+    components: no retraction leaves that of its starting point. Nothing here is
+    $n \times n$ unless $n \le 2k$.
+
+    Args:
+        n: number of rows.
+        k: number of columns, at most `n`.
+        is_complex: over the complex numbers.
+
+    References:
+        [EAS98] sections 2.2 and 2.4.
+    """
+
+    n: int
+    k: int
+    is_complex: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.k <= self.n:
+            raise ValueError(
+                f"`k` must be between 0 and n = {self.n}; got {self.k}. "
+                f"Orthonormal rows are the transposed points of Stiefel(k, n)."
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+        return (self.n, self.k)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in the matrix, less the conditions on its columns."""
+        n, k = self.n, self.k
+        return 2 * n * k - k * k if self.is_complex else n * k - k * (k + 1) // 2
+
+    @property
+    def rank(self) -> int:
+        """How many angles `torus` takes."""
+        return self.n if self.is_complex else self.n // 2
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        """The retractions that end on the manifold."""
+        return ("exp", "cayley", "pade", "polar", "qr")
+
+    def project(self, Q: Tensor, X: Tensor) -> Tensor:
+        r"""$X - Q \operatorname{sym}(Q^H X)$."""
+        S = Q.mH @ X
+        return X - Q @ ((S + S.mH) / 2)
+
+    def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        """The canonical metric."""
+        along = (Q.mH @ E).conj() * (Q.mH @ F)
+        return (E.conj() * F).real.sum((-2, -1)) - along.real.sum((-2, -1)) / 2
+
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        r"""$G - Q G^H Q$."""
+        return G - Q @ (G.mH @ Q)
+
+    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
+        r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
+
+        But polar and qr are the factors of $Q + E$.
+        """
+        self.check_retraction(retraction)
+        if retraction == "polar":
+            return polar(Q + E)
+        if retraction == "qr":
+            return q_factor(Q + E)
+        return _move(E, Q, retraction)
+
+    def log(self, Q: Tensor, P: Tensor) -> Tensor:
+        """By iteration in 2k x 2k matrices; converges within about 0.9 pi."""
+        return stiefel_log(Q, P)
+
+    def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
+        """The projection of `E` to the tangent space at `P`."""
+        del Q
+        return self.project(P, E)
+
+    def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        r"""$\frac14 \lVert [X, Y]_m \rVert^2 + \lVert [X, Y]_h \rVert^2$.
+
+        For orthonormal tangent vectors. $X$ and $Y$ are the skew matrices that move $Q$
+        along $E$ and $F$; the isotropy algebra $h$ is the block that leaves $Q$ alone.
+
+        References:
+            [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
+        """
+        X, Y = lift(Q, E, F)
+        bracket = X @ Y - Y @ X
+        isotropy = (bracket[..., self.k :, self.k :].abs() ** 2).sum((-2, -1)) / 2
+        whole = (bracket.abs() ** 2).sum((-2, -1)) / 2
+        ee, ff, ef = (self.inner(Q, *pair) for pair in ((E, E), (F, F), (E, F)))
+        return ((whole - isotropy) / 4 + isotropy) / (ee * ff - ef * ef)
+
+    def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
+        r"""$\pi$ minus the norm of the skew matrix that moves `Q` along `E`."""
+        return math.pi - spectral_norm(lift(Q, E)[0])
+
+    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+        r"""$B\,\phi(\operatorname{skew} X)$ if square, else the geodesic along `X`.
+
+        In a tall `X` the part normal to the manifold at `B` has no effect.
+        """
+        if self.n > self.k and retraction in ("polar", "qr"):
+            B = self.origin(dtype=X.dtype, device=X.device) if B is None else B
+            return self.retract(B.expand_as(X), self.project(B, X), retraction)
+        if self.n > self.k:
+            return _move(X, B, retraction)
+        Q = retraction_at_identity(skew(X), retraction)
+        return Q if B is None else B @ Q
+
+    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+        """Only exp has them if the matrices are tall."""
+        if self.n == self.k:
+            Q = newton_schulz(P if B is None else B.mH @ P)
+            return self._triangle(inverse_at_identity(Q, retraction))
+        if retraction != "exp":
+            raise ValueError(
+                f"`retraction` must be 'exp' to find coordinates on {self}; got "
+                f"{retraction!r}. Let the base be the point: `use_trivialization=True`."
+            )
+        B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
+        return self.log(B.expand_as(P), P)
+
+    def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
+        """`E` itself, or the lower triangle of the skew matrix if square."""
+        return E if self.n > self.k else self._triangle(Q.mH @ E)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor, which keeps the sign of a determinant."""
+        return polar(X)
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """One step of Newton and Schulz."""
+        return newton_schulz(Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$."""
+        return unitarity_defect(Q)
+
+    def random(
+        self,
+        *batch: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Uniform: the Q factor of a Gaussian matrix."""
+        dtype = self.dtype(dtype)
+        return haar_frame(
+            gaussian(
+                *batch, *self.shape, generator=generator, dtype=dtype, device=device
+            )
+        )
+
+    def origin(self, *batch: int, **options: Any) -> Tensor:
+        """The first columns of the identity matrix."""
+        options["dtype"] = self.dtype(options.get("dtype"))
+        return torch.eye(self.n, self.k, **options).repeat(*batch, 1, 1)
+
+    def _triangle(self, A: Tensor) -> Tensor:
+        return lower_triangle(A) if self.is_complex else A.tril(-1)
+
+
+def _move(X: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+    if retraction == "exp":
+        return expm_tall(X, B)
+    return rational_tall(X, B, degree=pade_degree(retraction))
+
+
+def lift(Q: Tensor, *tangents: Tensor) -> list[Tensor]:
+    """The skew matrices that move `Q` along each, in a frame that begins with `Q`.
+
+    The frame spans `Q` and the tangents, so the matrices are no larger than that.
+    """
+    k = Q.shape[-1]
+    frame = torch.linalg.qr(torch.cat([Q, *tangents], -1)).Q[..., k:]
+    lifted = []
+    for E in tangents:
+        along, across = Q.mH @ E, frame.mH @ E
+        Omega = (along - along.mH) / 2
+        zero = across.new_zeros(*across.shape[:-1], across.shape[-2])
+        top = torch.cat([Omega, -across.mH], -1)
+        lifted.append(torch.cat([top, torch.cat([across, zero], -1)], -2))
+    return lifted

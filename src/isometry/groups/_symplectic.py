@@ -1,0 +1,166 @@
+"""The compact symplectic group: unitary matrices over the quaternions."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups._group import AbstractGroup
+from isometry.groups._manifold import check_size
+from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
+from isometry.groups._orthogonal import gaussian_of
+from isometry.groups._unitary import lower_triangle
+from isometry.linalg import logm_unitary, polar, skew
+
+# angles closer than this to pi get their sign by themselves; any smaller number will do
+_BORDER = 0.1
+
+
+@dataclass(frozen=True)
+class Sp(AbstractGroup):
+    r"""Compact symplectic group: unitary $Q$, $2n \times 2n$, with $Q^T J Q = J$.
+
+    $$ J = \begin{pmatrix} 0 & -I \\ I & 0 \end{pmatrix}, \qquad
+       \mathfrak{sp}(n) = \left\{ \begin{pmatrix} P & -\bar S \\ S & \bar P
+       \end{pmatrix} : P^H = -P,\ S^T = S \right\}, \qquad \dim = n (2n + 1). $$
+
+    These are the matrices of $n \times n$ unitary quaternionic ones; Sp(1) = SU(2).
+    Of the coordinates only the left half is read, of each of its blocks the lower
+    triangle.
+
+    Args:
+        n: half the size of the matrices.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_size(self.n)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether points have a complex dtype."""
+        return True
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        """The retractions that end in the group."""
+        return ("exp", "cayley", "pade", "polar")
+
+    @property
+    def size(self) -> int:
+        """Twice `n`."""
+        return 2 * self.n
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in P, n^2, and in S, n (n + 1)."""
+        return self.n * (2 * self.n + 1)
+
+    @property
+    def rank(self) -> int:
+        """Number of phases, each with its conjugate."""
+        return self.n
+
+    def algebra(self, X: Tensor) -> Tensor:
+        """P and S from the lower triangles of the two left blocks of `X`."""
+        n = self.n
+        L = X[..., n:, :n].tril()
+        S = L + L.tril(-1).mT
+        return _quaternionic(skew(X[..., :n, :n]), S)
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """The lower triangles of P and S."""
+        n = self.n
+        left = [lower_triangle(A[..., :n, :n]), A[..., n:, :n].tril()]
+        return torch.nn.functional.pad(torch.cat(left, -2), (0, n))
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """The skew-Hermitian part, averaged over the quaternionic structure."""
+        return self._span((X - X.mH) / 2)
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        r"""The principal logarithm, chosen in the algebra where angles are near $\pi$.
+
+        There eigenvectors of $e^{i\theta}$ and $e^{-i\theta}$ are told apart by
+        rounding only. On the quaternionic subspace of those angles $Q = -e^L$ with a
+        small $L$, and $A = L + i \pi s$ with the sign $s$ of $iL$; where that is zero,
+        of any element of the algebra. The gradient is that of other angles only.
+        """
+        A = logm_unitary(Q)
+        finite = is_finite(A)
+        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0).detach())
+        border = (theta.abs() > math.pi - _BORDER)[..., None, :]
+        if not border.any():
+            return self.algebra_projection(A)
+        outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
+        inside = (inner * (1j * theta)[..., None, :]) @ inner.mH
+        span = self._span(outer @ outer.mH)
+        eye = torch.eye(self.size, dtype=Q.dtype, device=Q.device)
+        rest = eye - span - span @ torch.where(finite, Q, eye) @ span
+        L = self.algebra_projection(logm_unitary(newton_schulz(rest)))
+        turned = inside + L + 1j * math.pi * self._sign(L, outer)
+        A = torch.where(border.any(-1, keepdim=True), turned, A)
+        return self.algebra_projection(A)
+
+    def _sign(self, L: Tensor, frame: Tensor) -> Tensor:
+        """Hermitian s, in i sp(n), with s = sign(iL) on the span of `frame`, else 0."""
+        generic = torch.finfo(L.dtype).eps * _generic(self.n).to(L)
+        M = frame.mH @ (1j * L + generic) @ frame
+        sign, W = torch.linalg.eigh((M + M.mH) / 2)
+        turned = frame @ W
+        s = (turned * sign.sgn()[..., None, :]) @ turned.mH
+        s = 1j * self.algebra_projection(-1j * s)
+        # signs again, after the projection: each step squares the distance
+        for _ in range(5):
+            s = s + (s - s @ s @ s) / 2
+        return s
+
+    def torus(self, theta: Tensor) -> Tensor:
+        r"""$\operatorname{diag}(i \theta, -i \theta)$."""
+        return torch.diag_embed(1j * torch.cat([theta, -theta], -1))
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor of the quaternionic part."""
+        return self._span(polar(self._span(X)))
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """One step of Newton and Schulz on the quaternionic part."""
+        return self._span(newton_schulz(self._span(Q)))
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$ or $\lVert Q^T J Q - J \rVert_F$, the larger."""
+        J = _structure(self.n).to(Q)
+        form = torch.linalg.matrix_norm(Q.mT @ J @ Q - J)
+        return torch.maximum(unitarity_defect(Q), form)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Haar measure: the polar factor of a Gaussian quaternionic matrix."""
+        return self.nearest(gaussian_of(self, batch, options))
+
+    def _span(self, X: Tensor) -> Tensor:
+        """The quaternionic matrix closest to `X`."""
+        n = self.n
+        P = (X[..., :n, :n] + X[..., n:, n:].conj()) / 2
+        S = (X[..., n:, :n] - X[..., :n, n:].conj()) / 2
+        return _quaternionic(P, S)
+
+
+def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
+    top = torch.cat([P, -S.conj()], -1)
+    bottom = torch.cat([S, P.conj()], -1)
+    return torch.cat([top, bottom], -2).resolve_conj()
+
+
+def _structure(n: int) -> Tensor:
+    return torch.kron(torch.tensor([[0.0, -1.0], [1.0, 0.0]]), torch.eye(n))
+
+
+def _generic(n: int) -> Tensor:
+    """A Hermitian element of i sp(n) in no special position."""
+    X = torch.randn(
+        2 * n, 2 * n, dtype=torch.complex128, generator=torch.Generator().manual_seed(1)
+    )
+    return -1j * Sp(n).algebra_projection(X)

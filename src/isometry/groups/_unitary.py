@@ -1,0 +1,220 @@
+"""The unitary groups."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups._group import AbstractGroup
+from isometry.groups._haar import haar_frame
+from isometry.groups._manifold import check_size
+from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
+from isometry.groups._orthogonal import gaussian_of
+from isometry.groups._retraction import retraction_at_identity
+from isometry.linalg import logm_unitary, polar, skew
+
+
+@dataclass(frozen=True)
+class U(AbstractGroup):
+    r"""Unitary group: complex $Q^H Q = I$.
+
+    $$ \mathfrak{u}(n) = \{ A \in \mathbb{C}^{n \times n} : A^H = -A \}, \qquad
+       \dim = n^2. $$
+
+    Args:
+        n: size of the matrices.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_size(self.n)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether points have a complex dtype."""
+        return True
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        """The retractions that end in the group."""
+        return ("exp", "cayley", "pade", "polar", "qr")
+
+    @property
+    def size(self) -> int:
+        """The `n` of `n` x `n`."""
+        return self.n
+
+    @property
+    def dimension(self) -> int:
+        """Real numbers in a skew-Hermitian matrix."""
+        return self.n**2
+
+    @property
+    def rank(self) -> int:
+        """Number of phases."""
+        return self.n
+
+    def algebra(self, X: Tensor) -> Tensor:
+        """Skew-Hermitian matrix with the lower triangle of `X`."""
+        return skew(X)
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """The lower triangle, with the imaginary part of the diagonal as real one."""
+        return lower_triangle(A)
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """The skew-Hermitian part."""
+        return (X - X.mH) / 2
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        """The principal logarithm."""
+        return logm_unitary(Q)
+
+    def torus(self, theta: Tensor) -> Tensor:
+        r"""$\operatorname{diag}(i \theta)$."""
+        return torch.diag_embed(1j * theta)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor."""
+        return polar(X)
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """One step of Newton and Schulz."""
+        return newton_schulz(Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$."""
+        return unitarity_defect(Q)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Haar measure."""
+        return haar_frame(gaussian_of(self, batch, options))
+
+
+@dataclass(frozen=True)
+class SU(AbstractGroup):
+    r"""Special unitary group: complex $Q^H Q = I$ with determinant 1.
+
+    $$ \mathfrak{su}(n) = \{ A : A^H = -A, \operatorname{tr} A = 0 \}, \qquad
+       \dim = n^2 - 1. $$
+
+    Rational functions of such an $A$ do not have determinant 1: the Cayley map and its
+    kin are no retractions here.
+
+    Args:
+        n: size of the matrices.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_size(self.n)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether points have a complex dtype."""
+        return True
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        """The retractions that end in the group."""
+        return ("exp", "polar", "qr")
+
+    @property
+    def size(self) -> int:
+        """The `n` of `n` x `n`."""
+        return self.n
+
+    @property
+    def dimension(self) -> int:
+        """That of U(n), less the phase of the determinant."""
+        return max(self.n**2 - 1, 0)
+
+    @property
+    def rank(self) -> int:
+        """Number of phases, of which the mean is removed."""
+        return self.n
+
+    def algebra(self, X: Tensor) -> Tensor:
+        """Skew-Hermitian matrix with the lower triangle of `X`, less its trace."""
+        return _traceless(skew(X))
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """The lower triangle, with the imaginary part of the diagonal as real one."""
+        return lower_triangle(A)
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """The skew-Hermitian part, less its trace."""
+        return _traceless((X - X.mH) / 2)
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        r"""The shortest logarithm without trace.
+
+        Principal angles add up to $2 \pi k$; if $k$ is not zero, the $k$ largest
+        (smallest, if negative) are changed by $2\pi$.
+        """
+        A = logm_unitary(Q)
+        theta, V = torch.linalg.eigh(-1j * torch.where(is_finite(A), A, 0))
+        turns = (theta.sum(-1, keepdim=True) / (2 * math.pi)).round()
+        place = torch.arange(self.n, device=theta.device)
+        # ascending: the last `turns` come down, or the first come up
+        down = place >= self.n - turns
+        up = place < -turns
+        theta = theta - 2 * math.pi * (down.to(theta) - up.to(theta))
+        shifted = (V * (1j * theta)[..., None, :]) @ V.mH
+        return _traceless(
+            torch.where(turns[..., None] == 0, A, (shifted - shifted.mH) / 2)
+        )
+
+    def torus(self, theta: Tensor) -> Tensor:
+        r"""$\operatorname{diag}(i \theta)$ less its trace."""
+        return _traceless(torch.diag_embed(1j * theta))
+
+    def algebra_retraction(self, A: Tensor, retraction: str) -> Tensor:
+        """Polar and qr end in U(n), from where the determinant is divided out."""
+        Q = retraction_at_identity(A, retraction)
+        return Q if retraction == "exp" else _unit_determinant(Q)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor, divided by the n-th root of its determinant nearest to 1.
+
+        That is the closest point up to the square of its distance from `X`.
+        """
+        return _unit_determinant(polar(X))
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """One step of Newton and Schulz, and the determinant divided out."""
+        return _unit_determinant(newton_schulz(Q))
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$ or $|\det Q - 1|$, the larger one."""
+        determinant = (torch.linalg.det(Q) - 1).abs()
+        return torch.maximum(unitarity_defect(Q), determinant)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Haar measure: of U(n), with the first column turned."""
+        Q = haar_frame(gaussian_of(self, batch, options))
+        phase = torch.linalg.det(Q).sgn().conj()
+        return self.polish(
+            torch.cat([Q[..., :1] * phase[..., None, None], Q[..., 1:]], -1)
+        )
+
+
+def lower_triangle(A: Tensor) -> Tensor:
+    """The `X` of which the skew-Hermitian `A` is `skew(X)`, zero above the diagonal."""
+    diagonal = A.diagonal(dim1=-2, dim2=-1).imag
+    return A.tril(-1) + torch.diag_embed(diagonal)
+
+
+def _traceless(A: Tensor) -> Tensor:
+    trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    n = A.shape[-1]
+    return A - trace / max(n, 1) * torch.eye(n, dtype=A.dtype, device=A.device)
+
+
+def _unit_determinant(Q: Tensor) -> Tensor:
+    angle = torch.linalg.det(Q).angle()[..., None, None]
+    return Q * torch.exp(-1j * angle / max(Q.shape[-1], 1))

@@ -1,0 +1,143 @@
+"""Numbers about constrained weights: are they orthogonal, and how far may they go?"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from isometry.groups import AbstractGroup, AbstractManifold
+from isometry.groups._retraction import pade_degree
+from isometry.linalg import skew
+from isometry.linalg._policy import in_float32_or_wider
+from isometry.parametrizations._fold import constrained
+from isometry.parametrizations._reflections import Reflections
+from isometry.parametrizations._trivialization import Trivialization
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """State of one constrained weight; of a batch, that of its worst matrix."""
+
+    manifold: AbstractManifold
+    #: ||Q^H Q - I||_F / sqrt(k) of the weight, in its own dtype
+    orthogonality_error: float
+    #: angles of the eigenvalues of the weight, ascending; None if it is not square
+    angles: Tensor | None
+    #: pi minus the largest angle of the coordinates; None for reflections
+    border_distance: float | None
+    #: largest over smallest singular value of the derivative of the map at the
+    #: coordinates; None for reflections, and for tall weights
+    condition: float | None
+
+
+@torch.no_grad()
+def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
+    r"""Diagnosis of every constrained weight inside `module`, by its name.
+
+    The derivative of $\phi$ at $A = V \operatorname{diag}(i\theta) V^H$ multiplies the
+    entries of $V^H E V$ by divided differences, so that it has the singular values
+
+    $$ \left| \frac{\phi(i\theta_j) - \phi(i\theta_l)}{\theta_j - \theta_l} \right|,
+       \qquad \text{for exp } \left| \operatorname{sinc}
+       \tfrac{\theta_j - \theta_l}{2} \right|, $$
+
+    over all pairs in $\mathfrak{u}(n)$; in $\mathfrak{so}(n)$ over all pairs of planes,
+    $\theta_j \pm \theta_l$. On other groups these are a superset, and `condition` an
+    upper bound. It grows without bound as `border_distance` goes to zero, where steps
+    in the coordinates no longer move the weight: `isometry.rebase` sets it to 1.
+
+    Costs eigendecompositions: for a look now and then, not for every step.
+
+    Args:
+        module: the module; those inside it are visited too.
+
+    Returns:
+        A dictionary with one `Diagnosis` for each weight.
+
+    References:
+        [LM19] section 3.3; [Hig08] theorem 3.11.
+    """
+    report: dict[str, Diagnosis] = {}
+    for found in constrained(module):
+        W = getattr(found.owner, found.name).detach()
+        report[found.key] = _diagnosis(found.constraint, W)
+    return report
+
+
+def _diagnosis(constraint: Trivialization | Reflections, W: Tensor) -> Diagnosis:
+    manifold = constraint.manifold
+    Q = constraint.layout.points(in_float32_or_wider(W))
+    square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
+    frames = Q if len(manifold.shape) == 2 else Q[..., None]
+    k = frames.shape[-1]
+    gram = frames.mH @ frames - torch.eye(k, dtype=Q.dtype, device=Q.device)
+    error = torch.linalg.matrix_norm(gram).max() / max(k, 1) ** 0.5
+    angles = torch.linalg.eigvals(Q).angle().sort(-1).values if square else None
+    border = condition = None
+    if isinstance(constraint, Trivialization):
+        border, condition = _coordinates(constraint, square=square)
+    return Diagnosis(manifold, float(error), angles, border, condition)
+
+
+def _coordinates(
+    constraint: Trivialization, *, square: bool
+) -> tuple[float, float | None]:
+    manifold = constraint.manifold
+    X = constraint.layout.points(constraint.owner.original.detach())
+    if not square:
+        B = constraint.base_point()
+        if B is None:
+            B = manifold.origin(dtype=X.dtype, device=X.device).expand_as(X)
+        return float(manifold.border_distance(B, manifold.project(B, X)).min()), None
+    A = manifold.algebra(X) if isinstance(manifold, AbstractGroup) else skew(X)
+    A = A.to(torch.promote_types(A.dtype, torch.float64))
+    theta = torch.linalg.eigvalsh(-1j * A)
+    border = math.pi - float(theta.abs().max())
+    return border, map_condition(theta, constraint.map_name, real=not A.is_complex())
+
+
+def map_condition(theta: Tensor, map_name: str, *, real: bool) -> float:
+    """Condition of the derivative of the map at a skew matrix with these angles.
+
+    Args:
+        theta: all angles, ascending; in pairs of opposite ones if real.
+        map_name: exp, cayley or pade-m.
+        real: whether the directions are real matrices too.
+
+    Returns:
+        Largest over smallest singular value, of the worst matrix of a batch; infinite
+        where the derivative is singular.
+    """
+    # how far the map turns by each angle, and the derivative of that
+    turn, slope = _turn(theta, map_name)
+    gap = theta[..., :, None] - theta[..., None, :]
+    chord = 2 * torch.sin((turn[..., :, None] - turn[..., None, :]) / 2)
+    close = gap.abs() < 1e-8
+    values = torch.where(close, slope[..., :, None], chord / torch.where(close, 1, gap))
+    n = theta.shape[-1]
+    keep = torch.ones(n, n, dtype=torch.bool, device=theta.device)
+    if real:
+        # opposite angles are one plane, with one direction; an odd zero has none
+        keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
+    values = values.abs()
+    largest = torch.where(keep, values, -math.inf).amax((-2, -1))
+    smallest = torch.where(keep, values, math.inf).amin((-2, -1))
+    return float((largest / smallest).max()) if keep.any() else 1.0
+
+
+def _turn(theta: Tensor, map_name: str) -> tuple[Tensor, Tensor]:
+    if map_name == "exp":
+        return theta, torch.ones_like(theta)
+    degree = pade_degree(map_name)
+    # r_m(ix) = p(ix) / p(-ix) turns by twice the angle of p(ix)
+    coefficients = [1.0]
+    for j in range(degree):
+        coefficients.append(
+            coefficients[-1] * (degree - j) / ((2 * degree - j) * (j + 1))
+        )
+    z = 1j * theta
+    p = sum(c * z**j for j, c in enumerate(coefficients))
+    dp = sum(j * c * z ** (j - 1) for j, c in enumerate(coefficients) if j)
+    assert isinstance(p, Tensor)
+    return 2 * p.angle(), 2 * (1j * dp / p).imag

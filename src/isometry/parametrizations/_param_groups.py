@@ -1,0 +1,59 @@
+"""Groups of parameters for an optimizer."""
+
+from typing import Any
+
+from torch import nn
+
+from isometry.groups._declare import declared
+from isometry.parametrizations._fold import constrained
+
+
+def param_groups(
+    module: nn.Module,
+    lr: float,
+    *,
+    orthogonal_lr_ratio: float = 0.1,
+    weight_decay: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Groups for any torch optimizer: coordinates apart from plain parameters.
+
+    Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio` (the
+    paper trains them with a tenth of the rate of the rest) and no weight decay, which
+    would pull them towards their base. A parameter that `groups.declare` put on a
+    manifold has a group of its own that names the manifold.
+
+    Args:
+        module: the model.
+        lr: learning rate of the plain parameters.
+        orthogonal_lr_ratio: rate of the others, as a multiple of it.
+        weight_decay: of the plain parameters.
+
+    Returns:
+        The groups that are not empty: plain first, then coordinates, then declared.
+
+    Raises:
+        ValueError: if a number is negative.
+    """
+    for name, value in (
+        ("lr", lr),
+        ("orthogonal_lr_ratio", orthogonal_lr_ratio),
+        ("weight_decay", weight_decay),
+    ):
+        if not value >= 0:
+            raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
+    # by identity and in order: a shared parameter is listed once
+    slow = {id(found.coordinates): found.coordinates for found in constrained(module)}
+    on_manifold = {
+        id(p): (p, manifold)
+        for _, owner, name, manifold in declared(module)
+        if (p := dict(owner.named_parameters(recurse=False)).get(name)) is not None
+    }
+    apart = slow.keys() | on_manifold.keys()
+    plain = [p for p in module.parameters() if id(p) not in apart]
+    rate = {"lr": lr * orthogonal_lr_ratio, "weight_decay": 0.0}
+    groups = [
+        {"params": plain, "lr": lr, "weight_decay": weight_decay},
+        {"params": list(slow.values()), **rate},
+        *({"params": [p], **rate, "manifold": m} for p, m in on_manifold.values()),
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,65 @@
+"""Orthonormal columns as a product of reflections, as a parametrization."""
+
+import torch
+from torch import Tensor, nn
+
+from isometry.groups import AbstractManifold
+from isometry.linalg import householder
+from isometry.linalg._householder import reflections
+from isometry.linalg._policy import autocast_off
+from isometry.parametrizations._layout import Layout
+from isometry.parametrizations._trivialization import checked_point
+
+
+class Reflections(nn.Module):
+    r"""$X \mapsto H_1 \cdots H_k\, D$: the coordinates are vectors to reflect along.
+
+    $$ H_j = I - 2 \frac{x_j x_j^H}{x_j^H x_j}, \qquad
+       D = \operatorname{diag}(d), \quad |d_j| = 1. $$
+
+    $x_j$ is the $j$-th column of the lower triangle of $X$, the first $k$ columns of
+    the product are taken, and the phases $d$ are a buffer. The map is onto the
+    component of the manifold in which the weight was assigned. The lengths of the
+    columns do not matter, and a rate for the other maps is not one for this.
+
+    Args:
+        manifold: SO, U or Stiefel.
+        layout: how the weight is seen as points of it.
+        dtype: that of the weight.
+        phase: $d$ to begin with.
+    """
+
+    map_name = "householder"
+    phase: Tensor
+
+    def __init__(
+        self,
+        manifold: AbstractManifold,
+        layout: Layout,
+        *,
+        dtype: torch.dtype,
+        phase: Tensor,
+    ) -> None:
+        super().__init__()
+        self.manifold = manifold
+        self.layout = layout
+        self.dtype = dtype
+        self.register_buffer("phase", phase)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The weight with coordinates `X`."""
+        with autocast_off(X.device):
+            V = self.layout.points(X).tril()
+            Q = householder(V, columns=V.shape[-1]) * self.phase[..., None, :]
+            return self.layout.weight(Q).to(self.dtype)
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """Vectors of reflections whose product is `W`."""
+        V, phase = reflections(checked_point(self, W))
+        self.phase.copy_(phase)
+        return self.layout.weight(V).contiguous()
+
+    def extra_repr(self) -> str:
+        """The manifold and the map."""
+        return f"{self.manifold!r}, householder"

@@ -1,0 +1,221 @@
+"""The front door: one line makes a weight orthogonal."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isometry._typing import Layer
+from isometry.groups import SO, AbstractManifold, Stiefel, U
+from isometry.parametrizations._initial import Init
+from isometry.parametrizations._install import install
+from isometry.parametrizations._layout import layout_of, matrix_layout
+from isometry.parametrizations._weight import checked_weight
+
+
+def orthogonal(
+    module: Layer,
+    name: str = "weight",
+    orthogonal_map: str | None = "exp",
+    *,
+    use_trivialization: bool = True,
+    init: Init = None,
+    generator: torch.Generator | None = None,
+    det: Literal[1] | None = None,
+    rebase_every: int | None = None,
+    rebase_radius: float | None = None,
+) -> Layer:
+    r"""Make a weight orthogonal (unitary, if complex), now and under any optimizer.
+
+    $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
+
+    where the parameter is now the free $X$. The call is that of
+    `torch.nn.utils.parametrizations.orthogonal`, with two differences: the weight
+    starts at the orthogonal matrix nearest to what it was (and not at a QR factor),
+    and assigning a matrix that is not orthogonal raises (and does not project).
+
+    `module.weight = Q` works for every orthogonal `Q`, of either determinant and with
+    any eigenvalues: the base $B$ moves there. With `use_trivialization=False` the base
+    is the identity, and the coordinates are those of $Q$ around it: then exp takes
+    every $Q$ of determinant $+1$ (and any tall one within its radius of injectivity),
+    the Cayley map those without the eigenvalue $-1$, and only square ones. Householder
+    reflections have no base in either case, and take every $Q$.
+
+    The kernel of a convolution is one matrix here, `(out, in * kh * kw)` (for a
+    transposed one `(in, out * kh * kw)`): orthogonal as that matrix, which is not an
+    orthogonal operator on images. Other weights with more than two axes are batches.
+
+    Args:
+        module: the module that owns the weight.
+        name: name of the parameter.
+        orthogonal_map: $\phi$: "exp" (or "matrix_exp"; also what None stands for),
+            "cayley", "pade-m" with a degree m, or "householder".
+        use_trivialization: whether there is a base that can move.
+        init: None keeps the weight; "haar", "identity", "henaff" or "cayley" (the
+            initialisations of the paper), or a function (shape, generator) -> angles.
+        generator: source of the numbers of `init`.
+        det: 1 to start with determinant +1 (square and real only), where it stays.
+        rebase_every: move the base to the weight after as many optimizer steps.
+        rebase_radius: move it after a step when an angle of $A$ is above this radius,
+            below $\pi$.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: if the weight is no parameter, or of an integer dtype.
+        ValueError: if it has fewer than two axes, is constrained already or is not
+            finite, or an option does not fit. The module is then as it was.
+
+    References:
+        [LM19]; [Lez19] for a moving base.
+    """
+    weight = checked_weight(module, name)
+    if weight.ndim < 2:
+        raise ValueError(
+            f"`{name}` must have two or more axes to be orthogonal; got shape "
+            f"{tuple(weight.shape)}. For a unit vector use `isometry.constrain` with "
+            f"`groups.Sphere`."
+        )
+    layout = matrix_layout(module, name, weight)
+    manifold = _matrices(layout.points(weight), det)
+    return install(
+        module,
+        name,
+        manifold,
+        layout,
+        map_name="exp" if orthogonal_map in (None, "matrix_exp") else orthogonal_map,
+        use_trivialization=use_trivialization,
+        init=init,
+        generator=generator,
+        rebase_every=rebase_every,
+        rebase_radius=rebase_radius,
+    )
+
+
+def unitary(
+    module: Layer,
+    name: str = "weight",
+    unitary_map: str = "exp",
+    *,
+    use_trivialization: bool = True,
+    init: Init = None,
+    generator: torch.Generator | None = None,
+    rebase_every: int | None = None,
+    rebase_radius: float | None = None,
+) -> Layer:
+    r"""Make a complex weight unitary: `orthogonal`, but never for a real weight.
+
+    $$ W = B\,\phi(A(X)), \qquad W^H W = I, \quad A^H = -A. $$
+
+    Args:
+        module: the module that owns the weight.
+        name: name of the parameter, of a complex dtype.
+        unitary_map: as `orthogonal_map`.
+        use_trivialization: as there, and so are the others.
+        init: as there.
+        generator: as there.
+        rebase_every: as there.
+        rebase_radius: as there.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: if the weight is no complex parameter.
+        ValueError: as `orthogonal`.
+
+    References:
+        [LM19].
+    """
+    weight = checked_weight(module, name)
+    if not weight.is_complex():
+        raise TypeError(
+            f"`{name}` must have a complex dtype to be unitary; got {weight.dtype}. "
+            f"Use `isometry.orthogonal` for a real weight."
+        )
+    return orthogonal(
+        module,
+        name,
+        unitary_map,
+        use_trivialization=use_trivialization,
+        init=init,
+        generator=generator,
+        rebase_every=rebase_every,
+        rebase_radius=rebase_radius,
+    )
+
+
+def constrain(
+    module: Layer,
+    name: str,
+    group: AbstractManifold,
+    map_name: str = "exp",
+    *,
+    use_trivialization: bool = True,
+    init: Init = None,
+    generator: torch.Generator | None = None,
+    rebase_every: int | None = None,
+    rebase_radius: float | None = None,
+) -> Layer:
+    r"""Make a weight live on a manifold: any group of `isometry.groups`, or your own.
+
+    $$ W = B\,\phi(A(X)) \in G. $$
+
+    Leading axes of the weight are batch axes: every row of an embedding can live on
+    `Sphere`, every matrix of a stack in `SU`. The weight starts at the nearest point,
+    or where `init` says. A wide weight fits a Stiefel manifold when its transpose does.
+
+    Args:
+        module: the module that owns the weight.
+        name: name of the parameter.
+        group: where it lives from now on.
+        map_name: "exp"; "cayley", "pade-m", "householder" where the group has them.
+        use_trivialization: whether there is a base that can move, as in `orthogonal`.
+        init: as in `orthogonal`.
+        generator: source of the numbers of `init`.
+        rebase_every: move the base to the weight after as many optimizer steps.
+        rebase_radius: move it when an angle is above this radius, below $\pi$.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: if the weight is no parameter, or its field is not the group's.
+        ValueError: if the shape does not fit, the weight is constrained already or not
+            finite, or an option does not fit. The module is then as it was.
+
+    References:
+        [LM19]; [Lez19] for a moving base.
+    """
+    weight = checked_weight(module, name)
+    layout = layout_of(module, name, weight, group)
+    group.check_tensor(layout.points(weight), name=name)
+    return install(
+        module,
+        name,
+        group,
+        layout,
+        map_name=map_name,
+        use_trivialization=use_trivialization,
+        init=init,
+        generator=generator,
+        rebase_every=rebase_every,
+        rebase_radius=rebase_radius,
+    )
+
+
+def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
+    """The manifold of tall or square matrices like these."""
+    n, k = points.shape[-2:]
+    if det is not None and (det != 1 or n != k or points.is_complex()):
+        raise ValueError(
+            f"`det` must be None, or 1 for a square real weight; got {det!r} for "
+            f"{n} x {k}, {points.dtype}. Complex matrices of determinant 1 are "
+            f"`groups.SU`, for `isometry.constrain`."
+        )
+    if det == 1:
+        return SO(n)
+    if points.is_complex() and n == k:
+        return U(n)
+    return Stiefel(n, k, points.is_complex())

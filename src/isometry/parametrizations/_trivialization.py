@@ -1,0 +1,192 @@
+"""A manifold around one of its points, as a parametrization."""
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from isometry._checks import check_same_shape
+from isometry.groups import AbstractManifold
+from isometry.linalg._policy import autocast_off, in_float32_or_wider
+from isometry.parametrizations._layout import Layout
+
+HALF = (torch.float16, torch.bfloat16)
+
+# those that `_rebase` visits after a step; a deepcopy enters itself
+MOVING: "WeakSet[Trivialization]" = WeakSet()
+
+
+class Trivialization(nn.Module):
+    r"""$X \mapsto B\,\phi(\operatorname{alg} X)$: a manifold around a point $B$.
+
+    $\operatorname{alg}$ makes an element of the Lie algebra of free coordinates, and
+    $\phi$ is the exponential, the Cayley map or a Pade approximant; on a homogeneous
+    space the geodesic (or its approximant) starts at $B$ with velocity $X$. The weight
+    is differentiable in $X$; $B$ is a buffer, and moves only between steps.
+
+    The exponential is onto, and a diffeomorphism where all angles are below $\pi$.
+    Base and coordinates are float32 or wider, whatever the dtype of the weight.
+
+    Args:
+        manifold: where the weight lives.
+        layout: how the weight is seen as points of it.
+        map_name: the name of $\phi$.
+        base: $B$, of the shape of the weight; None fixes it at the origin.
+        dtype: that of the weight.
+        rebase_every: move the base to the weight after as many steps of an optimizer.
+        rebase_radius: move it when an angle of the coordinates exceeds this.
+
+    References:
+        [LM19] for a fixed $B$; [Lez19] for a moving one.
+    """
+
+    base: Tensor | None
+    steps: Tensor
+
+    def __init__(
+        self,
+        manifold: AbstractManifold,
+        layout: Layout,
+        *,
+        map_name: str,
+        base: Tensor | None,
+        dtype: torch.dtype,
+        rebase_every: int | None = None,
+        rebase_radius: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.manifold = manifold
+        self.layout = layout
+        self.map_name = map_name
+        self.dtype = dtype
+        self.rebase_every = rebase_every
+        self.rebase_radius = rebase_radius
+        self.register_buffer("base", base)
+        # steps of an optimizer since the base was moved
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        # in a tuple, out of sight of nn.Module: an owner is not a part
+        self._owner: tuple[ParametrizationList, ...] = ()
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The weight with coordinates `X`."""
+        with autocast_off(X.device):
+            Q = self.manifold.point(
+                self.layout.points(X), self.base_point(), self.map_name
+            )
+            return self.layout.weight(Q).to(self.dtype)
+
+    @torch.no_grad()
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """Coordinates of `W`: zero, after the base has moved there.
+
+        With a fixed base (`use_trivialization=False`) those around the origin.
+        """
+        Q = checked_point(self, W)
+        if self.base is None:
+            X = self.manifold.coordinates(Q, None, self.map_name)
+            return self.layout.weight(X).contiguous()
+        self.base.copy_(self.layout.weight(Q))
+        self.steps.zero_()
+        return torch.zeros_like(self.base)
+
+    @torch.no_grad()
+    def move_base(self, X: Tensor, velocities: Sequence[Tensor] = ()) -> None:
+        """Move the base to the weight with coordinates `X`, which become zero.
+
+        Velocities in the coordinates, such as the momentum of an optimizer, become
+        those in the new ones that move the weight the same: both are pushed forward by
+        the derivative of the map. All changes are in place.
+        """
+        if self.base is None:
+            return
+
+        def point(X: Tensor) -> Tensor:
+            B = self.base_point()
+            return self.manifold.point(self.layout.points(X), B, self.map_name)
+
+        with autocast_off(X.device):
+            moved = [torch.func.jvp(point, (X,), (v,))[1] for v in velocities]
+            Q = self.manifold.polish(point(X))
+            for v, E in zip(velocities, moved, strict=True):
+                v.copy_(self.layout.weight(self.manifold.velocity(Q, E)))
+        self.base.copy_(self.layout.weight(Q))
+        self.steps.zero_()
+        X.zero_()
+
+    def own(self, owner: ParametrizationList) -> None:
+        """Remember the list that holds the coordinates."""
+        self._owner = (owner,)
+        self._enter()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._enter()
+
+    def _enter(self) -> None:
+        if self.rebase_every is not None or self.rebase_radius is not None:
+            MOVING.add(self)
+
+    @property
+    def owner(self) -> ParametrizationList:
+        """The list that holds the coordinates, as `original`."""
+        return self._owner[0]
+
+    def base_point(self) -> Tensor | None:
+        """The base as points of the manifold; None at the origin."""
+        return None if self.base is None else self.layout.points(self.base)
+
+    def extra_repr(self) -> str:
+        """The manifold, the map and the policy."""
+        parts = [repr(self.manifold), self.map_name]
+        if self.base is None:
+            parts.append("use_trivialization=False")
+        for name in ("rebase_every", "rebase_radius"):
+            value = getattr(self, name)
+            parts += [] if value is None else [f"{name}={value}"]
+        return ", ".join(parts)
+
+
+class Coordinates(ParametrizationList):
+    """The list that holds the coordinates; a cast to half precision spares them."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        constraint: Any = self[0]
+        weight = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
+        target = fn(weight)
+        constraint.dtype = target.dtype
+        if target.dtype not in HALF:
+            return super()._apply(fn, recurse)
+        # what `fn` would do but for the dtype; counters are integers
+        return super()._apply(
+            lambda t: t.to(target.device) if t.is_floating_point() else fn(t), recurse
+        )
+
+
+def checked_point(parametrization: Any, W: Tensor) -> Tensor:
+    """The points that `W` is, in float32 or wider and without its rounding error.
+
+    Raises:
+        ValueError: if `W` is of another shape or dtype, or no point of the manifold.
+    """
+    layout, manifold = parametrization.layout, parametrization.manifold
+    like = torch.empty(layout.shape, dtype=parametrization.dtype, device=W.device)
+    check_same_shape(like, W, names=("weight", "value"))
+    Q = layout.points(in_float32_or_wider(W))
+    if W.is_meta:
+        return Q
+    if W.dtype not in HALF:
+        manifold.check(Q, name="value")
+        return manifold.polish(Q)
+    defect = float(manifold.defect(Q).nan_to_num(nan=float("inf")).max())
+    # rounding the entries of a point moves Q^H Q by at most 2 (eps / 2) sqrt(k) |Q|_2
+    bound = 1.1 * torch.finfo(W.dtype).eps * max(manifold.shape[-1], 1) ** 0.5
+    if not defect <= bound:
+        raise ValueError(
+            f"`value` must be a point of {manifold} rounded to {W.dtype}; got a defect "
+            f"of {defect:.1e}, above {bound:.1e}. Project it first, with "
+            f"`{manifold}.nearest`."
+        )
+    return manifold.polish(manifold.nearest(Q))

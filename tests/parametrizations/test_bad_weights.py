@@ -1,0 +1,159 @@
+"""Bad input gets the house error and leaves the module as it was."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import isometry
+from isometry.groups import SO, SU, Sp, Sphere, Stiefel, U
+from tests.parametrizations.cases import Weight
+
+pytestmark = pytest.mark.errors
+
+
+def buffered() -> nn.Module:
+    module = nn.Module()
+    module.register_buffer("weight", torch.eye(3))
+    return module
+
+
+def with_value(value: float) -> nn.Module:
+    W = torch.eye(3)
+    W[1, 1] = value
+    return Weight(W)
+
+
+MODULES = {
+    "no such name": (lambda: nn.Linear(3, 3), "wait", TypeError, r"parameters \['wei"),
+    "a buffer": (buffered, "weight", TypeError, "must be a parameter of the module"),
+    "a bias of None": (
+        lambda: nn.Linear(3, 3, bias=False),
+        "bias",
+        TypeError,
+        "must be a parameter",
+    ),
+    "ours already": (
+        lambda: isometry.orthogonal(nn.Linear(3, 3)),
+        "weight",
+        ValueError,
+        r"constrained already; Linear has \['Trivialization'\].*isometry\.fold",
+    ),
+    "torch's already": (
+        lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)),
+        "weight",
+        ValueError,
+        r"\['_Orthogonal'\]",
+    ),
+    "0-d": (
+        lambda: Weight(torch.tensor(1.0)),
+        "weight",
+        ValueError,
+        r"two or more axes.*got shape \(\)",
+    ),
+    "1-d": (lambda: nn.Linear(3, 3), "bias", ValueError, r"got shape \(3,\).*Sphere"),
+    "NaN": (lambda: with_value(math.nan), "weight", ValueError, "must be finite"),
+    "infinity": (lambda: with_value(math.inf), "weight", ValueError, "must be finite"),
+    "lazy": (lambda: nn.LazyLinear(3), "weight", TypeError, "LazyLinear is lazy"),
+    "max_norm": (
+        lambda: nn.Embedding(3, 3, max_norm=1.0),
+        "weight",
+        ValueError,
+        r"must not have max_norm set.*got 1\.0",
+    ),
+    "sparse": (
+        lambda: nn.Embedding(3, 3, sparse=True),
+        "weight",
+        ValueError,
+        "must not have sparse set",
+    ),
+}
+
+
+def state(module: nn.Module) -> tuple:
+    tensors = {**module._parameters, **module._buffers}
+    return type(module), {n: id(t) for n, t in tensors.items()}, list(module._modules)
+
+
+@pytest.mark.parametrize("what", MODULES)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_bad_weight(what):
+    make, name, error, message = MODULES[what]
+    module = make()
+    before = state(module)
+    with pytest.raises(error, match=message):
+        isometry.orthogonal(module, name)
+    assert state(module) == before
+
+
+COMPLEX = {"dtype": torch.complex64}
+OPTIONS = {
+    "unknown map": (
+        lambda m: isometry.orthogonal(m, "weight", "euler"),
+        {},
+        r"one of exp, cayley, pade-m, householder for Stiefel.*got 'euler'",
+    ),
+    "degree": (
+        lambda m: isometry.orthogonal(m, "weight", "pade-x"),
+        {},
+        r"name the degree.*got 'pade-x'",
+    ),
+    "SU has no Cayley": (
+        lambda m: isometry.constrain(m, "weight", SU(4), "cayley"),
+        COMPLEX,
+        r"one of exp for SU\(n=4\); got 'cayley'",
+    ),
+    "Sp has no reflections": (
+        lambda m: isometry.constrain(m, "weight", Sp(2), "householder"),
+        COMPLEX,
+        "one of exp, cayley, pade-m for Sp",
+    ),
+    "det of complex": (
+        lambda m: isometry.orthogonal(m, det=1),
+        COMPLEX,
+        r"`det` must be None, or 1 for a square real weight",
+    ),
+    "det -1": (lambda m: isometry.orthogonal(m, det=-1), {}, r"`det` must be.*got -1"),
+    "another size": (
+        lambda m: isometry.constrain(m, "weight", SO(5)),
+        {},
+        r"shape \(\*batch, 5, 5\) for SO\(n=5\); got \(4, 4\)",
+    ),
+    "complex weight on a real group": (
+        lambda m: isometry.constrain(m, "weight", SO(4)),
+        COMPLEX,
+        r"real floating-point dtype for SO\(n=4\); got torch.complex64",
+    ),
+    "real weight on a complex group": (
+        lambda m: isometry.constrain(m, "weight", U(4)),
+        {},
+        r"complex dtype for U\(n=4\); got torch.float32",
+    ),
+    "real weight for unitary": (isometry.unitary, {}, "Use `isometry.orthogonal`"),
+    "sphere of another length": (
+        lambda m: isometry.constrain(m, "weight", Sphere(3)),
+        {},
+        r"shape \(\*batch, 3\) for Sphere",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_bad_option(what):
+    call, options, message = OPTIONS[what]
+    module = nn.Linear(4, 4, bias=False, **options)
+    before = state(module)
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(module)
+    assert state(module) == before
+
+
+def test_not_a_module():
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got Parameter"):
+        isometry.orthogonal(nn.Linear(3, 3).weight)
+
+
+def test_stiefel_of_a_wide_shape():
+    with pytest.raises(ValueError, match="`k` must be between 0 and n = 3; got 5"):
+        Stiefel(3, 5)

@@ -1,0 +1,112 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import isometry
+from isometry.groups import SO, Sphere
+from isometry.parametrizations._diagnose import map_condition
+from tests.helpers import random_skew, skew_with_angles
+from tests.parametrizations import reference
+from tests.parametrizations.cases import Weight
+
+
+def jacobian_condition(A: torch.Tensor, map_name: str) -> float:
+    """By finite dimension: the derivative as a matrix in an orthonormal basis."""
+    n = A.shape[-1]
+    reals = n * n * (2 if A.is_complex() else 1)
+    units = torch.eye(reals, dtype=torch.float64).reshape(reals, -1)
+    if A.is_complex():
+        units = torch.view_as_complex(units.reshape(reals, n, n, 2))
+    units = units.reshape(reals, n, n)
+    basis = (units - units.mH) / 2
+
+    def flat(X: torch.Tensor) -> torch.Tensor:
+        return (torch.view_as_real(X) if X.is_complex() else X).flatten()
+
+    rows = torch.stack([flat(E) for E in basis])
+    _, s, Vh = torch.linalg.svd(rows)
+    basis_rows = Vh[: int((s > 1e-9).sum())]
+    columns = []
+    for row in basis_rows:
+        E = (
+            torch.view_as_complex(row.reshape(n, n, 2).contiguous())
+            if A.is_complex()
+            else row.reshape(n, n)
+        )
+        columns.append(
+            flat(
+                torch.func.jvp(lambda A: reference.apply_map(A, map_name), (A,), (E,))[
+                    1
+                ]
+            )
+        )
+    values = torch.linalg.svdvals(torch.stack(columns))
+    return float(values.max() / values.min())
+
+
+@pytest.mark.parametrize("map_name", ["exp", "cayley", "pade-3"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_condition_is_that_of_the_jacobian(n, dtype, map_name, rng):
+    A = random_skew(n, norm=2.5, dtype=dtype, rng=rng)
+    theta = torch.linalg.eigvalsh(-1j * A)
+    condition = map_condition(theta, map_name, real=not dtype.is_complex)
+    assert_close(condition, jacobian_condition(A, map_name), rtol=1e-9, atol=0)
+
+
+def test_condition_grows_towards_the_border(rng):
+    """theta_1 + theta_2 -> 2 pi, where dexp is singular."""
+    conditions = []
+    for angle in (0.0, 1.0, 3.0, 3.14, math.pi):
+        A = skew_with_angles(torch.tensor([angle] * 2), dtype=torch.float64, rng=rng)
+        layer = isometry.orthogonal(Weight(torch.eye(4, dtype=torch.float64)))
+        layer.parametrizations.weight.original.data.copy_(A)
+        report = isometry.diagnose(layer)["weight"]
+        assert report.border_distance == pytest.approx(math.pi - angle, abs=1e-6)
+        conditions.append(report.condition)
+    assert conditions[0] == 1.0
+    assert conditions == sorted(conditions)
+    assert conditions[-1] > 1e6
+    isometry.rebase(layer)
+    assert isometry.diagnose(layer)["weight"].condition == 1.0
+
+
+def test_orthogonality_error_and_angles(rng):
+    theta = torch.tensor([0.5, 2.0])
+    A = skew_with_angles(theta, dtype=torch.float64, rng=rng)
+    layer = isometry.orthogonal(Weight(torch.matrix_exp(A)), det=1)
+    report = isometry.diagnose(layer)["weight"]
+    assert report.manifold == SO(4)
+    assert report.orthogonality_error <= 1e-15
+    expected = torch.tensor([-2.0, -0.5, 0.5, 2.0], dtype=torch.float64)
+    assert_close(report.angles, expected)
+
+
+def test_every_constrained_weight_is_reported_by_name():
+    model = nn.Sequential(
+        isometry.orthogonal(nn.Linear(3, 7)),
+        isometry.orthogonal(nn.Linear(7, 7), "weight", "householder"),
+        isometry.constrain(nn.Linear(5, 7), "weight", Sphere(5)),
+        nn.Linear(5, 5),
+    )
+    report = isometry.diagnose(model)
+    assert list(report) == ["0.weight", "1.weight", "2.weight"]
+    tall, reflections, sphere = report.values()
+    assert tall.angles is None
+    assert tall.condition is None
+    assert tall.border_distance == pytest.approx(math.pi)
+    assert reflections.border_distance is None
+    assert reflections.angles is not None
+    assert sphere.orthogonality_error <= 1e-6
+    assert isometry.diagnose(nn.Linear(2, 2)) == {}
+
+
+def test_error_of_a_broken_weight_is_seen(rng):
+    """A base that someone wrote to is no longer orthogonal."""
+    layer = isometry.orthogonal(nn.Linear(4, 4))
+    layer.parametrizations.weight[0].base.mul_(1.1)
+    error = isometry.diagnose(layer)["weight"].orthogonality_error
+    assert error == pytest.approx(0.21, rel=1e-5)

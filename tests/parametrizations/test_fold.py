@@ -1,0 +1,95 @@
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import isometry
+from isometry.groups import SO, Sphere, declare, manifold_of
+from tests.parametrizations.cases import CASES, ROWS, Weight
+
+
+@pytest.mark.parametrize(("name", "map_name"), ROWS)
+def test_folded_weight_is_the_constrained_one(name, map_name, rng):
+    case = CASES[name]
+    module = case.constrain(Weight(case.random(rng, case.dtype(False))), map_name)
+    W = module.weight.detach().clone()
+    folded = isometry.fold(module)
+    assert folded is module
+    assert type(folded) is Weight
+    assert isinstance(folded.weight, nn.Parameter)
+    assert torch.equal(folded.weight, W)
+    assert list(folded.state_dict()) == ["weight"]
+    assert manifold_of(folded, "weight") is None
+
+
+def test_fold_reaches_everything_inside_and_only_what_is_ours():
+    """Other parametrizations stay; a weight that did not train does not train."""
+    model = nn.Sequential(
+        isometry.orthogonal(nn.Linear(4, 4)),
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+        nn.Sequential(isometry.orthogonal(nn.Conv2d(4, 4, 3))),
+    )
+    model[0].parametrizations.weight.original.requires_grad_(False)
+    x = torch.randn(2, 4)
+    before = model[0](x)
+    isometry.fold(model)
+    assert torch.equal(model[0](x), before)
+    assert not model[0].weight.requires_grad
+    assert model[2][0].weight.requires_grad
+    assert nn.utils.parametrize.is_parametrized(model[1])
+
+
+def test_half_precision_folds_to_half_precision():
+    layer = isometry.orthogonal(nn.Linear(8, 8).to(torch.bfloat16))
+    W = layer.weight.detach().clone()
+    isometry.fold(layer)
+    assert layer.weight.dtype == torch.bfloat16
+    assert torch.equal(layer.weight, W)
+
+
+def test_a_folded_layer_can_be_constrained_again():
+    layer = isometry.orthogonal(nn.Linear(8, 8))
+    W = layer.weight.detach().clone()
+    isometry.orthogonal(isometry.fold(layer), "weight", "cayley")
+    assert_close(layer.weight, W, rtol=0, atol=1e-6)
+
+
+def test_param_groups_separate_the_coordinates():
+    model = nn.Sequential(
+        isometry.orthogonal(nn.Linear(4, 4)),
+        nn.Linear(4, 4),
+        isometry.constrain(nn.Linear(4, 4), "weight", Sphere(4)),
+    )
+    plain, slow = isometry.param_groups(model, lr=0.1, weight_decay=0.01)
+    assert (plain["lr"], plain["weight_decay"]) == (0.1, 0.01)
+    assert (slow["lr"], slow["weight_decay"]) == (pytest.approx(0.01), 0.0)
+    coordinates = {id(model[i].parametrizations.weight.original) for i in (0, 2)}
+    assert {id(p) for p in slow["params"]} == coordinates
+    everything = {id(p) for p in model.parameters()}
+    assert {id(p) for p in plain["params"]} == everything - coordinates
+    optimizer = torch.optim.AdamW([plain, slow])
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+
+
+def test_param_groups_name_the_manifold_of_a_declared_parameter():
+    layer = nn.Linear(4, 4, bias=False)
+    layer.weight.data = torch.eye(4)
+    declare(layer, "weight", SO(4))
+    (group,) = isometry.param_groups(layer, lr=1.0, orthogonal_lr_ratio=0.5)
+    assert group["manifold"] == SO(4)
+    assert group["lr"] == 0.5
+    assert group["params"] == [layer.weight]
+
+
+def test_param_groups_of_a_plain_model_is_one_group():
+    (group,) = isometry.param_groups(nn.Linear(3, 3), lr=0.1)
+    assert len(group["params"]) == 2
+
+
+@pytest.mark.errors
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"`lr` must be at least 0; got -1"):
+        isometry.param_groups(nn.Linear(3, 3), lr=-1)
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got list"):
+        isometry.fold([])

@@ -1,0 +1,119 @@
+import geotorch
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.testing import assert_close
+
+import isometry
+from isometry.linalg import polar
+
+SHAPES = [(6, 6), (8, 3), (3, 8), (2, 5, 5)]
+
+
+class Weights(nn.Module):
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(shape, dtype=dtype))
+        self.bias = nn.Parameter(torch.randn(3))
+
+
+def trained(model: nn.Module) -> nn.Module:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model.weight.abs().pow(3).sum().backward()
+        optimizer.step()
+    return model
+
+
+def loaded(peer: nn.Module, ours: str, **options) -> nn.Module:
+    model = Weights(tuple(peer.weight.shape), peer.weight.dtype)
+    isometry.orthogonal(model, "weight", ours)
+    result = isometry.load_foreign(model, peer.state_dict(), **options)
+    assert result.missing_keys == result.unexpected_keys == []
+    return model
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("map_name", ["matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("trivialize", [True, False])
+def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
+    """Same weight, same bias; what torch cannot do is not tested."""
+    if map_name == "householder" and dtype.is_complex:
+        pytest.skip("torch has no complex reflections")
+    torch.manual_seed(0)
+    peer = Weights(shape, dtype)
+    parametrizations.orthogonal(
+        peer, orthogonal_map=map_name, use_trivialization=trivialize
+    )
+    model = loaded(trained(peer), map_name)
+    assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
+    assert torch.equal(model.bias, peer.bias)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("triv", ["expm", "cayley"])
+def test_checkpoints_of_geotorch(triv, shape):
+    torch.manual_seed(0)
+    peer = Weights(shape, torch.float64)
+    geotorch.orthogonal(peer, "weight", triv)
+    model = loaded(trained(peer), "exp" if triv == "expm" else "cayley")
+    assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
+
+
+def test_the_map_of_the_checkpoint_can_be_another():
+    """A Cayley checkpoint goes on with the exponential."""
+    torch.manual_seed(0)
+    peer = Weights((5, 5), torch.float64)
+    parametrizations.orthogonal(peer, orthogonal_map="cayley")
+    model = loaded(trained(peer), "exp", map_name="cayley")
+    assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
+
+
+def test_plain_weights_start_at_the_nearest_point():
+    """A pretrained layer that was never constrained (geotorch#12 randomizes it)."""
+    peer = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 2))
+    model = nn.Sequential(isometry.orthogonal(nn.Linear(5, 5)), nn.Linear(5, 2))
+    isometry.load_foreign(model, peer.state_dict())
+    assert_close(model[0].weight, polar(peer[0].weight), rtol=0, atol=1e-5)
+    assert torch.equal(model[1].weight, peer[1].weight)
+
+
+def test_our_own_checkpoint_loads_as_it_is():
+    a, b = (isometry.orthogonal(nn.Linear(5, 5)) for _ in range(2))
+    isometry.load_foreign(b, a.state_dict())
+    assert torch.equal(a.weight, b.weight)
+
+
+@pytest.mark.errors
+def test_nothing_is_loaded_from_a_bad_checkpoint():
+    model = isometry.orthogonal(nn.Linear(5, 5))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    plain = nn.Linear(5, 5).state_dict()
+    with pytest.raises(
+        ValueError, match=r"`weight` must have shape \(5, 5\).*\(4, 5\)"
+    ):
+        isometry.load_foreign(model, plain | {"weight": torch.zeros(4, 5)})
+    with pytest.raises(ValueError, match="`weight` must be finite"):
+        isometry.load_foreign(model, plain | {"weight": torch.full((5, 5), torch.nan)})
+    with pytest.raises(ValueError, match=r"got \['extra'\] that it has not"):
+        isometry.load_foreign(model, plain | {"extra": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"none of \['parametrizations"):
+        isometry.load_foreign(model, {"bias": torch.zeros(5)})
+    with pytest.raises(ValueError, match=r"shapes \['bias \(4,\)'\]"):
+        isometry.load_foreign(model, plain | {"bias": torch.zeros(4)})
+    peer = parametrizations.orthogonal(nn.Linear(5, 5)).state_dict()
+    with pytest.raises(ValueError, match=r"maps of the peers; got 'pade-3'"):
+        isometry.load_foreign(model, peer, map_name="pade-3")
+    after = model.state_dict()
+    assert all(torch.equal(after[k], before[k]) for k in before)
+
+
+def test_result_with_strict_false():
+    model = isometry.orthogonal(nn.Linear(5, 5))
+    weight = torch.eye(5)
+    result = isometry.load_foreign(model, {"weight": weight}, strict=False)
+    assert result.missing_keys == ["bias"]
+    assert_close(model.weight, weight)

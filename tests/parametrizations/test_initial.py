@@ -1,0 +1,117 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import isometry
+from isometry.groups import SU, Sp, Sphere
+from tests.parametrizations.cases import Weight, orthonormality
+
+
+def angles(W: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.eigvals(W.detach()).angle().sort().values
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+@pytest.mark.parametrize("trivialize", [True, False])
+@pytest.mark.parametrize("init", ["haar", "identity", "henaff", "cayley"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_init_is_drawn_from_the_generator(dtype, init, trivialize):
+    """The same seed gives the same weight, with a base or without."""
+    weights = [
+        isometry.orthogonal(
+            Weight(torch.randn(8, 8, dtype=dtype)),
+            init=init,
+            generator=generator(),
+            det=None if dtype.is_complex else 1,
+            use_trivialization=trivialize,
+        ).weight
+        for _ in range(2)
+    ]
+    assert torch.equal(*weights)
+    assert orthonormality(weights[0]) <= 1e-13
+
+
+def test_identity():
+    layer = isometry.orthogonal(nn.Linear(3, 5), init="identity")
+    assert torch.equal(layer.weight, torch.eye(5, 3))
+
+
+def test_henaff_angles_are_uniform():
+    """s uniform in (-pi, pi), in planes (2j, 2j + 1)."""
+    layer = isometry.orthogonal(
+        Weight(torch.zeros(400, 400)), init="henaff", generator=generator()
+    )
+    theta = angles(layer.weight)
+    positive = theta[theta > 0]
+    assert len(positive) == 200
+    # mean and deviation of |s|: within 4 standard errors
+    assert abs(positive.mean() - math.pi / 2) < 4 * math.pi / 12**0.5 / 200**0.5
+    assert abs(positive.std() - math.pi / 12**0.5) < 0.2
+    inside = layer.weight.detach().view(200, 2, 200, 2).transpose(1, 2)
+    off = inside[~torch.eye(200, dtype=torch.bool)]
+    assert torch.equal(off, torch.zeros_like(off))
+
+
+def test_cayley_angles_are_those_of_the_paper():
+    """s = -sqrt((1 - cos u) / (1 + cos u)) with u uniform in (0, pi / 2)."""
+    layer = isometry.orthogonal(
+        Weight(torch.zeros(400, 400, dtype=torch.float64)),
+        init="cayley",
+        generator=generator(),
+        use_trivialization=False,
+    )
+    s = layer.parametrizations.weight.original.detach().diagonal(-1)[::2]
+    u = math.pi / 2 * torch.rand(200, generator=generator())
+    expected = -torch.sqrt((1 - u.cos()) / (1 + u.cos()))
+    assert_close(s, expected.double(), rtol=0, atol=1e-6)
+
+
+def test_any_angle_sampler(rng):
+    layer = isometry.orthogonal(
+        Weight(torch.zeros(6, 6)), init=lambda shape, _: torch.full(shape, 0.5)
+    )
+    expected = torch.tensor([-0.5] * 3 + [0.5] * 3)
+    assert_close(angles(layer.weight), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (7, 4), (3, 7), (5, 5), (2, 6, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_rectangular_init_is_the_first_columns_of_the_square_one(shape, dtype):
+    """Q e_1, ..., Q e_k of the element of the torus, without anything n x n."""
+    n, k = max(shape[-2:]), min(shape[-2:])
+    layer = isometry.orthogonal(
+        Weight(torch.zeros(shape, dtype=dtype)), init="henaff", generator=generator()
+    )
+    square = isometry.orthogonal(
+        Weight(torch.zeros(*shape[:-2], n, n, dtype=dtype)),
+        init="henaff",
+        generator=generator(),
+    )
+    W = layer.weight.mT if shape[-2] < shape[-1] else layer.weight
+    assert_close(W, square.weight[..., :k], rtol=0, atol=1e-14)
+
+
+def test_init_on_other_groups():
+    dtype = torch.complex128
+    for group, size in ((SU(4), 4), (Sp(2), 4)):
+        layer = Weight(torch.randn(size, size, dtype=dtype))
+        isometry.constrain(layer, "weight", group, init="henaff", generator=generator())
+        assert group.contains(layer.weight.detach()).all()
+
+
+@pytest.mark.errors
+def test_bad_inits_say_what_is_known():
+    layer = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match=r"`init` must be None.*'haar'.*got 'hear'"):
+        isometry.orthogonal(layer, init="hear")
+    with pytest.raises(ValueError, match=r"angles of shape \(2,\); got \(3,\)"):
+        isometry.orthogonal(layer, init=lambda *_: torch.zeros(3))
+    with pytest.raises(TypeError, match="a group or a Stiefel manifold; got Sphere"):
+        isometry.constrain(layer, "weight", Sphere(4), init="henaff")
+    assert type(layer) is nn.Linear

@@ -1,0 +1,86 @@
+"""Training through our maps is training through torch's, step by step."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from isometry.groups import AbstractGroup, Sphere
+from tests.parametrizations import reference
+from tests.parametrizations.cases import CASES, ROWS, Case, Weight
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.05),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+}
+
+
+def reference_weight(case: Case, map_name: str, X: Tensor, buffers: dict) -> Tensor:
+    """The weight with coordinates X, in operations of torch alone."""
+    if isinstance(case.manifold, AbstractGroup) and map_name != "householder":
+        A = case.manifold.algebra(X)
+        return buffers["base"] @ reference.apply_map(A, map_name)
+    if isinstance(case.manifold, Sphere):
+        B = buffers["base"]
+        return reference.tall(B[..., None], X[..., None], map_name)[..., 0]
+    wide = case.shape[-2] < case.shape[-1]
+    X = X.mT if wide else X
+    if map_name == "householder":
+        Q = reference.reflected(X, buffers["phase"])
+    else:
+        B = buffers["base"].mT if wide else buffers["base"]
+        if X.shape[-2] == X.shape[-1]:
+            Q = B @ reference.apply_map(reference.skew(X), map_name)
+        else:
+            Q = reference.tall(B, X, map_name)
+    return Q.mT if wide else Q
+
+
+def loss(W: Tensor, target: Tensor) -> Tensor:
+    """Not quadratic, and with no minimum on the manifold."""
+    if W.is_complex():
+        return ((W - target).abs() ** 2).sum() + (W.real**4).sum() - (W.imag**3).sum()
+    return ((W - target) ** 2).sum() + (W**4).sum()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "map_name"), ROWS)
+def test_twenty_steps_are_those_of_torch(name, map_name, optimizer, rng):
+    """Weight by weight, with torch.matrix_exp, solve, and autograd in float64."""
+    case = CASES[name]
+    dtype = case.dtype(double=True)
+    module = case.constrain(Weight(case.random(rng, dtype)), map_name)
+    target = case.random(rng, dtype)
+    lists = module.parametrizations
+    assert isinstance(lists, nn.ModuleDict)
+    buffers = {k: v.clone() for k, v in lists["weight"][0].named_buffers()}
+    twin = nn.Parameter(module.parametrizations.weight.original.detach().clone())
+    ours = OPTIMIZERS[optimizer](module.parameters())
+    theirs = OPTIMIZERS[optimizer]([twin])
+    start = module.weight.detach().clone()
+    for _ in range(20):
+        ours.zero_grad()
+        loss(module.weight, target).backward()
+        ours.step()
+        theirs.zero_grad()
+        loss(reference_weight(case, map_name, twin, buffers), target).backward()
+        theirs.step()
+    weight = reference_weight(case, map_name, twin, buffers)
+    # 1e-9: a hundred times the worst, 1e-11 (Adam divides by small gradients)
+    assert_close(module.weight, weight, rtol=0, atol=1e-9)
+    if start.numel() > 1:
+        assert torch.dist(module.weight, start) > 0.1
+
+
+@pytest.mark.parametrize(("name", "map_name"), ROWS)
+def test_gradient_is_that_of_finite_differences(name, map_name, rng):
+    case = CASES[name]
+    dtype = case.dtype(double=True)
+    module = case.constrain(Weight(case.random(rng, dtype)), map_name)
+    constraint = module.parametrizations.weight[0]
+    X = module.parametrizations.weight.original.detach()
+    X = X + 0.3 * case.random(rng, dtype)
+    assert torch.autograd.gradcheck(constraint, X.requires_grad_())
