@@ -8,6 +8,8 @@ from torch import Tensor
 
 from isometry._checks import check_square
 from isometry._typing import Square
+from isometry.linalg._cayley import cayley_inverse
+from isometry.linalg._logm import logm_unitary
 from isometry.linalg._policy import (
     Maximum,
     autocast_off,
@@ -73,6 +75,86 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
             for _ in range(squarings):
                 Q = Q @ Q
         return (Q + poison).to(A.dtype)
+
+
+@torch.no_grad()
+def pade_inverse(Q: Square, *, degree: int) -> Square:
+    r"""Skew matrix of smallest norm whose approximant $r_m$ is `Q`.
+
+    On the imaginary axis $r_m(ix) = e^{i\varphi(x)}$, and $\varphi$ is odd with
+
+    $$ \varphi(x) = 2 \arg q_m(-ix), \qquad
+       \varphi'(x) = 1 - \frac{b_m^2 x^{2m}}{|q_m(ix)|^2} \in (0, 1], \qquad
+       \varphi(\infty) = m \pi, $$
+
+    where $b_m$ is the last coefficient of $q_m$. With
+    $\log Q = V \operatorname{diag}(i\theta) V^H$ and $x = \varphi^{-1}(\theta)$,
+
+    $$ A = \log Q + V \operatorname{diag}(i (x - \theta)) V^H, \qquad
+       r_m(A) = Q. $$
+
+    From degree 2 on, $\varphi$ passes $\pi$ at a finite $x$ ($\sqrt{12}$, $\sqrt{10}$,
+    then within 0.001 of $\pi$) and with a slope of at least 2/3: every unitary $Q$ is
+    reached, and every orthogonal one with determinant 1. Degree 1 is `cayley_inverse`,
+    with the eigenvalue $-1$ out of reach.
+
+    Made for the start of a training: without gradients, and with the device asked as
+    `logm_unitary` asks it. A matrix with an entry that is not finite gives NaN. Cost:
+    that of `logm_unitary`, one complex `eigh` in double precision and a product.
+
+    Args:
+        Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 as in
+            `logm_unitary`.
+        degree: $m$.
+
+    Returns:
+        $A$ with `pade(A, degree=degree)` equal to `Q`, and $A^H = -A$ to the last bit.
+
+    Raises:
+        TypeError: if `Q` has an integer dtype.
+        ValueError: if `degree` is not positive or `Q` not square; for degree 1, if `Q`
+            has the eigenvalue $-1$; for others, if it is not unitary, or real with
+            determinant $-1$.
+
+    References:
+        [Hig08] section 10.3 for the approximants.
+    """
+    check_square(Q, name="Q")
+    check_degree(degree)
+    if degree == 1:
+        return cayley_inverse(Q)
+    L = logm_unitary(Q)
+    L = L.to(torch.promote_types(L.dtype, torch.float64))
+    finite = L.isfinite().all(-1).all(-1)[..., None, None]
+    theta, V = torch.linalg.eigh(-1j * torch.where(finite, L, 0))
+    # a correction of log Q: what eigenvectors round is multiplied by this and not by x
+    excess = _inverse_phase(theta, degree) - theta
+    D = (V * (1j * excess)[..., None, :]) @ V.mH
+    A = L + (D if L.is_complex() else D.real)
+    return ((A - A.mH) / 2).to(Q.dtype)
+
+
+def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
+    """The x with r_m(ix) = exp(i theta), for angles up to pi and degrees above 1."""
+    b = _coefficients(degree)
+    # q(-ix) = even + i x odd, two polynomials in x^2
+    even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
+    odd = [c * (-1) ** j for j, c in enumerate(b[1::2])]
+    x = theta
+    # phi is concave and below x for x > 0, so Newton's steps approach from the left; at
+    # degree 2 and angle pi, the farthest, the fourth is the last that changes anything
+    for _ in range(5):
+        p, q = _horner(even, x * x), x * _horner(odd, x * x)
+        slope = 1 - (b[-1] * x**degree) ** 2 / (p * p + q * q)
+        x = x - (2 * torch.atan2(q, p) - theta) / slope
+    return x
+
+
+def _horner(b: list[float], x: Tensor) -> Tensor:
+    total = torch.full_like(x, b[-1])
+    for c in reversed(b[:-1]):
+        total = total * x + c
+    return total
 
 
 def pade_radius(degree: int, dtype: torch.dtype) -> float:
