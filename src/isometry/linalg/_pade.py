@@ -36,8 +36,11 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
 
     Gradients are in the space of skew matrices. Digits are lost in proportion to
     $\lVert A \rVert$, as the exponential itself loses them when $A$ is rounded:
-    `"auto"` gives NaN above $1/\varepsilon$, where none is left. A matrix with an entry
-    that is not finite gives NaN; the others of the batch are right.
+    `"auto"` gives NaN above $1/\varepsilon$, where none is left. Without squarings the
+    powers up to $A^m$ grow apart above norm 10, and the orthogonality goes too: in
+    float32 it is 1e-6 at norm 10, 3e-5 at 30 and 8e-4 at 100 for degree 3, and worse
+    for higher degrees; no such $A$ is near where $r_m$ is an exponential. A matrix with
+    an entry that is not finite gives NaN; the others of the batch are right.
 
     Cost: about $2 \sqrt m$ products (7 for degree 13), one inverse and $s$ products.
     The backward pass has twice the products and factorizes nothing. `"auto"` reads $s$
