@@ -28,8 +28,8 @@ def basis(group: Algebra) -> tuple[Tensor, Tensor]:
     n = group.size
     reals = n * n * (2 if group.is_complex else 1)
     # kept for later: not on the device, nor in the mode, of the moment
-    with torch.inference_mode(mode=False), torch.no_grad():
-        units = torch.eye(reals, dtype=torch.float64, device="cpu")
+    with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
+        units = torch.eye(reals, dtype=torch.float64)
         rows = flat(group.algebra(matrices(units, n, group.is_complex)))
         _, s, Vh = torch.linalg.svd(rows, full_matrices=False)
         rank = int((s > 1e-10 * s.max()).sum()) if reals else 0

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from isometry.groups._pade_inverse import pade_inverse
 from isometry.linalg import cayley, expm_skew, pade, polar
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._logm import logm_unitary
+from isometry.linalg._pade import pade_inverse
 
 RATIONAL = ("cayley", "pade")
 

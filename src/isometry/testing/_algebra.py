@@ -1,0 +1,109 @@
+"""Contracts of a group: its Lie algebra, and what follows from that alone."""
+
+import torch
+from torch import Tensor
+
+from isometry.groups import AbstractGroup
+from isometry.groups._basis import basis
+from isometry.linalg import expm_skew
+from isometry.testing._case import Case, dot, norm
+from isometry.testing._points import same_law
+
+
+def _group(case: Case) -> AbstractGroup:
+    assert isinstance(case.manifold, AbstractGroup)
+    return case.manifold
+
+
+def bracket(A: Tensor, B: Tensor) -> Tensor:
+    """[A, B]."""
+    return A @ B - B @ A
+
+
+def algebra(case: Case) -> None:
+    """Linear, onto a space of skew matrices that is closed under brackets."""
+    G = _group(case)
+    X, Y = case.ambient(3), case.ambient(3)
+    A, B = G.algebra(X), G.algebra(Y)
+    gap = G.algebra(2 * X - Y) - 2 * A + B
+    case.require("algebra", "be linear", norm(G, gap), scale=3)
+    case.require("algebra", "be skew", norm(G, A + A.mH))
+    rank = len(basis(G)[0])
+    if rank != G.dimension:
+        found = f"it is {G.dimension}, the rank is {rank}"
+        case.fail("dimension", "be the rank of `algebra`", found)
+    C = bracket(A, B)
+    outside = norm(G, C - AbstractGroup.algebra_projection(G, C))
+    case.require("algebra", "be closed under brackets", outside)
+
+
+def closed_forms(case: Case) -> None:
+    """What a group says of its algebra is what follows from `algebra`."""
+    G, X = _group(case), case.ambient(3)
+    A = G.algebra(X)
+    P = G.algebra_projection(X)
+    gap = norm(G, P - AbstractGroup.algebra_projection(G, X))
+    case.require("algebra_projection", "be the projection to `algebra`", gap)
+    C = G.algebra_coordinates(A)
+    gap = norm(G, G.algebra(C) - A)
+    case.require("algebra_coordinates", "be coordinates", gap)
+    gap = norm(G, C - AbstractGroup.algebra_coordinates(G, A))
+    case.require("algebra_coordinates", "be the smallest ones", gap)
+    Q = expm_skew(case.tangent(G.origin(3, dtype=case.dtype), angle=1.5))
+    gap = norm(G, G.algebra_log(Q) - AbstractGroup.algebra_log(G, Q))
+    case.require("algebra_log", "be principal inside the domain", gap, scale=3)
+    wide = case.wide
+    Q, N = wide.points(3), wide.ambient(3)
+
+    def difference(t: float) -> Tensor:
+        X = Q + t * N
+        return norm(G, G.nearest(X) - AbstractGroup.nearest(G, X))
+
+    wide.order("nearest", "be that of the algebra", difference, 2, largest=0.1)
+
+
+def multiplication(case: Case) -> None:
+    """Products and inverses are points; the metric and the law ignore translations."""
+    G, Q, P = _group(case), case.points(3), case.points(3)
+    for what, R in (("product", Q @ P), ("inverse", Q.mH)):
+        must = f"contain the {what}"
+        case.bound("contains", must, G.defect(R), G.tolerance(case.dtype))
+    E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
+    inner = G.inner(Q, E, F)
+    left = G.inner(P @ Q, P @ E, P @ F)
+    right = G.inner(Q @ P, E @ P, F @ P)
+    for side in (left, right):
+        case.require("inner", "be bi-invariant", side - inner, scale=3)
+    rest = norm(G, G.project(P @ Q, P @ E) - P @ E)
+    case.require("project", "commute with translations", rest, scale=3)
+    rest = norm(G, G.project(Q @ P, E @ P) - E @ P)
+    case.require("project", "commute with right translations", rest, scale=3)
+    Q = case.points(2000)
+    for moved in (P[0] @ Q, Q @ P[0]):
+        same_law(case, Q, moved, "be Haar measure: invariant under translations")
+
+
+def connection(case: Case) -> None:
+    """Torsion-free and metric, which is what defines it on left-invariant fields.
+
+    nabla_X Y - nabla_Y X = [X, Y] and <nabla_X Y, Z> + <Y, nabla_X Z> = 0.
+    """
+    G = _group(case)
+    X, Y, Z = (G.algebra(case.ambient(3)) for _ in range(3))
+    torsion = G.connection(X, Y) - G.connection(Y, X) - bracket(X, Y)
+    case.require("connection", "be free of torsion", norm(G, torsion))
+    change = dot(G, G.connection(X, Y), Z) + dot(G, Y, G.connection(X, Z))
+    case.require("connection", "preserve the metric", change)
+
+
+def torus(case: Case) -> None:
+    """If there is one: abelian, in the algebra, linear in `rank` angles."""
+    G = _group(case)
+    try:
+        rank = G.rank
+    except ValueError:
+        return
+    theta = torch.randn(2, rank, dtype=torch.float64, generator=case.generator)
+    A, B = G.torus(theta.to(case.dtype.to_real())).to(case.dtype)
+    case.require("torus", "be in the algebra", norm(G, G.algebra_projection(A) - A))
+    case.require("torus", "be abelian", norm(G, bracket(A, B)), scale=3)

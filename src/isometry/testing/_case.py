@@ -1,0 +1,140 @@
+"""What is checked, in which precision, with which random numbers and which bounds."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isometry.groups import AbstractManifold
+
+# bound of an error in n eps: twice the worst of all contracts over 20 seeds and four
+# dtypes, 5.1 for groups (Quadrupole of tests/groups) and 7.3 for maps (polar, U(5))
+ROUNDING = 14.6
+
+# steps of fitted slopes: halved from the first; the last ones above rounding count
+_STEPS = [2.0**-j for j in range(11)]
+_FITTED = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A manifold, the dtype in which to check it and the source of random numbers."""
+
+    manifold: AbstractManifold
+    dtype: torch.dtype
+    generator: torch.Generator
+
+    @property
+    def wide(self) -> "Case":
+        """The same in double precision, for differences and slopes."""
+        dtype = torch.promote_types(self.dtype, torch.float64)
+        return Case(self.manifold, dtype, self.generator)
+
+    @property
+    def unit(self) -> float:
+        """n eps."""
+        return max(1, *self.manifold.shape) * torch.finfo(self.dtype).eps
+
+    def points(self, *batch: int) -> Tensor:
+        """Random points."""
+        return self.manifold.random(*batch, generator=self.generator, dtype=self.dtype)
+
+    def ambient(self, *batch: int) -> Tensor:
+        """Gaussian matrices of Frobenius norm 1 each, of the shape of points."""
+        shape = (*batch, *self.manifold.shape)
+        X = torch.randn(shape, dtype=self.dtype, generator=self.generator)
+        return X / norm(self.manifold, X, keepdim=True).clamp(min=1e-30)
+
+    def tangent(self, Q: Tensor, *, angle: float) -> Tensor:
+        """Random tangent vectors that turn by this largest angle."""
+        M = self.manifold
+        E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
+        largest = math.pi - M.border_distance(Q, E)
+        # a point has no tangent vectors but zero; the square keeps rounding from it
+        alive = largest > self.unit**2
+        scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
+        # again, since a short vector has been stretched with its rounding errors
+        return M.project(Q, E * scale.reshape(*scale.shape, *[1] * len(M.shape)))
+
+    def require(
+        self, method: str, must: str, error: Tensor | float, *, scale: float = 1.0
+    ) -> None:
+        """Raise unless the error is at most `ROUNDING` n eps times the scale."""
+        self.bound(method, must, error, ROUNDING * self.unit * scale)
+
+    def bound(
+        self, method: str, must: str, error: Tensor | float, bound: float
+    ) -> None:
+        """Raise unless the error is at most the bound."""
+        worst = largest_of(error)
+        # written so that NaN fails
+        if not worst <= bound:
+            self.fail(method, must, f"the error is {worst:.1e}, above {bound:.1e}")
+
+    def order(
+        self,
+        method: str,
+        must: str,
+        error: Callable[[float], Tensor],
+        order: float,
+        *,
+        largest: float = 0.25,
+    ) -> None:
+        """Raise unless error(t) falls at least like t to the order, by a fitted slope.
+
+        In double precision. What is below rounding is not fitted.
+        """
+        steps = [t for t in _STEPS if t <= largest]
+        noise = 25 * ROUNDING * self.unit
+        slope = fitted_slope(steps, [largest_of(error(t)) for t in steps], noise)
+        if not slope >= order - 0.1:
+            self.fail(
+                method,
+                must,
+                f"the fitted slope is {slope:.2f}, below {order - 0.1:.1f}",
+            )
+
+    def fail(self, method: str, must: str, found: str) -> None:
+        """Raise, in the house form."""
+        raise AssertionError(
+            f"`{method}` of {self.manifold} must {must}; in {self.dtype} {found}."
+        )
+
+
+def norm(manifold: AbstractManifold, X: Tensor, *, keepdim: bool = False) -> Tensor:
+    """Euclidean norm over the axes of one point."""
+    axes = tuple(range(-len(manifold.shape), 0))
+    return torch.linalg.vector_norm(X, dim=axes, keepdim=keepdim)
+
+
+def dot(manifold: AbstractManifold, X: Tensor, Y: Tensor) -> Tensor:
+    """Real Euclidean inner product over the axes of one point."""
+    return (X.conj() * Y).real.sum(tuple(range(-len(manifold.shape), 0)))
+
+
+def largest_of(error: Tensor | float) -> float:
+    """The largest entry; NaN if one is."""
+    error = torch.as_tensor(error)
+    return float(error.abs().max()) if error.numel() else 0.0
+
+
+def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
+    """Slope of log error against log step, where errors are above the noise.
+
+    Infinite if they are not. The smallest such steps are fitted: there the leading
+    power is seen best.
+    """
+    pairs = [
+        (math.log(t), math.log(e))
+        for t, e in zip(steps, errors, strict=True)
+        if e > noise
+    ]
+    if any(math.isnan(e) for e in errors):
+        return math.nan
+    if len(pairs) < 2:
+        return math.inf
+    x, y = torch.tensor(pairs[-_FITTED:], dtype=torch.float64).T
+    x = x - x.mean()
+    return float((x * y).sum() / (x * x).sum())

@@ -1,0 +1,197 @@
+"""Contracts of the geometry: tangent spaces, metric, geodesics, curvature."""
+
+import torch
+from torch import Tensor
+
+from isometry.groups import AbstractGroup
+from isometry.testing._case import Case, dot, norm
+from isometry.testing._points import names
+
+# step of central differences in double precision, and their bound: twice the worst over
+# 20 seeds is 7.8e-10
+_STEP, _DIFFERENCE = 1e-5, 8e-10
+
+
+def tangent_space(case: Case) -> None:
+    """`project` is an orthogonal projection, to directions along the manifold."""
+    M, Q = case.manifold, case.points(3)
+    X, Y = case.ambient(3), case.ambient(3)
+    E = M.project(Q, X)
+    case.require("project", "be idempotent", norm(M, M.project(Q, E) - E))
+    gap = dot(M, E, Y) - dot(M, X, M.project(Q, Y))
+    case.require("project", "be self-adjoint", gap)
+    wide = case.wide
+    Q = wide.points(3)
+    E = wide.tangent(Q, angle=1.0)
+    wide.order(
+        "project",
+        "end in the tangent space",
+        lambda t: norm(M, M.nearest(Q + t * E) - Q - t * E),
+        2,
+        largest=0.1,
+    )
+
+
+def metric(case: Case) -> None:
+    """`inner` is symmetric, bilinear and positive; `gradient` represents in it."""
+    M, Q = case.manifold, case.points(3)
+    E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
+    gap = M.inner(Q, E, F) - M.inner(Q, F, E)
+    case.require("inner", "be symmetric", gap)
+    gap = M.inner(Q, 2 * E - F, F) - 2 * M.inner(Q, E, F) + M.inner(Q, F, F)
+    case.require("inner", "be bilinear", gap, scale=10)
+    if M.dimension and not (M.inner(Q, E, E) > 0).all():
+        case.fail("inner", "be positive", f"there is {float(M.inner(Q, E, E).min())}")
+    G = case.ambient(3)
+    grad = M.gradient(Q, G)
+    case.require("gradient", "be tangent", norm(M, M.project(Q, grad) - grad))
+    gap = M.inner(Q, grad, E) - dot(M, G, E)
+    case.require("gradient", "represent the differential", gap, scale=3)
+
+
+def differential(case: Case) -> None:
+    """d/dt f(exp(Q, tE)) = <grad f, E>, for f(Q) = |Q + C|^4 / 4 by differences."""
+    wide = case.wide
+    M, Q = wide.manifold, wide.points(3)
+    E, C = wide.tangent(Q, angle=1.0), wide.ambient(3)
+
+    def f(P: Tensor) -> Tensor:
+        return norm(M, P + C) ** 4 / 4
+
+    forward, back = f(M.exp(Q, _STEP * E)), f(M.exp(Q, -_STEP * E))
+    Q = Q.requires_grad_()
+    (G,) = torch.autograd.grad(f(Q).sum(), Q)
+    want = M.inner(Q, M.gradient(Q, G), E).detach()
+    gap = (forward - back) / (2 * _STEP) - want
+    must = "be the derivative along geodesics"
+    wide.bound("gradient", must, gap, _DIFFERENCE * max(1.0, float(want.abs().max())))
+
+
+def geodesics(case: Case) -> None:
+    """exp ends on the manifold and obeys Gauss's lemma, which makes it Riemannian.
+
+    <d exp_E[E], d exp_E[F]> = <E, F>: rays have constant speed and meet the spheres
+    around Q at right angles, hence are the shortest curves.
+    """
+    M, Q = case.manifold, case.points(3)
+    for angle in (0.0, 1e-3, 1.0, 3.0, 7.0):
+        P = M.exp(Q, case.tangent(Q, angle=angle))
+        case.bound("exp", "end on the manifold", M.defect(P), M.tolerance(case.dtype))
+    case.require("exp", "be the identity at 0", norm(M, M.exp(Q, 0 * Q) - Q))
+    wide = case.wide
+    Q = wide.points(3)
+    E, F = wide.tangent(Q, angle=1.5), wide.tangent(Q, angle=1.5)
+
+    def derivative(F: Tensor) -> Tensor:
+        gap = M.exp(Q, E + _STEP * F) - M.exp(Q, E - _STEP * F)
+        return gap / (2 * _STEP)
+
+    P = M.exp(Q, E)
+    for direction in (E, F):
+        gap = M.inner(P, derivative(E), derivative(direction)) - M.inner(
+            Q, E, direction
+        )
+        scale = max(1.0, float(M.inner(Q, E, E).max()))
+        wide.bound("exp", "obey Gauss's lemma", gap, _DIFFERENCE * scale)
+
+
+def logarithm(case: Case) -> None:
+    """log undoes exp inside the domain; the distance is symmetric."""
+    M, Q = case.manifold, case.points(3)
+    for angle in (0.0, 1e-4, 1.0):
+        E = case.tangent(Q, angle=angle)
+        P = M.exp(Q, E)
+        log = M.log(Q, P)
+        case.require("log", "undo `exp`", norm(M, log - E), scale=3)
+        case.require("log", "be tangent", norm(M, M.project(Q, log) - log), scale=3)
+        case.require("exp", "undo `log`", norm(M, M.exp(Q, log) - P), scale=3)
+        there, back = M.distance(Q, P), M.distance(P, Q)
+        case.require("distance", "be symmetric", there - back, scale=3)
+        length = M.inner(Q, E, E).sqrt()
+        case.require("distance", "be the length", there - length, scale=3)
+    if isinstance(M, AbstractGroup):
+        P = case.points(3)
+        rest = norm(M, M.exp(Q, M.log(Q, P)) - P)
+        case.require("log", "reach every point of a group", rest, scale=10)
+
+
+def retractions(case: Case) -> None:
+    """Every retraction ends on the manifold and agrees with exp in first order."""
+    M, Q = case.manifold, case.points(3)
+    E = case.tangent(Q, angle=1.0)
+    wide = case.wide
+    Q_wide = wide.points(3)
+    E_wide = wide.tangent(Q_wide, angle=1.0)
+    for name in names(M):
+        M.check_retraction(name)
+        P = M.retract(Q, E, name)
+        must = f"end on the manifold ({name})"
+        case.bound("retract", must, M.defect(P), M.tolerance(case.dtype))
+        rest = norm(M, M.retract(Q, 0 * E, name) - Q)
+        case.require("retract", f"be the identity at 0 ({name})", rest)
+
+        def error(t: float, name: str = name) -> Tensor:
+            gap = M.retract(Q_wide, t * E_wide, name) - M.exp(Q_wide, t * E_wide)
+            return norm(M, gap)
+
+        wide.order("retract", f"agree with `exp` ({name})", error, 2)
+
+
+def transport(case: Case) -> None:
+    """Linear, to the tangent space at the other point, and the identity at Q itself."""
+    M, Q = case.manifold, case.points(3)
+    E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
+    P = M.exp(Q, case.tangent(Q, angle=1.0))
+    T = M.transport(Q, P, E)
+    rest = norm(M, M.project(P, T) - T)
+    case.require("transport", "end in the tangent space", rest, scale=3)
+    gap = M.transport(Q, P, 2 * E - F) - 2 * T + M.transport(Q, P, F)
+    case.require("transport", "be linear", norm(M, gap), scale=10)
+    rest = norm(M, M.transport(Q, Q, E) - E)
+    case.require("transport", "be the identity at the point itself", rest, scale=3)
+
+
+def curvature(case: Case) -> None:
+    """Of the plane, not of its basis; and that of small geodesic triangles.
+
+    dist(exp tE, exp tF)^2 = 2 t^2 - K t^4 / 3 + O(t^5) for orthonormal E, F.
+    """
+    M, wide = case.manifold, case.wide
+    if M.dimension < 2:
+        return
+    Q = wide.points(3)
+    E, F = orthonormal(wide, Q)
+    K = M.curvature(Q, E, F)
+    gap = M.curvature(Q, 2 * E - F, E + 3 * F) - K
+    wide.require("curvature", "depend on the plane only", gap, scale=10)
+    if isinstance(M, AbstractGroup):
+        wide.require("curvature", "not be negative in a group", K.clamp(max=0))
+    t = 0.05
+    sides = [M.distance(M.exp(Q, h * E), M.exp(Q, h * F)) for h in (t, -t)]
+    # odd powers of t cancel in the mean
+    gap = 3 * (2 * t**2 - (sides[0] ** 2 + sides[1] ** 2) / 2) / t**4 - K
+    # twice the worst over 20 seeds, 1.05e-3 (complex Stiefel(3, 2), where K is above 1)
+    wide.bound("curvature", "be that of geodesic triangles", gap, 2.1e-3)
+
+
+def orthonormal(case: Case, Q: Tensor) -> tuple[Tensor, Tensor]:
+    """Two orthonormal tangent vectors at Q, in the metric."""
+    M = case.manifold
+
+    def times(s: Tensor, E: Tensor) -> Tensor:
+        return s.reshape(*s.shape, *[1] * len(M.shape)) * E
+
+    E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
+    E = times(M.inner(Q, E, E).rsqrt(), E)
+    F = F - times(M.inner(Q, E, F), E)
+    return E, times(M.inner(Q, F, F).rsqrt(), F)
+
+
+def border(case: Case) -> None:
+    """pi at zero, and linear along rays."""
+    M, Q = case.manifold, case.points(3)
+    E = case.tangent(Q, angle=1.0)
+    near, far = (torch.pi - M.border_distance(Q, t * E) for t in (1.0, 3.0))
+    case.require("border_distance", "be linear along rays", far - 3 * near, scale=3)
+    rest = M.border_distance(Q, 0 * E) - torch.pi
+    case.require("border_distance", "be pi at zero", rest, scale=3)

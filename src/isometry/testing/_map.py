@@ -1,0 +1,161 @@
+"""The contract suite of maps from skew to orthogonal matrices."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from isometry.groups import SO, U
+from isometry.linalg import skew
+from isometry.testing._case import Case, norm
+
+Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Claims:
+    """The map, its inverse, and what is said of it."""
+
+    phi: Map
+    inverse: Map | None
+    order: float
+    equivariant: bool
+
+
+def check_map(
+    orthogonal_map: Map,
+    *,
+    n: int,
+    is_complex: bool = False,
+    inverse: Map | None = None,
+    order: float = 2.0,
+    equivariant: bool = True,
+    generator: torch.Generator | None = None,
+) -> None:
+    r"""Raise unless a map from skew to orthogonal or unitary matrices keeps its word.
+
+    $$ \phi(A)^H \phi(A) = I, \quad \det \phi(A) = 1 \text{ if real}, \qquad
+       \phi(tA) = \exp(tA) + O(t^p), \quad \phi(0) = I, \qquad
+       \phi(V A V^H) = V \phi(A) V^H, \qquad \phi^{-1}(\phi(A)) = A. $$
+
+    In single and in double precision, for norms from 0 to 10, for batches, which may
+    be empty; the gradient of $\phi(\operatorname{skew} X)$ is right, at 0 too; a matrix
+    with NaN or infinity becomes NaN, and the others of its batch are right.
+
+    Args:
+        orthogonal_map: $\phi$, of tensors `(*batch, n, n)`.
+        n: size of the matrices to try.
+        is_complex: skew-Hermitian and unitary instead of real ones.
+        inverse: $\phi^{-1}$, if there is one.
+        order: $p$, checked by a fitted slope: 2 for every retraction, 3 for the Cayley
+            map, $2m + 1$ for Pade approximants, infinity for the exponential itself.
+        equivariant: whether the map commutes with rotations, as functions of matrices
+            do and the factor of a QR decomposition does not.
+        generator: source of random numbers; seeded with 0 by default.
+
+    Raises:
+        AssertionError: if a contract is broken: which one, by how much, and the bound.
+    """
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    claims = _Claims(orthogonal_map, inverse, order, equivariant)
+    for dtype in (torch.float32, torch.float64):
+        group = U(n) if is_complex else SO(n)
+        case = Case(group, dtype.to_complex() if is_complex else dtype, generator)
+        for contract in (_values, _batches, _not_finite, _inverse):
+            contract(case, claims)
+    _order(case, claims)
+    _gradient(case, claims)
+
+
+def _skew(case: Case, *batch: int, angle: float) -> Tensor:
+    """Random skew matrices of this spectral norm."""
+    eye = case.manifold.origin(*batch, dtype=case.dtype)
+    return case.tangent(eye, angle=angle)
+
+
+def _values(case: Case, claims: _Claims) -> None:
+    G, phi = case.manifold, claims.phi
+    eye = G.origin(2, dtype=case.dtype)
+    gap = norm(G, phi(torch.zeros_like(eye)) - eye)
+    case.bound("map", "be the identity at 0", gap, 0.0)
+    for angle in (1e-8, 1.0, math.pi, 10.0):
+        A = _skew(case, 2, angle=angle)
+        Q = phi(A)
+        if Q.dtype != case.dtype or Q.shape != A.shape:
+            found = f"they are {tuple(Q.shape)} and {Q.dtype}"
+            case.fail("map", f"keep the shape {tuple(A.shape)} and the dtype", found)
+        scale = max(1.0, angle)
+        case.require("map", "end in the group", G.defect(Q), scale=scale)
+        wide = phi(A.to(case.wide.dtype))
+        case.require(
+            "map", "be that of double precision", norm(G, Q - wide), scale=scale
+        )
+        if claims.equivariant:
+            V = case.points()
+            turned = V @ A @ V.mH
+            gap = phi((turned - turned.mH) / 2) - V @ Q @ V.mH
+            case.require("map", "commute with rotations", norm(G, gap), scale=scale)
+
+
+def _order(case: Case, claims: _Claims) -> None:
+    G, A = case.manifold, _skew(case, 3, angle=1.0)
+    must = f"agree with exp to order {claims.order:g}"
+
+    def error(t: float) -> Tensor:
+        return norm(G, claims.phi(t * A) - torch.linalg.matrix_exp(t * A))
+
+    # to high orders, only long steps are above rounding
+    largest = 0.25 if claims.order <= 3 else 1.0
+    case.order("map", must, error, claims.order, largest=largest)
+
+
+def _batches(case: Case, claims: _Claims) -> None:
+    G = case.manifold
+    A = _skew(case, 2, 3, angle=2.0)
+    each = torch.stack([claims.phi(a) for a in A.flatten(0, 1)]).reshape(A.shape)
+    case.require("map", "take batches", norm(G, claims.phi(A) - each))
+    shape = claims.phi(A[:0]).shape
+    if shape != A[:0].shape:
+        case.fail("map", "take empty batches", f"the shape is {tuple(shape)}")
+
+
+def _not_finite(case: Case, claims: _Claims) -> None:
+    n = case.manifold.shape[-1]
+    if n < 2:
+        return
+    for bad in (math.nan, math.inf):
+        A = _skew(case, 3, angle=1.0)
+        A[1, 1, 0], A[1, 0, 1] = bad, -bad
+        Q = claims.phi(A)
+        parts = torch.view_as_real(Q) if Q.is_complex() else Q
+        if not parts[1].isnan().all():
+            case.fail("map", f"turn a matrix with {bad} to NaN", "it does not")
+        gap = norm(case.manifold, Q[::2] - claims.phi(A[::2]))
+        case.require("map", "keep NaN to its matrix", gap)
+
+
+def _inverse(case: Case, claims: _Claims) -> None:
+    if claims.inverse is None:
+        return
+    G = case.manifold
+    for angle in (0.0, 1e-4, 1.0):
+        A = _skew(case, 3, angle=angle)
+        Q = claims.phi(A)
+        B = claims.inverse(Q)
+        case.require("inverse", "undo the map", norm(G, B - A))
+        case.require("map", "undo its inverse", norm(G, claims.phi(B) - Q))
+
+
+def _gradient(case: Case, claims: _Claims) -> None:
+    shape = (2, *case.manifold.shape)
+    X = torch.randn(shape, dtype=case.dtype, generator=case.generator)
+    for point in (X, torch.zeros_like(X)):
+        point.requires_grad_()
+        if point.numel() and not gradcheck(
+            lambda X: claims.phi(skew(X)), point, raise_exception=False
+        ):
+            case.fail("map", "have the right gradient", "`gradcheck` fails")

@@ -1,0 +1,212 @@
+"""Contracts of points: membership, sampling, coordinates, batches."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from isometry.groups import AbstractManifold
+from isometry.testing._case import Case, dot, norm
+
+# draws for the moments, and the largest z-score: 1e-9 for one functional
+_DRAWS, _Z = 2000, 6.0
+
+
+def names(manifold: AbstractManifold) -> list[str]:
+    """The retractions of a manifold, with three degrees of Pade approximants."""
+    listed = [name for name in manifold.retractions if name != "pade"]
+    degrees = [f"pade-{m}" for m in (1, 2, 3)] if "pade" in manifold.retractions else []
+    return listed + degrees
+
+
+def description(case: Case) -> None:
+    """Equal to a copy, hashable; the dimension is the rank of the projection."""
+    M = case.manifold
+    if copy.deepcopy(M) != M or hash(copy.deepcopy(M)) != hash(M):
+        case.fail("__eq__", "hold between copies, with equal hashes", "it does not")
+    if "exp" not in M.retractions:
+        case.fail("retractions", "contain 'exp'", f"they are {M.retractions}")
+    Q = case.wide.points()
+    reals = Q.numel() * (2 if M.is_complex else 1)
+    units = torch.eye(reals, dtype=torch.float64)
+    shape = (reals, *M.shape)
+    if M.is_complex:
+        X = torch.view_as_complex(units.reshape(*shape, 2))
+    else:
+        X = units.reshape(shape)
+    E = M.project(Q.expand(shape), X)
+    rows = (torch.view_as_real(E) if M.is_complex else E).reshape(reals, reals)
+    rank = int((torch.linalg.svdvals(rows) > 0.5).sum()) if reals else 0
+    if rank != M.dimension:
+        found = f"it is {M.dimension}, and `project` has rank {rank}"
+        case.fail("dimension", "be that of the tangent spaces", found)
+
+
+def membership(case: Case) -> None:
+    """Points and the origin are contained; neighbours, NaN and infinity are not."""
+    M = case.manifold
+    Q = torch.cat([case.points(4), M.origin(1, dtype=case.dtype)])
+    case.bound("defect", "vanish on points", M.defect(Q), M.tolerance(case.dtype))
+    if not M.contains(Q).all():
+        case.fail("contains", "be true for `random` and `origin`", "it is false")
+    if Q.numel() == 0:
+        return
+    bad = Q + 0.1 * case.ambient(5)
+    for wrong in (bad, torch.full_like(Q, math.nan), torch.full_like(Q, math.inf)):
+        if M.contains(wrong).any():
+            case.fail("contains", "be false off the manifold", "it is true")
+
+
+def sampling(case: Case) -> None:
+    """The same numbers for the same seed; the law is invariant under geodesic steps."""
+    M, rng = case.manifold, case.generator
+    state = rng.get_state()
+    Q = case.points(_DRAWS)
+    rng.set_state(state)
+    case.bound("random", "repeat itself for a seed", (Q - case.points(_DRAWS)).abs(), 0)
+    # steps as long as the manifold is wide forget where they came from, unless the law
+    # is the invariant one
+    X = torch.randn(Q.shape, dtype=case.dtype, generator=rng)
+    moved = M.exp(Q, math.pi * M.project(Q, X))
+    same_law(case, Q, moved, "be uniform: invariant under random geodesic steps")
+
+
+def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
+    """First and second moments of random functionals agree, up to their z-scores."""
+    for C in case.ambient(8):
+        for power in (1, 2):
+            gap = (
+                dot(case.manifold, C, Q) ** power
+                - dot(case.manifold, C, moved) ** power
+            )
+            deviation = (gap.std() / math.sqrt(_DRAWS)).clamp(min=case.unit)
+            case.bound("random", must, gap.mean() / deviation, _Z)
+
+
+def nearest(case: Case) -> None:
+    """Onto the manifold, the identity on it, and normal to it in first order."""
+    M, Q = case.manifold, case.points(3)
+    X = Q + 0.1 * case.ambient(3)
+    for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
+        must = "end on the manifold" if not far else "end there from afar"
+        case.bound("nearest", must, M.defect(P), M.tolerance(case.dtype))
+        case.require("nearest", "be idempotent", norm(M, M.nearest(P) - P))
+    case.require("nearest", "leave points alone", norm(M, M.nearest(Q) - Q))
+    case.require("polish", "leave points alone", norm(M, M.polish(Q) - Q))
+    wide = case.wide
+    Q, N = wide.points(3), wide.ambient(3)
+
+    def tangential(t: float) -> Tensor:
+        P = M.nearest(Q + t * N)
+        return norm(M, M.project(P, Q + t * N - P))
+
+    wide.order("nearest", "move along normals", tangential, 2, largest=0.1)
+    wide.order(
+        "polish",
+        "square the distance",
+        lambda t: M.defect(M.polish(Q + t * N)),
+        2,
+        largest=0.1,
+    )
+
+
+def coordinates(case: Case) -> None:
+    """`point` and `coordinates` undo each other; `velocity` is the derivative at 0."""
+    M, B = case.manifold, case.points(3)
+    P = M.exp(B, case.tangent(B, angle=1.0))
+    zero = torch.zeros_like(B)
+    for name in names(M):
+        case.require(
+            "point", f"be the base at 0 ({name})", norm(M, M.point(zero, B, name) - B)
+        )
+        X = _coordinates_or_none(M, P, B, name)
+        if X is None:
+            continue
+        back = M.point(X, B, name)
+        must = f"reach the point by its coordinates ({name})"
+        case.require("point", must, norm(M, back - P), scale=3)
+        again = M.coordinates(back, B, name)
+        case.require(
+            "coordinates", f"undo `point` ({name})", norm(M, again - X), scale=3
+        )
+    X = M.velocity(B, case.tangent(B, angle=1.0))
+    origin = M.origin(3, dtype=case.dtype)
+    case.require(
+        "point",
+        "start from the origin if there is no base",
+        norm(M, M.point(X, None) - M.point(X, origin)),
+    )
+
+
+def _coordinates_or_none(
+    M: AbstractManifold, P: Tensor, B: Tensor, name: str
+) -> Tensor | None:
+    """Only the exponential must have an inverse; the others may refuse."""
+    try:
+        return M.coordinates(P, B, name)
+    except ValueError:
+        if name == "exp":
+            raise
+        return None
+
+
+def derivatives(case: Case) -> None:
+    """`velocity` is the derivative of `point` at 0, and autograd agrees everywhere."""
+    wide = case.wide
+    M, B = wide.manifold, wide.points(1)
+    E = wide.tangent(B, angle=1.0)
+    for name in names(M):
+        V = M.velocity(B, E)
+        wide.order(
+            "velocity",
+            f"be the derivative at 0 ({name})",
+            lambda t, V=V, name=name: norm(M, M.point(t * V, B, name) - B - t * E),
+            2,
+        )
+        for X in (torch.zeros_like(B), wide.ambient(1)):
+            X.requires_grad_()
+            if X.numel() and not gradcheck(
+                lambda X, name=name: M.point(X, B, name), X, raise_exception=False
+            ):
+                wide.fail(
+                    "point", f"have the right gradient ({name})", "`gradcheck` fails"
+                )
+
+
+def batches(case: Case) -> None:
+    """Batched calls are calls one by one; batches may be empty."""
+    M = case.manifold
+    for method, f in _calls(M):
+        Q = case.points(2, 2)
+        E = case.tangent(Q, angle=0.5)
+        P = M.exp(Q, E)
+        got = f(Q, P, E)
+        each = [f(Q[i, j], P[i, j], E[i, j]) for i in range(2) for j in range(2)]
+        want = torch.stack(each).reshape(got.shape)
+        case.require(method, "take batches", (got.to(want.dtype) - want).abs())
+        if got.dtype not in (case.dtype, want.real.dtype, torch.bool):
+            case.fail(method, "keep the dtype", f"it is {got.dtype}")
+        none = f(Q[:0], P[:0], E[:0])
+        if none.shape != (0, 2, *got.shape[2:]):
+            found = f"the shape is {tuple(none.shape)}"
+            case.fail(method, "take empty batches", found)
+
+
+def _calls(M: AbstractManifold) -> Iterator[tuple[str, Callable[..., Tensor]]]:
+    yield "project", lambda Q, P, _: M.project(Q, P)
+    yield "inner", lambda Q, _, E: M.inner(Q, E, E)
+    yield "gradient", lambda Q, P, _: M.gradient(Q, P)
+    for name in names(M):
+        yield "retract", lambda Q, _, E, name=name: M.retract(Q, E, name)
+    yield "log", lambda Q, P, _: M.log(Q, P)
+    yield "distance", lambda Q, P, _: M.distance(Q, P)
+    yield "transport", M.transport
+    yield "border_distance", lambda Q, _, E: M.border_distance(Q, E)
+    yield "point", lambda Q, _, E: M.point(M.velocity(Q, E), Q)
+    yield "coordinates", lambda Q, P, _: M.coordinates(P, Q, "exp")
+    yield "nearest", lambda Q, _, E: M.nearest(Q + 0.1 * E)
+    yield "polish", lambda Q, _P, _E: M.polish(Q)
+    yield "defect", lambda Q, _P, _E: M.defect(Q)

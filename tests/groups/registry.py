@@ -1,0 +1,128 @@
+"""The groups and manifolds that the suites run over: a new one is one row."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isometry.groups import (
+    SO,
+    SU,
+    AbstractGroup,
+    AbstractManifold,
+    Product,
+    Sp,
+    Sphere,
+    Stiefel,
+    Torus,
+    U,
+)
+from isometry.linalg import skew
+
+
+@dataclass(frozen=True)
+class Quadrupole(AbstractGroup):
+    """SO(3) on traceless symmetric matrices: five dimensions, irreducible.
+
+    A rotation by theta has the angles 0, theta and 2 theta here, so that the principal
+    logarithm of one beyond pi / 2 is not in the algebra.
+    """
+
+    @property
+    def size(self) -> int:
+        return 5
+
+    @property
+    def is_complex(self) -> bool:
+        return False
+
+    def algebra(self, X: Tensor) -> Tensor:
+        # skew 3 x 3 matrices from three numbers of X, and how they act by commutators
+        A = skew(X[..., :3, :3])
+        S = _symmetric_basis().to(X)
+        moved = A[..., None, :, :] @ S - S @ A[..., None, :, :]
+        return torch.einsum("aij,...bij->...ab", S, moved)
+
+
+def _symmetric_basis() -> Tensor:
+    """Five orthonormal traceless symmetric matrices."""
+    S = torch.zeros(5, 3, 3, dtype=torch.float64)
+    for index, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
+        S[index, i, j] = S[index, j, i] = 0.5**0.5
+    S[3] = torch.diag(S.new_tensor([1.0, -1.0, 0.0])) * 0.5**0.5
+    S[4] = torch.diag(S.new_tensor([1.0, 1.0, -2.0])) * (1 / 6) ** 0.5
+    return S
+
+
+@dataclass(frozen=True)
+class Helix(AbstractGroup):
+    """A circle in U(2) that turns twice as fast in one axis: diag(e^it, e^2it)."""
+
+    @property
+    def size(self) -> int:
+        return 2
+
+    @property
+    def is_complex(self) -> bool:
+        return True
+
+    def algebra(self, X: Tensor) -> Tensor:
+        speed = torch.tensor([1.0, 2.0]).to(X)
+        return torch.diag_embed(1j * X[..., 0, :1].real * speed)
+
+
+@dataclass(frozen=True)
+class DiagonalRotations(AbstractGroup):
+    """SO(2) as equal blocks of a 4 x 4 matrix: a subgroup with a large centralizer."""
+
+    @property
+    def size(self) -> int:
+        return 4
+
+    @property
+    def is_complex(self) -> bool:
+        return False
+
+    def algebra(self, X: Tensor) -> Tensor:
+        J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+        return X[..., :1, :1] * torch.kron(torch.eye(2), J).to(X)
+
+
+MANIFOLDS: list[AbstractManifold] = [
+    SO(0),
+    SO(1),
+    SO(2),
+    SO(3),
+    SO(6),
+    U(0),
+    U(1),
+    U(3),
+    SU(1),
+    SU(2),
+    SU(3),
+    Sp(1),
+    Sp(2),
+    Torus(1),
+    Torus(3),
+    Product(SO(2), SO(3)),
+    Product(U(1), SU(2)),
+    Quadrupole(),
+    Helix(),
+    DiagonalRotations(),
+    Sphere(1),
+    Sphere(2),
+    Sphere(5),
+    Stiefel(4, 0),
+    Stiefel(4, 1),
+    Stiefel(4, 3),
+    Stiefel(3, 3),
+    Stiefel(7, 2),
+    Stiefel(5, 2, is_complex=True),
+    Stiefel(3, 2, is_complex=True),
+]
+GROUPS = [M for M in MANIFOLDS if isinstance(M, AbstractGroup)]
+
+
+def dtype_of(manifold: AbstractManifold, real: torch.dtype) -> torch.dtype:
+    """The dtype of this precision in the manifold's field."""
+    return real.to_complex() if manifold.is_complex else real

@@ -1,0 +1,190 @@
+"""Every group keeps every contract, and `check_group` notices one that does not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from isometry.groups import SO, AbstractGroup, AbstractManifold, Sphere, U
+from isometry.linalg import expm_skew, skew
+from isometry.testing import check_group
+from tests.groups.registry import MANIFOLDS, dtype_of
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("manifold", MANIFOLDS, ids=str)
+def test_every_manifold_keeps_its_contracts(
+    manifold: AbstractManifold, precision: torch.dtype, rng: torch.Generator
+) -> None:
+    """The suite of `isometry.testing`, in all four dtypes."""
+    check_group(manifold, dtype=dtype_of(manifold, precision), generator=rng)
+
+
+def broken(base: AbstractManifold, **methods: Any) -> AbstractManifold:
+    """A manifold with some of its methods replaced."""
+    derived = type(f"Broken{type(base).__name__}", (type(base),), methods)
+    return derived(**vars(base))
+
+
+def biased(self: Any, *batch: int, **options: Any) -> Tensor:
+    """LAPACK's factor, whose first entries have one sign."""
+    X = torch.randn(*batch, self.n, self.n, **options)
+    Q = torch.linalg.qr(X).Q
+    return torch.cat([Q[..., :-1], Q[..., -1:] * Q.det()[..., None, None]], -1)
+
+
+def concentrated(self: Any, *batch: int, **options: Any) -> Tensor:
+    """Exponentials of Gaussian matrices: around the identity."""
+    return expm_skew(skew(torch.randn(*batch, self.n, self.n, **options)))
+
+
+@dataclass(frozen=True)
+class NotClosed(AbstractGroup):
+    """Rotations about two of three axes do not make a group."""
+
+    @property
+    def size(self) -> int:
+        return 3
+
+    @property
+    def is_complex(self) -> bool:
+        return False
+
+    def algebra(self, X: Tensor) -> Tensor:
+        mask = torch.tensor([[0, 0, 0], [1, 0, 0], [1, 0, 0]])
+        return skew(X * mask)
+
+
+def unseeded(_self: Any, *batch: int, generator: Any = None, **options: Any) -> Tensor:
+    """Haar measure, from torch's own generator."""
+    del generator
+    return SO(3).random(*batch, **options)
+
+
+def tangent(_self: Any, Q: Tensor, X: Tensor) -> Tensor:
+    return X - Q * (Q * X).sum(-1, keepdim=True)
+
+
+def oblique(_self: Any, Q: Tensor, X: Tensor) -> Tensor:
+    """To the right space, but not at right angles."""
+    d = Q + 0.2 * torch.roll(Q, 1, -1)
+    return X - d * (Q * X).sum(-1, keepdim=True) / (Q * d).sum(-1, keepdim=True)
+
+
+def curved(_self: Any, _Q: Tensor, E: Tensor) -> Tensor:
+    length = E.norm(dim=-1)
+    return torch.pi - length * (1 + 0.1 * length)
+
+
+G = SO(3)
+BROKEN = [
+    ("algebra.*closed under brackets", NotClosed()),
+    ("algebra.*skew", broken(G, algebra=lambda _, X: X.tril(-1))),
+    ("algebra.*linear", broken(G, algebra=lambda _, X: skew(X) + skew(X**2))),
+    ("dimension", broken(G, dimension=property(lambda _: 4))),
+    (
+        "algebra_projection.*projection to `algebra`",
+        broken(G, algebra_projection=lambda _, X: X - X.mT),
+    ),
+    (
+        "algebra_coordinates.*be coordinates",
+        broken(G, algebra_coordinates=lambda _, A: A.triu()),
+    ),
+    (
+        "algebra_coordinates.*smallest",
+        broken(G, algebra_coordinates=lambda _, A: A),
+    ),
+    ("project.*idempotent", broken(Sphere(3), project=lambda *a: 0.9 * tangent(*a))),
+    ("project.*self-adjoint", broken(Sphere(3), project=oblique)),
+    ("dimension.*tangent", broken(Sphere(3), project=lambda _, Q, X: X + 0 * Q)),
+    (
+        "inner.*bi-invariant",
+        broken(G, inner=lambda _, Q, E, F: ((E * F) @ Q).sum((-2, -1))),
+    ),
+    ("gradient.*represent", broken(G, gradient=lambda M, Q, X: 2 * M.project(Q, X))),
+    ("gradient.*tangent", broken(Sphere(3), gradient=lambda _, Q, X: X + 0 * Q)),
+    ("log.*undo", broken(Sphere(3), log=lambda M, Q, P: M.project(Q, P - Q))),
+    (
+        "exp.*Gauss",
+        broken(Sphere(4), exp=lambda M, Q, E: M.nearest(Q + E + (E * E).sum() * E)),
+    ),
+    (
+        "retract.*agree with `exp`",
+        broken(
+            G, algebra_retraction=lambda _, A, name: expm_skew(A * (1 + (name == "qr")))
+        ),
+    ),
+    ("transport.*tangent", broken(Sphere(3), transport=lambda _, _Q, _P, E: E)),
+    (
+        "curvature.*geodesic triangles",
+        broken(Sphere(3), curvature=lambda _, Q, _E, _F: 0.5 * Q[..., 0] ** 0),
+    ),
+    (
+        "connection.*torsion",
+        broken(G, connection=lambda _, X, Y: (X @ Y + Y @ X) / 2),
+    ),
+    ("connection.*torsion", broken(G, connection=lambda _, X, Y: X @ Y - Y @ X)),
+    ("random.*Haar", broken(G, random=biased)),
+    ("random.*Haar", broken(G, random=concentrated)),
+    (
+        "random.*uniform",
+        broken(
+            Sphere(3),
+            random=lambda M, *b, **o: M.nearest(torch.randn(*b, 3, **o) + 0.2),
+        ),
+    ),
+    ("random.*repeat itself", broken(G, random=unseeded)),
+    (
+        "velocity.*derivative",
+        broken(Sphere(3), velocity=lambda _, Q, E: 2 * E + 0 * Q),
+    ),
+    (
+        "point.*gradient",
+        broken(Sphere(3), point=lambda M, X, B, name="exp": _detached(M, X, B, name)),
+    ),
+    (
+        "nearest.*that of the algebra",
+        broken(G, nearest=lambda _, X: SO(3).nearest(X + 0.1)),
+    ),
+    ("polish.*square", broken(G, polish=lambda _, Q: Q)),
+    ("border_distance.*linear", broken(Sphere(3), border_distance=curved)),
+    ("torus.*abelian", broken(G, torus=lambda M, _: _random_algebra(M), rank=2)),
+    (
+        "contains.*false off",
+        broken(G, contains=lambda _, Q: Q[..., 0, 0] == Q[..., 0, 0]),
+    ),
+]
+
+
+def _detached(M: Any, X: Tensor, B: Tensor | None, name: str) -> Tensor:
+    base = M.origin(dtype=X.dtype) if B is None else B
+    Y = Sphere.point(M, X, base, name)
+    return Y + 0.1 * (X - X.detach())
+
+
+def _random_algebra(M: Any) -> Tensor:
+    rng = torch.Generator().manual_seed(0)
+    return M.algebra(torch.randn(2, 3, 3, dtype=torch.float64, generator=rng))
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(("message", "manifold"), BROKEN, ids=str)
+def test_broken_manifolds_are_found(message, manifold):
+    """Each contract fails for a manifold that breaks it, and says so."""
+    with pytest.raises(AssertionError, match=rf"`{message}.*; in torch\.float64"):
+        check_group(manifold)
+
+
+def test_the_default_is_double_precision_and_a_fixed_seed():
+    """Two calls see the same numbers, and leave torch's own generator alone."""
+    state = torch.get_rng_state()
+    check_group(U(1))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.errors
+def test_the_dtype_must_be_of_the_field():
+    with pytest.raises(TypeError, match="`dtype` must be complex for U"):
+        check_group(U(2), dtype=torch.float32)

@@ -1,0 +1,170 @@
+"""Angle pi, opposite points, NaN, sizes 0 and 1, and modes of torch."""
+
+import math
+
+import pytest
+import torch
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry.groups import SO, SU, Product, Sp, Sphere, Stiefel, Torus, U
+from isometry.linalg import expm_skew
+from tests.groups.registry import GROUPS, MANIFOLDS, Helix, Quadrupole, dtype_of
+from tests.helpers import eps
+
+
+@pytest.mark.parametrize(
+    "group", [SO(2), SO(4), U(1), U(3), SU(2), SU(4), Sp(1), Sp(2), Torus(3)], ids=str
+)
+def test_minus_one_has_a_logarithm(group):
+    """exp(log(-I)) = -I with all angles pi, in the algebra."""
+    one = group.origin(dtype=dtype_of(group, torch.float64))
+    A = group.log(one, -one)
+    assert_close(expm_skew(A), -one)
+    assert_close(group.algebra_projection(A), A)
+    assert float(group.border_distance(one, A)) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-15, 1e-14, 1e-13, 1e-12, 1e-8, 1e-4])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_symplectic_logarithm_near_pi(n, gap, rng):
+    """Two pairs of angles +-(pi - gap), rounded without regard to the structure.
+
+    Eigenvectors of e^i theta and e^-i theta were told apart by rounding: for gap 1e-14
+    and n = 2, |exp(log Q) - Q| was 2.8, and 3e-6 for 1e-13.
+    """
+    group = Sp(n)
+    for _ in range(10):
+        theta = 3 * torch.rand(n, generator=rng, dtype=torch.float64)
+        theta[:2] = math.pi - gap
+        V = group.random(generator=rng, dtype=torch.complex128)
+        Q = V @ expm_skew(group.torus(theta)) @ V.mH
+        noise = torch.randn(Q.shape, dtype=Q.dtype, generator=rng)
+        Q = Q + 1e-16 * noise
+        A = group.log(group.origin(dtype=Q.dtype), Q)
+        # 30: twice the worst, 15 (n = 1)
+        assert matrix_norm(expm_skew(A) - Q) <= 30 * 2 * n * eps(Q.dtype)
+        assert_close(group.algebra_projection(A), A)
+
+
+def test_opposite_points_of_a_sphere(rng):
+    """log(q, -q) is across q and pi long.
+
+    It used to be pi q itself: of P - q q^T P = (1 - |q|^2) q only rounding is left.
+    """
+    sphere = Sphere(5)
+    q = sphere.random(100, generator=rng, dtype=torch.float64)
+    e = sphere.log(q, -q)
+    assert ((q * e).sum(-1).abs() < 1e-14).all()
+    assert_close(e.norm(dim=-1), torch.full((100,), math.pi, dtype=torch.float64))
+    assert_close(sphere.exp(q, e), -q)
+
+
+def test_logarithm_of_a_rotation_between_quadrupoles(rng):
+    """A rotation by 3 turns quadrupoles by 6: the principal logarithm says 6 - 2 pi."""
+    group = Quadrupole()
+    X = torch.zeros(5, 5, dtype=torch.float64)
+    X[1, 0] = 3.0
+    A = group.algebra(X)
+    assert float(matrix_norm(A, 2)) == pytest.approx(6)
+    B = group.algebra_log(expm_skew(A))
+    assert_close(expm_skew(B), expm_skew(A))
+    assert_close(group.algebra_projection(B), B)
+
+
+def test_logarithm_of_a_helix(rng):
+    """diag(e^it, e^2it) for t = 3: the angle of the second axis is beyond pi."""
+    Q = torch.diag(torch.exp(1j * torch.tensor([3.0, 6.0], dtype=torch.float64)))
+    A = Helix().algebra_log(Q)
+    assert_close(A, torch.diag(1j * torch.tensor([3.0, 6.0], dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("manifold", MANIFOLDS, ids=str)
+def test_not_finite_stays_in_its_matrix(manifold):
+    """NaN in gives NaN out, for one point of a batch only, and no exception."""
+    if 0 in manifold.shape:
+        pytest.skip("no entries")
+    dtype = dtype_of(manifold, torch.float64)
+    rng = torch.Generator().manual_seed(0)
+    Q = manifold.random(3, generator=rng, dtype=dtype)
+    good = Q[::2].clone()
+    Q[(1, *[0] * len(manifold.shape))] = math.nan
+    for f in (manifold.nearest, manifold.polish):
+        assert f(Q)[1].isnan().any()
+        assert_close(f(Q)[::2], f(good))
+    distance = manifold.border_distance(Q, torch.zeros_like(Q))
+    assert distance.isnan().tolist()[::2] == [False, False]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_logarithm_of_nan_is_nan(group):
+    if group.size == 0:
+        pytest.skip("no entries")
+    Q = group.origin(3, dtype=dtype_of(group, torch.float64))
+    Q[1, 0, 0] = math.nan
+    A = group.algebra_log(Q)
+    assert A[1].isnan().any()
+    assert_close(A[::2], torch.zeros_like(A[::2]))
+
+
+def test_stiefel_logarithm_in_single_precision(rng):
+    """It used to raise: in double precision float32 columns are not orthonormal."""
+    manifold = Stiefel(6, 2)
+    Q = manifold.random(generator=rng)
+    E = 0.3 * manifold.project(Q, torch.randn(6, 2, generator=rng))
+    assert_close(manifold.log(Q, manifold.exp(Q, E)), E, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "manifold", [Stiefel(3, 2), Stiefel(6, 3), Stiefel(5, 2, is_complex=True)], ids=str
+)
+def test_stiefel_logarithm_of_far_points(manifold, rng):
+    """Of uniform pairs too, far beyond where convergence is proven: none of 500 failed.
+
+    exp(Q, log(Q, P)) = P; that the geodesic is the shortest is not claimed.
+    """
+    dtype = dtype_of(manifold, torch.float64)
+    Q, P = (manifold.random(10, generator=rng, dtype=dtype) for _ in range(2))
+    # twice the worst of the 500, 2.4e-14
+    assert_close(manifold.exp(Q, manifold.log(Q, P)), P, rtol=0, atol=4.8e-14)
+    minus = manifold.log(Q, -Q)
+    assert_close(manifold.exp(Q, minus), -Q, rtol=0, atol=4.8e-14)
+
+
+def test_stiefel_logarithm_of_the_point_itself(rng):
+    """Nothing across: the frame has to be completed by anything."""
+    Q = Stiefel(7, 3).random(2, generator=rng, dtype=torch.float64)
+    assert_close(Stiefel(7, 3).log(Q, Q), torch.zeros_like(Q), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_a_group_remembers_outlives_the_mode(mode):
+    """The basis of an algebra is cached: not as an inference tensor, nor on meta."""
+    from isometry.groups._basis import basis
+
+    basis.cache_clear()
+    with mode(), torch.device("meta"):
+        Quadrupole().dimension  # noqa: B018
+    X = torch.randn(5, 5, requires_grad=True)
+    (g,) = torch.autograd.grad(Quadrupole().algebra_projection(X).sum(), X)
+    assert g.isfinite().all()
+
+
+def test_tall_points_by_every_retraction(rng):
+    """`point` with polar and qr used to refuse them, with a word about Pade."""
+    manifold = Stiefel(5, 2)
+    X = torch.randn(3, 5, 2, generator=rng)
+    for name in ("polar", "qr"):
+        assert manifold.contains(manifold.point(X, None, name)).all()
+
+
+def test_products_keep_their_blocks(rng):
+    """Everything happens in each factor by itself."""
+    group = Product(SO(2), SO(3))
+    Q = group.random(2, generator=rng)
+    assert_close(Q[:, :2, 2:], torch.zeros(2, 2, 3))
+    assert SO(2).contains(Q[:, :2, :2]).all()
+    assert SO(3).contains(Q[:, 2:, 2:]).all()
+    assert group.rank == 2
+    assert repr(group) == "Product(SO(n=2), SO(n=3))"
+    assert group.dimension == 4

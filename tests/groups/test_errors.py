@@ -1,0 +1,154 @@
+"""Each message says what was expected, what came and what to do."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from isometry.groups import (
+    SO,
+    SU,
+    Product,
+    Sp,
+    Sphere,
+    Stiefel,
+    Torus,
+    U,
+    _stiefel_log,
+    declare,
+)
+from tests.groups.registry import Quadrupole
+
+pytestmark = pytest.mark.errors
+
+
+@pytest.mark.parametrize("group", [SO, U, SU, Sp, Torus])
+@pytest.mark.parametrize("n", [-1, 2.0, "3"])
+def test_sizes_are_numbers(group, n):
+    with pytest.raises(ValueError, match=r"`n` must be an integer, at least 0; got"):
+        group(n)
+
+
+def test_the_sphere_has_a_dimension():
+    with pytest.raises(ValueError, match=r"`n` must be an integer, at least 1; got 0"):
+        Sphere(0)
+
+
+@pytest.mark.parametrize("k", [-1, 4])
+def test_columns_are_at_most_rows(k):
+    with pytest.raises(ValueError, match=rf"`k` must be between 0 and n = 3; got {k}"):
+        Stiefel(3, k)
+
+
+def test_factors_are_of_one_field():
+    for factors in ((), (SO(2), U(2))):
+        with pytest.raises(ValueError, match=r"`factors` must be one or more groups"):
+            Product(*factors)
+
+
+def test_points_have_a_shape_and_a_field():
+    wrong: Any = [[1.0]]
+    with pytest.raises(TypeError, match=r"`W` must be a torch.Tensor; got list"):
+        SO(1).check_tensor(wrong, name="W")
+    with pytest.raises(ValueError, match=r"shape \(\*batch, 3, 3\) .* got \(3, 4\)"):
+        SO(3).check_tensor(torch.zeros(3, 4), name="W")
+    with pytest.raises(ValueError, match=r"shape \(\*batch, 3, 3\) .* got \(3,\)"):
+        SO(3).check_tensor(torch.zeros(3), name="W")
+    with pytest.raises(
+        TypeError, match=r"real floating-point dtype .* got torch.int64"
+    ):
+        SO(3).check_tensor(torch.zeros(3, 3, dtype=torch.int64), name="W")
+    with pytest.raises(
+        TypeError, match=r"complex dtype for U\(n=3\); got torch.float32"
+    ):
+        U(3).contains(torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("method", ["random", "origin"])
+@pytest.mark.parametrize("manifold", [SO(2), U(2), Stiefel(3, 2), Sphere(2)], ids=str)
+def test_points_are_made_in_the_field(manifold, method):
+    wrong = torch.float32 if manifold.is_complex else torch.complex64
+    for dtype in (wrong, torch.int64):
+        with pytest.raises(
+            TypeError, match=r"`dtype` must be .*; got torch\.\w+\. Take"
+        ):
+            getattr(manifold, method)(2, dtype=dtype)
+
+
+@pytest.mark.parametrize("value", [2.0, math.nan, math.inf])
+def test_points_are_on_the_manifold(value):
+    """The defect found, its bound and the remedy; NaN is infinitely far."""
+    for manifold in (SO(2), U(2), Torus(2), Stiefel(3, 2), Sphere(3), Quadrupole()):
+        Q = manifold.origin(2)
+        Q[1] *= value
+        with pytest.raises(
+            ValueError,
+            match=r"`W` must be a point of .*; got a defect of \S+, above \S+ for "
+            r"torch.*nearest\(W\)",
+        ):
+            manifold.check(Q, name="W")
+        manifold.check(Q[:1], name="W")
+        manifold.check(Q[:0], name="W")
+
+
+@pytest.mark.parametrize("name", ["expo", "cayley-3", "pad", "", "exp-1", 3])
+def test_retractions_have_names(name):
+    message = r"`retraction` must be one of exp, cayley, pade-m, polar, qr .* got"
+    with pytest.raises(ValueError, match=message):
+        SO(3).check_retraction(name)
+    with pytest.raises(ValueError, match=message):
+        SO(3).retract(torch.eye(3), torch.zeros(3, 3), name)
+
+
+@pytest.mark.parametrize("name", ["pade", "pade-", "pade-0", "pade-x", "pade--1"])
+def test_pade_has_a_degree(name):
+    for manifold in (SO(3), Stiefel(4, 2), Sphere(3)):
+        with pytest.raises(ValueError, match=r"must name the degree .* got 'pade"):
+            manifold.check_retraction(name)
+
+
+def test_retractions_that_leave_the_group_are_refused():
+    """det cayley(A) != 1 in SU(3); columns of Sp(n) are not free."""
+    for group, name in ((SU(3), "cayley"), (SU(3), "pade-2"), (Sp(1), "qr")):
+        with pytest.raises(ValueError, match=r"`retraction` must be one of .* for S"):
+            group.check_retraction(name)
+    with pytest.raises(
+        ValueError, match=r"one of exp for Quadrupole\(\); got 'cayley'"
+    ):
+        Quadrupole().check_retraction("cayley")
+
+
+@pytest.mark.parametrize("name", ["polar", "qr"])
+def test_only_some_retractions_have_coordinates(name):
+    for manifold in (SO(3), Stiefel(3, 3), Stiefel(3, 2), Sphere(3)):
+        Q = manifold.origin()
+        with pytest.raises(ValueError, match=r"to find coordinates.*trivialization"):
+            manifold.coordinates(Q, None, name)
+
+
+def test_a_group_need_not_know_its_torus():
+    with pytest.raises(ValueError, match=r"maximal torus; .* no method `torus`"):
+        Quadrupole().torus(torch.zeros(1))
+    with pytest.raises(ValueError, match=r"maximal torus; .* no `rank`"):
+        _ = Quadrupole().rank
+
+
+def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
+    """Stopped early, since it converged on all that was tried."""
+    monkeypatch.setattr(_stiefel_log, "_ITERATIONS", 1)
+    Q, P = Stiefel(4, 2).random(2, generator=rng)
+    with pytest.raises(ValueError, match=r"`P` must be within .*iteration stopped at"):
+        Stiefel(4, 2).log(Q, P)
+
+
+def test_declarations_are_checked():
+    module = torch.nn.Linear(3, 3)
+    with pytest.raises(
+        TypeError, match=r"`name` must be a parameter .*'heavy'.*weight"
+    ):
+        declare(module, "heavy", SO(3))
+    with pytest.raises(ValueError, match=r"`weight` must be a point of SO\(n=3\)"):
+        declare(module, "weight", SO(3))
+    with pytest.raises(TypeError, match=r"`weight` must have a complex dtype"):
+        declare(module, "weight", U(3))

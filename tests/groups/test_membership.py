@@ -1,0 +1,95 @@
+"""What rounding leaves of membership, and what `tolerance` makes of it."""
+
+import math
+
+import pytest
+import torch
+
+from isometry.groups import SO, SU, AbstractGroup, Sp, Sphere, Stiefel, Torus, U
+from tests.groups.registry import DiagonalRotations, Helix, Quadrupole, dtype_of
+from tests.helpers import eps
+
+CLOSED = [
+    SO(2),
+    SO(3),
+    SO(64),
+    U(1),
+    U(3),
+    U(64),
+    SU(2),
+    SU(16),
+    Sp(1),
+    Sp(8),
+    Torus(1),
+    Torus(16),
+    Sphere(3),
+    Sphere(100),
+    Stiefel(100, 1),
+    Stiefel(64, 16),
+    Stiefel(5, 3, is_complex=True),
+]
+PRECISIONS = [torch.float32, torch.float64]
+
+
+def unit(manifold, dtype):
+    return max(1, *manifold.shape) * eps(dtype)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("manifold", CLOSED, ids=str)
+def test_one_operation_uses_half_of_the_tolerance(manifold, precision, rng):
+    """Samples, products and retractions of up to pi: defect <= 10 n eps.
+
+    The worst of 1000 samples and 5 seeds: sample 4.0, product 6.0, retraction 7.5, all
+    in U(1), where an entry and its conjugate are rounded apart.
+    """
+    dtype = dtype_of(manifold, precision)
+    Q = manifold.random(100, generator=rng, dtype=dtype)
+    X = torch.randn(Q.shape, dtype=dtype, generator=rng)
+    E = manifold.project(Q, X)
+    E = E / (math.pi - manifold.border_distance(Q, E)).reshape(
+        -1, *[1] * len(manifold.shape)
+    )
+    E = manifold.project(Q, E)
+    results = [Q, manifold.polish(Q), manifold.nearest(Q + 0.1 * X / X.norm())]
+    names = [name for name in manifold.retractions if name != "pade"]
+    results += [manifold.retract(Q, E, name) for name in names]
+    if isinstance(manifold, AbstractGroup):
+        results += [Q @ Q.roll(1, 0), Q.mH]
+    for P in results:
+        assert (manifold.defect(P) <= 10 * unit(manifold, dtype)).all()
+        assert manifold.contains(P).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("group", [Quadrupole(), Helix(), DiagonalRotations()], ids=str)
+def test_groups_without_closed_forms_contain_their_products(group, precision, rng):
+    """Here the defect is found through a logarithm: up to 10.9 n eps (Helix)."""
+    dtype = dtype_of(group, precision)
+    Q = group.random(50, generator=rng, dtype=dtype)
+    assert group.contains(Q).all()
+    assert group.contains(Q @ Q.roll(1, 0)).all()
+    assert not group.contains(-Q if group == Quadrupole() else 1.1 * Q).any()
+
+
+@pytest.mark.parametrize("n", [1, 7, 512])
+def test_tolerance_is_twenty_n_eps(n):
+    assert SO(n).tolerance(torch.float32) == 20 * n * eps(torch.float32)
+
+
+@pytest.mark.parametrize("manifold", CLOSED, ids=str)
+def test_what_is_not_finite_is_no_point(manifold):
+    """NaN compares false with every bound; the other points stay points."""
+    for bad in (math.nan, math.inf):
+        Q = manifold.origin(3)
+        Q[1] = bad
+        assert manifold.contains(Q).tolist() == [True, False, True]
+
+
+def test_reflections_are_no_rotations():
+    """The other component of O(n) has orthonormal columns, too."""
+    R = torch.diag(torch.tensor([1.0, 1.0, -1.0]))
+    assert not SO(3).contains(R)
+    assert Stiefel(3, 3).contains(R)
+    assert U(3).contains(R.to(torch.complex64))
+    assert not SU(3).contains(R.to(torch.complex64))

@@ -1,0 +1,396 @@
+"""The paper's theory, in numbers: sections 3.3 and 4, appendices A to D [LM19]."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry.groups import SO, SU, AbstractGroup, Sp, Sphere, Stiefel, Torus, U
+from isometry.linalg import expm_skew, expm_skew_frechet, logm_unitary
+from isometry.testing._case import Case, fitted_slope
+from isometry.testing._geometry import orthonormal
+from tests.groups.registry import Quadrupole, dtype_of
+from tests.helpers import eps, skew_with_angles
+
+GROUPS = [SO(2), SO(3), SO(8), U(1), U(2), U(5), SU(3), Sp(2), Torus(4)]
+NAMED = ["exp", "cayley", "pade-2", "pade-3", "polar", "qr"]
+
+
+def wide(group: AbstractGroup) -> torch.dtype:
+    return dtype_of(group, torch.float64)
+
+
+def element(group: AbstractGroup, rng: torch.Generator, *, norm: float) -> Tensor:
+    """Random element of the algebra, of this spectral norm."""
+    X = torch.randn(group.shape, dtype=wide(group), generator=rng)
+    A = group.algebra_projection(X)
+    return A * (norm / matrix_norm(A, 2))
+
+
+def inner(A: Tensor, B: Tensor) -> Tensor:
+    return (A.conj() * B).real.sum((-2, -1))
+
+
+def basis(group: AbstractGroup) -> Tensor:
+    """An orthonormal basis of the algebra, by QR of projected Gaussians."""
+    rng = torch.Generator().manual_seed(1)
+    shape = (group.dimension, *group.shape)
+    A = group.algebra_projection(torch.randn(shape, dtype=wide(group), generator=rng))
+    gram = inner(A[:, None], A[None])
+    L = torch.linalg.cholesky(gram)
+    return torch.einsum("ab,bij->aij", torch.linalg.inv(L).to(A.dtype), A)
+
+
+def dexp(group: AbstractGroup, A: Tensor) -> Tensor:
+    """Matrix of e^-A d exp_A in an orthonormal basis of the algebra."""
+    E = basis(group)
+    Q, L = expm_skew_frechet(A.expand_as(E), E)
+    return inner(E[:, None], (Q.mH @ L)[None])
+
+
+@pytest.mark.parametrize("group", [*GROUPS, Quadrupole()], ids=str)
+def test_exp_is_onto(group, rng):
+    """Theorem 3.1: every Haar sample is the exponential of something in the algebra."""
+    Q = group.random(200, generator=rng, dtype=wide(group))
+    A = group.algebra_log(Q)
+    n = group.size
+    # 20.2: twice the worst over 20 seeds, 10.1 (SU(3))
+    rest = matrix_norm(torch.linalg.matrix_exp(A) - Q)
+    assert (rest <= 20.2 * n * eps(Q.dtype)).all()
+    assert_close(group.algebra_projection(A), A, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_exp_is_one_to_one_inside_the_domain(group, rng):
+    """Appendix D: log exp A = A while all angles are below pi, and not beyond."""
+    one = group.origin(dtype=wide(group))
+    for norm in (0.1, 3.0, math.pi - 1e-3):
+        A = element(group, rng, norm=norm)
+        assert float(group.border_distance(one, A)) == pytest.approx(math.pi - norm)
+        # an angle pi - delta costs a factor 1 / delta; twice the worst, 6.7e-13
+        assert_close(group.algebra_log(expm_skew(A)), A, rtol=0, atol=1.4e-12)
+    A = element(group, rng, norm=math.pi + 0.5)
+    assert float(group.border_distance(one, A)) < 0
+    assert matrix_norm(logm_unitary(expm_skew(A)) - A) > 1
+
+
+def largest_root(group: AbstractGroup, theta: Tensor) -> float:
+    """Largest |eigenvalue| of ad on the algebra, for a torus element with these angles.
+
+    Differences of angles; in SO(n) also sums, and single angles if n is odd; in Sp(n)
+    also sums and doubles.
+    """
+    if isinstance(group, SO):
+        top = theta.abs().sort(descending=True).values
+        return float(top[:2].sum())
+    if isinstance(group, Sp):
+        return 2 * float(theta.abs().max())
+    return float(theta.max() - theta.min())
+
+
+# in SO(n) two planes, or in U(n) two eigenvalues, turn by opposite amounts
+WORST = [
+    (SO(4), [1.0, 1.0]),
+    (SO(5), [1.0, -1.0]),
+    (U(2), [1.0, -1.0]),
+    (U(4), [1.0, 0.3, -1.0, 0.2]),
+    (SU(2), [1.0, -1.0]),
+    (Sp(1), [1.0]),
+    (Sp(2), [1.0, 0.4]),
+]
+MILD = [(SO(3), [1.0]), (SO(6), [1.0, 0.5, 0.1]), (U(2), [1.0, 0.0]), (U(1), [1.0])]
+
+
+@pytest.mark.parametrize(("group", "angles"), WORST + MILD, ids=str)
+def test_smallest_singular_value_of_dexp_is_a_sinc(group, angles, rng):
+    """e^-A dexp_A has |sinc(rho / 2)| for each root rho of the group at A."""
+    theta = torch.tensor(angles, dtype=torch.float64)
+    V = group.random(generator=rng, dtype=wide(group))
+    A = V @ group.torus(theta).to(wide(group)) @ V.mH
+    for norm in (0.5, 1.0, 2.0, 3.0, math.pi):
+        s = torch.linalg.svdvals(dexp(group, norm * A))
+        half = norm * largest_root(group, theta) / 2
+        assert float(s[0]) == pytest.approx(1.0, abs=1e-12)
+        sinc = math.sin(half) / half if half else 1.0
+        assert float(s[-1]) == pytest.approx(sinc, abs=1e-12)
+
+
+@pytest.mark.parametrize(("group", "angles"), WORST, ids=str)
+def test_dexp_is_singular_on_the_border_where_a_root_is_two_pi(group, angles):
+    """Appendix D: invertible inside, and at A with two opposite angles pi it is not."""
+    theta = torch.tensor(angles, dtype=torch.float64)
+    A = group.torus(theta).to(wide(group))
+    for norm, floor in ((0.99 * math.pi, 1e-2), (math.pi, -1.0)):
+        smallest = float(torch.linalg.svdvals(dexp(group, norm * A))[-1])
+        assert smallest > floor
+    # 1e-15 times the condition of nothing: rounding of sin(pi)
+    assert smallest < 1e-14
+
+
+@pytest.mark.parametrize(("group", "angles"), MILD, ids=str)
+def test_dexp_is_regular_elsewhere_on_the_border(group, angles):
+    """The paper says "singular on every matrix" of the border: not in the algebra.
+
+    2 / pi remains in SO(3). Singular is the derivative on all matrices, where 2 pi i
+    is an eigenvalue of ad; skew directions do not see it. What is lost on the whole
+    border is injectivity.
+    """
+    theta = math.pi * torch.tensor(angles, dtype=torch.float64)
+    A = group.torus(theta).to(wide(group))
+    assert float(torch.linalg.svdvals(dexp(group, A))[-1]) > 0.3
+    theta[0] = -math.pi
+    assert_close(expm_skew(group.torus(theta).to(A)), expm_skew(A), rtol=0, atol=1e-14)
+    if isinstance(group, SO):
+        n = group.n
+        units = torch.eye(n * n, dtype=torch.float64).reshape(-1, n, n)
+        L = expm_skew_frechet(A.expand_as(units), units)[1].reshape(n * n, n * n)
+        assert float(torch.linalg.svdvals(L)[-1]) < 1e-14
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_gradient_of_the_composition(group, rng):
+    """grad(f o exp)(A) = Q dexp_-A((Q^H G - G^H Q) / 2): proposition 4.1, sign mended.
+
+    Against autograd through torch's exponential; with the paper's sign it is -1 times
+    that.
+    """
+    A = element(group, rng, norm=2.0).requires_grad_()
+    C = torch.randn(A.shape, dtype=A.dtype, generator=rng)
+
+    def f(Q: Tensor) -> Tensor:
+        return (C.conj() * Q).real.sum() + (C @ Q @ C @ Q).real.sum()
+
+    (ambient,) = torch.autograd.grad(f(torch.linalg.matrix_exp(A)), A)
+    A = A.detach()
+    Q = expm_skew(A).requires_grad_()
+    (G,) = torch.autograd.grad(f(Q), Q)
+    Q = Q.detach()
+    Omega = group.algebra_projection(Q.mH @ G)
+    gradient = Q @ expm_skew_frechet(-A, Omega)[1]
+    want = group.algebra_projection(ambient)
+    # twice the worst over 20 seeds, 9.9e-15
+    tol = 2e-14 * float(matrix_norm(G))
+    assert_close(gradient, want, rtol=0, atol=tol)
+    if isinstance(group, SO | U):
+        assert_close(Omega, (Q.mH @ G - G.mH @ Q) / 2)
+    paper = Q @ expm_skew_frechet(-A, -Omega)[1]
+    assert_close(paper, -want, rtol=0, atol=tol)
+
+
+def slope(error: Callable[[float], Tensor], steps: list[float]) -> float:
+    """Fitted slope; 1e-12 is above all rounding here."""
+    return fitted_slope(steps, [float(error(t)) for t in steps], 1e-12)
+
+
+HALVES = [2.0**-j for j in range(3, 11)]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_connection_is_the_tangential_derivative(group, rng):
+    """nabla_X Y = 1/2 [X, Y] is the projection of the ambient derivative of Q -> QY.
+
+    That is the Levi-Civita connection of a submanifold (Gauss); fitted slope 2 of
+    central differences.
+    """
+    Q = group.random(generator=rng, dtype=wide(group))
+    X, Y = (element(group, rng, norm=1.0) for _ in range(2))
+    want = Q @ group.connection(X, Y)
+
+    def error(t: float) -> Tensor:
+        ahead, behind = group.exp(Q, t * Q @ X) @ Y, group.exp(Q, -t * Q @ X) @ Y
+        return matrix_norm(group.project(Q, (ahead - behind) / (2 * t)) - want)
+
+    assert slope(error, HALVES) >= 1.9
+    assert_close(want, Q @ (X @ Y - Y @ X) / 2)
+
+
+@pytest.mark.parametrize(
+    "manifold",
+    [SO(3), SO(5), U(2), SU(3), Sp(2), Sphere(4), Stiefel(6, 2), Stiefel(3, 2, True)],
+    ids=str,
+)
+def test_curvature_is_that_of_geodesic_triangles(manifold, rng):
+    """3 (2 t^2 - dist(exp tE, exp tF)^2) / t^4 -> K for orthonormal E, F; slope 2.
+
+    In the mean over t and -t, where the odd powers cancel.
+    """
+    case = Case(manifold, dtype_of(manifold, torch.float64), rng)
+    Q = case.points()
+    E, F = orthonormal(case, Q)
+    K = manifold.curvature(Q, E, F)
+
+    def error(t: float) -> Tensor:
+        squares = [
+            manifold.distance(manifold.exp(Q, s * E), manifold.exp(Q, s * F)) ** 2
+            for s in (t, -t)
+        ]
+        return (3 * (2 * t**2 - (squares[0] + squares[1]) / 2) / t**4 - K).abs()
+
+    # further down rounding, 1e-16 / t^2, is seen
+    assert slope(error, [2.0**-j for j in range(1, 6)]) >= 1.9
+    if isinstance(manifold, AbstractGroup):
+        X, Y = Q.mH @ E, Q.mH @ F
+        bracket = X @ Y - Y @ X
+        assert_close(K, inner(bracket, bracket) / 4)
+
+
+def test_curvature_of_known_spaces():
+    """1/8 for SO(3) with this metric: a sphere of radius sqrt(8) over +-1."""
+    E = torch.zeros(2, 3, 3, dtype=torch.float64)
+    E[0, 1, 0], E[0, 0, 1] = 1.0, -1.0
+    E[1, 2, 0], E[1, 0, 2] = 1.0, -1.0
+    Q = torch.eye(3, dtype=torch.float64)
+    assert float(SO(3).curvature(Q, *E)) == pytest.approx(1 / 8)
+    # one column: the sphere; Stiefel(3, 2) with half of the metric is SO(3)
+    E = torch.tensor([[[0.0], [1.0], [0.0]], [[0.0], [0.0], [1.0]]])
+    assert float(Stiefel(3, 1).curvature(torch.eye(3, 1), *E)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_three_exponentials_are_one(group, rng):
+    """Riemannian = Lie = of matrices: a geodesic, a subgroup and a power series."""
+    A = element(group, rng, norm=2.0)
+    one = group.origin(dtype=A.dtype)
+    assert_close(group.exp(one, A), torch.linalg.matrix_exp(A))
+    whole = group.exp(one, 1.3 * A)
+    assert_close(group.exp(one, 0.9 * A) @ group.exp(one, 0.4 * A), whole)
+    Q = group.random(generator=rng, dtype=A.dtype)
+
+    def acceleration(t: float) -> Tensor:
+        line = [group.exp(Q, s * Q @ A) for s in (0.7 - t, 0.7, 0.7 + t)]
+        second = (line[0] - 2 * line[1] + line[2]) / t**2
+        return matrix_norm(group.project(line[1], second))
+
+    # Q A^2, the acceleration, is normal, and so is the truncation error, Q A^4: what is
+    # left is rounding over t^2. Twice the worst over 20 seeds, 1.6e-9
+    assert float(acceleration(1e-3)) < 3.3e-9
+
+
+@pytest.mark.parametrize("group", [SO(2), U(1), Torus(3)], ids=str)
+def test_the_exponential_update_is_riemannian_if_abelian(group, rng):
+    """Theorem C.12: exp(A - eta grad(f o exp)(A)) = Q exp(-eta Q^H grad f(Q))."""
+    A = element(group, rng, norm=2.0)
+    for eta in (1e-3, 0.1, 1.0):
+        assert_close(*updates(group, A, eta, rng), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "group", [SO(3), SO(4), U(2), SU(2), Sp(1), Quadrupole()], ids=str
+)
+def test_the_exponential_update_is_no_retraction_else(group, rng):
+    """Its first-order defect is |(D D^T - I) u|, D = dexp_A, and its slope is 1.
+
+    D D^T has the eigenvalues sinc^2(rho / 2): the update is too short across A.
+    """
+    A = element(group, rng, norm=2.0)
+    etas = [2.0**-j for j in range(8, 16)]
+    state = rng.get_state()
+
+    def error(eta: float) -> Tensor:
+        rng.set_state(state)
+        exponential, riemannian = updates(group, A, eta, rng)
+        return matrix_norm(exponential - riemannian)
+
+    assert slope(error, etas) == pytest.approx(1.0, abs=0.02)
+    rng.set_state(state)
+    G = cotangent(group, rng)
+    Q = expm_skew(A)
+    u = inner(basis(group), group.algebra_projection(Q.mH @ G))
+    D = dexp(group, A)
+    predicted = float(torch.linalg.vector_norm(D @ D.mT @ u - u))
+    assert predicted > 0.01
+    assert float(error(etas[-1])) / etas[-1] == pytest.approx(predicted, rel=1e-3)
+
+
+def cotangent(group: AbstractGroup, rng: torch.Generator) -> Tensor:
+    G = torch.randn(group.shape, dtype=wide(group), generator=rng)
+    return G / matrix_norm(G)
+
+
+def updates(
+    group: AbstractGroup, A: Tensor, eta: float, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """One step for f(Q) = <G, Q>: through the exponential, and Riemannian."""
+    G = cotangent(group, rng)
+    X = A.clone().requires_grad_()
+    f = inner(G, torch.linalg.matrix_exp(X))
+    (ambient,) = torch.autograd.grad(f, X)
+    through = expm_skew(A - eta * group.algebra_projection(ambient))
+    Q = expm_skew(A)
+    return through, group.exp(Q, -eta * group.gradient(Q, G))
+
+
+# leading power of the difference from exp, and its factor |A^p| at the identity
+ORDERS = {"qr": 2, "polar": 3, "cayley": 3, "pade-2": 5, "pade-3": 7}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(
+    "manifold", [SO(5), U(3), Sp(2), Torus(3), Stiefel(6, 2)], ids=str
+)
+def test_retractions_have_their_order(manifold, name, rng):
+    """|R(tE) - exp(tE)| ~ t^p: 2 for QR, 3 for polar and Cayley, 2m + 1 for Pade.
+
+    But polar has 2 on Stiefel manifolds: there it is the other metric, of the ambient
+    space, to whose geodesics it is closer.
+    """
+    if name not in (*manifold.retractions, "pade-2", "pade-3"):
+        pytest.skip("does not end in this group")
+    dtype = dtype_of(manifold, torch.float64)
+    Q = manifold.random(generator=rng, dtype=dtype)
+    E = manifold.project(Q, torch.randn(Q.shape, dtype=dtype, generator=rng))
+    E = E / (math.pi - manifold.border_distance(Q, E))
+
+    def error(t: float) -> Tensor:
+        return matrix_norm(manifold.retract(Q, t * E, name) - manifold.exp(Q, t * E))
+
+    first = 0 if ORDERS[name] > 3 else 3
+    fitted = slope(error, [2.0**-j for j in range(first, 10)])
+    order = 2 if (name, manifold) == ("polar", Stiefel(6, 2)) else ORDERS[name]
+    # more is possible: on a torus QR is polar
+    assert fitted >= order - 0.1
+
+
+@pytest.mark.parametrize("group", [SO(5), U(3)], ids=str)
+def test_pade_is_closer_than_cayley(group, rng):
+    """Factors 1/12, 1/720 and 1/100800 of |A^(2m+1)|, m!^2 / ((2m)! (2m+1)!)."""
+    A = element(group, rng, norm=0.25)
+    errors = []
+    for m in (1, 2, 3):
+        name = "cayley" if m == 1 else f"pade-{m}"
+        one = group.origin(dtype=A.dtype)
+        error = float(matrix_norm(group.retract(one, A, name) - expm_skew(A)))
+        c = math.factorial(m) ** 2 / math.factorial(2 * m) / math.factorial(2 * m + 1)
+        leading = c * float(matrix_norm(torch.linalg.matrix_power(A, 2 * m + 1)))
+        # the next term is of relative size |A|^2
+        assert error == pytest.approx(leading, rel=0.02)
+        errors.append(error)
+    assert errors[0] > 500 * errors[1] > 500**2 * errors[2] / 4
+
+
+def test_polar_is_the_projection_of_the_appendix(rng):
+    """Appendix B: U V^T of Q + E = U S V^T, and (q + e) / |q + e| on the sphere."""
+    group = SO(5)
+    Q = group.random(generator=rng, dtype=torch.float64)
+    E = Q @ element(group, rng, norm=1.0)
+    U_, _, Vh = torch.linalg.svd(Q + E)
+    assert_close(group.retract(Q, E, "polar"), U_ @ Vh)
+
+
+def test_cayley_cannot_reach_the_eigenvalue_minus_one(rng):
+    """Remark 4.1: coordinates grow like 4 / (pi - theta), those of exp stay at pi."""
+    for gap in (1e-1, 1e-3, 1e-5):
+        A = skew_with_angles(
+            torch.tensor([math.pi - gap, 0.3], dtype=torch.float64),
+            dtype=torch.float64,
+            rng=rng,
+        )
+        Q = expm_skew(A)
+        exp, cayley = (SO(4).coordinates(Q, None, name) for name in ("exp", "cayley"))
+        assert float(matrix_norm(SO(4).algebra(exp), 2)) < math.pi
+        norm = float(matrix_norm(SO(4).algebra(cayley), 2))
+        assert norm == pytest.approx(2 / math.tan(gap / 2), rel=1e-4)
