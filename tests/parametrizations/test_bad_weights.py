@@ -38,13 +38,13 @@ MODULES = {
         lambda: isometry.orthogonal(nn.Linear(3, 3)),
         "weight",
         ValueError,
-        r"constrained already; Linear has \['Trivialization'\].*isometry\.fold",
+        r"constrained already; Linear has \['Trivialization'\].*`isometry\.fold`",
     ),
     "torch's already": (
         lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)),
         "weight",
         ValueError,
-        r"\['_Orthogonal'\]",
+        r"\['_Orthogonal'\].*remove_parametrizations`",
     ),
     "0-d": (
         lambda: Weight(torch.tensor(1.0)),
@@ -61,6 +61,18 @@ MODULES = {
         "weight",
         ValueError,
         r"must not have max_norm set.*got 1\.0",
+    ),
+    "padding_idx": (
+        lambda: nn.Embedding(3, 3, padding_idx=0),
+        "weight",
+        ValueError,
+        "must not have padding_idx set.*got 0",
+    ),
+    "float8": (
+        lambda: Weight(torch.eye(3).to(torch.float8_e4m3fn)),
+        "weight",
+        TypeError,
+        "one of the dtypes .*float32.* got torch.float8_e4m3fn",
     ),
     "sparse": (
         lambda: nn.Embedding(3, 3, sparse=True),
@@ -131,6 +143,16 @@ OPTIONS = {
         r"complex dtype for U\(n=4\); got torch.float32",
     ),
     "real weight for unitary": (isometry.unitary, {}, "Use `isometry.orthogonal`"),
+    "a class for a group": (
+        lambda m: isometry.constrain(m, "weight", SO),
+        {},
+        r"must be a manifold of isometry.groups, such as SO\(4\); got <class",
+    ),
+    "a tensor for init": (
+        lambda m: isometry.orthogonal(m, init=torch.eye(4)),
+        {},
+        "`init` must be None",
+    ),
     "sphere of another length": (
         lambda m: isometry.constrain(m, "weight", Sphere(3)),
         {},

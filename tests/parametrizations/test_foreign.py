@@ -48,7 +48,7 @@ def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
     parametrizations.orthogonal(
         peer, orthogonal_map=map_name, use_trivialization=trivialize
     )
-    model = loaded(trained(peer), map_name)
+    model = loaded(trained(peer), map_name, map_name=map_name)
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
     assert torch.equal(model.bias, peer.bias)
 
@@ -70,6 +70,46 @@ def test_the_map_of_the_checkpoint_can_be_another():
     parametrizations.orthogonal(peer, orthogonal_map="cayley")
     model = loaded(trained(peer), "exp", map_name="cayley")
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
+
+
+def test_the_default_map_of_torch_is_not_guessed():
+    """torch takes exp for square weights and reflections for others, and tells nobody.
+
+    A first version took exp for both: the keys matched, and the weight was another.
+    """
+    torch.manual_seed(0)
+    peer = nn.Sequential(
+        parametrizations.orthogonal(nn.Linear(5, 5, dtype=torch.float64)),
+        parametrizations.orthogonal(nn.Linear(5, 9, dtype=torch.float64)),
+    )
+    optimizer = torch.optim.SGD(peer.parameters(), lr=0.1)
+    peer(torch.randn(4, 5, dtype=torch.float64)).pow(3).sum().backward()
+    optimizer.step()
+    model = nn.Sequential(
+        isometry.orthogonal(nn.Linear(5, 5, dtype=torch.float64)),
+        isometry.orthogonal(nn.Linear(5, 9, dtype=torch.float64)),
+    )
+    with pytest.raises(ValueError, match=r"`map_name` must be given for '1\.weight'"):
+        isometry.load_foreign(model, peer.state_dict())
+    isometry.load_foreign(
+        model, peer.state_dict(), map_name={"1.weight": "householder"}
+    )
+    for ours, theirs in zip(model, peer, strict=True):
+        assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-13)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("library", ["torch", "geotorch"])
+def test_a_kernel_of_the_peers_is_another_constraint(library):
+    """They have a batch of kh x kw matrices; projecting it would be another layer."""
+    peer = nn.Conv2d(3, 4, 3)
+    if library == "torch":
+        parametrizations.orthogonal(peer)
+    else:
+        geotorch.orthogonal(peer, "weight")
+    model = isometry.orthogonal(nn.Conv2d(3, 4, 3))
+    with pytest.raises(ValueError, match="see a kernel as many small matrices"):
+        isometry.load_foreign(model, peer.state_dict())
 
 
 def test_plain_weights_start_at_the_nearest_point():
@@ -104,6 +144,8 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
         isometry.load_foreign(model, {"bias": torch.zeros(5)})
     with pytest.raises(ValueError, match=r"shapes \['bias \(4,\)'\]"):
         isometry.load_foreign(model, plain | {"bias": torch.zeros(4)})
+    with pytest.raises(TypeError, match="must be a mapping.*got Linear"):
+        isometry.load_foreign(model, nn.Linear(5, 5))
     peer = parametrizations.orthogonal(nn.Linear(5, 5)).state_dict()
     with pytest.raises(ValueError, match=r"maps of the peers; got 'pade-3'"):
         isometry.load_foreign(model, peer, map_name="pade-3")

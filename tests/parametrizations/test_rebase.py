@@ -274,6 +274,7 @@ def test_bad_policies_say_why():
     layer = nn.Linear(4, 4)
     cases = [
         ({"rebase_every": 0}, r"`rebase_every` must be a positive number.*got 0"),
+        ({"rebase_every": True}, r"`rebase_every` must be a positive number.*got True"),
         ({"rebase_every": 2.5}, r"`rebase_every` must be a positive number.*got 2.5"),
         ({"rebase_radius": 3.2}, r"`rebase_radius` must be between 0 and pi.*got 3.2"),
         ({"rebase_radius": math.nan}, r"`rebase_radius` must be between 0 and pi"),
@@ -284,6 +285,12 @@ def test_bad_policies_say_why():
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             isometry.orthogonal(layer, **options)
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)
+    mine = isometry.orthogonal(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="has none of them"):
+        isometry.rebase(mine, other)
+    with pytest.raises(TypeError, match=r"torch\.optim\.Optimizer; got str"):
+        isometry.rebase(mine, "sgd")
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got Tensor"):
         isometry.rebase(torch.eye(3))
     assert type(layer) is nn.Linear

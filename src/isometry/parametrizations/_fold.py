@@ -26,7 +26,16 @@ class Constrained:
 
 
 def constrained(module: nn.Module) -> list[Constrained]:
-    """Every weight inside `module` that we constrain."""
+    """Every weight inside `module` that we constrain.
+
+    Raises:
+        TypeError: if `module` is not a module.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
+            f"Pass the model, or a constrained layer."
+        )
     found = []
     for path, owner in module.named_modules():
         lists = getattr(owner, "parametrizations", None)
@@ -55,11 +64,6 @@ def fold(module: Layer) -> Layer:
     Raises:
         TypeError: if `module` is not a module.
     """
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
-            f"Pass the model, or a constrained layer."
-        )
     for found in constrained(module):
         owner, name = found.owner, found.name
         with torch.no_grad():

@@ -8,16 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from isometry.linalg import cayley, expm_skew
-from isometry.parametrizations._fold import constrained
-from isometry.parametrizations._reflections import Reflections
-from isometry.parametrizations._trivialization import Trivialization
+from isometry.parametrizations._constraint import worst_defect
+from isometry.parametrizations._fold import Constrained, constrained
 
 
 def load_foreign(
     module: nn.Module,
     state_dict: Mapping[str, Tensor],
     *,
-    map_name: str | None = None,
+    map_name: str | Mapping[str, str] | None = None,
     strict: bool = True,
 ) -> Any:
     r"""Load a checkpoint whose weights were constrained elsewhere, or not at all.
@@ -32,34 +31,50 @@ def load_foreign(
     - our own keys, which load as they are.
 
     Everything else loads as by `module.load_state_dict`. The checkpoint does not say
-    which map it was made with: if it was not that of our constraint, name it.
+    which map it was made with: it is taken to be that of our constraint, but for a
+    rectangular weight of torch, whose default is "householder" there, you must say so.
+    The peers see the kernel of a convolution as many small matrices, which is another
+    constraint: such a checkpoint is refused.
 
     Args:
         module: a model, with its weights constrained by `isometry`.
         state_dict: the checkpoint, as `torch.load(..., weights_only=True)` returns it.
-        map_name: "exp", "cayley" or "householder"; None for that of the constraint.
+        map_name: "exp", "cayley" or "householder", for all weights or by their names
+            (`{"0.weight": "householder"}`); None for that of the constraint.
         strict: as in `load_state_dict`.
 
     Returns:
         What `load_state_dict` returns: missing and unexpected keys.
 
     Raises:
-        ValueError: if keys or shapes do not fit, or a weight is not finite; nothing is
-            then loaded.
+        TypeError: if `module` is not a module or `state_dict` not a mapping.
+        ValueError: if keys or shapes do not fit, a weight is not finite or not on its
+            manifold, or its map must be named; nothing is then loaded.
     """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            f"`state_dict` must be a mapping from names to tensors; got "
+            f"{type(state_dict).__name__}. Pass what `module.state_dict()` returned."
+        )
     state = dict(state_dict)
     for found in constrained(module):
-        prefix = found.key.removesuffix(found.name)
-        holder = f"{prefix}parametrizations.{found.name}."
+        holder = found.key.removesuffix(found.name) + f"parametrizations.{found.name}."
         weight = state.pop(found.key, None)
-        if weight is None:
-            weight = _peer_weight(state, holder, found.constraint, map_name)
+        if weight is not None:
+            _check_weight(found, weight)
+        else:
+            named = (
+                map_name.get(found.key) if isinstance(map_name, Mapping) else map_name
+            )
+            weight = _peer_weight(state, holder, found, named)
         if weight is None:
             continue
-        weight = _nearest(found.constraint, weight, found.key)
+        layout, manifold = found.constraint.layout, found.constraint.manifold
+        Q = manifold.nearest(layout.points(weight))
         # a copy is asked for coordinates: until all is well, nothing changes
         twin = copy.deepcopy(found.constraint)
-        state[f"{holder}original"] = twin.right_inverse(weight)
+        X = twin.right_inverse(layout.weight(Q).to(twin.dtype))
+        state[f"{holder}original"] = X
         state |= {f"{holder}0.{k}": v for k, v in twin.state_dict().items()}
     _check_fit(module, state, strict=strict)
     return module.load_state_dict(state, strict=strict)
@@ -85,22 +100,43 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 
 
 def _peer_weight(
-    state: dict[str, Tensor],
-    holder: str,
-    constraint: Trivialization | Reflections,
-    map_name: str | None,
+    state: dict[str, Tensor], holder: str, found: Constrained, named: str | None
 ) -> Tensor | None:
     """The weight that a peer's keys mean, which are removed; None if there are none."""
-    ours = f"{holder}0.steps" in state or f"{holder}0.phase" in state
-    if ours or f"{holder}original" not in state:
+    if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     X = state.pop(f"{holder}original")
     base = state.pop(f"{holder}0.base", None)
+    map_name = named or found.constraint.map_name
+    if named is None and map_name != "householder" and _is_torchs_rectangle(X):
+        raise ValueError(
+            f"`map_name` must be given for {found.key!r}, a rectangular weight of "
+            f"torch's `orthogonal`, whose default is 'householder' there; got None. "
+            f"Pass {{{found.key!r}: 'householder'}}, or the map that was chosen."
+        )
     wide = X.shape[-2] < X.shape[-1]
-    Q = _mapped(X.mT if wide else X, map_name or constraint.map_name)
+    Q = _mapped(X.mT if wide else X, map_name)
     if base is not None:
         Q = base.to(Q) @ Q
-    return Q.mT if wide else Q
+    W = Q.mT if wide else Q
+    _check_weight(found, W)
+    constraint = found.constraint
+    defect = worst_defect(constraint.manifold, constraint.layout.points(W))
+    # the peers' own errors: up to 1e-3, measured in float32
+    if not defect <= 1e-2:
+        raise ValueError(
+            f"`{found.key}` must be a point of {constraint.manifold}; the checkpoint has "
+            f"one with a defect of {defect:.1e}. It was constrained otherwise (the peers "
+            f"see a kernel as many small matrices): load it into the peer, and take its "
+            f"plain weight."
+        )
+    return W
+
+
+def _is_torchs_rectangle(X: Tensor) -> bool:
+    """Whether torch made these coordinates: it leaves -1 on their diagonal."""
+    diagonal = X.diagonal(dim1=-2, dim2=-1)
+    return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
 
 
 def _mapped(X: Tensor, map_name: str) -> Tensor:
@@ -111,7 +147,7 @@ def _mapped(X: Tensor, map_name: str) -> Tensor:
         tau = 2 / (1 + (V * V).sum(-2))
         signs = X.diagonal(dim1=-2, dim2=-1).sign()
         return torch.linalg.householder_product(V, tau) * signs[..., None, :]
-    maps = {"exp": expm_skew, "matrix_exp": expm_skew, "cayley": cayley}
+    maps = dict.fromkeys(("exp", "expm", "matrix_exp"), expm_skew) | {"cayley": cayley}
     if map_name not in maps:
         raise ValueError(
             f"`map_name` must be 'exp', 'cayley' or 'householder', the maps of the "
@@ -121,19 +157,15 @@ def _mapped(X: Tensor, map_name: str) -> Tensor:
     return maps[map_name](L - L.mH)[..., :k]
 
 
-def _nearest(
-    constraint: Trivialization | Reflections, weight: Tensor, key: str
-) -> Tensor:
-    layout, manifold = constraint.layout, constraint.manifold
-    if tuple(weight.shape) != layout.shape:
+def _check_weight(found: Constrained, weight: Tensor) -> None:
+    if tuple(weight.shape) != found.constraint.layout.shape:
         raise ValueError(
-            f"`{key}` must have shape {layout.shape}, that of the weight; got "
-            f"{tuple(weight.shape)}. Build the model with the sizes of the checkpoint."
+            f"`{found.key}` must have shape {found.constraint.layout.shape}, that of the "
+            f"weight; got {tuple(weight.shape)}. Build the model with the sizes of the "
+            f"checkpoint."
         )
     if not bool(weight.isfinite().all()):
         raise ValueError(
-            f"`{key}` must be finite; got NaN or infinity in the checkpoint. "
+            f"`{found.key}` must be finite; got NaN or infinity in the checkpoint. "
             f"Load an earlier one."
         )
-    Q = manifold.nearest(layout.points(weight))
-    return layout.weight(Q).to(constraint.dtype)

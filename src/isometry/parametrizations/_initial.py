@@ -43,9 +43,9 @@ def initial_point(
     if init == "identity":
         return manifold.origin(*batch, dtype=X.dtype, device=X.device)
     sampler = ANGLES.get(init) if isinstance(init, str) else init
-    if sampler is None:
+    if not callable(sampler):
         known = ", ".join(map(repr, ["haar", "identity", *ANGLES]))
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 - a name that is not known is a value
             f"`init` must be None (the nearest point), {known} or a function "
             f"(shape, generator) -> angles; got {init!r}. None keeps the weight."
         )
@@ -65,7 +65,7 @@ def _from_torus(
             f"{manifold}. Use 'haar' or 'identity' there."
         )
     rank = manifold.rank
-    theta = sampler((*batch, rank), generator).to(torch.float64)
+    theta = torch.as_tensor(sampler((*batch, rank), generator), dtype=torch.float64)
     if tuple(theta.shape) != (*batch, rank):
         raise ValueError(
             f"`init` must return angles of shape {(*batch, rank)}; "

@@ -59,11 +59,24 @@ def install(
                 rebase_radius=rebase_radius,
             )
         )
-        # finds the coordinates, and raises if there are none
-        start = constraint.right_inverse(Q.to(weight.dtype))
+        start = _coordinates(constraint, Q.to(weight.dtype))
     _register(module, name, constraint, start)
     record(module, name, manifold)
     return module
+
+
+def _coordinates(constraint: Trivialization | Reflections, W: Tensor) -> Tensor:
+    """Those of the initial weight; without a base there may be none."""
+    try:
+        return constraint.right_inverse(W)
+    except ValueError as error:
+        if isinstance(constraint, Reflections) or constraint.base is not None:
+            raise
+        raise ValueError(
+            f"`use_trivialization=False` must begin with a weight that "
+            f"{constraint.map_name} reaches from the identity; got another: {error} "
+            f"Pass `det=1` or an `init` such as 'henaff', or let the base move."
+        ) from error
 
 
 def _register(

@@ -9,13 +9,14 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from isometry._typing import Layer
 from isometry.groups import AbstractGroup, Stiefel
 from isometry.linalg import skew
+from isometry.parametrizations._fold import constrained
 from isometry.parametrizations._trivialization import MOVING, Trivialization
 
 # velocities: averages of gradients, which move the coordinates. Averages of squares,
@@ -46,20 +47,33 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
         The module.
 
     Raises:
-        TypeError: if `module` is not a module.
+        TypeError: if `module` is not a module, or `optimizer` no optimizer.
+        ValueError: if the optimizer has none of the coordinates.
 
     References:
         [Lez19] algorithm 1, which keeps the momentum as it is.
     """
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
-            f"Pass the model, or a constrained layer."
-        )
-    for part in module.modules():
-        if isinstance(part, Trivialization):
-            _move(part, optimizer)
+    parts = [found.constraint for found in constrained(module)]
+    moving = [part for part in parts if isinstance(part, Trivialization)]
+    if optimizer is not None and moving:
+        _check_owner(optimizer, moving)
+    for part in moving:
+        _move(part, optimizer)
     return module
+
+
+def _check_owner(optimizer: Optimizer, parts: list[Trivialization]) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"`optimizer` must be a torch.optim.Optimizer; got "
+            f"{type(optimizer).__name__}. Pass the optimizer of the coordinates."
+        )
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not any(id(part.owner.original) in known for part in parts):
+        raise ValueError(
+            "`optimizer` must be that of the coordinates of the module; got one that "
+            "has none of them. Pass the one that trains them."
+        )
 
 
 def check_policy(every: int | None, radius: float | None, *, moving: bool) -> None:
@@ -76,12 +90,12 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
             f"`rebase_every` and `rebase_radius` must not both be given; got {every} "
             f"and {radius}. The radius alone moves the base as often as it must."
         )
-    if every is not None and (not isinstance(every, int) or every < 1):
+    if every is not None and (type(every) is not int or every < 1):
         raise ValueError(
             f"`rebase_every` must be a positive number of steps; got {every!r}. "
             f"None keeps the base."
         )
-    if radius is not None and not 0 < radius < math.pi:
+    if radius is not None and not 0 < float(radius) < math.pi:
         raise ValueError(
             f"`rebase_radius` must be between 0 and pi, where the exponential is one "
             f"to one; got {radius}. A radius of 1 serves well."

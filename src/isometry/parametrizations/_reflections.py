@@ -1,17 +1,17 @@
 """Orthonormal columns as a product of reflections, as a parametrization."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isometry.groups import AbstractManifold
 from isometry.linalg import householder
 from isometry.linalg._householder import reflections
 from isometry.linalg._policy import autocast_off
+from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._layout import Layout
-from isometry.parametrizations._trivialization import checked_point
 
 
-class Reflections(nn.Module):
+class Reflections(AbstractConstraint):
     r"""$X \mapsto H_1 \cdots H_k\, D$: the coordinates are vectors to reflect along.
 
     $$ H_j = I - 2 \frac{x_j x_j^H}{x_j^H x_j}, \qquad
@@ -29,7 +29,6 @@ class Reflections(nn.Module):
         phase: $d$ to begin with.
     """
 
-    map_name = "householder"
     phase: Tensor
 
     def __init__(
@@ -40,10 +39,7 @@ class Reflections(nn.Module):
         dtype: torch.dtype,
         phase: Tensor,
     ) -> None:
-        super().__init__()
-        self.manifold = manifold
-        self.layout = layout
-        self.dtype = dtype
+        super().__init__(manifold, layout, map_name="householder", dtype=dtype)
         self.register_buffer("phase", phase)
 
     def forward(self, X: Tensor) -> Tensor:
@@ -56,10 +52,13 @@ class Reflections(nn.Module):
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
         """Vectors of reflections whose product is `W`."""
-        V, phase = reflections(checked_point(self, W))
+        V, phase = reflections(self.point(W))
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()
 
-    def extra_repr(self) -> str:
-        """The manifold and the map."""
-        return f"{self.manifold!r}, householder"
+    def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
+        """Phases of modulus one need no more; those of a wide checkpoint are."""
+        phase = state.get(f"{prefix}phase")
+        if phase is not None and not phase.is_meta:
+            state[f"{prefix}phase"] = phase.sgn()
+        return None

@@ -189,6 +189,11 @@ def constrain(
         [LM19]; [Lez19] for a moving base.
     """
     weight = checked_weight(module, name)
+    if not isinstance(group, AbstractManifold):
+        raise TypeError(
+            f"`group` must be a manifold of isometry.groups, such as SO(4); got "
+            f"{group!r}. Make one with its sizes."
+        )
     layout = layout_of(module, name, weight, group)
     group.check_tensor(layout.points(weight), name=name)
     return install(

@@ -1,25 +1,28 @@
 """A manifold around one of its points, as a parametrization."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from isometry._checks import check_same_shape
 from isometry.groups import AbstractManifold
 from isometry.linalg._policy import autocast_off, in_float32_or_wider
+from isometry.parametrizations._constraint import (
+    HALF,
+    AbstractConstraint,
+    rounding_bound,
+    worst_defect,
+)
 from isometry.parametrizations._layout import Layout
-
-HALF = (torch.float16, torch.bfloat16)
 
 # those that `_rebase` visits after a step; a deepcopy enters itself
 MOVING: "WeakSet[Trivialization]" = WeakSet()
 
 
-class Trivialization(nn.Module):
+class Trivialization(AbstractConstraint):
     r"""$X \mapsto B\,\phi(\operatorname{alg} X)$: a manifold around a point $B$.
 
     $\operatorname{alg}$ makes an element of the Lie algebra of free coordinates, and
@@ -57,11 +60,7 @@ class Trivialization(nn.Module):
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
     ) -> None:
-        super().__init__()
-        self.manifold = manifold
-        self.layout = layout
-        self.map_name = map_name
-        self.dtype = dtype
+        super().__init__(manifold, layout, map_name=map_name, dtype=dtype)
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)
@@ -84,7 +83,7 @@ class Trivialization(nn.Module):
 
         With a fixed base (`use_trivialization=False`) those around the origin.
         """
-        Q = checked_point(self, W)
+        Q = self.point(W)
         if self.base is None:
             X = self.manifold.coordinates(Q, None, self.map_name)
             return self.layout.weight(X).contiguous()
@@ -103,13 +102,13 @@ class Trivialization(nn.Module):
         if self.base is None:
             return
 
-        def point(X: Tensor) -> Tensor:
+        def reached(X: Tensor) -> Tensor:
             B = self.base_point()
             return self.manifold.point(self.layout.points(X), B, self.map_name)
 
         with autocast_off(X.device):
-            moved = [torch.func.jvp(point, (X,), (v,))[1] for v in velocities]
-            Q = self.manifold.polish(point(X))
+            moved = [torch.func.jvp(reached, (X,), (v,))[1] for v in velocities]
+            Q = self.manifold.polish(reached(X))
             for v, E in zip(velocities, moved, strict=True):
                 v.copy_(self.layout.weight(self.manifold.velocity(Q, E)))
         self.base.copy_(self.layout.weight(Q))
@@ -134,13 +133,43 @@ class Trivialization(nn.Module):
         """The list that holds the coordinates, as `original`."""
         return self._owner[0]
 
+    def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
+        """Orthogonalize a base that was saved in half precision; count from zero."""
+        state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
+        base = state.get(f"{prefix}base")
+        if self.base is None or base is None or base.shape != self.base.shape:
+            return None
+        # sharded and meta tensors have no values to look at
+        if base.is_meta or type(base) not in (Tensor, nn.Parameter):
+            return None
+        Q = self.layout.points(in_float32_or_wider(base))
+        defect = worst_defect(self.manifold, Q)
+        bound = rounding_bound(self.manifold, torch.bfloat16)
+        if not defect <= bound:
+            return (
+                f"`{prefix}base` must be a point of {self.manifold}; got a defect of "
+                f"{defect:.1e}, above {bound:.1e}. Load a checkpoint that has one, or a "
+                f"plain weight with `isometry.load_foreign`."
+            )
+        if defect > self.manifold.tolerance(Q.dtype):
+            Q = self.manifold.polish(self.manifold.nearest(Q))
+            state[f"{prefix}base"] = self.layout.weight(Q)
+        return None
+
+    @torch.no_grad()
+    def polish(self) -> None:
+        """Remove the rounding error of the base, after it got a wider dtype."""
+        if self.base is not None and not self.base.is_meta:
+            Q = self.manifold.polish(self.layout.points(self.base))
+            self.base.copy_(self.layout.weight(Q))
+
     def base_point(self) -> Tensor | None:
         """The base as points of the manifold; None at the origin."""
         return None if self.base is None else self.layout.points(self.base)
 
     def extra_repr(self) -> str:
         """The manifold, the map and the policy."""
-        parts = [repr(self.manifold), self.map_name]
+        parts = [super().extra_repr()]
         if self.base is None:
             parts.append("use_trivialization=False")
         for name in ("rebase_every", "rebase_radius"):
@@ -153,40 +182,20 @@ class Coordinates(ParametrizationList):
     """The list that holds the coordinates; a cast to half precision spares them."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        constraint: Any = self[0]
+        constraint = cast("AbstractConstraint", self[0])
         weight = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
         target = fn(weight)
         constraint.dtype = target.dtype
-        if target.dtype not in HALF:
-            return super()._apply(fn, recurse)
-        # what `fn` would do but for the dtype; counters are integers
-        return super()._apply(
-            lambda t: t.to(target.device) if t.is_floating_point() else fn(t), recurse
-        )
-
-
-def checked_point(parametrization: Any, W: Tensor) -> Tensor:
-    """The points that `W` is, in float32 or wider and without its rounding error.
-
-    Raises:
-        ValueError: if `W` is of another shape or dtype, or no point of the manifold.
-    """
-    layout, manifold = parametrization.layout, parametrization.manifold
-    like = torch.empty(layout.shape, dtype=parametrization.dtype, device=W.device)
-    check_same_shape(like, W, names=("weight", "value"))
-    Q = layout.points(in_float32_or_wider(W))
-    if W.is_meta:
-        return Q
-    if W.dtype not in HALF:
-        manifold.check(Q, name="value")
-        return manifold.polish(Q)
-    defect = float(manifold.defect(Q).nan_to_num(nan=float("inf")).max())
-    # rounding the entries of a point moves Q^H Q by at most 2 (eps / 2) sqrt(k) |Q|_2
-    bound = 1.1 * torch.finfo(W.dtype).eps * max(manifold.shape[-1], 1) ** 0.5
-    if not defect <= bound:
-        raise ValueError(
-            f"`value` must be a point of {manifold} rounded to {W.dtype}; got a defect "
-            f"of {defect:.1e}, above {bound:.1e}. Project it first, with "
-            f"`{manifold}.nearest`."
-        )
-    return manifold.polish(manifold.nearest(Q))
+        if target.dtype in HALF:
+            # what `fn` would do but for the dtype; counters are integers
+            super()._apply(
+                lambda t: t.to(target.device) if t.is_floating_point() else fn(t),
+                recurse,
+            )
+            return self
+        before = self.original.dtype
+        super()._apply(fn, recurse)
+        wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
+        if wider and isinstance(constraint, Trivialization):
+            constraint.polish()
+        return self

@@ -2,8 +2,20 @@
 
 from typing import cast
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize
+
+from isometry.parametrizations._constraint import AbstractConstraint
+
+_DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+)
 
 
 def checked_weight(module: nn.Module, name: str) -> nn.Parameter:
@@ -16,18 +28,25 @@ def checked_weight(module: nn.Module, name: str) -> nn.Parameter:
     kind = parametrize.type_before_parametrizations(module).__name__
     if parametrize.is_parametrized(module, name):
         lists = cast("nn.ModuleDict", module.parametrizations)
-        parts = [type(part).__name__ for part in lists[name].children()]
+        parts = list(lists[name].children())
+        ours = any(isinstance(part, AbstractConstraint) for part in parts)
+        remedy = (
+            "isometry.fold"
+            if ours
+            else "torch.nn.utils.parametrize.remove_parametrizations"
+        )
         raise ValueError(
-            f"`{name}` must not be constrained already; {kind} has {parts} on it. "
-            f"Remove that first, with `isometry.fold` or torch's "
-            f"`remove_parametrizations`."
+            f"`{name}` must not be constrained already; {kind} has "
+            f"{[type(part).__name__ for part in parts]} on it. "
+            f"Remove that first, with `{remedy}`."
         )
     known = dict(module.named_parameters(recurse=False))
     weight = known.get(name)
     if not isinstance(weight, nn.Parameter):
         raise TypeError(
             f"`{name}` must be a parameter of the module; {kind} has the parameters "
-            f"{list(known)}. Pass the layer that owns it, and its name there."
+            f"{list(known)}. Pass the layer that owns it (of a model, "
+            f"`model.get_submodule(...)`), and its name there."
         )
     _check_values(module, name, weight)
     return weight
@@ -39,9 +58,9 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
             f"`{name}` must have a shape; {type(module).__name__} is lazy. "
             f"Run a forward pass first."
         )
-    if not (weight.is_floating_point() or weight.is_complex()):
+    if weight.dtype not in _DTYPES:
         raise TypeError(
-            f"`{name}` must have a floating-point or complex dtype; got "
+            f"`{name}` must have one of the dtypes {', '.join(map(str, _DTYPES))}; got "
             f"{weight.dtype}. Convert the module first."
         )
     if not weight.is_meta and not bool(weight.isfinite().all()):
@@ -50,9 +69,10 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
             f"Initialize it again, for instance with `nn.init.orthogonal_`."
         )
     if isinstance(module, nn.Embedding) and name == "weight":
-        unfit = [n for n in ("max_norm", "sparse") if getattr(module, n)]
-        if unfit:
-            raise ValueError(
-                f"`module` must not have {unfit[0]} set to be constrained; got "
-                f"{getattr(module, unfit[0])}. It would change a computed weight."
-            )
+        for option in ("max_norm", "sparse", "padding_idx"):
+            value = getattr(module, option)
+            if value is not None and value is not False:
+                raise ValueError(
+                    f"`module` must not have {option} set to be constrained; got "
+                    f"{value}. It asks for another weight than the constraint does."
+                )

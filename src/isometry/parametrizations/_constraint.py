@@ -1,0 +1,138 @@
+"""What all constraints have: manifold, layout and map, and checks of what comes in."""
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isometry._checks import check_same_shape
+from isometry.groups import SO, AbstractManifold, Stiefel, U
+from isometry.linalg._policy import in_float32_or_wider
+from isometry.parametrizations._layout import Layout
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+class AbstractConstraint(nn.Module):
+    """A parametrization of a manifold: coordinates to weight, and back.
+
+    The name of the map is in the `state_dict`, as bytes: coordinates of one map mean
+    nothing to another, and a checkpoint of another is refused.
+
+    Args:
+        manifold: where the weight lives.
+        layout: how the weight is seen as points of it.
+        map_name: the map from coordinates to points.
+        dtype: that of the weight; all else is float32 or wider.
+    """
+
+    map: Tensor
+
+    def __init__(
+        self,
+        manifold: AbstractManifold,
+        layout: Layout,
+        *,
+        map_name: str,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.manifold = manifold
+        self.layout = layout
+        self.map_name = map_name
+        self.dtype = dtype
+        self.register_buffer(
+            "map", torch.tensor(list(map_name.encode()), dtype=torch.uint8)
+        )
+
+    @abstractmethod
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """Coordinates of the weight `W`."""
+
+    @abstractmethod
+    def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
+        """Repair what rounding did to a checkpoint; returns what is wrong with it."""
+
+    def point(self, W: Tensor) -> Tensor:
+        """The points that `W` is, in float32 or wider, without their rounding error.
+
+        Raises:
+            TypeError: if `W` is no tensor.
+            ValueError: if it is of another shape or dtype, or not on the manifold.
+        """
+        if not isinstance(W, Tensor):
+            raise TypeError(
+                f"`value` must be a torch.Tensor; got {type(W).__name__}. "
+                f"Convert it with `torch.as_tensor`."
+            )
+        like = torch.empty(self.layout.shape, dtype=self.dtype, device=W.device)
+        check_same_shape(like, W, names=("weight", "value"))
+        Q = self.layout.points(in_float32_or_wider(W))
+        if W.is_meta:
+            return Q
+        defect = worst_defect(self.manifold, Q)
+        bound = self.manifold.tolerance(W.dtype)
+        if W.dtype in HALF:
+            bound = rounding_bound(self.manifold, W.dtype)
+        if not defect <= bound:
+            raise ValueError(
+                f"`value` must be a point of {self.manifold}; got a defect of "
+                f"{defect:.1e}, above {bound:.1e} for {W.dtype}. {self._remedy()}"
+            )
+        if W.dtype in HALF:
+            Q = self.manifold.nearest(Q)
+        return self.manifold.polish(Q)
+
+    def _remedy(self) -> str:
+        if self.layout.flatten:
+            call = "isometry.linalg.polar(value.flatten(1)).view_as(value)"
+        elif isinstance(self.manifold, U | Stiefel):
+            call = "isometry.linalg.polar(value)"
+        else:
+            call = f"isometry.groups.{self.manifold}.nearest(value)"
+        other = (
+            " (a determinant of -1 is none)" if isinstance(self.manifold, SO) else ""
+        )
+        return f"Project it first, with `{call}`{other}."
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any
+    ) -> None:
+        errors: list[str] = args[-1]
+        saved = state_dict.get(f"{prefix}map")
+        if saved is None:
+            errors.append(
+                f"`{prefix}map` is missing: the checkpoint of another library, or of a "
+                f"plain layer, loads with `isometry.load_foreign`."
+            )
+        elif not saved.is_meta and bytes(saved.tolist()).decode() != self.map_name:
+            errors.append(
+                f"`{prefix}map` must be {self.map_name!r}, that of the constraint; got "
+                f"{bytes(saved.tolist()).decode()!r}. Constrain with the map that was "
+                f"saved, then assign the weight to a layer with another."
+            )
+        # one message is enough: torch would add that the sizes differ
+        state_dict[f"{prefix}map"] = self.map
+        wrong = self.mend(state_dict, prefix)
+        if wrong is not None:
+            errors.append(wrong)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """The manifold and the map."""
+        return f"{self.manifold!r}, {self.map_name}"
+
+
+def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:
+    """The largest defect of a batch; infinite for NaN, zero if there is none."""
+    if Q.numel() == 0:
+        return 0.0
+    defect = manifold.defect(Q)
+    return float(torch.where(defect.isnan(), torch.inf, defect).max())
+
+
+def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
+    """How large the defect of a point can be whose entries were rounded to `dtype`."""
+    # Q^H Q moves by at most 2 |Q|_2 |dQ|_F, and |dQ|_F is below (eps / 2) sqrt(k)
+    return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
