@@ -17,6 +17,7 @@ from isometry.groups import (
     Torus,
     U,
 )
+from isometry.groups._basis import basis, matrices
 from isometry.linalg import skew
 
 
@@ -86,6 +87,53 @@ class DiagonalRotations(AbstractGroup):
     def algebra(self, X: Tensor) -> Tensor:
         J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
         return X[..., :1, :1] * torch.kron(torch.eye(2), J).to(X)
+
+
+@dataclass(frozen=True)
+class Spin(AbstractGroup):
+    """SU(2) in its irreducible representation of dimension n = 2j + 1."""
+
+    n: int
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    @property
+    def is_complex(self) -> bool:
+        return True
+
+    def algebra(self, X: Tensor) -> Tensor:
+        j = (self.size - 1) / 2
+        m = torch.arange(self.size, dtype=torch.float64) - j
+        up = torch.diag((j * (j + 1) - m[:-1] * m[1:]).sqrt(), 1)
+        generators = torch.stack(
+            [0.5j * (up + up.mT), 0.5 * (up - up.mT), 1j * m.diag()]
+        )
+        x = X[..., :2, :2].flatten(-2)[..., :3].real
+        return torch.einsum("...a,aij->...ij", x.to(X.dtype), generators.to(X))
+
+
+@dataclass(frozen=True)
+class Adjoint(AbstractGroup):
+    """A group as it acts on its own algebra: for SU(3), the octet."""
+
+    group: AbstractGroup
+
+    @property
+    def size(self) -> int:
+        return self.group.dimension
+
+    @property
+    def is_complex(self) -> bool:
+        return False
+
+    def algebra(self, X: Tensor) -> Tensor:
+        rows = basis(self.group)[0]
+        E = matrices(rows, self.group.size, self.group.is_complex)
+        brackets = E[:, None] @ E[None] - E[None] @ E[:, None]
+        constants = torch.einsum("cij,abij->acb", E.conj(), brackets).real
+        return torch.einsum("...a,acb->...cb", X[..., 0, :], constants.to(X))
 
 
 MANIFOLDS: list[AbstractManifold] = [

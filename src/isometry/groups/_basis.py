@@ -19,12 +19,19 @@ class Algebra(Protocol):
     def algebra(self, X: Tensor) -> Tensor: ...
 
 
-@functools.lru_cache(maxsize=64)
+# Dynamo would trace the cache, and the rank
+@torch.compiler.assume_constant_result
 def basis(group: Algebra) -> tuple[Tensor, Tensor]:
     """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
 
     Matrices are flattened to real numbers here, in double precision.
     """
+    return cached_basis(group)
+
+
+@functools.lru_cache(maxsize=64)
+def cached_basis(group: Algebra) -> tuple[Tensor, Tensor]:
+    """The same, found once for each group."""
     n = group.size
     reals = n * n * (2 if group.is_complex else 1)
     # kept for later: not on the device, nor in the mode, of the moment

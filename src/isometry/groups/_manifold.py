@@ -131,9 +131,9 @@ class AbstractManifold(ABC):
 
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $20\, n\, \varepsilon$."""
-        # twice the worst of tests/groups/test_membership.py: samples leave 4 n eps,
-        # products of two 6, a retraction 7.5 (all in U(1)); groups that only have an
-        # algebra, where the defect is that of a logarithm, up to 11
+        # tests/groups/test_membership.py: samples leave up to 4 n eps, products of two
+        # 6, a retraction 7.5 (all in U(1)); twice that, and a third more for groups
+        # that only have an algebra and find the defect by a logarithm: 15 in the octet
         return 20 * max(1, *self.shape) * torch.finfo(dtype).eps
 
     def dtype(self, dtype: torch.dtype | None) -> torch.dtype:

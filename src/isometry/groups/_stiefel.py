@@ -103,7 +103,7 @@ class Stiefel(AbstractManifold):
         return _move(E, Q, retraction)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """By iteration in 2k x 2k matrices; converges within about 0.9 pi."""
+        """By iteration in 2k x 2k matrices; the shortest within about 0.9 pi."""
         return stiefel_log(Q, P)
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
        \qquad E = Q \Omega + N C, $$
 
     each time by the exponential of the last block of $\log V$, which shrinks it
-    linearly. Converges if $P$ is within about $0.9 \pi$. In double precision, and
-    without a gradient.
+    linearly. The geodesic is the shortest if $P$ is within about $0.9 \pi$. Beyond that
+    the iteration converged on every pair that was tried, to one that need not be. In
+    double precision, and without a gradient.
 
     Args:
         Q: orthonormal columns.
@@ -83,6 +84,6 @@ def _check_converged(C: Tensor, *, like: Tensor) -> None:
     if not rest <= bound:
         raise ValueError(
             f"`P` must be within the radius of injectivity around `Q`, about 0.9 pi, "
-            f"to have a logarithm; the iteration stopped at {rest:.1e}, above "
+            f"to be sure of a logarithm; the iteration stopped at {rest:.1e}, above "
             f"{bound:.1e}. Go in steps, through a point between them."
         )

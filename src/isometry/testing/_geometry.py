@@ -64,7 +64,7 @@ def differential(case: Case) -> None:
     want = M.inner(Q, M.gradient(Q, G), E).detach()
     gap = (forward - back) / (2 * _STEP) - want
     must = "be the derivative along geodesics"
-    wide.bound("gradient", must, gap, _DIFFERENCE * max(1.0, float(want.abs().max())))
+    wide.bound("gradient", must, gap, _DIFFERENCE * max(1.0, float(forward.max())))
 
 
 def geodesics(case: Case) -> None:
