@@ -7,7 +7,17 @@ import torch
 from torch import Tensor, nn
 
 import isometry
-from isometry.groups import SO, SU, AbstractManifold, Product, Sp, Sphere, Torus, U
+from isometry.groups import (
+    SO,
+    SU,
+    AbstractGroup,
+    AbstractManifold,
+    Product,
+    Sp,
+    Sphere,
+    Torus,
+    U,
+)
 
 MAPS = ["exp", "cayley", "pade-3", "householder"]
 
@@ -44,6 +54,23 @@ class Case:
         return isometry.constrain(module, "weight", self.manifold, map_name, **options)
 
 
+@dataclass(frozen=True)
+class Circle(AbstractGroup):
+    """A group that a user writes: rotations of two planes by the same angle."""
+
+    @property
+    def size(self) -> int:
+        return 4
+
+    @property
+    def is_complex(self) -> bool:
+        return False
+
+    def algebra(self, X: Tensor) -> Tensor:
+        J = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).to(X)
+        return X[..., :1, :1] * torch.block_diag(J, J)
+
+
 RATIONAL = ("exp", "cayley", "pade-3")
 CASES = {
     "square": Case((6, 6)),
@@ -61,6 +88,7 @@ CASES = {
     "Sp": Case((4, 4), Sp(2), is_complex=True, maps=RATIONAL),
     "Torus": Case((3, 3), Torus(3), is_complex=True, maps=RATIONAL),
     "product": Case((5, 5), Product(SO(2), SO(3)), maps=RATIONAL),
+    "own": Case((4, 4), Circle(), maps=("exp",)),
     "sphere": Case((4, 6), Sphere(6), maps=RATIONAL),
 }
 ROWS = [(name, map_name) for name, case in CASES.items() for map_name in case.maps]

@@ -55,3 +55,27 @@ def reflected(X: Tensor, phase: Tensor) -> Tensor:
         norm = (v.mH @ v).real.to(v.dtype)
         Q = Q - 2 * (Q @ v) @ v.mH / norm
     return Q[..., :k] * phase[..., None, :]
+
+
+def algebra(name: str, X: Tensor) -> Tensor:
+    """Elements of the Lie algebras, entry by entry."""
+    if name in ("SO", "U"):
+        return skew(X)
+    if name == "SU":
+        A = skew(X)
+        return A - torch.eye(4).to(A) * torch.diagonal(A).sum() / 4
+    if name == "Sp":
+        P = skew(X[:2, :2])
+        S = X[2:, :2].clone()
+        S = torch.stack(
+            [torch.stack([S[0, 0], S[1, 0]]), torch.stack([S[1, 0], S[1, 1]])]
+        )
+        top, bottom = torch.cat([P, -S.conj()], 1), torch.cat([S, P.conj()], 1)
+        return torch.cat([top, bottom], 0)
+    if name == "Torus":
+        return torch.diag(1j * torch.diagonal(X).real)
+    if name == "product":
+        return torch.block_diag(skew(X[:2, :2]), skew(X[2:, 2:]))
+    assert name == "own"
+    J = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=X.dtype)
+    return X[0, 0] * torch.block_diag(J, J)

@@ -106,6 +106,16 @@ OPTIONS = {
         {},
         r"one of exp, cayley, pade-m, householder for Stiefel.*got 'euler'",
     ),
+    "a stray suffix": (
+        lambda m: isometry.orthogonal(m, "weight", "exp-3"),
+        {},
+        r"one of exp, cayley, pade-m, householder for Stiefel.*got 'exp-3'",
+    ),
+    "no matrix on a group": (
+        lambda _: isometry.constrain(nn.Linear(3, 3), "bias", SO(3)),
+        {},
+        r"shape \(\*batch, 3, 3\) for SO\(n=3\); got \(3,\)",
+    ),
     "degree": (
         lambda m: isometry.orthogonal(m, "weight", "pade-x"),
         {},

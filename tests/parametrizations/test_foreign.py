@@ -144,7 +144,7 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
         isometry.load_foreign(model, {"bias": torch.zeros(5)})
     with pytest.raises(ValueError, match=r"shapes \['bias \(4,\)'\]"):
         isometry.load_foreign(model, plain | {"bias": torch.zeros(4)})
-    with pytest.raises(TypeError, match="must be a mapping.*got Linear"):
+    with pytest.raises(TypeError, match=r"must be a mapping.*got Linear"):
         isometry.load_foreign(model, nn.Linear(5, 5))
     peer = parametrizations.orthogonal(nn.Linear(5, 5)).state_dict()
     with pytest.raises(ValueError, match=r"maps of the peers; got 'pade-3'"):

@@ -41,6 +41,11 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
             f"no tensor {name!r}. Its parameters are "
             f"{[n for n, _ in module.named_parameters(recurse=False)]}."
         )
+    if not isinstance(manifold, AbstractManifold):
+        raise TypeError(
+            f"`manifold` must be a manifold of isometry.groups, such as SO(4); got "
+            f"{manifold!r}. Make one with its sizes."
+        )
     manifold.check(weight, name=name)
     record(module, name, manifold)
     return module

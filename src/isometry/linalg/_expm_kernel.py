@@ -62,7 +62,7 @@ def estimate_plan(W: Tensor) -> Tensor:
     W holds its powers, and has room for A^8 after them.
     """
     if W.shape[1] == 1:
-        return torch.tensor([_plan_of_one(W)])
+        return torch.tensor([_plan_of_one(W)], device="cpu")
     edges = plan_edges(W.dtype)
     lower, upper = angle_bounds(W[1:3], power=2)
     # NaN goes to the end
@@ -111,13 +111,15 @@ def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
     """exp(A), and for the backward pass the slots and the plan of each matrix."""
     b = A.shape[0]
     if A.numel() == 0:
-        plan = torch.zeros(b, dtype=torch.int64)
+        plan = torch.zeros(b, dtype=torch.int64, device="cpu")
         return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plan
     W = powers(A, slots(A.dtype))
     if norm_bound is None:
         plan = estimate_plan(W)
     else:
-        plan = torch.full((b,), bisect_left(plan_edges(A.dtype), norm_bound))
+        plan = torch.full(
+            (b,), bisect_left(plan_edges(A.dtype), norm_bound), device="cpu"
+        )
     Q = A
     for which, index in groups(plan):
         if index is None:

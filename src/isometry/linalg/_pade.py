@@ -139,18 +139,24 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
 
 def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
     """The x with r_m(ix) = exp(i theta), for angles up to pi and degrees above 1."""
-    b = _coefficients(degree)
-    # q(-ix) = even + i x odd, two polynomials in x^2
-    even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
-    odd = [c * (-1) ** j for j, c in enumerate(b[1::2])]
     x = theta
     # phi is concave and below x for x > 0, so Newton's steps approach from the left; at
     # degree 2 and angle pi, the farthest, the fourth is the last that changes anything
     for _ in range(5):
-        p, q = _horner(even, x * x), x * _horner(odd, x * x)
-        slope = 1 - (b[-1] * x**degree) ** 2 / (p * p + q * q)
-        x = x - (2 * torch.atan2(q, p) - theta) / slope
+        phase, slope = pade_phase(x, degree)
+        x = x - (phase - theta) / slope
     return x
+
+
+def pade_phase(x: Tensor, degree: int) -> tuple[Tensor, Tensor]:
+    """The phase of r_m(ix), modulo a full turn, and its derivative."""
+    b = _coefficients(degree)
+    # q(-ix) = even + i x odd, two polynomials in x^2
+    even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
+    odd = [c * (-1) ** j for j, c in enumerate(b[1::2])]
+    p, q = _horner(even, x * x), x * _horner(odd, x * x)
+    slope = 1 - (b[-1] * x**degree) ** 2 / (p * p + q * q)
+    return 2 * torch.atan2(q, p), slope
 
 
 def _horner(b: list[float], x: Tensor) -> Tensor:

@@ -53,7 +53,9 @@ def polar(X: Matrix) -> Matrix:
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)
         # LAPACK refuses NaN, with an exception for the whole batch
-        Y = torch.where(poison.isnan(), torch.eye(*Y.shape[-2:]).to(Y), Y)
+        Y = torch.where(
+            poison.isnan(), torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device), Y
+        )
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
         # Dynamo takes no Function with a `jvp`
         factor = _Polar if torch.compiler.is_compiling() else _PolarWithForwardMode

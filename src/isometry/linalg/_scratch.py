@@ -29,7 +29,7 @@ def scratch(like: Tensor, slots: int) -> Tensor:
     if room is None or len(room) < size:
         # a tensor of inference mode could not be written to outside of it
         with torch.inference_mode(mode=False):
-            room = _local.room = torch.empty(size, dtype=torch.uint8)
+            room = _local.room = torch.empty(size, dtype=torch.uint8, device="cpu")
     return room[:size].view(like.dtype).view(shape)
 
 

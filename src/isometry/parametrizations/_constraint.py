@@ -51,6 +51,10 @@ class AbstractConstraint(nn.Module):
         """Coordinates of the weight `W`."""
 
     @abstractmethod
+    def start(self, Q: Tensor) -> Tensor:
+        """Coordinates of points of the manifold, which are not checked."""
+
+    @abstractmethod
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Repair what rounding did to a checkpoint; returns what is wrong with it."""
 

@@ -9,25 +9,33 @@ from torch import Tensor, nn
 from isometry.groups import AbstractGroup, AbstractManifold
 from isometry.groups._retraction import pade_degree
 from isometry.linalg import skew
+from isometry.linalg._pade import pade_phase
 from isometry.linalg._policy import in_float32_or_wider
-from isometry.parametrizations._fold import constrained
+from isometry.parametrizations._constrained import constrained
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """State of one constrained weight; of a batch, that of its worst matrix."""
+    r"""State of one constrained weight; of a batch, that of its worst matrix.
+
+    Attributes:
+        manifold: where the weight lives.
+        orthogonality_error: $\lVert Q^H Q - I \rVert_F / \sqrt{k}$ of the weight.
+        angles: those of the eigenvalues of the weight, ascending; None if it is not
+            square.
+        border_distance: $\pi$ minus the largest angle of the coordinates, negative
+            beyond the domain where the exponential is one to one: time for
+            `isometry.rebase`. None for reflections.
+        condition: largest over smallest singular value of the derivative of the map at
+            the coordinates. None for reflections, and for weights that are not square.
+    """
 
     manifold: AbstractManifold
-    #: ||Q^H Q - I||_F / sqrt(k) of the weight, in its own dtype
     orthogonality_error: float
-    #: angles of the eigenvalues of the weight, ascending; None if it is not square
     angles: Tensor | None
-    #: pi minus the largest angle of the coordinates; None for reflections
     border_distance: float | None
-    #: largest over smallest singular value of the derivative of the map at the
-    #: coordinates; None for reflections, and for tall weights
     condition: float | None
 
 
@@ -60,31 +68,36 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     """
     report: dict[str, Diagnosis] = {}
     for found in constrained(module):
-        W = getattr(found.owner, found.name).detach()
-        report[found.key] = _diagnosis(found.constraint, W)
+        W = found.constraint(found.coordinates).detach()
+        report[found.key] = _diagnosis(found.constraint, found.coordinates.detach(), W)
     return report
 
 
-def _diagnosis(constraint: Trivialization | Reflections, W: Tensor) -> Diagnosis:
+def _diagnosis(
+    constraint: Trivialization | Reflections, X: Tensor, W: Tensor
+) -> Diagnosis:
     manifold = constraint.manifold
     Q = constraint.layout.points(in_float32_or_wider(W))
     square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     k = frames.shape[-1]
     gram = frames.mH @ frames - torch.eye(k, dtype=Q.dtype, device=Q.device)
-    error = torch.linalg.matrix_norm(gram).max() / max(k, 1) ** 0.5
+    errors = torch.linalg.matrix_norm(gram) / max(k, 1) ** 0.5
+    error = float(errors.max()) if errors.numel() else 0.0
     angles = torch.linalg.eigvals(Q).angle().sort(-1).values if square else None
     border = condition = None
     if isinstance(constraint, Trivialization):
-        border, condition = _coordinates(constraint, square=square)
-    return Diagnosis(manifold, float(error), angles, border, condition)
+        border, condition = _coordinates(constraint, X, square=square)
+    return Diagnosis(manifold, error, angles, border, condition)
 
 
 def _coordinates(
-    constraint: Trivialization, *, square: bool
+    constraint: Trivialization, X: Tensor, *, square: bool
 ) -> tuple[float, float | None]:
     manifold = constraint.manifold
-    X = constraint.layout.points(constraint.owner.original.detach())
+    X = constraint.layout.points(X)
+    if X.numel() == 0:
+        return math.pi, None
     if not square:
         B = constraint.base_point()
         if B is None:
@@ -129,15 +142,4 @@ def map_condition(theta: Tensor, map_name: str, *, real: bool) -> float:
 def _turn(theta: Tensor, map_name: str) -> tuple[Tensor, Tensor]:
     if map_name == "exp":
         return theta, torch.ones_like(theta)
-    degree = pade_degree(map_name)
-    # r_m(ix) = p(ix) / p(-ix) turns by twice the angle of p(ix)
-    coefficients = [1.0]
-    for j in range(degree):
-        coefficients.append(
-            coefficients[-1] * (degree - j) / ((2 * degree - j) * (j + 1))
-        )
-    z = 1j * theta
-    p = sum(c * z**j for j, c in enumerate(coefficients))
-    dp = sum(j * c * z ** (j - 1) for j, c in enumerate(coefficients) if j)
-    assert isinstance(p, Tensor)
-    return 2 * p.angle(), 2 * (1j * dp / p).imag
+    return pade_phase(theta, pade_degree(map_name))

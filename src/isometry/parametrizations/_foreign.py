@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from isometry.linalg import cayley, expm_skew
+from isometry.parametrizations._constrained import Constrained, constrained
 from isometry.parametrizations._constraint import worst_defect
-from isometry.parametrizations._fold import Constrained, constrained
 
 
 def load_foreign(
@@ -57,7 +57,7 @@ def load_foreign(
             f"{type(state_dict).__name__}. Pass what `module.state_dict()` returned."
         )
     state = dict(state_dict)
-    for found in constrained(module):
+    for found in constrained(module, remove_duplicate=False):
         holder = found.key.removesuffix(found.name) + f"parametrizations.{found.name}."
         weight = state.pop(found.key, None)
         if weight is not None:
@@ -69,12 +69,11 @@ def load_foreign(
             weight = _peer_weight(state, holder, found, named)
         if weight is None:
             continue
-        layout, manifold = found.constraint.layout, found.constraint.manifold
-        Q = manifold.nearest(layout.points(weight))
         # a copy is asked for coordinates: until all is well, nothing changes
         twin = copy.deepcopy(found.constraint)
-        X = twin.right_inverse(layout.weight(Q).to(twin.dtype))
-        state[f"{holder}original"] = X
+        points = twin.layout.points(weight.to(found.coordinates))
+        Q = twin.manifold.polish(twin.manifold.nearest(points))
+        state[f"{holder}original"] = twin.start(Q)
         state |= {f"{holder}0.{k}": v for k, v in twin.state_dict().items()}
     _check_fit(module, state, strict=strict)
     return module.load_state_dict(state, strict=strict)
@@ -115,6 +114,12 @@ def _peer_weight(
             f"Pass {{{found.key!r}: 'householder'}}, or the map that was chosen."
         )
     wide = X.shape[-2] < X.shape[-1]
+    n = max(X.shape[-2:])
+    if base is not None and tuple(base.shape) != (*X.shape[:-2], n, n):
+        raise ValueError(
+            f"`{holder}0.base` must have shape {(*X.shape[:-2], n, n)}; got "
+            f"{tuple(base.shape)}. Load one of torch's `orthogonal` or of geotorch."
+        )
     Q = _mapped(X.mT if wide else X, map_name)
     if base is not None:
         Q = base.to(Q) @ Q
@@ -125,10 +130,10 @@ def _peer_weight(
     # the peers' own errors: up to 1e-3, measured in float32
     if not defect <= 1e-2:
         raise ValueError(
-            f"`{found.key}` must be a point of {constraint.manifold}; the checkpoint has "
-            f"one with a defect of {defect:.1e}. It was constrained otherwise (the peers "
-            f"see a kernel as many small matrices): load it into the peer, and take its "
-            f"plain weight."
+            f"`{found.key}` must be a point of {constraint.manifold}; the checkpoint "
+            f"has one with a defect of {defect:.1e}. It was constrained otherwise (the "
+            f"peers see a kernel as many small matrices): load it into the peer, and "
+            f"take its plain weight."
         )
     return W
 
@@ -160,9 +165,9 @@ def _mapped(X: Tensor, map_name: str) -> Tensor:
 def _check_weight(found: Constrained, weight: Tensor) -> None:
     if tuple(weight.shape) != found.constraint.layout.shape:
         raise ValueError(
-            f"`{found.key}` must have shape {found.constraint.layout.shape}, that of the "
-            f"weight; got {tuple(weight.shape)}. Build the model with the sizes of the "
-            f"checkpoint."
+            f"`{found.key}` must have shape {found.constraint.layout.shape}, that of "
+            f"the weight; got {tuple(weight.shape)}. Build the model with the sizes of "
+            f"the checkpoint."
         )
     if not bool(weight.isfinite().all()):
         raise ValueError(

@@ -16,12 +16,17 @@ Init = str | Angles | None
 
 def henaff(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
     r"""Angles uniform in $(-\pi, \pi)$ [HSL16]."""
-    return math.pi * (2 * torch.rand(shape, generator=generator) - 1)
+    return math.pi * (2 * _uniform(shape, generator) - 1)
 
 
 def cayley(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
     r"""$-\sqrt{(1 - \cos u)/(1 + \cos u)}$ with $u$ uniform in $(0, \pi/2)$ [HWY18]."""
-    return -torch.tan(math.pi / 4 * torch.rand(shape, generator=generator))
+    return -torch.tan(math.pi / 4 * _uniform(shape, generator))
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    # not on the default device, where the generator may not be
+    return torch.rand(shape, generator=generator, device="cpu")
 
 
 ANGLES: dict[str, Angles] = {"henaff": henaff, "cayley": cayley}
@@ -38,7 +43,7 @@ def initial_point(
         return X if X.is_meta else manifold.nearest(X)
     batch = tuple(X.shape[: X.ndim - len(manifold.shape)])
     if init == "haar":
-        cpu = manifold.random(*batch, generator=generator, dtype=X.dtype)
+        cpu = manifold.random(*batch, generator=generator, dtype=X.dtype, device="cpu")
         return cpu.to(X.device)
     if init == "identity":
         return manifold.origin(*batch, dtype=X.dtype, device=X.device)

@@ -10,12 +10,16 @@ from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.groups._declare import record
 from isometry.linalg._policy import in_float32_or_wider
+from isometry.parametrizations._constraint import AbstractConstraint
+from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
 from isometry.parametrizations._layout import Layout
-from isometry.parametrizations._rebase import check_policy, install_hook
+from isometry.parametrizations._policy import check_policy, install_hooks
 from isometry.parametrizations._recurrent import keep_weights_fresh
 from isometry.parametrizations._reflections import Reflections
-from isometry.parametrizations._trivialization import Coordinates, Trivialization
+from isometry.parametrizations._trivialization import Trivialization
+
+_OF_THE_TYPE = ("__dict__", "__weakref__")
 
 
 def install(
@@ -38,40 +42,35 @@ def install(
     check_policy(
         rebase_every, rebase_radius, moving=use_trivialization and not reflecting
     )
-    with torch.no_grad():
-        X = layout.points(in_float32_or_wider(weight))
-        Q = layout.weight(initial_point(manifold, X, init, generator)).contiguous()
-        constraint = (
-            Reflections(
-                manifold,
-                layout,
-                dtype=weight.dtype,
-                phase=layout.points(Q)[..., 0, :].clone(),
-            )
-            if reflecting
-            else Trivialization(
-                manifold,
-                layout,
-                map_name=str(map_name),
-                base=Q.clone() if use_trivialization else None,
-                dtype=weight.dtype,
-                rebase_every=rebase_every,
-                rebase_radius=rebase_radius,
-            )
+    X = layout.points(in_float32_or_wider(weight.detach()))
+    Q = initial_point(manifold, X, init, generator)
+    constraint: AbstractConstraint
+    if reflecting:
+        batch, k = Q.shape[:-2], Q.shape[-1]
+        phase = torch.ones(*batch, k, dtype=Q.dtype, device=Q.device)
+        constraint = Reflections(manifold, layout, dtype=weight.dtype, phase=phase)
+    else:
+        constraint = Trivialization(
+            manifold,
+            layout,
+            map_name=str(map_name),
+            base=layout.weight(Q).clone(memory_format=torch.contiguous_format)
+            if use_trivialization
+            else None,
+            dtype=weight.dtype,
+            rebase_every=rebase_every,
+            rebase_radius=rebase_radius,
         )
-        start = _coordinates(constraint, Q.to(weight.dtype))
-    _register(module, name, constraint, start)
+    _register(module, name, constraint, _coordinates(constraint, Q))
     record(module, name, manifold)
     return module
 
 
-def _coordinates(constraint: Trivialization | Reflections, W: Tensor) -> Tensor:
+def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
     """Those of the initial weight; without a base there may be none."""
     try:
-        return constraint.right_inverse(W)
+        return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
     except ValueError as error:
-        if isinstance(constraint, Reflections) or constraint.base is not None:
-            raise
         raise ValueError(
             f"`use_trivialization=False` must begin with a weight that "
             f"{constraint.map_name} reaches from the identity; got another: {error} "
@@ -80,25 +79,39 @@ def _coordinates(constraint: Trivialization | Reflections, W: Tensor) -> Tensor:
 
 
 def _register(
-    module: nn.Module, name: str, constraint: Trivialization | Reflections, X: Tensor
+    module: nn.Module, name: str, constraint: AbstractConstraint, X: Tensor
 ) -> None:
     """Let torch register the parametrization, with coordinates found before."""
-    weight = getattr(module, name)
-    if weight.dtype != X.dtype:
-        # half precision: the coordinates are wider than the weight was
-        weight = nn.Parameter(X, requires_grad=weight.requires_grad)
-        setattr(module, name, weight)
+    if parametrize.is_parametrized(module):
+        own_class(module)
     # torch would ask for the coordinates of the weight as it was, which is no point
     object.__setattr__(constraint, "right_inverse", lambda _: X)
+    # half precision: the coordinates are wider than the weight was. The parameter stays
+    # the one that an optimizer may know already
+    weight = getattr(module, name)
+    if weight.dtype != X.dtype:
+        weight.data = weight.data.to(X.dtype)
+        weight.grad = None
     parametrize.register_parametrization(module, name, constraint, unsafe=True)
     object.__delattr__(constraint, "right_inverse")
     lists = cast("nn.ModuleDict", module.parametrizations)
     owner = cast("Coordinates", lists[name])
     owner.__class__ = Coordinates
-    if isinstance(constraint, Trivialization):
-        constraint.own(owner)
-        install_hook()
+    owner.enter()
+    if isinstance(constraint, Trivialization) and constraint.has_policy:
+        install_hooks()
     keep_weights_fresh(module)
+
+
+def own_class(module: nn.Module) -> None:
+    """Give a parametrized module a class that no copy of it shares.
+
+    torch makes the weight a property of a new class, and a deepcopy has that class
+    too: to fold the copy would take the weight from the module itself.
+    """
+    cls = type(module)
+    inner = {k: v for k, v in vars(cls).items() if k not in _OF_THE_TYPE}
+    object.__setattr__(module, "__class__", type(cls.__name__, cls.__bases__, inner))
 
 
 def _check_map(manifold: AbstractManifold, map_name: str | None) -> None:
@@ -106,7 +119,7 @@ def _check_map(manifold: AbstractManifold, map_name: str | None) -> None:
     maps = [m for m in ("exp", "cayley", "pade") if m in manifold.retractions]
     if isinstance(manifold, SO | U | Stiefel):
         maps.append("householder")
-    if kind not in maps:
+    if kind not in maps or kind not in ("pade", map_name):
         known = ", ".join("pade-m" if m == "pade" else m for m in maps)
         raise ValueError(
             f"the map must be one of {known} for {manifold}; got {map_name!r}. "

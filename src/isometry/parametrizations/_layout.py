@@ -56,7 +56,7 @@ def layout_of(
 ) -> Layout:
     """How `constrain` sees a weight: as points of the manifold if they fit at all."""
     plain = Layout(tuple(weight.shape))
-    if isinstance(manifold, Sphere):
+    if isinstance(manifold, Sphere) or weight.ndim < 2:
         return plain
     layout = matrix_layout(module, name, weight)
     wide = Layout(layout.shape, layout.flatten, transpose=True)

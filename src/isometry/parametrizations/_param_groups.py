@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from isometry.groups._declare import declared
-from isometry.parametrizations._fold import constrained
+from isometry.parametrizations._constrained import constrained
 
 
 def param_groups(

@@ -7,6 +7,7 @@ refuses a deepcopy. Here the list is computed as well.
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -29,9 +30,11 @@ def keep_weights_fresh(module: nn.Module) -> None:
     cls._init_flat_weights = _nothing
     cls._update_flat_weights = _nothing
     cls.flatten_parameters = _nothing
-    module.__dict__.pop("_flat_weights", None)
-    # weak references to weights that are no more
-    module.__dict__["_flat_weight_refs"] = []
+    # hidden now; when the constraint is removed, torch finds that these are not its
+    # weights, and looks for them anew
+    module.__dict__["_flat_weights"] = []
+    names = cast("Any", module)._flat_weights_names
+    module.__dict__["_flat_weight_refs"] = [weakref.ref(nn.RNNBase) for _ in names]
 
 
 def restore_weights(module: nn.Module) -> None:

@@ -52,7 +52,12 @@ class Reflections(AbstractConstraint):
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
         """Vectors of reflections whose product is `W`."""
-        V, phase = reflections(self.point(W))
+        return self.start(self.point(W))
+
+    @torch.no_grad()
+    def start(self, Q: Tensor) -> Tensor:
+        """The same for points of the manifold, which are not checked."""
+        V, phase = reflections(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()
 

@@ -1,25 +1,18 @@
 """A manifold around one of its points, as a parametrization."""
 
 from collections.abc import Sequence
-from typing import Any, cast
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry.groups import AbstractManifold
 from isometry.linalg._policy import autocast_off, in_float32_or_wider
 from isometry.parametrizations._constraint import (
-    HALF,
     AbstractConstraint,
     rounding_bound,
     worst_defect,
 )
 from isometry.parametrizations._layout import Layout
-
-# those that `_rebase` visits after a step; a deepcopy enters itself
-MOVING: "WeakSet[Trivialization]" = WeakSet()
 
 
 class Trivialization(AbstractConstraint):
@@ -65,9 +58,8 @@ class Trivialization(AbstractConstraint):
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)
         # steps of an optimizer since the base was moved
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        # in a tuple, out of sight of nn.Module: an owner is not a part
-        self._owner: tuple[ParametrizationList, ...] = ()
+        device = None if base is None else base.device
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
@@ -83,13 +75,24 @@ class Trivialization(AbstractConstraint):
 
         With a fixed base (`use_trivialization=False`) those around the origin.
         """
-        Q = self.point(W)
+        return self.start(self.point(W))
+
+    @torch.no_grad()
+    def start(self, Q: Tensor) -> Tensor:
+        """The same for points of the manifold, which are not checked."""
+        if self.base is None and Q.is_meta:
+            return self.layout.weight(Q).contiguous()
         if self.base is None:
             X = self.manifold.coordinates(Q, None, self.map_name)
             return self.layout.weight(X).contiguous()
         self.base.copy_(self.layout.weight(Q))
         self.steps.zero_()
         return torch.zeros_like(self.base)
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether the base moves by itself."""
+        return self.rebase_every is not None or self.rebase_radius is not None
 
     @torch.no_grad()
     def move_base(self, X: Tensor, velocities: Sequence[Tensor] = ()) -> None:
@@ -115,24 +118,6 @@ class Trivialization(AbstractConstraint):
         self.steps.zero_()
         X.zero_()
 
-    def own(self, owner: ParametrizationList) -> None:
-        """Remember the list that holds the coordinates."""
-        self._owner = (owner,)
-        self._enter()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._enter()
-
-    def _enter(self) -> None:
-        if self.rebase_every is not None or self.rebase_radius is not None:
-            MOVING.add(self)
-
-    @property
-    def owner(self) -> ParametrizationList:
-        """The list that holds the coordinates, as `original`."""
-        return self._owner[0]
-
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Orthogonalize a base that was saved in half precision; count from zero."""
         state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
@@ -148,8 +133,8 @@ class Trivialization(AbstractConstraint):
         if not defect <= bound:
             return (
                 f"`{prefix}base` must be a point of {self.manifold}; got a defect of "
-                f"{defect:.1e}, above {bound:.1e}. Load a checkpoint that has one, or a "
-                f"plain weight with `isometry.load_foreign`."
+                f"{defect:.1e}, above {bound:.1e}. Load a checkpoint that has one, or "
+                f"a plain weight with `isometry.load_foreign`."
             )
         if defect > self.manifold.tolerance(Q.dtype):
             Q = self.manifold.polish(self.manifold.nearest(Q))
@@ -176,26 +161,3 @@ class Trivialization(AbstractConstraint):
             value = getattr(self, name)
             parts += [] if value is None else [f"{name}={value}"]
         return ", ".join(parts)
-
-
-class Coordinates(ParametrizationList):
-    """The list that holds the coordinates; a cast to half precision spares them."""
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        constraint = cast("AbstractConstraint", self[0])
-        weight = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
-        target = fn(weight)
-        constraint.dtype = target.dtype
-        if target.dtype in HALF:
-            # what `fn` would do but for the dtype; counters are integers
-            super()._apply(
-                lambda t: t.to(target.device) if t.is_floating_point() else fn(t),
-                recurse,
-            )
-            return self
-        before = self.original.dtype
-        super()._apply(fn, recurse)
-        wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
-        if wider and isinstance(constraint, Trivialization):
-            constraint.polish()
-        return self

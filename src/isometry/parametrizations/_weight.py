@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from isometry.parametrizations._constraint import AbstractConstraint
+from isometry.parametrizations._coordinates import COORDINATES
 
 _DTYPES = (
     torch.float16,
@@ -48,6 +49,13 @@ def checked_weight(module: nn.Module, name: str) -> nn.Parameter:
             f"{list(known)}. Pass the layer that owns it (of a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
+    if any(other.original is weight for other in COORDINATES):
+        raise ValueError(
+            f"`{name}` must not hold the coordinates of another weight; it is tied to "
+            f"one that is constrained already. Tie after constraining, with "
+            f"`a.parametrizations = b.parametrizations`, or compute with the other's "
+            f"weight."
+        )
     _check_values(module, name, weight)
     return weight
 
@@ -68,7 +76,7 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
             f"`{name}` must be finite; got NaN or infinity in it. "
             f"Initialize it again, for instance with `nn.init.orthogonal_`."
         )
-    if isinstance(module, nn.Embedding) and name == "weight":
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and name == "weight":
         for option in ("max_norm", "sparse", "padding_idx"):
             value = getattr(module, option)
             if value is not None and value is not False:

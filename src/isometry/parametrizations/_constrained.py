@@ -1,0 +1,53 @@
+"""Finding the constrained weights of a model."""
+
+from dataclasses import dataclass
+from typing import cast
+
+from torch import nn
+
+from isometry.parametrizations._coordinates import Coordinates
+from isometry.parametrizations._reflections import Reflections
+from isometry.parametrizations._trivialization import Trivialization
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """A constrained weight: where it is, and what constrains it."""
+
+    key: str
+    owner: nn.Module
+    name: str
+    coordinates: nn.Parameter
+    constraint: Trivialization | Reflections
+
+
+def constrained(
+    module: nn.Module, *, remove_duplicate: bool = True
+) -> list[Constrained]:
+    """Every weight inside `module` that we constrain.
+
+    Args:
+        module: a module.
+        remove_duplicate: whether to list a module once that is there several times.
+
+    Returns:
+        One entry for each weight.
+
+    Raises:
+        TypeError: if `module` is not a module.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
+            f"Pass the model, or a constrained layer."
+        )
+    found = []
+    for path, owner in module.named_modules(remove_duplicate=remove_duplicate):
+        lists = getattr(owner, "parametrizations", None)
+        for name, parts in lists.items() if isinstance(lists, nn.ModuleDict) else ():
+            if isinstance(parts, Coordinates):
+                X = cast("nn.Parameter", parts.original)
+                constraint = cast("Trivialization | Reflections", parts[0])
+                key = f"{path}.{name}" if path else name
+                found.append(Constrained(key, owner, name, X, constraint))
+    return found

@@ -1,0 +1,54 @@
+"""The list that torch's parametrize keeps: coordinates, and what constrains them."""
+
+from typing import Any, cast
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+from torch.nn.utils.parametrize import ParametrizationList
+
+from isometry.parametrizations._constraint import HALF, AbstractConstraint
+from isometry.parametrizations._trivialization import Trivialization
+
+# all there are, for as long as they are in use; a deepcopy enters itself
+COORDINATES: "WeakSet[Coordinates]" = WeakSet()
+
+
+class Coordinates(ParametrizationList):
+    """Holds the coordinates, as `original`; a cast to half precision spares them."""
+
+    @property
+    def constraint(self) -> AbstractConstraint:
+        """What makes a weight of the coordinates."""
+        return cast("AbstractConstraint", self[0])
+
+    def enter(self) -> None:
+        """Be known to `COORDINATES`."""
+        COORDINATES.add(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.enter()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        constraint = self.constraint
+        weight = torch.empty(0, dtype=constraint.dtype, device=self.original.device)
+        dtype = fn(weight).dtype
+        if dtype.is_complex != constraint.dtype.is_complex:
+            raise TypeError(
+                f"a constrained weight must stay real or complex; got {dtype} for a "
+                f"weight of {constraint.dtype} on {constraint.manifold}. Use "
+                f"`isometry.fold` first."
+            )
+        constraint.dtype = dtype
+        before = self.original.dtype
+
+        def spare(t: Tensor) -> Tensor:
+            new = fn(t)
+            return t.to(new.device) if new.dtype in HALF else new
+
+        super()._apply(spare, recurse)
+        wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
+        if wider and isinstance(constraint, Trivialization):
+            constraint.polish()
+        return self
