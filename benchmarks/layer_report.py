@@ -31,6 +31,18 @@ def sections(record: dict[str, Any]) -> str:
     return "".join("\n" + part for part in parts)
 
 
+def step_sentence(part: dict[str, Any]) -> str:
+    """What the README says of a training step."""
+    faster = [r for r, _ in quotients(part["step"], layers.TORCH_EXP, layers.OURS)]
+    slower = [r for r, _ in quotients(part["step"], layers.OURS, layers.TORCH_CAYLEY)]
+    return (
+        f"A training step of an orthogonal 512 x 512 layer is {min(faster):.1f} to "
+        f"{max(faster):.1f} times faster than with torch's\n`orthogonal` and its "
+        f"exponential, and takes {min(slower):.1f} to {max(slower):.1f} times as long "
+        f"as with its Cayley map."
+    )
+
+
 def quotients(
     rows: Sequence[dict[str, Any]], over: str, under: str
 ) -> list[tuple[float, float]]:
@@ -90,7 +102,8 @@ def step_section(part: dict[str, Any]) -> str:
 random, of a spectral norm that is the same for all contenders: 0 is where they begin
 and where an exponential is cheapest, and training moves them away. The rate is
 {layers.RATE:g}, so that they stay there while they are timed. Reflections, which have
-no such norm, are timed as they start. {part["threads"]} threads, best of
+no such norm, are timed as they start. {part["threads"]} threads; runs of consecutive
+steps, a quarter of a second each, interleaved, best of
 {part["rounds"]} rounds.
 
 {table(["ms a step (multiple of ours)", *labels], times)}

@@ -108,13 +108,18 @@ def sentence(record: dict[str, Any]) -> str:
         if r["dtype"] == "torch.float32" and r["n"] >= 512 and r["norm"] <= 3.15
     ]
     worst = {w: max(r[w]["gradient"] for r in inside) for w in ("ours", "torch")}
+    step = (
+        ""
+        if "layers" not in record
+        else "\n" + layer_report.step_sentence(record["layers"])
+    )
     return (
         f"At n = 256 to 1024 one forward and backward pass takes {min(ours):.0f} or "
         f"{max(ours):.0f} matrix products, and\n`torch.linalg.matrix_exp` "
         f"{min(torch):.0f} to {max(torch):.0f}: ours is {min(ratios):.1f} to "
         f"{max(ratios):.1f} times faster (float32, 2 cores).\nUp to norm π the worst "
         f"error of its gradient is {worst['ours']:.0e}; torch's is "
-        f"{worst['torch']:.0e}."
+        f"{worst['torch']:.0e}.{step}"
     )
 
 

@@ -188,7 +188,7 @@ def test_radius_bounds_the_coordinates(name, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [2, 3, 5, 40, 300])
 def test_largest_angle(n, dtype, rng):
-    """Never below the true one, and at most 3 percent above."""
+    """Never below the true one, and at most 4 percent above."""
     module = isometry.orthogonal(
         Weight(torch.randn(n, n, dtype=dtype, generator=rng)), rebase_radius=1.0
     )
@@ -198,7 +198,7 @@ def test_largest_angle(n, dtype, rng):
     assert (
         true
         <= largest_angle(constraint_of(module), coordinates_of(module))
-        <= 1.0301 * true
+        <= 1.0401 * true
     )
 
 

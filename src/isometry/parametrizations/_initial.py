@@ -90,8 +90,10 @@ def _tall_torus(manifold: Stiefel, theta: Tensor) -> Tensor:
     # planes of two rows; of an odd last row, which no plane has, nothing turns
     planes = min((k + 1) // 2, n // 2)
     theta = theta[..., :planes]
-    Q = torch.eye(n, k, dtype=theta.dtype).repeat(*theta.shape[:-1], 1, 1)
-    even = torch.arange(planes) * 2
+    Q = torch.eye(n, k, dtype=theta.dtype, device=theta.device).repeat(
+        *theta.shape[:-1], 1, 1
+    )
+    even = 2 * torch.arange(planes, device=theta.device)
     Q[..., even, even] = theta.cos()
     Q[..., even + 1, even] = theta.sin()
     # the second column of a plane is there unless k ends between the two

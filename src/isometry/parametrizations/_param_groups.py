@@ -15,11 +15,13 @@ def param_groups(
     orthogonal_lr_ratio: float = 0.1,
     weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Groups for any torch optimizer: coordinates apart from plain parameters.
+    """Groups for an optimizer: coordinates apart from plain parameters.
 
     Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio` (the
     paper trains them with a tenth of the rate of the rest) and no weight decay, which
-    would pull them towards their base. A parameter that `groups.declare` put on a
+    would pull them towards their base. (A scheduler that sets rates, such as
+    `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list. `LBFGS` takes no
+    groups.) A parameter that `groups.declare` put on a
     manifold has a group of its own that names the manifold.
 
     Args:

@@ -30,9 +30,12 @@ def orthogonal(
     $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
 
     where the parameter is now the free $X$. The call is that of
-    `torch.nn.utils.parametrizations.orthogonal`, with two differences: the weight
-    starts at the orthogonal matrix nearest to what it was (and not at a QR factor),
-    and assigning a matrix that is not orthogonal raises (and does not project).
+    `torch.nn.utils.parametrizations.orthogonal`, with these differences: the weight
+    starts at the orthogonal matrix nearest to what it was (and not at a QR factor);
+    assigning a matrix that is not orthogonal raises (and does not project); None is
+    the exponential for rectangular weights too (and not "householder"); the kernel of
+    a convolution is one matrix (and not many small ones); and without a base a weight
+    that the map cannot reach raises (and is not replaced).
 
     `module.weight = Q` works for every orthogonal `Q`, of either determinant and with
     any eigenvalues: the base $B$ moves there. With `use_trivialization=False` the base
@@ -52,12 +55,14 @@ def orthogonal(
             "cayley", "pade-m" with a degree m, or "householder".
         use_trivialization: whether there is a base that can move.
         init: None keeps the weight; "haar", "identity", "henaff" or "cayley" (the
-            initialisations of the paper), or a function (shape, generator) -> angles.
+            initialisations of the paper), or a function (shape, generator) -> angles:
+            n // 2 of them for real matrices with n rows, n for complex ones.
         generator: source of the numbers of `init`.
         det: 1 to start with determinant +1 (square and real only), where it stays.
-        rebase_every: move the base to the weight after as many optimizer steps.
+        rebase_every: move the base to the weight after as many steps of a torch
+            optimizer; see `rebase`.
         rebase_radius: move it after a step when an angle of $A$ is above this radius,
-            below $\pi$.
+            below $\pi$. To look costs a few products after each step.
 
     Returns:
         The module.
