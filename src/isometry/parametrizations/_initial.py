@@ -70,7 +70,9 @@ def _from_torus(
             f"{manifold}. Use 'haar' or 'identity' there."
         )
     rank = manifold.rank
-    theta = torch.as_tensor(sampler((*batch, rank), generator), dtype=torch.float64)
+    theta = torch.as_tensor(
+        sampler((*batch, rank), generator), dtype=torch.float64, device="cpu"
+    )
     if tuple(theta.shape) != (*batch, rank):
         raise ValueError(
             f"`init` must return angles of shape {(*batch, rank)}; "
