@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import ParametrizationList
 
+from isometry.parametrizations._cache import forget, once
 from isometry.parametrizations._constraint import HALF, AbstractConstraint
 from isometry.parametrizations._trivialization import Trivialization
 
@@ -21,6 +22,14 @@ class Coordinates(ParametrizationList):
     def constraint(self) -> AbstractConstraint:
         """What makes a weight of the coordinates."""
         return cast("AbstractConstraint", self[0])
+
+    def forward(self) -> Tensor:
+        """The weight: computed, or from memory."""
+        # another parametrization on top of ours is not ours to remember
+        if len(self) > 1:
+            return super().forward()
+        inputs = [self.original, *self.constraint.buffers()]
+        return once(self, inputs, super().forward)
 
     def enter(self) -> None:
         """Be known to `COORDINATES`."""
@@ -47,6 +56,7 @@ class Coordinates(ParametrizationList):
             new = fn(t)
             return t.to(new.device) if new.dtype in HALF else new
 
+        forget(self)
         super()._apply(spare, recurse)
         wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
         if wider and isinstance(constraint, Trivialization):

@@ -10,6 +10,7 @@ from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.groups._declare import record
 from isometry.linalg._policy import in_float32_or_wider
+from isometry.parametrizations import _cache
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
@@ -98,6 +99,7 @@ def _register(
     owner = cast("Coordinates", lists[name])
     owner.__class__ = Coordinates
     owner.enter()
+    _cache.install_hook()
     if isinstance(constraint, Trivialization) and constraint.has_policy:
         install_hooks()
     keep_weights_fresh(module)

@@ -1,0 +1,146 @@
+"""A constrained weight is computed once, without a context manager.
+
+In training once per autograd graph: the weight is handed out again until a backward
+pass goes through it. Without gradients once until something changes. What can change
+unseen is the coordinates, written to through `.data`; torch's optimizers do that too
+(the fused ones), so that a step of any optimizer counts as a change.
+"""
+
+import importlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from isometry.linalg._policy import transforms
+
+# torch has no public way to ask for hooks on saved tensors
+_autograd = importlib.import_module("torch._C._autograd")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A weight, and all that it depends on."""
+
+    weight: Tensor
+    version: int
+    inputs: tuple["weakref.ref[Tensor]", ...]
+    versions: tuple[int, ...]
+    steps: int
+    region: "weakref.ref[Any] | None"
+
+    def valid(self, inputs: list[Tensor]) -> bool:
+        """Whether the weight is what would be computed now."""
+        return (
+            self.steps == _steps
+            and all(r() is t for r, t in zip(self.inputs, inputs, strict=True))
+            and self.versions == tuple(t._version for t in inputs)
+            # whoever got the weight may have written to it
+            and self.version == self.weight._version
+            and (self.region and self.region()) is _region()
+        )
+
+
+# outside of the modules, so that copies and checkpoints do not see it; one entry with a
+# graph and one without for each list of coordinates
+_entries: "WeakKeyDictionary[nn.Module, dict[bool, _Entry]]" = WeakKeyDictionary()
+_steps = 0
+_hooks: list[Any] = []
+
+
+def install_hook() -> None:
+    """Let a step of any optimizer count as a change."""
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(_count))
+
+
+def _count(*_: Any) -> None:
+    global _steps  # noqa: PLW0603 - a count is what it is
+    _steps += 1
+
+
+def forget(holder: nn.Module) -> None:
+    """Compute the weight anew at the next read."""
+    _entries.pop(holder, None)
+
+
+def once(
+    holder: nn.Module, inputs: list[Tensor], compute: Callable[[], Tensor]
+) -> Tensor:
+    """The weight of `holder`, which `compute` makes of `inputs`: from memory if valid.
+
+    Args:
+        holder: the module whose weight it is.
+        inputs: the tensors it depends on, the coordinates first.
+        compute: makes it.
+
+    Returns:
+        The weight; the same tensor as before, if nothing has changed.
+    """
+    if not _may_remember(inputs):
+        return compute()
+    graph = torch.is_grad_enabled() and inputs[0].requires_grad
+    entry = _entries.get(holder, {}).get(graph)
+    if entry is not None and entry.valid(inputs):
+        return entry.weight
+    weight = compute()
+    region = _region()
+    # another thread may have been faster; then this one, which is as good, stays
+    _entries.setdefault(holder, {})[graph] = _Entry(
+        weight,
+        weight._version,
+        tuple(map(weakref.ref, inputs)),
+        tuple(t._version for t in inputs),
+        _steps,
+        None if region is None else weakref.ref(region),
+    )
+    if graph and weight.grad_fn is not None:
+        weight.grad_fn.register_prehook(_Consumed(holder))
+    return weight
+
+
+class _Consumed:
+    """Forgets the weight with a graph, once a backward pass has gone through it."""
+
+    def __init__(self, holder: nn.Module) -> None:
+        self.holder = weakref.ref(holder)
+
+    def __call__(self, _gradients: Any) -> None:
+        holder = self.holder()
+        if holder is not None:
+            _entries.get(holder, {}).pop(True, None)
+
+
+def _may_remember(inputs: list[Tensor]) -> bool:
+    """Whether a weight read now may be handed out again later."""
+    if torch.compiler.is_compiling() or transforms():
+        return False
+    # inside of a backward pass, where a region of (reentrant) checkpointing runs again
+    # and its graph is consumed at once; the other kind has hooks, and is apart by them
+    if torch._C._current_graph_task_id() != -1 and _region() is None:
+        return False
+    # a tangent belongs to its level, an inference tensor has no version
+    if forward_ad._current_level >= 0 or torch.is_inference_mode_enabled():
+        return False
+    if any(isinstance(t, FakeTensor) or t.is_meta or t.is_inference() for t in inputs):
+        return False
+    # sharded tensors and other subclasses have lives of their own
+    if any(type(t) not in (Tensor, nn.Parameter) for t in inputs):
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def _region() -> Any:
+    """The region of activation checkpointing: it and its recomputation are apart.
+
+    Both must save the same tensors, so neither may find a weight that is not its own.
+    """
+    hooks = _autograd._top_saved_tensors_default_hooks(False)
+    return None if hooks is None else hooks[0]
