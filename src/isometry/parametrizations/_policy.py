@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 from isometry.groups import AbstractGroup, Stiefel
 from isometry.linalg import skew
 from isometry.parametrizations._coordinates import COORDINATES
-from isometry.parametrizations._rebase import move
+from isometry.parametrizations._rebase import move, whole
 from isometry.parametrizations._trivialization import Trivialization
 
 # dimension of the space in which the largest angle is looked for
@@ -74,12 +74,11 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     # the step of an optimizer that wraps another is one step, and ends with its own
     if _running:
         return
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for coordinates in list(COORDINATES):
-        constraint, X = coordinates.constraint, coordinates.original
-        if id(X) in stepped and isinstance(constraint, Trivialization):
-            if not constraint.has_policy:
-                continue
+    known = {id(coordinates.original): coordinates for coordinates in COORDINATES}
+    # in the order of the optimizer: what is sharded is gathered, by all ranks alike
+    for X in [p for group in optimizer.param_groups for p in group["params"]]:
+        constraint = known[id(X)].constraint if id(X) in known else None
+        if isinstance(constraint, Trivialization) and constraint.has_policy:
             constraint.steps += 1
             if _due(constraint, X):
                 move(constraint, X, optimizer)
@@ -97,6 +96,7 @@ def _due(constraint: Trivialization, X: Tensor) -> bool:
     every, radius = constraint.rebase_every, constraint.rebase_radius
     if every is not None and int(constraint.steps) < every:
         return False
+    X = whole(X)
     # NaN stays in the coordinates, from where a good checkpoint or step removes it
     if not bool(X.isfinite().all()):
         return False

@@ -4,7 +4,7 @@ It never happens inside a forward pass, so a gradient is always that of the func
 that was evaluated.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -72,12 +72,37 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     elif optimizer is not None:
         state = optimizer.state.get(X, {})
     velocities = [state[key] for key in _VELOCITIES if _like(state.get(key), X)]
-    constraint.move_base(X, velocities)
+    if constraint.base is None:
+        return
+    moved = constraint.move_base(whole(X), [whole(v) for v in velocities])
+    for velocity, new in zip(velocities, moved, strict=True):
+        _write(velocity, new)
+    X.zero_()
     X.grad = None
     for key, power in _SCALES.items():
         if _like(state.get(key), X) and _like(state.get("exp_avg"), X):
-            scale, velocity = _real(state[key]), _real(state["exp_avg"])
-            torch.maximum(scale, velocity.abs() ** power, out=scale)
+            scale, velocity = whole(state[key]), whole(state["exp_avg"])
+            floor = _real(velocity).abs() ** power
+            scale = torch.maximum(_real(scale), floor)
+            _write(
+                state[key], torch.view_as_complex(scale) if X.is_complex() else scale
+            )
+
+
+def whole(X: Tensor) -> Tensor:
+    """`X` itself, or what the shards of all processes make (FSDP)."""
+    gather = getattr(X, "full_tensor", None)
+    return X if gather is None else gather()
+
+
+def _write(X: Tensor, value: Tensor) -> None:
+    """Write into `X`, or into the shard of it that is here."""
+    if hasattr(X, "full_tensor"):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        shards = cast("DTensor", X)
+        value = distribute_tensor(value, shards.device_mesh, shards.placements)
+    X.copy_(value)
 
 
 def _like(value: Any, X: Tensor) -> bool:

@@ -95,15 +95,22 @@ class Trivialization(AbstractConstraint):
         return self.rebase_every is not None or self.rebase_radius is not None
 
     @torch.no_grad()
-    def move_base(self, X: Tensor, velocities: Sequence[Tensor] = ()) -> None:
-        """Move the base to the weight with coordinates `X`, which become zero.
+    def move_base(self, X: Tensor, velocities: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Move the base to the weight with coordinates `X`, which are zero from now on.
 
         Velocities in the coordinates, such as the momentum of an optimizer, become
         those in the new ones that move the weight the same: both are pushed forward by
-        the derivative of the map. All changes are in place.
+        the derivative of the map.
+
+        Args:
+            X: the coordinates; the caller sets them to zero.
+            velocities: of the shape of `X`.
+
+        Returns:
+            The velocities in the new coordinates.
         """
         if self.base is None:
-            return
+            return list(velocities)
 
         def reached(X: Tensor) -> Tensor:
             B = self.base_point()
@@ -112,11 +119,10 @@ class Trivialization(AbstractConstraint):
         with autocast_off(X.device):
             moved = [torch.func.jvp(reached, (X,), (v,))[1] for v in velocities]
             Q = self.manifold.polish(reached(X))
-            for v, E in zip(velocities, moved, strict=True):
-                v.copy_(self.layout.weight(self.manifold.velocity(Q, E)))
+            moved = [self.layout.weight(self.manifold.velocity(Q, E)) for E in moved]
         self.base.copy_(self.layout.weight(Q))
         self.steps.zero_()
-        X.zero_()
+        return moved
 
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Orthogonalize a base that was saved in half precision; count from zero."""
