@@ -3,6 +3,7 @@
 python -m benchmarks            # everything; records, docs/results.md, figures
 python -m benchmarks kernels    # this part only; the rest of the record stays
 python -m benchmarks layers     # likewise, training steps
+python -m benchmarks reads      # likewise, reading a weight
 python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
 python -m benchmarks demo       # two minutes; a figure and a report in out/demo
 python -m benchmarks report     # docs from the record, nothing measured
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import accuracy, kernel, layers, memory, mnist, quality, tall
+from benchmarks import accuracy, kernel, layers, memory, mnist, quality, reads, tall
 from benchmarks.page import page
 
 ROOT = Path(__file__).parents[1]
@@ -91,6 +92,13 @@ def measure_layers(rounds: int) -> dict[str, Any]:
     return {"layers": environment(rounds) | measured}
 
 
+def measure_reads(rounds: int) -> dict[str, Any]:
+    """What reading a weight costs."""
+    measured = reads.measure(rounds=rounds, say=Steps(reads.STEPS))
+    print(file=sys.stderr)
+    return {"reads": environment(rounds) | measured}
+
+
 def measure_quality(folder: Path) -> dict[str, Any]:
     """Accuracy against seconds; nothing, with a line that says so, without data."""
     if absent := mnist.missing(folder):
@@ -156,7 +164,7 @@ def main() -> None:
         "what",
         nargs="?",
         default="all",
-        choices=["all", "kernels", "layers", "quality", "demo", "report"],
+        choices=["all", "kernels", "layers", "reads", "quality", "demo", "report"],
     )
     parser.add_argument(
         "--rounds", type=int, default=9, help="samples of each contender"
@@ -179,6 +187,7 @@ def main() -> None:
     parts = {
         "kernels": lambda: measure_kernels(options.rounds),
         "layers": lambda: measure_layers(options.rounds),
+        "reads": lambda: measure_reads(options.rounds),
         "quality": lambda: measure_quality(options.data),
     }
     for name, measure in parts.items():

@@ -1,12 +1,13 @@
 """Linear algebra of a Lie algebra that is known by its coordinates only."""
 
 import functools
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 
+@runtime_checkable
 class Algebra(Protocol):
     """What is needed to know of a group: it must be hashable, too."""
 

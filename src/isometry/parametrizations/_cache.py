@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -36,7 +35,7 @@ class _Entry:
     steps: int
     region: "weakref.ref[Any] | None"
 
-    def valid(self, inputs: list[Tensor]) -> bool:
+    def valid(self, inputs: tuple[Tensor, ...]) -> bool:
         """Whether the weight is what would be computed now."""
         return (
             self.steps == _steps
@@ -47,6 +46,8 @@ class _Entry:
             and (self.region and self.region()) is _region()
         )
 
+
+_PLAIN = (Tensor, nn.Parameter)
 
 # outside of the modules, so that copies and checkpoints do not see it; one entry with a
 # graph and one without for each list of coordinates
@@ -72,7 +73,7 @@ def forget(holder: nn.Module) -> None:
 
 
 def once(
-    holder: nn.Module, inputs: list[Tensor], compute: Callable[[], Tensor]
+    holder: nn.Module, inputs: tuple[Tensor, ...], compute: Callable[[], Tensor]
 ) -> Tensor:
     """The weight of `holder`, which `compute` makes of `inputs`: from memory if valid.
 
@@ -118,7 +119,7 @@ class _Consumed:
             _entries.get(holder, {}).pop(True, None)
 
 
-def _may_remember(inputs: list[Tensor]) -> bool:
+def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     """Whether a weight read now may be handed out again later."""
     if torch.compiler.is_compiling() or transforms():
         return False
@@ -129,11 +130,10 @@ def _may_remember(inputs: list[Tensor]) -> bool:
     # a tangent belongs to its level, an inference tensor has no version
     if forward_ad._current_level >= 0 or torch.is_inference_mode_enabled():
         return False
-    if any(isinstance(t, FakeTensor) or t.is_meta or t.is_inference() for t in inputs):
-        return False
-    # sharded tensors and other subclasses have lives of their own
-    if any(type(t) not in (Tensor, nn.Parameter) for t in inputs):
-        return False
+    for t in inputs:
+        # fake and sharded tensors, and other subclasses, have lives of their own
+        if type(t) not in _PLAIN or t.is_meta or t.is_inference():
+            return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 

@@ -51,6 +51,10 @@ class AbstractConstraint(nn.Module):
         """Coordinates of the weight `W`."""
 
     @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What the weight depends on, besides the coordinates."""
+
+    @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
         """Coordinates of points of the manifold, which are not checked."""
 

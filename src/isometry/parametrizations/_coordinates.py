@@ -28,8 +28,9 @@ class Coordinates(ParametrizationList):
         # another parametrization on top of ours is not ours to remember
         if len(self) > 1:
             return super().forward()
-        inputs = [self.original, *self.constraint.buffers()]
-        return once(self, inputs, super().forward)
+        constraint = self.constraint
+        inputs = (self.original, *constraint.tensors())
+        return once(self, inputs, lambda: constraint(inputs[0]))
 
     def enter(self) -> None:
         """Be known to `COORDINATES`."""

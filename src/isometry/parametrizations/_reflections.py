@@ -61,6 +61,10 @@ class Reflections(AbstractConstraint):
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The phases."""
+        return (self.phase,)
+
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Phases of modulus one need no more; those of a wide checkpoint are."""
         phase = state.get(f"{prefix}phase")

@@ -89,6 +89,10 @@ class Trivialization(AbstractConstraint):
         self.steps.zero_()
         return torch.zeros_like(self.base)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The base, if there is one."""
+        return () if self.base is None else (self.base,)
+
     @property
     def has_policy(self) -> bool:
         """Whether the base moves by itself."""
