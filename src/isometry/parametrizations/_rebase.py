@@ -34,7 +34,9 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     no direction to push; they stay, but are raised to the square of the new momentum
     where they are below it, so that no step of Adam is longer than its rate. The
     history of `LBFGS` is dropped. Other state (of `Rprop`, `ASGD`, an average of the
-    coordinates) is not touched: keep the base fixed there.
+    coordinates) is not touched: keep the base fixed there, and under
+    `ZeroRedundancyOptimizer`, whose processes step different parameters. Sharded
+    coordinates (FSDP2) are gathered, moved alike by all processes, and sharded again.
 
     Args:
         module: the module; those inside it are visited too.
