@@ -4,6 +4,7 @@ It never happens inside a forward pass, so a gradient is always that of the func
 that was evaluated.
 """
 
+import math
 from typing import Any, cast
 
 import torch
@@ -32,11 +33,12 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     `exp_avg` of the Adam family) is pushed forward by the derivative of the map, so
     that it moves the weight as before. Averages of squares belong to entries and have
     no direction to push; they stay, but are raised to the square of the new momentum
-    where they are below it, so that no step of Adam is longer than its rate. The
-    history of `LBFGS` is dropped. Other state (of `Rprop`, `ASGD`, an average of the
-    coordinates) is not touched: keep the base fixed there, and under
-    `ZeroRedundancyOptimizer`, whose processes step different parameters. Sharded
-    coordinates (FSDP2) are gathered, moved alike by all processes, and sharded again.
+    where they are below it (both corrected for their start at zero, as Adam does), so
+    that no step of Adam is longer than its rate. The history of `LBFGS` is dropped.
+    Other state (of `Rprop`, `ASGD`, an average of the coordinates) is not touched: keep
+    the base fixed there, and under `ZeroRedundancyOptimizer`, whose processes step
+    different parameters. Sharded coordinates (FSDP2) are gathered, moved alike by all
+    processes, and sharded again.
 
     Args:
         module: the module; those inside it are visited too.
@@ -83,12 +85,35 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     X.grad = None
     for key, power in _SCALES.items():
         if _like(state.get(key), X) and _like(state.get("exp_avg"), X):
-            scale, velocity = whole(state[key]), whole(state["exp_avg"])
-            floor = _real(velocity).abs() ** power
-            scale = torch.maximum(_real(scale), floor)
+            floor = _floor(state, power, _betas(optimizer, X))
+            scale = torch.maximum(_real(whole(state[key])), floor)
             _write(
                 state[key], torch.view_as_complex(scale) if X.is_complex() else scale
             )
+
+
+def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
+    """What a scale must not be below, lest a step of Adam is longer than its rate.
+
+    Averages that began at zero are too small, those of squares by far: at the third
+    step by 0.003 where the momentum is by 0.27. Without the correction the scales were
+    raised for good, and the steps were five times too short.
+    """
+    step = float(state.get("step", math.inf))
+    momentum = _real(whole(state["exp_avg"])).abs()
+    if step == 0:
+        return momentum
+    first, second = (1 - float(beta) ** step for beta in betas)
+    # Adamax keeps a maximum, which needs no correction
+    return (momentum / first) ** power * (second if power == 2 else 1)
+
+
+def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
+    """The decays of the averages of `X`; zero if the optimizer has other names."""
+    groups = optimizer.param_groups if optimizer is not None else []
+    mine = [group for group in groups if any(p is X for p in group["params"])]
+    first, second, *_ = (*(mine[0].get("betas", ()) if mine else ()), 0.0, 0.0)
+    return first, second
 
 
 def whole(X: Tensor) -> Tensor:
