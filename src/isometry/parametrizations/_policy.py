@@ -78,10 +78,18 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     # in the order of the optimizer: what is sharded is gathered, by all ranks alike
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
         constraint = known[id(X)].constraint if id(X) in known else None
-        if isinstance(constraint, Trivialization) and constraint.has_policy:
-            constraint.steps += 1
-            if _due(constraint, X):
-                move(constraint, X, optimizer)
+        if not isinstance(constraint, Trivialization) or not constraint.has_policy:
+            continue
+        if not X.requires_grad or _skipped(optimizer):
+            continue
+        constraint.steps += 1
+        if _due(constraint, X):
+            move(constraint, X, optimizer)
+
+
+def _skipped(optimizer: Optimizer) -> bool:
+    """Whether a GradScaler found infinity: it calls a fused optimizer nevertheless."""
+    return bool(getattr(optimizer, "found_inf", False))
 
 
 def _forget(optimizer: Optimizer) -> None:
