@@ -76,7 +76,8 @@ def test_half_precision_on_meta_can_be_materialized(map_name):
 
 def test_shared_memory_reaches_base_and_coordinates():
     layer = isometry.orthogonal(nn.Linear(4, 4)).to(torch.bfloat16).share_memory()
-    assert all(t.is_shared() for t in layer.state_dict().values())
+    state = layer.state_dict()
+    assert all(t.is_shared() for t in state.values() if t.is_floating_point())
 
 
 def test_sampling_does_not_depend_on_the_default_device():

@@ -42,9 +42,7 @@ class AbstractConstraint(nn.Module):
         self.layout = layout
         self.map_name = map_name
         self.dtype = dtype
-        self.register_buffer(
-            "map", torch.tensor(list(map_name.encode()), dtype=torch.uint8)
-        )
+        self.register_buffer("map", self._map_bytes())
 
     @abstractmethod
     def right_inverse(self, W: Tensor) -> Tensor:
@@ -104,6 +102,17 @@ class AbstractConstraint(nn.Module):
         )
         return f"Project it first, with `{call}`{other}."
 
+    def _map_bytes(self, device: torch.device | None = None) -> Tensor:
+        name = list(self.map_name.encode())
+        return torch.tensor(name, dtype=torch.uint8, device=device)
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # an average of models takes means of all buffers, and of bytes a wrong one
+        destination[f"{prefix}map"] = self._map_bytes(self.map.device)
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
@@ -120,8 +129,10 @@ class AbstractConstraint(nn.Module):
                 f"{bytes(saved.tolist()).decode()!r}. Constrain with the map that was "
                 f"saved, then assign the weight to a layer with another."
             )
-        # one message is enough: torch would add that the sizes differ
-        state_dict[f"{prefix}map"] = self.map
+        # one message is enough: torch would add that the sizes differ. Not the buffer
+        # itself, which may be on the meta device, where assigning would leave it
+        device = self.map.device if saved is None else saved.device
+        state_dict[f"{prefix}map"] = self._map_bytes(device)
         wrong = self.mend(state_dict, prefix)
         if wrong is not None:
             errors.append(wrong)

@@ -1,0 +1,142 @@
+"""Averages of models over training: torch.optim.swa_utils."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import (
+    AveragedModel,
+    get_ema_avg_fn,
+    get_ema_multi_avg_fn,
+    update_bn,
+)
+from torch.testing import assert_close
+
+import isometry
+from tests.parametrizations import reference
+from tests.parametrizations.cases import MAPS, orthonormality
+from tests.parametrizations.loops import (
+    constraint_of,
+    coordinates_of,
+    network,
+    train,
+    weights,
+)
+
+DECAY = 0.9
+AVERAGES: dict[str, dict[str, Any]] = {
+    "SWA": {},
+    "EMA": {"multi_avg_fn": get_ema_multi_avg_fn(DECAY)},
+    "EMA, one by one": {"avg_fn": get_ema_avg_fn(DECAY)},
+    "EMA with buffers": {
+        "multi_avg_fn": get_ema_multi_avg_fn(DECAY),
+        "use_buffers": True,
+    },
+}
+
+
+def mean(seen: list[Tensor], name: str) -> Tensor:
+    """What torch averages them to."""
+    if name == "SWA":
+        return torch.stack(seen).mean(0)
+    total = seen[0]
+    for X in seen[1:]:
+        total = DECAY * total + (1 - DECAY) * X
+    return total
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_a_fixed_base_has_a_mean_of_coordinates(name):
+    """W = B exp(mean of A), orthogonal; read after each update, it is never stale."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    average = AveragedModel(model, **AVERAGES[name])
+    seen = []
+    for _ in range(10):
+        train(model, optimizer, 1)
+        average.update_parameters(model)
+        seen.append(coordinates_of(model).detach().clone())
+        A = reference.skew(mean(seen, name))
+        expected = constraint_of(model).base @ torch.matrix_exp(A)
+        W = weights(average.module)[1]
+        # 1e-9: torch.matrix_exp is off by 1.8e-10 at norm 0.05, in float64
+        assert_close(W, expected, rtol=0, atol=1e-9)
+        assert orthonormality(W) <= 1e-13
+    assert torch.dist(weights(average.module)[1], weights(model)[1]) > 0.1
+
+
+@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("name", AVERAGES)
+def test_an_average_can_be_loaded(name, map_name):
+    """Means of all buffers include the name of the map: 'exp' became 'dxo'."""
+    layer = isometry.orthogonal(nn.Linear(5, 5), "weight", map_name)
+    average = AveragedModel(layer, **AVERAGES[name])
+    for _ in range(20):
+        with torch.no_grad():
+            layer.parametrizations.weight.original.add_(0.1 * torch.randn(5, 5))
+        average.update_parameters(layer)
+    layer.load_state_dict(average.module.state_dict())
+    assert torch.equal(layer.weight, average.module.weight)
+    assert orthonormality(layer.weight) <= 2e-6
+
+
+def folded(model: nn.Module) -> nn.Module:
+    return isometry.fold(copy.deepcopy(model))
+
+
+def test_a_moving_base_has_no_mean_of_coordinates():
+    """The weight rests while its base moves: the mean of coordinates is another.
+
+    The mean of the weights of folded copies is the weight.
+    """
+    model = network(rebase_every=10)
+    coordinates_of(model).data.normal_(std=0.3)
+    W = weights(model)[1]
+    naive, right = AveragedModel(model), AveragedModel(folded(model))
+    for _ in range(2):
+        naive.update_parameters(model)
+        right.update_parameters(folded(model))
+        isometry.rebase(model)
+        assert_close(weights(model)[1], W, rtol=0, atol=1e-14)
+    assert orthonormality(weights(naive.module)[1]) <= 1e-13
+    assert torch.dist(weights(naive.module)[1], W) > 0.5
+    assert_close(right.module[2].weight, W, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+@pytest.mark.parametrize(
+    "policy", [{}, {"rebase_every": 3}, {"rebase_radius": 0.1}], ids=str
+)
+def test_the_mean_of_folded_copies_is_projected_once(policy, name):
+    """The recipe of the tutorial: the point nearest to the mean of the weights."""
+    model = network(**policy)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    average = AveragedModel(folded(model), **AVERAGES[name])
+    seen, plain = [], []
+    for _ in range(8):
+        train(model, optimizer, 1)
+        average.update_parameters(folded(model))
+        seen.append(weights(model))
+        plain.append(model[4].weight.detach().clone())
+    final = copy.deepcopy(model)
+    isometry.load_foreign(final, average.module.state_dict())
+    for W, each in zip(weights(final), zip(*seen, strict=True), strict=True):
+        expected = isometry.linalg.polar(mean(list(each), name))
+        assert_close(W, expected, rtol=0, atol=1e-12)
+        assert orthonormality(W) <= 1e-13
+    assert_close(final[4].weight, mean(plain, name), rtol=0, atol=1e-12)
+    # it goes on training, from there
+    losses = train(final, torch.optim.Adam(final.parameters(), lr=0.02), 10)
+    assert losses[-1] < losses[0]
+
+
+def test_statistics_of_batches_leave_the_weight_alone():
+    model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)), nn.BatchNorm1d(4))
+    average = AveragedModel(model)
+    average.update_parameters(model)
+    W = average.module[0].weight.detach().clone()
+    update_bn([3 + torch.randn(16, 4) for _ in range(3)], average)
+    assert average.module[1].running_mean.abs().sum() > 1
+    assert torch.equal(average.module[0].weight, W)
