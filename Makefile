@@ -17,7 +17,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 .PHONY: help test demo check docs bench soak format clean
 
 help:
-	@echo "make test    the test suite, then once more with shapes executed"
+	@echo "make test    the suite; its linear algebra again, shapes executed, C off"
 	@echo "make demo    the exponential against its peers: a figure and a report"
 	@echo "make check   format, lint, types, import contracts, spelling, docs"
 	@echo "make format  rewrite the sources as 'make check' wants them"
@@ -34,7 +34,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 test: $(INSTALLED)
 	$(PYTEST) -n 2 --cov
-	$(PYTEST) -n 2 --shapes -m "not errors and not soak" tests/linalg
+	ISOMETRY_NATIVE=0 $(PYTEST) -n 2 --shapes -m "not errors and not soak" tests/linalg
 
 demo: $(INSTALLED)
 	$(PY) -m benchmarks demo

@@ -24,6 +24,7 @@ from isometry.linalg._polynomial import (
     times,
 )
 from isometry.linalg._schemes import SCHEMES
+from isometry.linalg._square import square
 
 # up to these the defect of Q^H Q = I stays below about 20 eps
 _FEW_SQUARINGS = 2
@@ -71,7 +72,7 @@ def estimate_plan(W: Tensor) -> Tensor:
     worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
     if worth.any():
         V = W[2:4] if worth.all() else W[2:4, torch.from_numpy(worth).to(W.device)]
-        torch.bmm(V[0], V[0], out=V[1])
+        square(V[0], out=V[1])
         _, sharper = angle_bounds(V, power=4)
         plan[worth] = np.searchsorted(edges, np.fmin(upper[worth], sharper))
     return torch.from_numpy(plan)
@@ -83,7 +84,7 @@ def _plan_of_one(W: Tensor) -> int:
     lower, upper = angle_bound(W[1:3], power=2)
     plan = bisect_left(edges, upper)
     if bisect_left(edges, lower) < plan < len(edges):
-        torch.bmm(W[2], W[2], out=W[3])
+        square(W[2], out=W[3])
         _, sharper = angle_bound(W[2:4], power=4)
         plan = bisect_left(edges, min(upper, sharper))
     return plan

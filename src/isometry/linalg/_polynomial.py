@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from isometry.linalg._scratch import scratch
+from isometry.linalg._square import square
 
 
 # compared by identity: hashing the coefficients would be work at every call
@@ -91,8 +92,8 @@ def powers(A: Tensor, slots: int) -> Tensor:
     W = A.new_empty((slots, *A.shape))
     A1, A2, A4 = W[:3].unbind()
     A1.copy_(A)
-    torch.bmm(A1, A1, out=A2)
-    torch.bmm(A2, A2, out=A4)
+    square(A1, out=A2)
+    square(A2, out=A4)
     return W
 
 

@@ -1,9 +1,17 @@
 """The skew matrix with given free coordinates."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from isometry._checks import check_square
+from isometry._native import fits, kernels
 from isometry._typing import Square
+from isometry.linalg._policy import is_batched_gradient, transforms
+
+# below, torch's operations are as fast
+_SMALLEST = 32
 
 
 def skew(X: Square) -> Square:
@@ -29,8 +37,42 @@ def skew(X: Square) -> Square:
         ValueError: if `X` is not square.
     """
     check_square(X, name="X")
+    if X.shape[-1] >= _SMALLEST and _plain(X) and kernels(X.dtype):
+        return LowerTriangle.apply(X)
     L = X.tril(-1)
     A = L - L.mH
     if X.is_complex():
         A = A + torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
     return A
+
+
+def _plain(X: Tensor) -> bool:
+    """Whether X is ordinary memory, in eager mode."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(X) in (Tensor, torch.nn.Parameter)
+        and not transforms()
+        and fits(X)
+        and torch.autograd.forward_ad.unpack_dual(X).tangent is None
+    )
+
+
+class LowerTriangle(torch.autograd.Function):
+    """X -> L - L^T in one pass; torch takes three, two of them transposed."""
+
+    @staticmethod
+    def forward(_: Any, X: Tensor) -> Tensor:
+        return _apply("skew", X)
+
+    @staticmethod
+    def backward(_: Any, G: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or is_batched_gradient(G) or not fits(G):
+            return (G - G.mT).tril(-1)
+        return _apply("skew_adjoint", G)
+
+
+def _apply(name: str, X: Tensor) -> Tensor:
+    out, n = torch.empty_like(X), X.shape[-1]
+    kernel = getattr(kernels(X.dtype), name)
+    kernel(X.data_ptr(), out.data_ptr(), X.numel() // (n * n), n)
+    return out

@@ -1,0 +1,93 @@
+"""Kernels in C, built when they are first wanted and kept in the user's cache.
+
+They are an extra: without a compiler, or with `ISOMETRY_NATIVE=0`, torch's operations
+do the same, slower. The sources are plain C that knows pointers and the BLAS that torch
+has loaded, but not torch: they build in a second. Whoever calls a kernel answers for
+shapes; `fits` says whether the tensors are of a kind that C can read.
+"""
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from isometry._native._build import BuildError, build
+
+_log = logging.getLogger("isometry")
+
+# dtypes in the names of C functions, and of products in a BLAS
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+_GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
+
+# what each kernel takes: p a pointer, l a long
+_SIGNATURES = {
+    "gemm": "ppppl",
+    "square": "pppll",
+    "skew": "ppll",
+    "skew_adjoint": "ppll",
+}
+_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
+
+
+class Kernels:
+    """The kernels for one dtype: `kernels.skew(X.data_ptr(), A.data_ptr(), b, n)`."""
+
+    gemm: Callable[..., None]
+    square: Callable[..., None]
+    skew: Callable[..., None]
+    skew_adjoint: Callable[..., None]
+
+    def __init__(self, library: ctypes.CDLL, blas: ctypes.CDLL, dtype: torch.dtype):
+        self.product = ctypes.cast(getattr(blas, _GEMM[dtype]), ctypes.c_void_p)
+        for name, signature in _SIGNATURES.items():
+            function = getattr(library, f"{name}_{_SUFFIX[dtype]}")
+            function.argtypes = [_TYPES[letter] for letter in signature]
+            function.restype = None
+            setattr(self, name, function)
+
+
+def fits(*tensors: Tensor) -> bool:
+    """Whether kernels can read these: contiguous on the CPU, of one real dtype."""
+    dtype = tensors[0].dtype
+    return dtype in _SUFFIX and all(
+        X.dtype == dtype and X.device.type == "cpu" and X.is_contiguous()
+        for X in tensors
+    )
+
+
+@cache
+def kernels(dtype: torch.dtype) -> Kernels | None:
+    """The kernels for a dtype; None, and one line in the log, if there are none."""
+    if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
+        return None
+    try:
+        found = Kernels(_library(), _blas(), dtype)
+        _check(found, dtype)
+    except (BuildError, OSError, ImportError, AttributeError) as error:
+        _log.info("no native kernels; torch's operations serve instead: %s", error)
+        return None
+    return found
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(build()))
+
+
+def _blas() -> ctypes.CDLL:
+    """That of torch, so that all products share one pool of threads."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
+
+def _check(found: Kernels, dtype: torch.dtype) -> None:
+    """Multiply once: a BLAS of another kind would show here, not in a training."""
+    X = torch.arange(6, dtype=dtype, device="cpu").view(2, 3)
+    Y = torch.empty(2, 2, dtype=dtype, device="cpu")
+    found.gemm(found.product, X.data_ptr(), X.data_ptr(), Y.data_ptr(), 2)
+    if Y.tolist() != (X @ X.mT).tolist():
+        raise BuildError("the BLAS of this torch multiplies in another way")

@@ -1,0 +1,94 @@
+"""The C kernels against torch's operations.
+
+`make test` runs tests/linalg twice, with these kernels and without.
+"""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from isometry._native import Kernels, fits, kernels
+from isometry.linalg._skew import skew
+from isometry.linalg._square import square
+
+REAL = [torch.float32, torch.float64]
+
+# around the blocks of the kernels: 16 for a transpose, 96 for a product
+SIZES = [1, 2, 15, 16, 17, 95, 96, 97, 200]
+
+
+def built(dtype: torch.dtype) -> Kernels:
+    """The kernels: a machine that runs the suite has a compiler."""
+    found = kernels(dtype)
+    assert found is not None, "`cc` must be installed; the log says more"
+    return found
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("sign", [-1, 1], ids=["skew", "symmetric"])
+def test_square(sign, n, batch, dtype, rng):
+    X = torch.randn(batch, n, n, dtype=dtype, generator=rng)
+    A = (X + sign * X.mT) / n**0.5
+    out = torch.full_like(A, math.nan)
+    native = built(dtype)
+    native.square(native.product, A.data_ptr(), out.data_ptr(), batch, n)
+    # the same sums in another order
+    assert_close(out, A @ A)
+    assert torch.equal(out, out.mT)
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("n", SIZES)
+def test_skew_and_its_adjoint(n, batch, dtype, rng):
+    """To the last bit, and every entry is written."""
+    X = torch.randn(batch, n, n, dtype=dtype, generator=rng)
+    L, out, native = X.tril(-1), torch.full_like(X, math.nan), built(dtype)
+    native.skew(X.data_ptr(), out.data_ptr(), batch, n)
+    assert torch.equal(out, L - L.mT)
+    out.fill_(math.nan)
+    native.skew_adjoint(X.data_ptr(), out.data_ptr(), batch, n)
+    assert torch.equal(out, (X - X.mT).tril(-1))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_stays_so(value):
+    """NaN in one matrix of a batch stays in that matrix."""
+    A = torch.zeros(2, 128, 128)
+    A[0, 100, 3], A[0, 3, 100] = value, -value
+    out = square(A, out=torch.empty_like(A))
+    assert not out[0, 100].isfinite().all()
+    assert torch.equal(out[1], A[1])
+    assert torch.equal(skew(A)[0, 100, 3].isfinite(), torch.tensor(data=False))
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (2, 3, 64, 64)], ids=str)
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+def test_skew_is_differentiable(shape, dtype, rng):
+    """First and second derivative, by a gradient that is contiguous or not."""
+    X = torch.randn(shape, dtype=dtype, generator=rng).requires_grad_()
+    G = torch.randn(shape, dtype=dtype, generator=rng)
+    expected = (G - G.mT).tril(-1)
+    for gradient in (G, G.mT.contiguous().mT):
+        assert not fits(gradient.mT) or not fits(gradient)
+        (g,) = torch.autograd.grad(skew(X), X, gradient)
+        assert torch.equal(g, expected)
+    G.requires_grad_()
+    (g,) = torch.autograd.grad(skew(X), X, G, create_graph=True)
+    (back,) = torch.autograd.grad(g, G, X.detach())
+    assert torch.equal(back, skew(X.detach()))
+
+
+def test_tensors_that_do_not_fit(rng):
+    """Strides, dtypes and devices that C cannot read go to torch, with its result."""
+    X = torch.randn(256, 256, generator=rng)
+    for Y in (X.mT, X[::2, ::2], X.to(torch.bfloat16), X + 1j * X, X.to("meta")):
+        assert not fits(Y)
+    assert not fits(X, X.double())
+    assert torch.equal(skew(X.mT), skew(X.mT.contiguous()))
+    assert torch.equal(skew(X[::2, ::2]), skew(X[::2, ::2].contiguous()))
+    assert skew(X.to("meta")).is_meta
