@@ -72,3 +72,16 @@ def test_casts_back_and_forth_lose_nothing():
     assert torch.equal(layer.weight, W)
     layer.double()
     assert layer.weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("options", [{}, {"use_trivialization": False}], ids=str)
+@pytest.mark.parametrize("map_name", ["exp", "householder"])
+def test_a_weight_whose_coordinates_are_double_can_be_assigned(map_name, options, rng):
+    """Once in double precision, they stay: torch refused coordinates in single."""
+    layer = nn.Linear(6, 6, dtype=torch.float64)
+    isometry.orthogonal(layer, "weight", map_name, init="identity", **options)
+    layer.to(torch.bfloat16)
+    Q = isometry.groups.SO(6).random(generator=rng).to(torch.bfloat16)
+    layer.weight = Q
+    assert layer.parametrizations.weight.original.dtype == torch.float64
+    assert_close(layer.weight, Q, rtol=0, atol=2 * torch.finfo(torch.bfloat16).eps)

@@ -32,6 +32,16 @@ class Coordinates(ParametrizationList):
         inputs = (self.original, *constraint.tensors())
         return once(self, inputs, lambda: constraint(inputs[0]))
 
+    @torch.no_grad()
+    def right_inverse(self, value: Tensor) -> None:
+        """Assign a weight."""
+        if len(self) > 1:
+            super().right_inverse(value)
+            return
+        # torch compares dtypes, but a half-precision weight does not tell that of its
+        # coordinates: float64, if the module was in double precision before
+        self.original.copy_(self.constraint.right_inverse(value))
+
     def enter(self) -> None:
         """Be known to `COORDINATES`."""
         COORDINATES.add(self)

@@ -1,0 +1,229 @@
+"""Random lives of constrained modules, and a slow model of what should happen.
+
+The model is the weight itself: a tensor in double precision, which each operation
+leaves as it is or replaces by what torch's own operations say, from the state before.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.conv import _ConvNd
+from torch.testing import assert_close
+
+import isometry
+from tests.helpers import wide
+from tests.parametrizations.cases import CASES, MAPS, Weight, defect, orthonormality
+from tests.parametrizations.test_trajectory import reference_weight
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A module with a weight to constrain, and what its forward pass takes."""
+
+    make: Callable[..., nn.Module]
+    #: shapes of the inputs; a kind without any is nothing but its weight
+    inputs: tuple[tuple[int, ...], ...] = ()
+    name: str = "weight"
+    #: whether torch has it for real numbers only
+    real: bool = False
+    #: the name of a group among the cases
+    case: str | None = None
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        return tuple(MAPS) if self.case is None else CASES[self.case].maps
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        real = (torch.float32, torch.float64, *HALF)
+        if self.case is not None:
+            return tuple(CASES[self.case].dtype(double) for double in (False, True))
+        return real if self.real else (*real, torch.complex64, torch.complex128)
+
+
+def of_case(name: str) -> Kind:
+    shape = CASES[name].shape
+    return Kind(lambda dtype: Weight(torch.randn(shape, dtype=dtype)), case=name)
+
+
+def batch(dtype: torch.dtype) -> nn.Module:
+    return Weight(torch.randn(2, 3, 5, 2, dtype=dtype))
+
+
+IMAGE = (2, 2, 4, 4)
+KINDS = {
+    "square": Kind(partial(nn.Linear, 6, 6), ((3, 6),)),
+    "one": Kind(partial(nn.Linear, 1, 1), ((3, 1),)),
+    "tall": Kind(partial(nn.Linear, 3, 9), ((3, 3),)),
+    "nearly square": Kind(partial(nn.Linear, 4, 5), ((3, 4),)),
+    "wide": Kind(partial(nn.Linear, 9, 3), ((3, 9),)),
+    "batch": Kind(batch),
+    "Bilinear": Kind(partial(nn.Bilinear, 4, 3, 2), ((3, 4), (3, 3)), real=True),
+    "Conv1d": Kind(partial(nn.Conv1d, 4, 3, 2), ((2, 4, 5),)),
+    "Conv2d": Kind(partial(nn.Conv2d, 2, 9, 2), (IMAGE,)),
+    "Conv2d in groups": Kind(partial(nn.Conv2d, 2, 4, 2, groups=2), (IMAGE,)),
+    "ConvTranspose2d": Kind(partial(nn.ConvTranspose2d, 2, 3, 2), (IMAGE,)),
+    "Embedding": Kind(partial(nn.Embedding, 9, 4), ((5,),), real=True),
+    "RNNCell": Kind(partial(nn.RNNCell, 3, 5), ((2, 3),), "weight_hh", real=True),
+    "RNN": Kind(partial(nn.RNN, 3, 5), ((4, 2, 3),), "weight_hh_l0", real=True),
+    "attention": Kind(
+        partial(nn.MultiheadAttention, 4, 2),
+        ((3, 2, 4),) * 3,
+        "in_proj_weight",
+        real=True,
+    ),
+    **{name: of_case(name) for name, case in CASES.items() if case.manifold},
+}
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.5),
+    # divided by small numbers, rounding errors would be steps; hence eps
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.05, eps=0.1),
+    "fused": lambda p: torch.optim.Adam(p, lr=0.05, eps=0.1, fused=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.02, eps=0.1, momentum=0.5),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a life begins with."""
+
+    kind: str
+    dtype: torch.dtype
+    map_name: str
+    optimizer: str
+    policy: dict[str, Any] = field(default_factory=dict)
+
+
+ROWS = [
+    Row(name, dtype, map_name, optimizer, policy)
+    for name, kind in KINDS.items()
+    for dtype in kind.dtypes
+    for map_name in kind.maps
+    for optimizer in OPTIMIZERS
+    for policy in ({}, {"rebase_every": 2}, {"rebase_radius": 0.2})
+    # reflections have no base, and with it no policy; fused is for real numbers only
+    if (map_name != "householder" or not policy)
+    and (optimizer != "fused" or not dtype.is_complex)
+]
+
+
+class Life:
+    """A constrained module, an optimizer of its coordinates, and the slow model."""
+
+    def __init__(self, row: Row, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.row, self.kind, self.double = row, KINDS[row.kind], wide(row.dtype)
+        self.plain = self.kind.make(dtype=self.double)
+        self.module = self.fresh()
+        self.new_optimizer()
+        #: what the weight should be
+        self.model = self.slow(self.X)
+
+    # what the module is
+
+    def fresh(self) -> nn.Module:
+        return self.constrain(self.kind.make(dtype=self.row.dtype))
+
+    def constrain(self, module: nn.Module) -> nn.Module:
+        options: Any = self.row.policy
+        if self.kind.case is not None:
+            return CASES[self.kind.case].constrain(module, self.row.map_name, **options)
+        name, map_name = self.kind.name, self.row.map_name
+        return isometry.orthogonal(module, name, map_name, **options)
+
+    def new_optimizer(self) -> None:
+        self.optimizer = OPTIMIZERS[self.row.optimizer]([self.X])
+
+    @property
+    def holder(self) -> Any:
+        return self.module.parametrizations[self.kind.name]
+
+    @property
+    def X(self) -> Any:
+        return self.holder.original
+
+    @property
+    def weight(self) -> Any:
+        return getattr(self.module, self.kind.name)
+
+    # what it should be
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Base and phases, in double precision, of their own."""
+        named = self.holder[0].named_buffers()
+        return {k: v.to(self.double, copy=True) for k, v in named if k != "map"}
+
+    def points(self, W: Tensor) -> Tensor:
+        """A kernel is one matrix."""
+        return W.flatten(1) if isinstance(self.plain, _ConvNd) else W
+
+    def slow(self, X: Tensor, buffers: dict[str, Tensor] | None = None) -> Tensor:
+        """The weight with coordinates `X` around the base, in torch's operations."""
+        buffers = self.buffers() if buffers is None else buffers
+        name, points = self.kind.case, self.points(X.to(self.double))
+        if name is None:
+            # the cases of these names are matrices of any size
+            name = "wide" if points.shape[-2] < points.shape[-1] else "tall"
+            if "base" in buffers:
+                buffers["base"] = self.points(buffers["base"])
+        W = reference_weight(name, self.row.map_name, points, buffers)
+        return W.reshape(X.shape)
+
+    def inputs(self) -> list[Tensor]:
+        if isinstance(self.plain, nn.Embedding):
+            return [torch.randint(9, shape) for shape in self.kind.inputs]
+        return [torch.randn(s, dtype=self.row.dtype) for s in self.kind.inputs]
+
+    def output(self, inputs: list[Tensor]) -> Tensor:
+        if not inputs:
+            return self.weight
+        y = self.module(*inputs)
+        return y[0] if isinstance(y, tuple) else y
+
+    def slow_output(self, W: Tensor, inputs: list[Tensor]) -> Tensor:
+        """That of an unconstrained module in double precision with this weight."""
+        if not inputs:
+            return W
+        others = {
+            k: v.detach().to(self.double)
+            for k, v in self.module.named_parameters()
+            if not k.startswith("parametrizations")
+        }
+        wide = [x if x.dtype == torch.int64 else x.to(self.double) for x in inputs]
+        y = functional_call(self.plain, {**others, self.kind.name: W}, tuple(wide))
+        return y[0] if isinstance(y, tuple) else y
+
+    @property
+    def eps(self) -> float:
+        return torch.finfo(self.row.dtype).eps
+
+    @property
+    def tolerance(self) -> float:
+        """Of weights, and of gradients relative to their largest entry."""
+        # twice the worst of 2,000 lives: 2.7 eps in half precision, 6.9 in single. In
+        # double precision it is torch.matrix_exp that is off, by up to 7.5e-10
+        return max(2e-9, (6 if self.row.dtype in HALF else 14) * self.eps)
+
+    def close(self, W: Tensor, expected: Tensor) -> None:
+        assert W.dtype == self.row.dtype
+        W = W.detach().to(self.double)
+        assert_close(W, expected.to(self.double), rtol=0, atol=self.tolerance)
+
+    def check(self) -> None:
+        """The weight is that of the model and of its state, and on the manifold."""
+        W = self.weight.detach()
+        self.close(W, self.model)
+        self.model = self.slow(self.X).detach()
+        self.close(W, self.model)
+        W, case = self.points(W.to(self.double)), self.kind.case
+        error = orthonormality(W) if case is None else defect(CASES[case], W)
+        # twice the worst of 2,000 lives: 1.2 eps in half precision, 11.4 in others
+        assert error <= (3 if self.row.dtype in HALF else 23) * self.eps
