@@ -84,3 +84,46 @@ def test_grows_and_is_reused():
     assert small.dtype == again.dtype == torch.float32
     assert large.dtype == torch.complex128
     assert large.data_ptr() == again.data_ptr()
+
+
+def test_recycled_memory_is_what_nobody_holds():
+    """A view, a graph or an array that refers to a piece keeps it from being given."""
+    _scratch.release()
+    like = torch.zeros(())
+    shape = (300, 1000)
+    first = _scratch.recycled(shape, like)
+    address = first.data_ptr()
+    row = first[3]
+    del first
+    assert _scratch.recycled(shape, like).data_ptr() != address
+    graph = torch.ones(1000, requires_grad=True) * row
+    del row
+    assert _scratch.recycled(shape, like).data_ptr() != address
+    del graph
+    again = _scratch.recycled(shape, like)
+    assert again.data_ptr() == address
+    array = again.numpy()
+    del again
+    assert _scratch.recycled(shape, like).data_ptr() != address
+    del array
+    assert _scratch.recycled(shape, like).data_ptr() == address
+    _scratch.release()
+
+
+def test_recycled_memory_is_as_new():
+    """No version, no history, no mode of the tensor that had it before."""
+    _scratch.release()
+    like = torch.zeros(())
+    with torch.inference_mode():
+        _scratch.recycled((300, 1000), like)
+    again = _scratch.recycled((300, 1000), like)
+    assert not again.is_inference()
+    again.requires_grad_()
+    (again * 2).sum().backward()
+    # another size, and another dtype of the same size
+    assert _scratch.recycled((10, 10), like).shape == (10, 10)
+    del again
+    wide = _scratch.recycled((300, 500), like.double())
+    assert wide.dtype == torch.float64
+    wide.fill_(1.0)
+    _scratch.release()

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isometry.linalg._scratch import scratch
+from isometry.linalg._scratch import recycled, scratch
 from isometry.linalg._square import square
 
 
@@ -89,7 +89,7 @@ def flat(W: Tensor) -> Tensor:
 
 def powers(A: Tensor, slots: int) -> Tensor:
     """Room for a scheme's slots, with A, A^2 and A^4 in the first three."""
-    W = A.new_empty((slots, *A.shape))
+    W = recycled((slots, *A.shape), A)
     A1, A2, A4 = W[:3].unbind()
     A1.copy_(A)
     square(A1, out=A2)

@@ -4,8 +4,10 @@ Fresh pages cost about as much as the arithmetic of batches of small matrices, a
 fifth of it at n = 1024. Torch caches memory on accelerators, but not on the CPU.
 """
 
+import importlib
 import math
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +15,12 @@ from torch import Tensor
 # below, malloc has pages at hand; above, they are a small part of the work
 _SMALLEST, _LARGEST = 2**19, 2**26
 
+# how many pieces `recycled` remembers, used or not
+_MOST_KEPT = 8
+
 _local = threading.local()
+
+_use_count = importlib.import_module("torch._C")._storage_Use_Count  # noqa: SLF001
 
 
 def scratch(like: Tensor, slots: int) -> Tensor:
@@ -33,6 +40,27 @@ def scratch(like: Tensor, slots: int) -> Tensor:
     return room[:size].view(like.dtype).view(shape)
 
 
+def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Memory that a graph may keep: that of an earlier one, if nothing refers to it.
+
+    A training step asks for the same sizes again and again, and gets the same pages.
+    """
+    size = math.prod(shape) * like.element_size()
+    if like.device.type != "cpu" or size < _SMALLEST:
+        return like.new_empty(shape)
+    kept: list[torch.UntypedStorage] = _local.__dict__.setdefault("kept", [])
+    for i, storage in enumerate(kept):
+        # one reference is ours; torch has no public way to count them
+        if len(storage) == size and _use_count(storage._cdata) == 1:  # noqa: SLF001
+            kept.append(kept.pop(i))
+            return like.new_empty(0).set_(storage, 0, tuple(shape))
+    fresh = like.new_empty(shape)
+    kept.append(fresh.untyped_storage())
+    del kept[:-_MOST_KEPT]
+    return fresh
+
+
 def release() -> None:
     """Give this thread's memory back."""
     _local.room = None
+    _local.kept = []
