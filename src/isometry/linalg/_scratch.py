@@ -8,6 +8,7 @@ import importlib
 import math
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     size = math.prod(shape) * like.element_size()
     if like.device.type != "cpu" or size < _SMALLEST:
         return like.new_empty(shape)
-    kept: list[torch.UntypedStorage] = _local.__dict__.setdefault("kept", [])
+    kept: list[Any] = _local.__dict__.setdefault("kept", [])
     for i, storage in enumerate(kept):
         # one reference is ours; torch has no public way to count them
         if len(storage) == size and _use_count(storage._cdata) == 1:  # noqa: SLF001
