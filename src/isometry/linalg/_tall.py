@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from isometry._checks import check_matrix, check_same_shape
 from isometry._typing import Matrix
@@ -169,8 +170,11 @@ def _rounding(Y: Tensor) -> Tensor:
 
 def _expm(M: Tensor) -> Tensor:
     """The exponential of the matrices `M`, which are not normal."""
-    # the number of squarings would break a graph, and see `nested_forward_mode`
-    if torch.compiler.is_compiling() or M.is_meta or nested_forward_mode():
+    # the number of squarings would break a graph
+    if torch.compiler.is_compiling() or M.is_meta or isinstance(M, FakeTensor):
+        return _expm_op(M)[0]
+    # see there
+    if nested_forward_mode():
         finite = M.isfinite().all(-1).all(-1)[..., None, None]
         E = torch.linalg.matrix_exp(torch.where(finite, M, 0))
         return torch.where(finite, E, math.nan)
@@ -193,9 +197,7 @@ class _Expm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
         M, s = ctx.saved_tensors
-        with autocast_off(M.device):
-            pull_back = torch.func.vjp(lambda M: _scaled_and_squared(M, s)[0], M)[1]
-            return pull_back(grad_outputs[0])[0]
+        return _adjoint(M, s, grad_outputs[0])
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Tensor) -> tuple[Tensor, None]:
@@ -209,6 +211,45 @@ class _Expm(torch.autograd.Function):
     @staticmethod
     def vmap(_info: Any, in_dims: Any, M: Tensor) -> tuple[Any, Any]:
         return _Expm.apply(M.movedim(in_dims[0], 0)), (0, 0)
+
+
+def _adjoint(M: Tensor, s: Tensor, G: Tensor) -> Tensor:
+    with autocast_off(M.device):
+        pull_back = torch.func.vjp(lambda M: _scaled_and_squared(M, s)[0], M)[1]
+        return pull_back(G)[0]
+
+
+@torch.library.custom_op("isometry::expm", mutates_args=())
+def _expm_op(M: Tensor) -> tuple[Tensor, Tensor]:
+    return _scaled_and_squared(M, None)
+
+
+@_expm_op.register_fake
+def _(M: Tensor) -> tuple[Tensor, Tensor]:
+    return M.new_empty(M.shape), M.new_empty(M.shape[:-2], dtype=M.dtype.to_real())
+
+
+@torch.library.custom_op("isometry::expm_adjoint", mutates_args=())
+def _adjoint_op(M: Tensor, s: Tensor, G: Tensor) -> Tensor:
+    return _adjoint(M, s, G).contiguous()
+
+
+@_adjoint_op.register_fake
+def _(_M: Tensor, _s: Tensor, G: Tensor) -> Tensor:
+    return G.new_empty(G.shape)
+
+
+# torch passes these arguments by name
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.save_for_backward(inputs[0], output[1])
+
+
+def _pull_back(ctx: Any, G: Tensor, _: Tensor) -> Tensor:
+    M, s = ctx.saved_tensors
+    return _adjoint_op(M, s, G)
+
+
+_expm_op.register_autograd(_pull_back, setup_context=_save)
 
 
 def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Tensor]:
