@@ -65,8 +65,10 @@ def householder(
         squares = torch.linalg.vecdot(X, X, dim=-2)
         # any number will do for a column of zeros
         squares = torch.where(squares == 0, 1, squares)
-        R = (X.mH @ X).triu(1) + half * squares[..., None, :]
-        Y = torch.linalg.solve_triangular(R, X[..., :columns, :].mH, upper=True)
+        # its transpose: Inductor of torch 2.13 is wrong about the strides of a solve
+        # with the conjugate of a complex R by rows, which the backward pass has
+        L = (X.mT @ X.conj()).tril(-1) + half * squares[..., :, None]
+        Y = torch.linalg.solve_triangular(L.mT, X[..., :columns, :].mH, upper=True)
         Q = torch.eye(n, columns, dtype=X.dtype, device=X.device) - X @ Y
     return Q.to(V.dtype)
 
