@@ -59,8 +59,11 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
 def install_hooks() -> None:
     """Look at all coordinates with a policy after each step of any optimizer."""
     if not _hooks:
-        _hooks.append(register_optimizer_step_pre_hook(_before_step))
-        _hooks.append(register_optimizer_step_post_hook(_after_step))
+        # a compiled step must not trace them: torch 2.13 goes on with the gradient that
+        # a move of the base has dropped
+        eager: Any = torch.compiler.disable
+        _hooks.append(register_optimizer_step_pre_hook(eager(_before_step)))
+        _hooks.append(register_optimizer_step_post_hook(eager(_after_step)))
 
 
 def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
