@@ -30,6 +30,8 @@ _SIGNATURES = {
     "square": "pppll",
     "skew": "ppll",
     "skew_adjoint": "ppll",
+    "scan": "p" * 7 + "llll",
+    "scan_adjoint": "p" * 14 + "lllll",
 }
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
 
@@ -41,6 +43,8 @@ class Kernels:
     square: Callable[..., None]
     skew: Callable[..., None]
     skew_adjoint: Callable[..., None]
+    scan: Callable[..., None]
+    scan_adjoint: Callable[..., None]
 
     def __init__(self, library: ctypes.CDLL, blas: ctypes.CDLL, dtype: torch.dtype):
         self.product = ctypes.cast(getattr(blas, _GEMM[dtype]), ctypes.c_void_p)

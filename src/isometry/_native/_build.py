@@ -52,7 +52,7 @@ def build() -> Path:
 def _compile(compiler: str, library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         built = Path(scratch) / library.name
-        command = [compiler, *_FLAGS, *map(str, _c_files()), "-o", str(built)]
+        command = [compiler, *_FLAGS, *map(str, _c_files()), "-o", str(built), "-lm"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:
             first = run.stderr.strip().splitlines() or ["it says nothing"]

@@ -54,7 +54,8 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
         # one reference is ours; torch has no public way to count them
         if len(storage) == size and _use_count(storage._cdata) == 1:  # noqa: SLF001
             kept.append(kept.pop(i))
-            return like.new_empty(0).set_(storage, 0, tuple(shape))
+            tensor: Any = like.new_empty(0)
+            return tensor.set_(storage, 0, tuple(shape))
     fresh = like.new_empty(shape)
     kept.append(fresh.untyped_storage())
     del kept[:-_MOST_KEPT]

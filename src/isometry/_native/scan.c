@@ -1,0 +1,60 @@
+/* h_t = sigma(W h_{t-1} + u_t) over time, and its adjoint; see scan.h. */
+
+#include <math.h>
+#include <string.h>
+#ifdef __SSE__
+#include <immintrin.h>
+#endif
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+enum { IDENTITY, TANH, RELU, MODRELU, COMPLEX_MODRELU };
+
+/* Gradients that fade over a thousand steps pass through subnormal numbers, on which
+ * processors are a hundred times slower: inside a scan they are zero. */
+static unsigned flush_subnormals(void)
+{
+#ifdef __SSE__
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    return before;
+#else
+    return 0;
+#endif
+}
+
+static void restore_subnormals(unsigned before)
+{
+#ifdef __SSE__
+    _mm_setcsr(before);
+#else
+    (void)before;
+#endif
+}
+
+/* the vector versions of glibc, for the loops below */
+__attribute__((simd("notinbranch"))) float tanhf(float);
+__attribute__((simd("notinbranch"))) double tanh(double);
+
+#define REAL float
+#define NAME(x) x##_f32
+#define SQRT sqrtf
+#define FABS fabsf
+#define TANH_OF tanhf
+#define COPYSIGN copysignf
+#include "scan.h"
+#undef REAL
+#undef NAME
+#undef SQRT
+#undef FABS
+#undef TANH_OF
+#undef COPYSIGN
+
+#define REAL double
+#define NAME(x) x##_f64
+#define SQRT sqrt
+#define FABS fabs
+#define TANH_OF tanh
+#define COPYSIGN copysign
+#include "scan.h"

@@ -1,0 +1,175 @@
+/* Kernels for one type REAL; see scan.c.
+ *
+ * States are rows of n numbers. Step t holds `sizes[t]` rows from row `starts[t]` on, at
+ * most as many as the step before: sequences are sorted, the longest first. Each thread
+ * takes some of the sequences through all of time, so that threads meet once, not at every
+ * step; its products stay in its own cache. */
+
+typedef void (*NAME(product_t))(const char *, const char *, const long *, const long *,
+                                const long *, const REAL *, const REAL *, const long *,
+                                const REAL *, const long *, const REAL *, REAL *,
+                                const long *);
+
+/* Y = X M (or X M^T) + beta Y, for `rows` rows of n numbers. */
+static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transpose,
+                        REAL beta, REAL *Y, long rows, long n)
+{
+    const REAL one = 1;
+    /* to a BLAS, which goes by columns, a row-major matrix is its transpose */
+    ((NAME(product_t))product)(transpose == 'T' ? "T" : "N", "N", &n, &rows, &n, &one, M, &n,
+                               X, &n, &beta, Y, &n);
+}
+
+static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
+{
+    const long size = rows * n;
+    switch (kind) {
+    case TANH:
+#pragma omp simd
+        for (long i = 0; i < size; i++)
+            h[i] = TANH_OF(h[i]);
+        break;
+    case RELU:
+        for (long i = 0; i < size; i++)
+            /* NaN stays NaN */
+            h[i] = h[i] < 0 ? 0 : h[i];
+        break;
+    case MODRELU:
+        for (long r = 0; r < rows; r++, h += n)
+            for (long i = 0; i < n; i++) {
+                const REAL m = FABS(h[i]) + b[i];
+                /* sign(0) = 0: a zero stays zero whatever b is */
+                h[i] = m <= 0 || h[i] == 0 ? 0 : COPYSIGN(m, h[i]);
+            }
+        break;
+    case COMPLEX_MODRELU:
+        for (long r = 0; r < rows; r++, h += n)
+            for (long i = 0; i < n / 2; i++) {
+                const REAL x = h[2 * i], y = h[2 * i + 1];
+                const REAL m = SQRT(x * x + y * y), l = m + b[i];
+                const REAL s = l <= 0 || m == 0 ? 0 : l / m;
+                h[2 * i] = s * x;
+                h[2 * i + 1] = s * y;
+            }
+        break;
+    }
+}
+
+/* d: from the gradient at h to that before sigma; db: adds that of b. All that is needed
+ * of sigma's argument can be read from h itself. */
+static void NAME(pull_back)(REAL *d, const REAL *h, const REAL *b, REAL *db, long rows,
+                            long n, long kind)
+{
+    const long size = rows * n;
+    switch (kind) {
+    case TANH:
+        for (long i = 0; i < size; i++)
+            d[i] *= 1 - h[i] * h[i];
+        break;
+    case RELU:
+        for (long i = 0; i < size; i++)
+            d[i] = h[i] == 0 ? 0 : d[i];
+        break;
+    case MODRELU:
+        for (long r = 0; r < rows; r++, h += n, d += n)
+            for (long i = 0; i < n; i++) {
+                d[i] = h[i] == 0 ? 0 : d[i];
+                db[i] += h[i] < 0 ? -d[i] : d[i];
+            }
+        break;
+    case COMPLEX_MODRELU:
+        for (long r = 0; r < rows; r++, h += n, d += n)
+            for (long i = 0; i < n / 2; i++) {
+                const REAL x = h[2 * i], y = h[2 * i + 1];
+                const REAL l = SQRT(x * x + y * y), inverse = l == 0 ? 0 : 1 / l;
+                const REAL c = x * inverse, s = y * inverse;
+                /* along h the slope is 1, across it |h| / (|h| - b) */
+                const REAL along = c * d[2 * i] + s * d[2 * i + 1];
+                const REAL m = l - b[i];
+                const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
+                d[2 * i] = c * along - s * across;
+                d[2 * i + 1] = s * along + c * across;
+                db[i] += along;
+            }
+        break;
+    }
+}
+
+/* H holds u and becomes h. h0: sizes[0] rows. */
+void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL *h0,
+                const long *starts, const long *sizes, long steps, long n, long kind,
+                long threads)
+{
+    const long rows = steps ? sizes[0] : 0;
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (long part = 0; part < threads; part++) {
+        const unsigned mode = flush_subnormals();
+        const long from = rows * part / threads, to = rows * (part + 1) / threads;
+        const REAL *before = h0 + from * n;
+        for (long t = 0; t < steps; t++) {
+            const long mine = MIN(to, sizes[t]) - from;
+            if (mine <= 0)
+                break;
+            REAL *h = H + (starts[t] + from) * n;
+            NAME(apply)(product, before, W, 'T', 1, h, mine, n);
+            NAME(activate)(h, b, mine, n, kind);
+            before = h;
+        }
+        restore_subnormals(mode);
+    }
+}
+
+/* D becomes the gradient at u. G: at every h, or NULL; last: at the last h of each
+ * sequence, or NULL. dW and db hold `threads` matrices and vectors of zeros, for the
+ * caller to add up; dh0: sizes[0] rows. room: for 2 `most` rows a thread. */
+void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
+                        const REAL *last, const REAL *W, const REAL *b, const REAL *h0,
+                        REAL *dW, REAL *db, REAL *dh0, REAL *room, const long *starts,
+                        const long *sizes, long steps, long n, long kind, long threads,
+                        long most)
+{
+    const long rows = steps ? sizes[0] : 0;
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (long part = 0; part < threads; part++) {
+        const unsigned mode = flush_subnormals();
+        const long from = rows * part / threads, to = rows * (part + 1) / threads;
+        REAL *later = room + 2 * part * most * n, *earlier = later + most * n;
+        long filled = 0, after = 0;
+        const REAL one = 1;
+        for (long t = steps - 1; t >= -1; t--) {
+            const long mine = t < 0 ? to - from : MIN(to, sizes[t]) - from;
+            if (mine <= 0)
+                continue;
+            REAL *d = t < 0 ? dh0 + from * n : D + (starts[t] + from) * n;
+            /* what comes from above, or begins here */
+            const long begin = (starts[MAX(t, 0)] + from) * n;
+            if (t >= 0 && G)
+                memcpy(d, G + begin, sizeof(REAL) * mine * n);
+            else
+                memset(d, 0, sizeof(REAL) * mine * n);
+            if (t >= 0 && last)
+                for (long i = after * n; i < mine * n; i++)
+                    d[i] += last[from * n + i];
+            if (after > 0)
+                NAME(apply)(product, D + (starts[t + 1] + from) * n, W, 'N', 1, d, after, n);
+            after = mine;
+            if (t < 0)
+                break;
+            NAME(pull_back)(d, H + begin, b, db + part * n, mine, n, kind);
+            /* dW += d^T h_{t-1}, when enough of them are together */
+            const REAL *before = t ? H + (starts[t - 1] + from) * n : h0 + from * n;
+            if (filled + mine > most) {
+                ((NAME(product_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later,
+                                           &n, &one, dW + part * n * n, &n);
+                filled = 0;
+            }
+            memcpy(later + filled * n, d, sizeof(REAL) * mine * n);
+            memcpy(earlier + filled * n, before, sizeof(REAL) * mine * n);
+            filled += mine;
+        }
+        if (filled)
+            ((NAME(product_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n,
+                                       &one, dW + part * n * n, &n);
+        restore_subnormals(mode);
+    }
+}

@@ -1,0 +1,165 @@
+"""Layers, directions and forms of input: what all recurrent networks share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from isometry.nn._cell import check_state
+from isometry.nn._sequence import Rows, check_rows, read
+from isometry.nn._steps import Steps
+
+
+class AbstractRecurrent(nn.Module):
+    """Cells stacked in layers, one or two directions each, called as `torch.nn.RNN`.
+
+    A cell has `first_state(batch)` and `scan(x, first, steps, *, last_only, chunk)`,
+    which gives all outputs, or None for `last_only`, and the last states. A state is a
+    matrix (batch, n), or for cells with several a tuple of them, the output first.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state.
+        num_layers: each reads the outputs of the one before.
+        make_cell: the cell of one layer and direction, given the features it reads.
+        batch_first: whether the batch comes before time.
+        dropout: probability, between layers.
+        bidirectional: whether a second cell reads each layer's input backwards.
+        last_only: give the last output alone, on a time axis of length 1.
+        chunk: with `last_only`, keep one state in so many for the backward pass, and
+            compute the others again: memory for `T / chunk + chunk` steps, not `T`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        make_cell: Callable[[int], nn.Module],
+        *,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        last_only: bool = False,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check_options(num_layers, dropout, chunk, last_only=last_only)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.num_layers, self.batch_first = num_layers, batch_first
+        self.dropout, self.bidirectional = dropout, bidirectional
+        self.last_only, self.chunk = last_only, chunk
+        directions = 2 if bidirectional else 1
+        self.cells = nn.ModuleList(
+            make_cell(directions * hidden_size if layer else input_size)
+            for layer in range(num_layers)
+            for _ in range(directions)
+        )
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,  # noqa: A002
+        hx: Any = None,
+    ) -> tuple[Any, Any]:
+        """States of a sequence.
+
+        Args:
+            input: (time, batch, input_size); (batch, time, input_size) with
+                `batch_first`; without the batch axis for a single sequence; or a
+                `PackedSequence`. Integers are class indices, without the last axis:
+                the same as one-hot vectors of `input_size` numbers.
+            hx: the first states, (layers * directions, batch, hidden_size); if left
+                out, zeros or what the cells have trained.
+
+        Returns:
+            The states of the last layer, in the form of the input, and the last states
+            of all layers, in that of `hx`.
+        """
+        rows = read(input, batch_first=self.batch_first)
+        check_rows(rows, self.input_size)
+        firsts = self._first_states(hx, rows)
+        directions = 2 if self.bidirectional else 1
+        x, lasts, H = rows.x, [], rows.x
+        for layer in range(self.num_layers):
+            top = layer + 1 == self.num_layers
+            outputs = []
+            for direction in range(directions):
+                i = directions * layer + direction
+                H, last = self._scan_cell(
+                    *(i, x, firsts[i], rows.steps),
+                    backward=direction == 1,
+                    last_only=top and self.last_only,
+                )
+                outputs.append(H)
+                lasts.append(last)
+            x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+            if self.dropout and not top:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+        return rows.restored(x, last_only=self.last_only), self._join(lasts, rows)
+
+    def _scan_cell(
+        self,
+        index: int,
+        x: Tensor,
+        first: Any,
+        steps: Steps,
+        *,
+        backward: bool,
+        last_only: bool,
+    ) -> tuple[Tensor, Any]:
+        """Outputs and last state of a cell, which may go backwards in time."""
+        order = steps.reversed_rows.to(x.device) if backward else None
+        x = x if order is None else x[order]
+        cell: Any = self.cells[index]
+        chunk = self.chunk if last_only else None
+        H, last = cell.scan(x, first, steps, last_only=last_only, chunk=chunk)
+        if H is None:
+            return (last[0] if isinstance(last, tuple) else last), last
+        return (H if order is None else H[order]), last
+
+    def _first_states(self, hx: Any, rows: Rows) -> list[Any]:
+        """A state for each cell."""
+        cells: list[Any] = list(self.cells)
+        if hx is None:
+            return [cell.first_state(rows.steps.batch) for cell in cells]
+        shape: tuple[int, ...] = (len(cells), rows.steps.batch, self.hidden_size)
+        shape = shape if rows.batched else (shape[0], shape[2])
+        if isinstance(hx, tuple):
+            parts = [rows.sorted(check_state(h, shape, "hx")) for h in hx]
+            return list(zip(*(part.unbind(0) for part in parts), strict=True))
+        return list(rows.sorted(check_state(hx, shape, "hx")).unbind(0))
+
+    def _join(self, lasts: list[Any], rows: Rows) -> Any:
+        """The states of all cells as users want them."""
+        if isinstance(lasts[0], tuple):
+            return tuple(
+                rows.unsorted(torch.stack(part)) for part in zip(*lasts, strict=True)
+            )
+        return rows.unsorted(torch.stack(lasts))
+
+    def extra_repr(self) -> str:
+        """Sizes, and the options that are not usual."""
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        usual = {"num_layers": 1, "dropout": 0.0, "chunk": None}
+        flags = ("batch_first", "bidirectional", "last_only")
+        usual |= dict.fromkeys(flags, False)
+        for name, value in usual.items():
+            if getattr(self, name) != value:
+                parts.append(f"{name}={getattr(self, name)}")
+        return ", ".join(parts)
+
+
+def _check_options(
+    num_layers: int, dropout: float, chunk: int | None, *, last_only: bool
+) -> None:
+    if num_layers < 1:
+        raise ValueError(f"`num_layers` must be at least 1; got {num_layers}.")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"`dropout` must be a probability below 1; got {dropout}.")
+    if chunk is not None and (chunk < 1 or not last_only):
+        raise ValueError(
+            f"`chunk` must be positive, and needs `last_only=True`; got {chunk} with "
+            f"`last_only={last_only}`. All outputs are kept if they are given."
+        )

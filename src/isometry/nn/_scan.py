@@ -1,0 +1,216 @@
+r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$, with a backward pass by hand.
+
+Autograd would keep what every step computed, and go back through each of its small
+operations. Here the states are all that is kept: the derivative of $\sigma$ is read
+from its value. With a `chunk` not even they are, but every chunk's first state, and the
+backward pass computes each chunk once more.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from isometry.linalg._policy import autocast_off, is_batched_gradient, transforms
+from isometry.linalg._scratch import recycled
+from isometry.nn._drive import drive, kernel_gradient
+from isometry.nn._engines import Cell, run, run_back
+from isometry.nn._sigma import Sigma, apply, takes_bias
+from isometry.nn._steps import Steps
+
+
+class Weights(NamedTuple):
+    """T, (n, inputs); W, (n, n); and the one bias, (n,) or none.
+
+    The bias is the threshold of modReLU, or a summand under another nonlinearity.
+    """
+
+    kernel: Tensor
+    W: Tensor
+    b: Tensor | None
+
+
+class Recurrence(NamedTuple):
+    """What a scan is told besides its tensors.
+
+    `last_only`: give the last states alone; `chunk`: then keep one state in so many.
+    """
+
+    steps: Steps
+    sigma: Sigma
+    last_only: bool = False
+    chunk: int | None = None
+
+
+def scan(
+    x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
+) -> tuple[Tensor | None, Tensor]:
+    r"""States of $h_t = \sigma(W h_{t-1} + T x_t)$, as rows.
+
+    Args:
+        x: (rows, inputs), or (rows,) class indices.
+        weights: T, W and the bias.
+        h0: (batch, n).
+        recurrence: the order of the rows, and the nonlinearity.
+
+    Returns:
+        All states, (rows, n), unless only the last are wanted; and the last state of
+        each sequence, (batch, n).
+    """
+    with autocast_off(h0.device):
+        if transforms() or torch.compiler.is_compiling():
+            return unrolled(x, weights, h0, recurrence)
+        kernel, W, b = weights
+        tensors = (x, kernel, W, b, h0)
+        tensors = (None if X is None else X.contiguous() for X in tensors)
+        return Scan.apply(recurrence, *tensors)
+
+
+def unrolled(
+    x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
+) -> tuple[Tensor | None, Tensor]:
+    """The same in ordinary operations: for second derivatives and transforms."""
+    kernel, W, b = weights
+    steps, sigma = recurrence.steps, recurrence.sigma
+    summand, threshold = (None, b) if takes_bias(sigma) else (b, None)
+    if x.is_floating_point():
+        u = torch.nn.functional.linear(x, kernel, summand)
+    else:
+        u = kernel.mT[x] if summand is None else kernel.mT[x] + summand
+    states, h = [], h0
+    for start, size in zip(steps.starts, steps.sizes, strict=False):
+        h = apply(h[:size] @ W.mT + u[start : start + size], threshold, sigma)
+        states.append(h)
+    H = torch.cat(states)
+    return (None if recurrence.last_only else H), H[steps.last_rows.to(H.device)]
+
+
+class Scan(torch.autograd.Function):
+    """`scan`, with the adjoint by hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recurrence: Recurrence, *tensors: Any
+    ) -> tuple[Tensor | None, Tensor]:
+        x, kernel, W, b, h0 = tensors
+        weights = Weights(kernel, W, b)
+        steps, _, last_only, chunk = recurrence
+        cuts = steps.cut(chunk if last_only else None)
+        # the states before each chunk, and of the only one all
+        firsts, H = [h0], h0
+        last = torch.empty_like(h0)
+        for begin, end in cuts:
+            part = steps.part(begin, end)
+            H = _states(x, weights, firsts[-1], recurrence, span=(begin, end))
+            last[: part.batch] = H[part.last_rows]
+            if end < len(steps.sizes):
+                firsts.append(last[: steps.sizes[end]].clone())
+        ctx.set_materialize_grads(False)
+        ctx.recurrence, ctx.cuts = recurrence, cuts
+        ctx.save_for_backward(*tensors[:4], H if len(cuts) == 1 else None, *firsts)
+        return (None if last_only else H), last
+
+    @staticmethod
+    def backward(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
+        if every is None and last is None:
+            return (None,) * 6
+        batched = any(g is not None and is_batched_gradient(g) for g in (every, last))
+        if torch.is_grad_enabled() or batched:
+            return (None, *_adjoint(ctx, every, last))
+        x, kernel, W, b, kept, *firsts = ctx.saved_tensors
+        recurrence: Recurrence = ctx.recurrence
+        steps = recurrence.steps
+        every = None if every is None else every.contiguous()
+        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
+        db = None if b is None else torch.zeros_like(b)
+        cell = _cell(Weights(kernel, W, b), recurrence.sigma)
+        # the gradient of the first states of the chunk that comes after
+        after: Tensor | None = None
+        for first, span in reversed(list(zip(firsts, ctx.cuts, strict=True))):
+            part, rows = steps.part(*span), _rows(steps, span)
+            H = kept
+            if H is None:
+                H = _states(x, Weights(kernel, W, b), first, recurrence, span=span)
+            D = recycled(H.shape, H)
+            gradients = run_back(
+                *(D, H, cell, first, part),
+                every=None if every is None else every[rows],
+                last=_ends(last, after, first),
+            )
+            dW += gradients.W
+            if db is not None:
+                db += D.sum(0) if gradients.b is None else gradients.b
+            dT += kernel_gradient(x[rows], D, kernel.shape[1])
+            if dx is not None:
+                torch.mm(D, kernel, out=dx[rows])
+            after = gradients.h0
+        return None, dx, dT, dW, db, after
+
+
+def _cell(weights: Weights, sigma: Sigma) -> Cell:
+    return Cell(weights.W, sigma, weights.b if takes_bias(sigma) else None)
+
+
+def _rows(steps: Steps, span: tuple[int, int]) -> slice:
+    begin, end = span
+    return slice(steps.starts[begin], steps.starts[end])
+
+
+def _states(
+    x: Tensor,
+    weights: Weights,
+    first: Tensor,
+    recurrence: Recurrence,
+    *,
+    span: tuple[int, int],
+) -> Tensor:
+    """All states of some steps."""
+    part = recurrence.steps.part(*span)
+    cell = _cell(weights, recurrence.sigma)
+    summand = weights.b if cell.b is None else None
+    H = recycled((part.rows, first.shape[1]), first)
+    drive(x[_rows(recurrence.steps, span)], weights.kernel, summand, out=H)
+    run(H, cell, first, part)
+    return H
+
+
+def _ends(last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
+    """The gradient at the last state of each sequence in a chunk.
+
+    Those that reach the next chunk have it from there, the others from `last`.
+    """
+    if after is None:
+        return None if last is None else last[: len(first)].contiguous()
+    ends = torch.zeros_like(first)
+    if last is not None:
+        ends[len(after) :] = last[len(after) : len(first)]
+    ends[: len(after)] = after
+    return ends
+
+
+def _adjoint(
+    ctx: Any, every: Tensor | None, last: Tensor | None
+) -> list[Tensor | None]:
+    """The gradients in ordinary operations, which can be differentiated again."""
+    x, kernel, W, b, _, h0, *_ = ctx.saved_tensors
+    inputs = (x, kernel, W, b, h0)
+    with torch.enable_grad():
+        outputs = unrolled(x, Weights(kernel, W, b), h0, ctx.recurrence)
+    pairs = [
+        (out, g)
+        for out, g in zip(outputs, (every, last), strict=True)
+        if out is not None and g is not None
+    ]
+    # the first argument is the recurrence
+    wanted = ctx.needs_input_grad[1:]
+    found = iter(
+        torch.autograd.grad(
+            [out for out, _ in pairs],
+            [X for X, need in zip(inputs, wanted, strict=True) if need],
+            [g for _, g in pairs],
+            create_graph=torch.is_grad_enabled(),
+            allow_unused=True,
+        )
+    )
+    return [next(found) if need else None for need in wanted]
