@@ -1,6 +1,6 @@
 """The list that torch's parametrize keeps: coordinates, and what constrains them."""
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
 import torch
@@ -25,12 +25,22 @@ class Coordinates(ParametrizationList):
 
     def forward(self) -> Tensor:
         """The weight: computed, or from memory."""
+        if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+            self.__prepare_scriptable__()
         # another parametrization on top of ours is not ours to remember
         if len(self) > 1:
             return super().forward()
         constraint = self.constraint
         inputs = (self.original, *constraint.tensors())
         return once(self, inputs, lambda: constraint(inputs[0]))
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Called by `torch.jit.script`, before it looks into the module."""
+        raise TypeError(
+            f"the module must have plain weights for TorchScript; got one with a "
+            f"weight on {self.constraint.manifold}. Give it "
+            f"`isometry.fold(copy.deepcopy(module))`, or use `torch.export`."
+        )
 
     @torch.no_grad()
     def right_inverse(self, value: Tensor) -> None:

@@ -1,0 +1,196 @@
+"""Constrained models that leave Python: torch.export, ONNX, TorchScript, pickle."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+from torch.nn.utils import parametrize
+from torch.testing import assert_close
+
+import isometry
+from tests.parametrizations.cases import MAPS
+
+pytestmark = pytest.mark.usefixtures("no_shape_hook")
+
+
+def model(map_name: str = "exp") -> nn.Sequential:
+    """Square and tall, not at their bases, in evaluation mode."""
+    network = nn.Sequential(
+        isometry.orthogonal(nn.Linear(6, 6), "weight", map_name),
+        nn.Tanh(),
+        isometry.orthogonal(nn.Linear(6, 3), "weight", map_name),
+    )
+    with torch.no_grad():
+        for X in network.parameters():
+            X.add_(0.1)
+    return network.eval()
+
+
+def operations(program: ExportedProgram) -> list[str]:
+    """All calls of the program, in its inner graphs too."""
+    graphs = [
+        m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)
+    ]
+    nodes = [node for graph in graphs for node in graph.graph.nodes]
+    return [str(node.target) for node in nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("map_name", MAPS)
+def test_a_program_has_the_numbers_of_the_model(map_name, strict, rng):
+    """Of any batch; with other coordinates too, for which it computes the weight."""
+    network = model(map_name)
+    x, y = torch.randn(4, 6, generator=rng), torch.randn(7, 6, generator=rng)
+    batch = ({0: Dim("batch")},)
+    program = export(network, (x,), dynamic_shapes=batch, strict=strict).module()
+    assert torch.equal(program(y), network(y))
+    with torch.no_grad():
+        for layer in (network[0], network[2]):
+            layer.parametrizations.weight.original.mul_(10)
+    program.load_state_dict(network.state_dict(), strict=False)
+    assert torch.equal(program(y), network(y))
+
+
+def test_a_folded_program_has_plain_weights(rng):
+    """pytorch#167645: a program ignored the cache, and was 25 times slower.
+
+    One of a constrained model computes its weights in each call; folded, it has
+    nothing but two linear maps and the tanh between them.
+    """
+    network = model()
+    x = torch.randn(4, 6, generator=rng)
+    program = export(network, (x,))
+    assert "isometry.expm_skew.default" in operations(program)
+    y = network(x)
+    folded = export(isometry.fold(network), (x,))
+    linear = "aten.linear.default"
+    assert operations(folded) == [linear, "aten.tanh.default", linear]
+    assert set(folded.state_dict) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert torch.equal(folded.module()(x), network(x))
+    # 5e-7: twice the worst of 20 seeds; the weights are the same, but their strides
+    # are not, and products sum in another order
+    assert_close(network(x), y, rtol=0, atol=5e-7)
+
+
+class Twice(nn.Module):
+    """Reads its weight twice, inside of torch's own cache or not."""
+
+    def __init__(self, cached: bool) -> None:
+        super().__init__()
+        self.layer = isometry.orthogonal(nn.Linear(4, 4))
+        self.cached = cached
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.cached:
+            with parametrize.cached():
+                return self.layer(self.layer(x))
+        return self.layer(self.layer(x))
+
+
+# of the dictionary of `cached()`, which is empty before and after
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_program_computes_at_each_read_but_under_cached(cached, strict, rng):
+    """A graph remembers nothing; torch's `cached()` in the forward pass is seen."""
+    network = Twice(cached).eval()
+    x = torch.randn(2, 4, generator=rng)
+    program = export(network, (x,), strict=strict)
+    reads = operations(program).count("isometry.expm_skew.default")
+    assert reads == (1 if cached else 2)
+    assert torch.equal(program.module()(x), network(x))
+
+
+def test_a_program_survives_a_file(rng, tmp_path):
+    """Loading it needs isometry, whose operators it calls."""
+    network = model()
+    x = torch.randn(4, 6, generator=rng)
+    torch.export.save(export(network, (x,)), tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2")
+    assert torch.equal(program.module()(x), network(x))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (model, (4, 6)),
+    "conv": (lambda: isometry.orthogonal(nn.Conv2d(3, 4, 3)), (2, 3, 8, 8)),
+    "RNN": (lambda: isometry.orthogonal(nn.RNN(3, 5), "weight_hh_l0"), (7, 2, 3)),
+    "LSTM": (lambda: isometry.orthogonal(nn.LSTM(3, 5), "weight_hh_l0"), (7, 2, 3)),
+}
+
+
+def onnx_file(network: nn.Module, x: Tensor, path: Path) -> Path:
+    program = torch.onnx.export(network, (x,), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(path)
+    return path
+
+
+# torch warns of itself: of its own tree of arguments, and of the lists of nn.RNN
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings(r"ignore:The tensor attributes self\._flat_weights")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_onnxruntime_has_the_numbers_of_the_model(name, rng, tmp_path):
+    make, shape = NETWORKS[name]
+    network = make().eval()
+    x = torch.randn(shape, generator=rng)
+    expected = network(x)
+    path = onnx_file(isometry.fold(network), x, tmp_path / "model.onnx")
+    onnx.checker.check_model(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (first, *_) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    expected = expected if isinstance(expected, Tensor) else expected[0]
+    # 2e-6: twice the worst of 5 seeds, 9.5e-7 (conv); sums in another order
+    assert_close(torch.as_tensor(first), expected.detach(), rtol=0, atol=2e-6)
+
+
+@pytest.mark.errors
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_onnx_without_fold_names_the_operator(rng, tmp_path):
+    """ONNX has no exponential of matrices: torch says which operator it lacks."""
+    x = torch.randn(4, 6, generator=rng)
+    with pytest.raises(torch.onnx.OnnxExporterError, match=r"isometry\.expm_skew"):
+        onnx_file(model(), x, tmp_path / "model.onnx")
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    "make", [torch.jit.script, lambda m: torch.jit.trace(m, (torch.ones(2, 6),))]
+)
+def test_torchscript_wants_a_folded_model(make):
+    """pytorch#60971: the error was about a lambda, or a constant with a gradient."""
+    network = model()
+    with pytest.raises(TypeError, match=r"must have plain weights.*isometry\.fold"):
+        make(network)
+    folded = isometry.fold(copy.deepcopy(network))
+    x = torch.ones(2, 6)
+    assert torch.equal(make(folded)(x), folded(x))
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("save", [torch.save, pickle.dump])
+def test_pickling_is_refused_before_anything_is_lost(save):
+    """mlflow#8214, darts#2638, geotorch#6: a file that could not be read again.
+
+    torch refuses to write it; the `state_dict` and a folded copy are the ways.
+    """
+    network = model()
+    with pytest.raises(RuntimeError, match=r"only supported through state_dict\(\)"):
+        save(network, io.BytesIO())
+    folded, file = isometry.fold(copy.deepcopy(network)), io.BytesIO()
+    save(folded, file)
+    file.seek(0)
+    loaded = (
+        torch.load(file, weights_only=False)
+        if save is torch.save
+        else pickle.load(file)
+    )
+    x = torch.ones(2, 6)
+    assert torch.equal(loaded(x), folded(x))
