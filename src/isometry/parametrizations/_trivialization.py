@@ -130,8 +130,11 @@ class Trivialization(AbstractConstraint):
 
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Orthogonalize a base that was saved in half precision; count from zero."""
-        state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
         base = state.get(f"{prefix}base")
+        # without a base the counter is not made up: of two tied weights, files of
+        # safetensors have the tensors of one, and the other must miss all of its own
+        if base is not None:
+            state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
         if self.base is None or base is None or base.shape != self.base.shape:
             return None
         # sharded and meta tensors have no values to look at
