@@ -143,13 +143,7 @@ class ExpRNNCell(nn.Module):
         recurrence = Recurrence(steps, self.sigma, last_only, chunk)
         if b is None and takes_bias(self.sigma):
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
-        if not self.unitary:
-            return scan(x, Weights(kernel, W, b), h0, recurrence)
-        if b is not None and not takes_bias(self.sigma):
-            b = torch.view_as_real(b).flatten()
-        weights = Weights(_input_form(kernel, x), _real_form(W), b)
-        H, last = scan(_real_rows(x), weights, _real_rows(h0), recurrence)
-        return (None if H is None else _complex_rows(H)), _complex_rows(last)
+        return scan_field(x, Weights(kernel, W, b), h0, recurrence)
 
     def extra_repr(self) -> str:
         """Sizes and what is not usual."""
@@ -188,6 +182,20 @@ def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
             f"start at zero."
         )
     return hx
+
+
+def scan_field(
+    x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
+) -> tuple[Tensor | None, Tensor]:
+    """`scan`, of real or of complex weights."""
+    kernel, W, b = weights
+    if not W.is_complex():
+        return scan(x, weights, h0, recurrence)
+    if b is not None and not takes_bias(recurrence.sigma):
+        b = torch.view_as_real(b).flatten()
+    weights = Weights(_input_form(kernel, x), _real_form(W), b)
+    H, last = scan(_real_rows(x), weights, _real_rows(h0), recurrence)
+    return (None if H is None else _complex_rows(H)), _complex_rows(last)
 
 
 # A complex number is a pair here, and a complex matrix a real one that does to pairs
