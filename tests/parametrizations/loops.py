@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 import isometry
 
-POLICIES = [{}, {"rebase_every": 3}, {"rebase_radius": 0.3}]
+MOVING = [{"rebase_every": 3}, {"rebase_radius": 0.1}]
+POLICIES = [{}, *MOVING]
 
 
 def network(dtype: torch.dtype = torch.float64, **policy) -> nn.Sequential:

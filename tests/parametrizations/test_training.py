@@ -21,6 +21,7 @@ import isometry
 from tests.parametrizations import reference
 from tests.parametrizations.cases import orthonormality
 from tests.parametrizations.loops import (
+    MOVING,
     POLICIES,
     constraint_of,
     coordinates_of,
@@ -43,7 +44,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.003, momentum=0.5),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "Adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0),
-    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),
+    # its steps are in proportion to the coordinates, which are zero, or to the second eps
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1, eps=(None, 0.1)),
     "Muon": lambda p: torch.optim.Muon(p, lr=0.02, weight_decay=0.0),
     "LBFGS": lambda p: torch.optim.LBFGS(p, max_iter=4, line_search_fn="strong_wolfe"),
 }
@@ -54,13 +56,13 @@ def matrices(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.ndim == 2]
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("policy", MOVING, ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_trains(name, policy):
     """The loss falls, the weights move and stay orthogonal: 1e-6, in float32."""
     model = network(torch.float32, **policy)
     before = weights(model)
-    losses = train(model, OPTIMIZERS[name](matrices(model)), 30)
+    losses = train(model, OPTIMIZERS[name](matrices(model)), 15)
     assert losses[-1] < 0.95 * losses[0]
     for W, old in zip(weights(model), before, strict=True):
         assert torch.dist(W, old) > 0.01
@@ -71,14 +73,14 @@ def test_every_optimizer_trains(name, policy):
 def test_early_rebasing_does_not_slow_adam_down(name):
     """Moments were compared without correcting their start at zero.
 
-    The loss after 200 steps was 2.6e-2 (Adam), and 1.1e-5 with a fixed base.
+    The loss after 60 steps was 0.82 (Adam), and is 0.042 with a fixed base.
     """
-    _, loss = longest_step(12, 12, 200, ADAMS[name], rebase_every=3)
-    # 1e-5: the worst is 3.3e-7 (Adamax)
-    assert loss < 1e-5
+    _, loss = longest_step(12, 12, 60, ADAMS[name], rebase_every=3)
+    # 0.07: twice the worst, 0.033 (Adamax)
+    assert loss < 0.07
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("policy", MOVING, ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_resuming_from_a_file_is_going_on(name, policy):
     """Base, counter, momentum and rate: the same bits, with a schedule that goes on."""
@@ -89,16 +91,16 @@ def test_resuming_from_a_file_is_going_on(name, policy):
         return model, optimizer, lr_scheduler.StepLR(optimizer, 4, gamma=0.5)
 
     parts = start()
-    train(parts[0], parts[1], 7, parts[2].step)
+    train(parts[0], parts[1], 5, parts[2].step)
     file = io.BytesIO()
     torch.save([part.state_dict() for part in parts], file)
-    train(parts[0], parts[1], 7, parts[2].step)
+    train(parts[0], parts[1], 5, parts[2].step)
 
     resumed = start()
     file.seek(0)
     for part, state in zip(resumed, torch.load(file, weights_only=True), strict=True):
         part.load_state_dict(state)
-    train(resumed[0], resumed[1], 7, resumed[2].step)
+    train(resumed[0], resumed[1], 5, resumed[2].step)
     assert same(resumed[0], parts[0])
 
 
@@ -298,7 +300,7 @@ def test_maximizing_is_minimizing_the_negative(policy):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_gradients_set_to_zero_are_as_good_as_none(policy):
-    """Those of old coordinates are dropped, and are not written to again."""
+    """The same bits: memory that is kept holds nothing of old coordinates."""
     models = []
     for to_none in (True, False):
         model = network(**policy)
