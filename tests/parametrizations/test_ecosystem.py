@@ -210,12 +210,17 @@ def test_a_plain_checkpoint_is_constrained_after_loading(words, tmp_path):
     assert len(info["unexpected_keys"]) == 8
 
 
-@pytest.fixture
-def fresh_accelerate() -> Iterator[None]:
-    """Its state is one for the process."""
-    yield
+def forget_accelerate() -> None:
+    """Its state is one for the process; the tutorial leaves one as well."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
+
+
+@pytest.fixture
+def fresh_accelerate() -> Iterator[None]:
+    forget_accelerate()
+    yield
+    forget_accelerate()
 
 
 def parts() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
