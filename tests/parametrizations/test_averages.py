@@ -49,14 +49,17 @@ def mean(seen: list[Tensor], name: str) -> Tensor:
 
 @pytest.mark.parametrize("name", AVERAGES)
 def test_a_fixed_base_has_a_mean_of_coordinates(name):
-    """W = B exp(mean of A), orthogonal; read after each update, it is never stale."""
+    """W = B exp(mean of A), orthogonal; read before and after updates, never stale."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     average = AveragedModel(model, **AVERAGES[name])
     seen = []
     for _ in range(10):
         train(model, optimizer, 1)
+        # remembered, and no step of an optimizer tells that it changes
+        before = average.module[2].weight
         average.update_parameters(model)
+        assert average.module[2].weight is not before
         seen.append(coordinates_of(model).detach().clone())
         A = reference.skew(mean(seen, name))
         expected = constraint_of(model).base @ torch.matrix_exp(A)

@@ -44,7 +44,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.003, momentum=0.5),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "Adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0),
-    # its steps are in proportion to the coordinates, which are zero, or to the second eps
+    # steps in proportion to the coordinates, or to the second eps where they are zero
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1, eps=(None, 0.1)),
     "Muon": lambda p: torch.optim.Muon(p, lr=0.02, weight_decay=0.0),
     "LBFGS": lambda p: torch.optim.LBFGS(p, max_iter=4, line_search_fn="strong_wolfe"),
