@@ -41,7 +41,23 @@ def write_into_the_weight(life: Life) -> None:
 
 
 def rebase(life: Life) -> None:
+    """The momentum moves the weight as before."""
+
+    def velocities() -> list[Tensor]:
+        state = life.optimizer.state.get(life.X, {})
+        momenta = [state.get(key) for key in ("momentum_buffer", "exp_avg")]
+        X = life.X.detach().to(life.double)
+        return [
+            torch.func.jvp(life.slow, (X,), (m.to(life.double),))[1]
+            for m in momenta
+            if m is not None
+        ]
+
+    before = velocities()
     isometry.rebase(life.module, life.optimizer)
+    for old, new in zip(before, velocities(), strict=True):
+        atol = life.tolerance * (1 + float(old.abs().max()))
+        assert_close(new, old, rtol=0, atol=atol)
 
 
 def step_without_a_gradient(life: Life) -> None:
