@@ -4,6 +4,7 @@ python -m benchmarks            # everything; records, docs/results.md, figures
 python -m benchmarks kernels    # this part only; the rest of the record stays
 python -m benchmarks layers     # likewise, training steps
 python -m benchmarks reads      # likewise, reading a weight
+python -m benchmarks recurrent  # likewise, the loop over time
 python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
 python -m benchmarks demo       # two minutes; a figure and a report in out/demo
 python -m benchmarks report     # docs from the record, nothing measured
@@ -18,7 +19,17 @@ from typing import Any
 
 import torch
 
-from benchmarks import accuracy, kernel, layers, memory, mnist, quality, reads, tall
+from benchmarks import (
+    accuracy,
+    kernel,
+    layers,
+    memory,
+    mnist,
+    quality,
+    reads,
+    recurrent,
+    tall,
+)
 from benchmarks.page import page
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +110,13 @@ def measure_reads(rounds: int) -> dict[str, Any]:
     return {"reads": environment(rounds) | measured}
 
 
+def measure_recurrent(rounds: int) -> dict[str, Any]:
+    """The loop over time."""
+    measured = recurrent.measure(rounds=rounds, say=Steps(recurrent.STEPS))
+    print(file=sys.stderr)
+    return {"recurrent": environment(rounds) | measured}
+
+
 def measure_quality(folder: Path) -> dict[str, Any]:
     """Accuracy against seconds; nothing, with a line that says so, without data."""
     if absent := mnist.missing(folder):
@@ -164,7 +182,10 @@ def main() -> None:
         "what",
         nargs="?",
         default="all",
-        choices=["all", "kernels", "layers", "reads", "quality", "demo", "report"],
+        choices=[
+            *("all", "kernels", "layers", "reads", "recurrent", "quality"),
+            *("demo", "report"),
+        ],
     )
     parser.add_argument(
         "--rounds", type=int, default=9, help="samples of each contender"
@@ -188,6 +209,7 @@ def main() -> None:
         "kernels": lambda: measure_kernels(options.rounds),
         "layers": lambda: measure_layers(options.rounds),
         "reads": lambda: measure_reads(options.rounds),
+        "recurrent": lambda: measure_recurrent(options.rounds),
         "quality": lambda: measure_quality(options.data),
     }
     for name, measure in parts.items():

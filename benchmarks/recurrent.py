@@ -1,0 +1,263 @@
+"""The loop over time, against the products that it cannot do without."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+import isometry
+from benchmarks.markdown import table
+from benchmarks.timing import interleave
+from isometry.nn import ExpRNN
+from isometry.nn._scan import Recurrence, Weights, scan
+from isometry.nn._sigma import modrelu
+from isometry.nn._steps import Steps
+
+BARE = "bare products"
+COMPILED = "isometry, C"
+PURE = "isometry, torch"
+TORCH_RNN = "nn.RNN, tanh"
+LOOP = "Python loop, autograd"
+
+
+class Case(NamedTuple):
+    """A training step, and what is asked of its ratio to the bare products."""
+
+    steps: int
+    n: int
+    batch: int = 128
+    every: bool = False
+    must_pure: float | None = None
+    must_compiled: float | None = None
+
+
+CASES = (
+    Case(784, 170, must_pure=1.9, must_compiled=1.3),
+    Case(784, 512, must_pure=1.35, must_compiled=1.2),
+    Case(1020, 190, every=True, must_pure=2.0, must_compiled=1.6),
+    Case(100, 32, batch=16),
+)
+# of a whole training step, to that of the layer with an unconstrained weight
+WHOLE = (170, 512)
+MUST_WHOLE = 1.05
+# lines of progress that `measure` writes
+STEPS = len(CASES) + len(WHOLE)
+
+
+@contextmanager
+def pure() -> Iterator[None]:
+    """Without the C kernels."""
+    with mock.patch("isometry.nn._engines.kernels", return_value=None):
+        yield
+
+
+def bare(case: Case) -> Callable[[], object]:
+    """Forward W h, backward its two adjoints, for every step."""
+    h, out = torch.randn(2, case.batch, case.n)
+    W = torch.linalg.qr(torch.randn(case.n, case.n))[0]
+    dW = torch.empty_like(W)
+
+    def products() -> None:
+        for _ in range(case.steps):
+            torch.mm(h, W, out=out)
+        for _ in range(case.steps):
+            torch.mm(h, W.mT, out=out)
+            torch.mm(h.mT, out, out=dW)
+
+    return products
+
+
+def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
+    """Of all outputs, or of the last one alone."""
+    return (every if case.every else last).square().sum()
+
+
+def ours(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
+    """Forward and backward of the scan."""
+    steps = Steps.equal(case.steps, case.batch)
+    recurrence = Recurrence(steps, "modrelu")
+    h0 = torch.zeros(case.batch, case.n)
+
+    def step() -> None:
+        H, last = scan(x, weights, h0, recurrence)
+        assert H is not None
+        loss_of(H, last, case=case).backward()
+
+    return step
+
+
+def loop(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
+    """What one would write first."""
+    kernel, W, b = weights
+    assert b is not None
+
+    def step() -> None:
+        u = kernel.mT[x] if x.ndim == 1 else x @ kernel.mT
+        h, states = torch.zeros(case.batch, case.n), []
+        for u_t in u.view(case.steps, case.batch, case.n):
+            h = modrelu(h @ W.mT + u_t, b)
+            states.append(h)
+        loss_of(torch.stack(states), h, case=case).backward()
+
+    return step
+
+
+def torch_rnn(case: Case, x: Tensor) -> Callable[[], object]:
+    """torch's layer, on dense inputs."""
+    dense = nn.functional.one_hot(x, 10).float() if x.ndim == 1 else x
+    dense = dense.view(case.steps, case.batch, -1)
+    layer = nn.RNN(dense.shape[-1], case.n)
+
+    def step() -> None:
+        H, last = layer(dense)
+        loss_of(H, last, case=case).backward()
+
+    return step
+
+
+def seconds(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
+    """Best and median of each."""
+    times = interleave(contenders, rounds=rounds, sample=0.1)
+    return {
+        "seconds": {name: t.best for name, t in times.items()},
+        "median": {name: t.median for name, t in times.items()},
+    }
+
+
+def measure_case(case: Case, rounds: int) -> dict[str, Any]:
+    """All contenders in one case."""
+    torch.manual_seed(5544)
+    rows, d = case.steps * case.batch, 10 if case.every else 1
+    x = torch.randint(d, (rows,)) if case.every else torch.rand(rows, d)
+    W = torch.linalg.qr(torch.randn(case.n, case.n))[0].contiguous()
+    tensors = (torch.randn(case.n, d), W, torch.full((case.n,), -0.005))
+    weights = Weights(*(X.requires_grad_() for X in tensors))
+    run = ours(case, x, weights)
+
+    def in_torch() -> None:
+        with pure():
+            run()
+
+    contenders = {
+        BARE: bare(case),
+        COMPILED: run,
+        PURE: in_torch,
+        TORCH_RNN: torch_rnn(case, x),
+        LOOP: loop(case, x, weights),
+    }
+    return case._asdict() | seconds(contenders, rounds)
+
+
+def whole_step(layer: nn.Module, n: int, x: Tensor) -> Callable[[], object]:
+    """A training step of pixel-by-pixel MNIST, the optimizer included."""
+    head = nn.Linear(n, 10)
+    target = torch.randint(10, (x.shape[1],))
+    parameters = [*layer.parameters(), *head.parameters()]
+    optimizer = torch.optim.RMSprop(parameters, lr=1e-6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        _, last = layer(x)
+        nn.functional.cross_entropy(head(last[0]), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def measure_whole(n: int, rounds: int) -> dict[str, Any]:
+    """ExpRNN, and the same layer with its weight set free."""
+    torch.manual_seed(5544)
+    layer = ExpRNN(1, n, init="cayley")
+    free = isometry.fold(copy.deepcopy(layer))
+    x = torch.rand(784, 128, 1)
+    contenders = {
+        "ExpRNN": whole_step(layer, n, x),
+        "unconstrained": whole_step(free, n, x),
+        TORCH_RNN: whole_step(nn.RNN(1, n), n, x),
+    }
+    return {"n": n} | seconds(contenders, rounds)
+
+
+def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Everything."""
+    cases, whole = [], []
+    for case in CASES:
+        say(f"recurrent: {case.steps} steps, n = {case.n}")
+        cases.append(measure_case(case, rounds))
+    for n in WHOLE:
+        say(f"recurrent: ExpRNN, n = {n}")
+        whole.append(measure_whole(n, rounds))
+    return {"cases": cases, "whole": whole}
+
+
+def _verdict(ratio: float, must: float | None) -> str:
+    if must is None:
+        return f"{ratio:.2f}"
+    return f"{ratio:.2f} (at most {must:g}: {'yes' if ratio <= must else '**no**'})"
+
+
+def section(part: dict[str, Any]) -> str:
+    """The section of docs/results.md."""
+    body = []
+    for row in part["cases"]:
+        t = row["seconds"]
+        body.append(
+            [
+                f"{row['steps']}, {row['n']}, {row['batch']}",
+                "every" if row["every"] else "last",
+                f"{1e3 * t[BARE]:.1f}",
+                _verdict(t[COMPILED] / t[BARE], row["must_compiled"]),
+                _verdict(t[PURE] / t[BARE], row["must_pure"]),
+                *(f"{t[name] / t[BARE]:.2f}" for name in (TORCH_RNN, LOOP)),
+                *(f"{t[name] / t[COMPILED]:.1f}" for name in (TORCH_RNN, LOOP)),
+                f"{t[TORCH_RNN] / t[PURE]:.2f}",
+            ]
+        )
+    header = [
+        "steps, n, batch",
+        "output",
+        "bare, ms",
+        "C / bare",
+        "torch / bare",
+        "nn.RNN / bare",
+        "loop / bare",
+        "nn.RNN / C",
+        "loop / C",
+        "nn.RNN / torch",
+    ]
+    whole = [
+        [
+            str(row["n"]),
+            f"{1e3 * row['seconds']['ExpRNN']:.0f}",
+            _verdict(
+                row["seconds"]["ExpRNN"] / row["seconds"]["unconstrained"], MUST_WHOLE
+            ),
+            f"{row['seconds'][TORCH_RNN] / row['seconds']['ExpRNN']:.2f}",
+        ]
+        for row in part["whole"]
+    ]
+    return f"""## Recurrent layers
+
+Forward and backward pass of $h_t = \\sigma(W h_{{t-1}} + T x_t)$ with modReLU, float32.
+"Bare" is the time of the three products a step that no implementation avoids, made by
+torch one after the other; the C kernel goes below it, because each thread takes some of
+the sequences through all of time, and waits for nobody. {part["threads"]} threads,
+interleaved, best of {part["rounds"]} rounds.
+
+{table(header, body)}
+
+The whole training step of pixel-by-pixel MNIST (784 steps, batch 128; exponential,
+output layer, loss and RMSprop included), as a multiple of the same layer with an
+unconstrained weight: what the paper calls negligible.
+
+{
+        table(
+            ["n", "ExpRNN, ms", "ExpRNN / unconstrained", "nn.RNN / ExpRNN"],
+            whole,
+        )
+    }
+"""
