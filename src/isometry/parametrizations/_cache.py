@@ -37,14 +37,14 @@ class _Entry:
 
     def valid(self, inputs: tuple[Tensor, ...]) -> bool:
         """Whether the weight is what would be computed now."""
-        return (
-            self.steps == _steps
-            and all(r() is t for r, t in zip(self.inputs, inputs, strict=True))
-            and self.versions == tuple(t._version for t in inputs)
-            # whoever got the weight may have written to it
-            and self.version == self.weight._version
-            and (self.region and self.region()) is _region()
-        )
+        # whoever got the weight may have written to it
+        if self.steps != _steps or self.version != self.weight._version:
+            return False
+        # a loop, not `all`: this is most of what a read costs
+        for r, version, t in zip(self.inputs, self.versions, inputs, strict=True):
+            if r() is not t or version != t._version:
+                return False
+        return (self.region and self.region()) is _region()
 
 
 _PLAIN = (Tensor, nn.Parameter)
@@ -134,7 +134,9 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
         # fake and sharded tensors, and other subclasses, have lives of their own
         if type(t) not in _PLAIN or t.is_meta or t.is_inference():
             return False
-    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    return not (
+        torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    )
 
 
 def _region() -> Any:

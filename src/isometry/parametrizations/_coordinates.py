@@ -30,9 +30,10 @@ class Coordinates(ParametrizationList):
         # another parametrization on top of ours is not ours to remember
         if len(self) > 1:
             return super().forward()
-        constraint = self.constraint
-        inputs = (self.original, *constraint.tensors())
-        return once(self, inputs, lambda: constraint(inputs[0]))
+        # not by attribute, which in a module takes as long as all the rest of a read
+        constraint: Any = self._modules["0"]
+        X = cast("Tensor", self._parameters["original"])
+        return once(self, (X, *constraint.tensors()), lambda: constraint(X))
 
     def __prepare_scriptable__(self) -> NoReturn:
         """Called by `torch.jit.script`, before it looks into the module."""

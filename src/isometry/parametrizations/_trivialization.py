@@ -91,7 +91,9 @@ class Trivialization(AbstractConstraint):
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The base, if there is one."""
-        return () if self.base is None else (self.base,)
+        # not `self.base`: a read of the weight comes here
+        base = self._buffers["base"]
+        return () if base is None else (base,)
 
     @property
     def has_policy(self) -> bool:
