@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isometry import groups as groups
     from isometry import linalg as linalg
+    from isometry import optim as optim
     from isometry import testing as testing
     from isometry.parametrizations._diagnose import diagnose as diagnose
     from isometry.parametrizations._fold import fold as fold
@@ -34,6 +35,7 @@ _PLACES = {
     "load_foreign": "isometry.parametrizations._foreign",
     "groups": None,
     "linalg": None,
+    "optim": None,
     "testing": None,
 }
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "load_foreign",
     "groups",
     "linalg",
+    "optim",
     "testing",
 ]
 

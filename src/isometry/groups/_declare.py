@@ -25,7 +25,8 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
     Args:
         module: the module that owns the parameter.
         name: name of the parameter.
-        manifold: where it lives; leading axes of the parameter are batch axes.
+        manifold: where it lives; leading axes of the parameter are batch axes. A wide
+            matrix with orthonormal rows is seen as its transpose.
 
     Returns:
         The module.
@@ -46,9 +47,18 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
             f"`manifold` must be a manifold of isometry.groups, such as SO(4); got "
             f"{manifold!r}. Make one with its sizes."
         )
-    manifold.check(weight, name=name)
+    manifold.check(points(weight, manifold), name=name)
     record(module, name, manifold)
     return module
+
+
+def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
+    """`weight` as points of the manifold: a view, transposed if only that fits."""
+    shape = manifold.shape
+    last = tuple(weight.shape[-2:])
+    if len(shape) == len(last) and last != shape and last == shape[::-1]:
+        return weight.mT
+    return weight
 
 
 def record(module: nn.Module, name: str, manifold: AbstractManifold | None) -> None:

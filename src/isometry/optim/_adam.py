@@ -1,0 +1,137 @@
+"""Adam on manifolds."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.optimizer import ParamsT
+
+from isometry.groups import AbstractManifold
+from isometry.optim._checks import check_numbers
+from isometry.optim._riemannian import AbstractRiemannian, Group, Update
+from isometry.optim._room import room
+
+
+class RiemannianAdam(AbstractRiemannian):
+    r"""Adam, or AMSGrad, on a manifold.
+
+    On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and entry by
+    entry, the real and the imaginary part by itself,
+
+    $$ M_t = \beta_1 M_{t-1} + (1 - \beta_1) A_t, \qquad
+       V_t = \beta_2 V_{t-1} + (1 - \beta_2) A_t^2, $$
+
+    $$ Q_{t+1} = Q_t\, \phi \Bigl( -\eta\, \frac{M_t / (1 - \beta_1^t)}
+       {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr), $$
+
+    the quotient projected to the Lie algebra where that is not all skew matrices. With
+    `amsgrad` the largest $V$ so far takes the place of $V_t$. The moments live in the
+    Lie algebra, which is the same at every point. On the Stiefel manifold and the
+    sphere no frame is, so that $V$ is one number, the mean square of the gradient's
+    entries, and $M$ goes along with the point: docs/theory/optimizers.md.
+
+    Plain groups, weight decay and what is not finite: as for `RiemannianSGD`, with
+    `torch.optim.Adam`.
+
+    Args:
+        params: parameters, or groups of them with options of their own, such as
+            `isometry.param_groups` makes: `manifold` and `retraction` among them.
+        lr: $\eta$, about the change of an entry in one step.
+        betas: $\beta_1$ and $\beta_2$.
+        eps: $\epsilon$.
+        weight_decay: of the plain groups.
+        amsgrad: whether $V$ only grows.
+        maximize: ascend.
+        manifold: where the parameters live, of groups that do not say it; None is
+            nowhere. A wide matrix is seen as its transpose.
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr".
+
+    Raises:
+        TypeError: if a parameter has another field than its manifold.
+        ValueError: if a parameter is not on its manifold, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        amsgrad: bool = False,
+        maximize: bool = False,
+        manifold: AbstractManifold | None = None,
+        retraction: str = "exp",
+    ) -> None:
+        check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(
+                f"`betas` must be at least 0 and below 1; got {betas}. "
+                f"The usual ones are (0.9, 0.999)."
+            )
+        defaults: Group = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "manifold": manifold,
+            "retraction": retraction,
+        }
+        super().__init__(params, defaults)
+
+    def _rule(
+        self,
+        g: Tensor,
+        state: dict[str, Tensor],
+        square: Callable[[Tensor], Tensor],
+        group: Group,
+        step: int,
+    ) -> Update:
+        beta1, beta2 = group["betas"]
+        v = square(g).mul_(1 - beta2)
+        m = g.mul_(1 - beta1)
+        if "exp_avg" in state:
+            m.add_(state["exp_avg"], alpha=beta1)
+            v.add_(state["exp_avg_sq"], alpha=beta2)
+        squares = {"exp_avg_sq": v}
+        if group["amsgrad"]:
+            v = torch.maximum(v, state.get("max_exp_avg_sq", torch.zeros_like(v)))
+            squares["max_exp_avg_sq"] = v
+        root = torch.sqrt(v, out=room("root", v.shape, v))
+        root.div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
+        # the diagonal of a real skew matrix is 0, and 0 / 0 if there is no eps
+        root.clamp_(min=torch.finfo(root.dtype).tiny)
+        scale = root.reciprocal_().mul_(-group["lr"] / (1 - beta1**step))
+        return Update(m, scale, {"exp_avg": m}, squares)
+
+    def _plain_step(self, group: Group) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["step"] = torch.tensor(0.0)
+                self.state[p]["exp_avg"] = torch.zeros_like(p)
+                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
+                if group["amsgrad"]:
+                    self.state[p]["max_exp_avg_sq"] = torch.zeros_like(p)
+        states = [self.state[p] for p in params]
+        adam(
+            params,
+            [p.grad for p in params],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+            [state["step"] for state in states],
+            has_complex=any(p.is_complex() for p in params),
+            amsgrad=group["amsgrad"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=group["maximize"],
+        )

@@ -1,0 +1,69 @@
+"""What an optimizer asks of its groups and parameters."""
+
+import torch
+from torch import Tensor
+
+from isometry.groups import AbstractManifold
+from isometry.groups._declare import points
+
+
+def check_group(group: dict) -> None:
+    """Raise unless the parameters are points of the group's manifold, if any."""
+    manifold = group["manifold"]
+    if manifold is None:
+        return
+    if not isinstance(manifold, AbstractManifold):
+        raise TypeError(
+            f"`manifold` must be a manifold of isometry.groups, such as SO(4), or "
+            f"None for plain parameters; got {manifold!r}. Make one with its sizes."
+        )
+    manifold.check_retraction(group["retraction"])
+    names = group.get(
+        "param_names", [f"params[{i}]" for i in range(len(group["params"]))]
+    )
+    for name, p in zip(names, group["params"], strict=True):
+        _check_precision(p, name)
+        manifold.check_tensor(points(p, manifold), name=name)
+        # values come later where there are none yet; the first step looks again
+        if not p.is_meta:
+            check_point(p, manifold, name=name)
+
+
+def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:
+    """Raise unless a parameter is on its manifold."""
+    with torch.no_grad():
+        manifold.check(points(p, manifold), name=name)
+
+
+def check_gradient(p: Tensor) -> None:
+    """Raise if the gradient of a point is sparse."""
+    if p.grad is not None and p.grad.layout != torch.strided:
+        raise TypeError(
+            f"gradients of points of a manifold must be dense; got {p.grad.layout}. "
+            f"Make the layer without `sparse=True`."
+        )
+
+
+def check_same_manifold(ours: str | None, theirs: str | None) -> None:
+    """Raise unless a loaded group is on the manifold that the optimizer has."""
+    if ours != theirs:
+        raise ValueError(
+            f"`state_dict` must be that of the same manifolds; got a group on {theirs} "
+            f"where this optimizer has {ours}. Make the groups in the same order."
+        )
+
+
+def check_numbers(**least: float) -> None:
+    """Raise unless every number is at least 0 (and not NaN)."""
+    for name, value in least.items():
+        if not value >= 0:
+            raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
+
+
+def _check_precision(p: Tensor, name: str) -> None:
+    if p.dtype in (torch.float16, torch.bfloat16):
+        raise TypeError(
+            f"`{name}` must be in single or double precision to stay on a manifold; "
+            f"got {p.dtype}. Keep it in float32 and use `torch.autocast`, or constrain "
+            f"the layer with `isometry.orthogonal`."
+        )

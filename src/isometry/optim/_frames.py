@@ -1,0 +1,160 @@
+"""How an optimizer sees a manifold: tangent vectors as arrays of real numbers.
+
+A frame turns gradients into such arrays, moves points along them, and takes others
+along to the point reached. The rules of the optimizers are then those of real vectors.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from isometry.groups import SO, AbstractGroup, AbstractManifold, U
+from isometry.groups._nearest import newton_schulz
+from isometry.optim._increment import increment
+from isometry.optim._polar import retract, retract_polar
+from isometry.optim._room import room
+
+Scale = float | Tensor
+
+# their algebras are all skew matrices
+_ALL_SKEW = (SO, U)
+
+
+class AbstractFrame(ABC):
+    """Tangent vectors of one manifold as real arrays, with the metric's gradients.
+
+    Points `Q` and Euclidean gradients `G` are `(b, *shape)`, with one batch axis; real
+    and imaginary parts of vectors are apart, on a last axis of length 2.
+    """
+
+    manifold: AbstractManifold
+    #: after how many steps rounding is to be removed from a point
+    polish_every: int
+
+    @abstractmethod
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        """The vector of steepest ascent at `Q`."""
+
+    @abstractmethod
+    def square(self, V: Tensor) -> Tensor:
+        """Squares that adaptive rules scale a vector by, of a shape to divide it."""
+
+    @abstractmethod
+    def advance(
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        carried: Sequence[Tensor],
+        retraction: str,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The point reached from `Q` along `scale * V`, and vectors carried there."""
+
+    def reals(self, X: Tensor) -> Tensor:
+        """A tangent matrix as a real array."""
+        return torch.view_as_real(X.resolve_conj()) if X.is_complex() else X
+
+    def matrix(self, V: Tensor) -> Tensor:
+        """The inverse of `reals`."""
+        return torch.view_as_complex(V.contiguous()) if self.manifold.is_complex else V
+
+
+class BodyFrame(AbstractFrame):
+    r"""A group in the frame of its Lie algebra: $QA$ is the skew matrix $A$.
+
+    $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(\eta A). $$
+
+    Left translation takes $QA$ to $PA$: it is an isometry, and here it does nothing.
+    Every entry of the algebra has its own square: the frame is the same at all points,
+    so that averages over time make sense entry by entry.
+
+    The square Stiefel manifold is the orthogonal group with half of the metric, and so
+    with twice the gradient.
+    """
+
+    # the defect grows as the root of the number of steps, and is 2e-7 after 32 in
+    # single precision: docs/theory/optimizers.md
+    polish_every = 32
+
+    def __init__(self, manifold: AbstractManifold) -> None:
+        self.manifold = manifold
+        if isinstance(manifold, AbstractGroup):
+            self.group, self.factor = manifold, 1
+        else:
+            n = manifold.shape[-1]
+            self.group, self.factor = (U(n) if manifold.is_complex else SO(n)), 2
+
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        """The skew part of `Q^H G`, or what of it is in the Lie algebra."""
+        U = torch.bmm(Q.mH, G, out=room("product", Q.shape, Q))
+        if isinstance(self.group, _ALL_SKEW):
+            A = torch.sub(U, U.mH, out=room("gradient", Q.shape, Q))
+            return self.reals(A if self.factor == 2 else A.div_(2))
+        return self.reals(self.factor * self.group.algebra_projection(U))
+
+    def square(self, V: Tensor) -> Tensor:
+        """Entry by entry."""
+        return V * V
+
+    def advance(
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        carried: Sequence[Tensor],
+        retraction: str,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """By a retraction at the identity; vectors stay as they are."""
+        A = self.matrix(torch.mul(V, scale, out=room("product", V.shape, V)))
+        if not isinstance(self.group, _ALL_SKEW):
+            # scaled entry by entry, it may have left the algebra: SU(n) has no trace
+            A = self.group.algebra_projection(A)
+        return self._move(Q, A, retraction), list(carried)
+
+    def _move(self, Q: Tensor, A: Tensor, retraction: str) -> Tensor:
+        if retraction == "polar":
+            return retract_polar(self.manifold, Q, Q @ A)
+        change = None if retraction == "qr" else increment(A, retraction)
+        if change is None:
+            # of a product of two, rounding is more than an occasional polish removes
+            return newton_schulz(Q @ self.group.algebra_retraction(A, retraction))
+        return torch.baddbmm(Q, Q, change, out=room("point", Q.shape, Q))
+
+
+class AmbientFrame(AbstractFrame):
+    """Any manifold in the space around it, by its own retractions and transport.
+
+    There is no frame in which entries could be compared from point to point, so a
+    vector has one square: the mean over its entries, which rotations preserve.
+    """
+
+    # a gradient that is tangent up to rounding only may be much larger than the step
+    polish_every = 1
+
+    def __init__(self, manifold: AbstractManifold) -> None:
+        self.manifold = manifold
+
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        """The Riemannian gradient."""
+        return self.reals(self.manifold.gradient(Q, G))
+
+    def square(self, V: Tensor) -> Tensor:
+        """The mean square of all entries of a point."""
+        axes = len(self.manifold.shape) + self.manifold.is_complex
+        return (V * V).mean(tuple(range(-axes, 0)), keepdim=True)
+
+    def advance(
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        carried: Sequence[Tensor],
+        retraction: str,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """By the manifold's retraction and its vector transport."""
+        E = self.matrix(scale * V)
+        P = retract(self.manifold, Q, E, retraction)
+        moved = [self.manifold.transport(Q, P, self.matrix(F)) for F in carried]
+        return P, [self.reals(F) for F in moved]

@@ -1,0 +1,211 @@
+"""What the Riemannian optimizers share: one step on a batch of points."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from isometry.groups import AbstractManifold
+from isometry.groups._declare import points
+from isometry.linalg._policy import autocast_off
+from isometry.optim._checks import (
+    check_gradient,
+    check_group,
+    check_point,
+    check_same_manifold,
+)
+from isometry.optim._frame_of import frame_of
+from isometry.optim._frames import Scale
+
+Group = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a rule wants: a step along `scale * direction`, and the state after it."""
+
+    direction: Tensor
+    scale: Scale
+    #: tangent vectors, which go along with the point
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    #: squares, which do not
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    #: what the squares are before the first step
+    start: float = 0.0
+
+
+class AbstractRiemannian(Optimizer):
+    """An optimizer for plain parameters and for points of manifolds.
+
+    A group with `manifold=None` is plain, and gets the update of torch's optimizer, to
+    the last bit. In any other all parameters are points of its manifold.
+    """
+
+    def __init__(self, params: ParamsT, defaults: Group) -> None:
+        super().__init__(params, defaults)
+
+    @abstractmethod
+    def _plain_step(self, group: Group) -> None:
+        """Step of a group of plain parameters, by torch's functions."""
+
+    @abstractmethod
+    def _rule(
+        self,
+        g: Tensor,
+        state: dict[str, Tensor],
+        square: Callable[[Tensor], Tensor],
+        group: Group,
+        step: int,
+    ) -> Update:
+        """The update for real gradients `g`, which it may overwrite."""
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group, as torch does, after a look at its manifold and its points.
+
+        Args:
+            param_group: `params`, and options that are not the defaults; `manifold` and
+                `retraction` are among them.
+
+        Raises:
+            TypeError: if `manifold` is none, or a parameter of another field.
+            ValueError: if a parameter is not a point, or the retraction is unknown.
+        """
+        super().add_param_group(param_group)
+        try:
+            check_group(self.param_groups[-1])
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step.
+
+        Args:
+            closure: evaluates the model again, calls `backward` and returns the loss.
+
+        Returns:
+            The loss, if there is a closure.
+
+        Raises:
+            TypeError: if the gradient of a point is sparse.
+            ValueError: if a parameter is not on its manifold at its first step.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            if group["manifold"] is None:
+                self._plain_step(group)
+                continue
+            for params, step in self._batches(group):
+                with autocast_off(params[0].device):
+                    self._advance(group, params, step)
+        return loss
+
+    def _batches(self, group: Group) -> Iterator[tuple[list[Tensor], int]]:
+        """Parameters that are stacked, all at the same step of their own."""
+        batches: dict[Any, list[Tensor]] = {}
+        for p in group["params"]:
+            if p.grad is None or p.numel() == 0:
+                continue
+            check_gradient(p)
+            state = self.state[p]
+            if not state:
+                check_point(p, group["manifold"])
+                state["step"] = torch.tensor(0.0)
+            state["step"] += 1
+            key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
+            batches.setdefault(key, []).append(p)
+        for key, params in batches.items():
+            yield params, key[-1]
+
+    def _advance(self, group: Group, params: list[Tensor], step: int) -> None:
+        """One step of parameters of equal shape, as one batch of points."""
+        manifold = group["manifold"]
+        frame = frame_of(manifold)
+        Q = _join([_flat(p, manifold) for p in params])
+        G = _join([_flat(p.grad, manifold) for p in params])
+        names = self.state[params[0]].keys() - {"step"}
+        old = {name: _join([self.state[p][name] for p in params]) for name in names}
+        g = frame.gradient(Q, -G if group["maximize"] else G)
+        update = self._rule(g, old, frame.square, group, step)
+        vectors = list(update.vectors.values())
+        P, carried = frame.advance(
+            Q, update.direction, update.scale, vectors, group["retraction"]
+        )
+        if step % frame.polish_every == 0:
+            P = manifold.polish(P)
+        new = dict(zip(update.vectors, carried, strict=True)) | update.squares
+        ok = _finite([P, *new.values()])
+        if not bool(ok.all()):
+            P = _choose(ok, P, Q)
+            for name, value in new.items():
+                start = update.start if name in update.squares else 0.0
+                before = old.get(name, torch.full_like(value, start))
+                new[name] = _choose(ok, value, before)
+        for p, point in zip(params, P.chunk(len(params)), strict=True):
+            target = points(p, manifold)
+            target.copy_(point.view(target.shape))
+        for name, value in new.items():
+            for p, part in zip(params, value.chunk(len(params)), strict=True):
+                if name in old:
+                    self.state[p][name].copy_(part)
+                else:
+                    self.state[p][name] = part.clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch has it, of tensors and numbers; manifolds by name.
+
+        Returns:
+            The state, for `load_state_dict` of an optimizer of the same manifolds.
+        """
+        packed = super().state_dict()
+        for group in packed["param_groups"]:
+            group["manifold"] = _name(group["manifold"])
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a `state_dict`, on the manifolds that this optimizer has.
+
+        Args:
+            state_dict: what `state_dict` returned.
+
+        Raises:
+            ValueError: if a group was on another manifold.
+        """
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        for ours, theirs in zip(self.param_groups, groups, strict=False):
+            check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
+            theirs["manifold"] = ours["manifold"]
+        super().load_state_dict({**state_dict, "param_groups": groups})
+
+
+def _name(manifold: AbstractManifold | None) -> str | None:
+    return None if manifold is None else repr(manifold)
+
+
+def _flat(X: Tensor | None, manifold: AbstractManifold) -> Tensor:
+    """Points, or their gradients, with one batch axis."""
+    assert X is not None
+    return points(X, manifold).reshape(-1, *manifold.shape)
+
+
+def _join(tensors: list[Tensor]) -> Tensor:
+    """One batch; of one tensor, itself."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _finite(tensors: list[Tensor]) -> Tensor:
+    """Whether all numbers are, for each point of the batch."""
+    sums = [X.flatten(1).sum(1) for X in tensors]
+    return torch.stack([total.isfinite() for total in sums]).all(0)
+
+
+def _choose(ok: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(ok.view(-1, *[1] * (new.ndim - 1)), new, old)

@@ -1,0 +1,181 @@
+"""RMSprop on manifolds, and the forms of it that older systems were trained with."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from torch.optim.rmsprop import rmsprop
+
+from isometry.groups import AbstractManifold
+from isometry.optim._checks import check_numbers
+from isometry.optim._riemannian import AbstractRiemannian, Group, Update
+
+
+class RiemannianRMSprop(AbstractRiemannian):
+    r"""RMSprop, or Adagrad, on a manifold.
+
+    On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and entry by
+    entry, the real and the imaginary part by itself,
+
+    $$ V_t = \alpha V_{t-1} + (1 - \alpha) A_t^2, \qquad
+       B_t = \mu B_{t-1} + \frac{A_t}{\sqrt{V_t} + \epsilon}, \qquad
+       Q_{t+1} = Q_t\, \phi(-\eta B_t), $$
+
+    the quotient projected to the Lie algebra where that is not all skew matrices. On
+    the Stiefel manifold and the sphere $V$ is one number, the mean square of the
+    gradient's entries, and $B$ goes along with the point: docs/theory/optimizers.md.
+
+    The last three options are those in which implementations differ. `alpha`, `eps`,
+    `initial_accumulator`, `eps_inside` and `sum_squares` of
+
+    - torch: 0.99, 1e-8, 0, no, no
+    - TensorFlow 1, RMSProp: 0.9, 1e-10, 1, yes, no
+    - TensorFlow 1, Adagrad: any, 0, 0.1, any, yes
+    - Keras, RMSprop: 0.9, 1e-8, 0, no, no
+    - Theano code of the unitary RNN: 0.9, 0, 1e-3, any, no
+
+    Plain groups, weight decay and what is not finite: as for `RiemannianSGD`, with
+    `torch.optim.RMSprop` where it has the option.
+
+    Args:
+        params: parameters, or groups of them with options of their own, such as
+            `isometry.param_groups` makes: `manifold` and `retraction` among them.
+        lr: $\eta$.
+        alpha: $\alpha$.
+        eps: $\epsilon$.
+        weight_decay: of the plain groups.
+        momentum: $\mu$.
+        initial_accumulator: $V_0$.
+        eps_inside: whether the root is $\sqrt{V_t + \epsilon}$.
+        sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
+        maximize: ascend.
+        manifold: where the parameters live, of groups that do not say it; None is
+            nowhere. A wide matrix is seen as its transpose.
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr".
+
+    Raises:
+        TypeError: if a parameter has another field than its manifold.
+        ValueError: if a parameter is not on its manifold, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        momentum: float = 0.0,
+        initial_accumulator: float = 0.0,
+        eps_inside: bool = False,
+        sum_squares: bool = False,
+        maximize: bool = False,
+        manifold: AbstractManifold | None = None,
+        retraction: str = "exp",
+    ) -> None:
+        check_numbers(
+            lr=lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            initial_accumulator=initial_accumulator,
+        )
+        defaults: Group = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "initial_accumulator": initial_accumulator,
+            "eps_inside": eps_inside,
+            "sum_squares": sum_squares,
+            "maximize": maximize,
+            "manifold": manifold,
+            "retraction": retraction,
+        }
+        super().__init__(params, defaults)
+
+    def _rule(
+        self,
+        g: Tensor,
+        state: dict[str, Tensor],
+        square: Callable[[Tensor], Tensor],
+        group: Group,
+        step: int,
+    ) -> Update:
+        del step
+        start, alpha, mu = (
+            group[name] for name in ("initial_accumulator", "alpha", "momentum")
+        )
+        v = square(g)
+        before = state.get("square_avg", torch.full_like(v, start))
+        v = v + before if group["sum_squares"] else v * (1 - alpha) + alpha * before
+        root = _root(v, group)
+        if mu == 0:
+            return Update(g, -group["lr"] / root, {}, {"square_avg": v}, start)
+        b = g.div_(root)
+        if "momentum_buffer" in state:
+            b.add_(state["momentum_buffer"], alpha=mu)
+        return Update(b, -group["lr"], {"momentum_buffer": b}, {"square_avg": v}, start)
+
+    def _plain_step(self, group: Group) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            if not self.state[p]:
+                v = torch.zeros_like(p)
+                _reals(v).fill_(group["initial_accumulator"])
+                self.state[p] |= {"step": torch.tensor(0.0), "square_avg": v}
+            if group["momentum"] > 0:
+                self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+        if group["eps_inside"] or group["sum_squares"]:
+            for p in params:
+                self._historical_step(p, group)
+        else:
+            self._torch_step(params, group)
+
+    def _torch_step(self, params: list[Tensor], group: Group) -> None:
+        states = [self.state[p] for p in params]
+        moving = group["momentum"] > 0
+        rmsprop(
+            params,
+            [p.grad for p in params if p.grad is not None],
+            [state["square_avg"] for state in states],
+            [],
+            [state["momentum_buffer"] for state in states] if moving else [],
+            [state["step"] for state in states],
+            maximize=group["maximize"],
+            has_complex=any(p.is_complex() for p in params),
+            lr=group["lr"],
+            alpha=group["alpha"],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            centered=False,
+        )
+
+    def _historical_step(self, p: Tensor, group: Group) -> None:
+        """What torch's RMSprop has no option for, by the rule itself."""
+        assert p.grad is not None
+        state = self.state[p]
+        state["step"] += 1
+        g = -p.grad if group["maximize"] else p.grad.clone()
+        g.add_(p, alpha=group["weight_decay"])
+        old = {name: _reals(state[name]) for name in state.keys() - {"step"}}
+        update = self._rule(_reals(g), old, torch.square, group, int(state["step"]))
+        _reals(p).add_(update.scale * update.direction)
+        for name, value in (update.vectors | update.squares).items():
+            old[name].copy_(value)
+
+
+def _root(v: Tensor, group: Group) -> Tensor:
+    eps = group["eps"]
+    root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
+    # the diagonal of a real skew matrix is 0, and 0 / 0 if there is no eps
+    return root.clamp_(min=torch.finfo(root.dtype).tiny)
+
+
+def _reals(X: Tensor) -> Tensor:
+    return torch.view_as_real(X) if X.is_complex() else X

@@ -1,0 +1,124 @@
+"""Riemannian gradient descent, with momentum."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from torch.optim.sgd import sgd
+
+from isometry.groups import AbstractManifold
+from isometry.optim._checks import check_numbers
+from isometry.optim._riemannian import AbstractRiemannian, Group, Update
+
+
+class RiemannianSGD(AbstractRiemannian):
+    r"""Riemannian gradient descent (RGD), with momentum.
+
+    On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and a retraction
+    $\phi$ at the identity,
+
+    $$ B_t = \mu B_{t-1} + (1 - \tau) A_t, \quad B_1 = A_1, \qquad
+       Q_{t+1} = Q_t\, \phi(-\eta D_t), $$
+
+    where $D_t = B_t$, or $A_t + \mu B_t$ with `nesterov`. Without momentum and with exp
+    this is $Q \leftarrow Q \exp(-\eta\, Q^H \operatorname{grad} f(Q))$. The momentum is
+    an element of the Lie algebra: left translation, an isometry, is its transport. On
+    the Stiefel manifold and the sphere $B$ is a tangent vector that goes along with the
+    point: docs/theory/optimizers.md has the equations.
+
+    Groups without a manifold are plain: they get the update of `torch.optim.SGD`, to
+    the last bit. `weight_decay` is for them; the gradient of $\lVert Q \rVert^2$ is
+    normal to every manifold here. A matrix whose gradient, or step, is not finite keeps
+    its value and its momentum.
+
+    Args:
+        params: parameters, or groups of them with options of their own, such as
+            `isometry.param_groups` makes: `manifold` and `retraction` among them.
+        lr: $\eta$.
+        momentum: $\mu$.
+        dampening: $\tau$.
+        weight_decay: of the plain groups.
+        nesterov: whether to look ahead.
+        maximize: ascend.
+        manifold: where the parameters live, of groups that do not say it; None is
+            nowhere. A wide matrix is seen as its transpose.
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr".
+
+    Raises:
+        TypeError: if a parameter has another field than its manifold.
+        ValueError: if a parameter is not on its manifold, or an option out of range.
+
+    References:
+        [LM19] section 4.2 for retractions better than Cayley's.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        nesterov: bool = False,
+        maximize: bool = False,
+        manifold: AbstractManifold | None = None,
+        retraction: str = "exp",
+    ) -> None:
+        check_numbers(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError(
+                f"`nesterov` must have a momentum, and no dampening; got {momentum} "
+                f"and {dampening}. Pass momentum=0.9, for instance."
+            )
+        defaults: Group = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "manifold": manifold,
+            "retraction": retraction,
+        }
+        super().__init__(params, defaults)
+
+    def _rule(
+        self,
+        g: Tensor,
+        state: dict[str, Tensor],
+        square: Callable[[Tensor], Tensor],
+        group: Group,
+        step: int,
+    ) -> Update:
+        del square, step
+        mu, scale = group["momentum"], -group["lr"]
+        if mu == 0:
+            return Update(g, scale)
+        b = g.clone() if group["nesterov"] else g
+        if "momentum_buffer" in state:
+            if group["dampening"] != 0:
+                b.mul_(1 - group["dampening"])
+            b.add_(state["momentum_buffer"], alpha=mu)
+        direction = g.add_(b, alpha=mu) if group["nesterov"] else b
+        return Update(direction, scale, {"momentum_buffer": b})
+
+    def _plain_step(self, group: Group) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        buffers: list[Any] = [self.state[p].get("momentum_buffer") for p in params]
+        sgd(
+            params,
+            [p.grad for p in params],
+            buffers,
+            has_sparse_grad=any(p.grad.is_sparse for p in params),
+            **{
+                name: group[name]
+                for name in ("weight_decay", "momentum", "lr", "dampening")
+            },
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+        )
+        if group["momentum"] != 0:
+            for p, buffer in zip(params, buffers, strict=True):
+                self.state[p]["momentum_buffer"] = buffer

@@ -1,0 +1,142 @@
+"""The Stiefel manifold of tall matrices: steps as rotations of rank 2k.
+
+Nothing here is n x n.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from isometry.groups import Stiefel
+from isometry.groups._retraction import pade_degree
+from isometry.optim._frames import AbstractFrame, Scale
+from isometry.optim._increment import rational
+from isometry.optim._polar import retract
+from isometry.optim._room import room
+
+# a step of more than about a radian is left to the manifold itself
+_LONG = 1.0
+
+
+class TallFrame(AbstractFrame):
+    r"""Tall points: $E = Q\,\Omega + E_\perp$ is the pair of $\Omega$ and $E_\perp$.
+
+    With $\Omega^H = -\Omega$ and $Q^H E_\perp = 0$, one above the other in an array of
+    $k + n$ rows. The skew matrix $A = E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H$ moves
+    $Q$ along $E$. With $Z = (Q, E_\perp)$ and $\varphi(x) = (e^x - 1)/x$,
+
+    $$ P = e^A Q = Q + Z\, \varphi(J Z^H Z)\, J Z^H Q, \qquad
+       J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
+
+    This is a rotation of $Q$ for any $Z$: that $Q^H E_\perp$ is only zero up to the
+    rounding of a gradient, which may be much larger than the step, does no harm.
+    Cayley and Pade have $r_m$ in the place of the exponential. Polar and qr, and steps
+    of more than about a radian, are the manifold's. Vectors are carried by
+
+    $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
+
+    the left translation of one part and the projection of the other.
+
+    There is no frame in which entries could be compared from point to point: a vector
+    has one square, as in `AmbientFrame`.
+
+    Cost of a step that carries a momentum: seven products of $n k^2$, and some of
+    $k^3$. It reads the norm from the device.
+    """
+
+    polish_every = 32
+
+    def __init__(self, manifold: Stiefel) -> None:
+        self.manifold = manifold
+        self.n, self.k = manifold.shape
+
+    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
+        r"""That of the canonical metric: $\Omega = U - U^H$ with $U = Q^H G$."""
+        U = torch.bmm(Q.mH, G)
+        E = room("gradient", (len(Q), self.n + self.k, self.k), Q)
+        torch.sub(U, U.mH, out=E[:, : self.k])
+        torch.baddbmm(G, Q, U, alpha=-1, out=E[:, self.k :])
+        return self.reals(E)
+
+    def square(self, V: Tensor) -> Tensor:
+        r"""$\lVert E \rVert_F^2$ over the number of entries of $E$."""
+        total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
+        mean = total.div_(V[0, self.k :].numel())
+        return mean.view(-1, *[1] * (V.ndim - 1))
+
+    def advance(
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: Scale,
+        carried: Sequence[Tensor],
+        retraction: str,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """By a rotation, or by the manifold's retraction if the step is long."""
+        s = scale.view(-1, 1, 1) if isinstance(scale, Tensor) else scale
+        Omega, E_perp = self._split(V)
+        moved = None
+        if retraction not in ("polar", "qr"):
+            moved = _rotate(Q, Omega, E_perp, s, retraction)
+        if moved is None:
+            E = s * (Q @ Omega + E_perp)
+            moved = retract(self.manifold, Q, E, retraction), None
+        P, along_V = moved
+        for F in carried:
+            F_perp = self._split(F)[1]
+            # a momentum is often the direction itself
+            along = along_V if F is V else None
+            F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
+        return P, list(carried)
+
+    def _split(self, V: Tensor) -> tuple[Tensor, Tensor]:
+        X = self.matrix(V)
+        return X[:, : self.k], X[:, self.k :]
+
+
+def _rotate(
+    Q: Tensor, Omega: Tensor, E_perp: Tensor, s: Scale, retraction: str
+) -> tuple[Tensor, Tensor] | None:
+    """The point `P` reached along `s` times a vector, and `P^H E_perp`.
+
+    None if the step is long, or not finite.
+    """
+    k = Q.shape[-1]
+    B, S = torch.bmm(Q.mH, E_perp), torch.bmm(E_perp.mH, E_perp)
+    X = _coefficients(s * Omega, s * B, s * s * S, retraction)
+    if X is None:
+        return None
+    C, D = X[:, :k], s * X[:, k:]
+    P = torch.baddbmm(Q, Q, C, out=room("point", Q.shape, Q)).baddbmm_(E_perp, D)
+    return P, B + X.mH @ torch.cat([B, s * S], -2)
+
+
+def _coefficients(
+    Omega: Tensor, B: Tensor, S: Tensor, retraction: str
+) -> Tensor | None:
+    r"""$\varphi(M) R$ with $M = J Z^H Z$, $R = J Z^H Q$; None if the norm is large."""
+    # the norms of Omega and of E_perp are at most these
+    bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
+    norm = float(bounds.max())
+    # written so that NaN is large
+    if not norm < _LONG:
+        return None
+    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand_as(S)
+    R = torch.cat([Omega - B.mH, eye], -2)
+    M = torch.cat([R, torch.cat([Omega @ B - S, B], -2)], -1)
+    if retraction == "exp":
+        return _series(M, R, norm)
+    return rational(M, R, pade_degree(retraction))
+
+
+def _series(M: Tensor, R: Tensor, norm: float) -> Tensor:
+    r"""$\sum_j M^j R / (j + 1)!$ to the unit roundoff, by Horner's rule."""
+    degree, term = 1, norm / 2
+    while term > torch.finfo(M.dtype).eps / 4:
+        degree += 1
+        term *= norm / (degree + 1)
+    X = R * (1 / (degree + 1))
+    for j in range(degree, 0, -1):
+        X = torch.baddbmm(R, M, X, beta=1 / j, alpha=1 / j)
+    return X

@@ -1,0 +1,85 @@
+"""The manifolds and optimizers that the suites run over: a new one is one row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry.groups import (
+    SO,
+    SU,
+    AbstractManifold,
+    Product,
+    Sp,
+    Sphere,
+    Stiefel,
+    Torus,
+    U,
+)
+from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
+from tests.groups.registry import Quadrupole
+
+MANIFOLDS: list[AbstractManifold] = [
+    SO(1),
+    SO(5),
+    U(3),
+    SU(3),
+    Sp(2),
+    Torus(3),
+    Product(SO(2), SO(3)),
+    Quadrupole(),
+    Stiefel(4, 4),
+    Stiefel(3, 3, is_complex=True),
+    # in the ambient space, and in the frame of tall matrices
+    Stiefel(4, 3),
+    Stiefel(3, 2, is_complex=True),
+    Stiefel(9, 3),
+    Stiefel(7, 2, is_complex=True),
+    Sphere(5),
+]
+
+#: of one name, the class, the kind of the twin, and options
+OPTIMIZERS: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
+    "SGD": (RiemannianSGD, "sgd", {}),
+    "momentum": (RiemannianSGD, "sgd", {"momentum": 0.9}),
+    "dampening": (RiemannianSGD, "sgd", {"momentum": 0.9, "dampening": 0.5}),
+    "Nesterov": (RiemannianSGD, "sgd", {"momentum": 0.9, "nesterov": True}),
+    "ascent": (RiemannianSGD, "sgd", {"momentum": 0.5, "maximize": True}),
+    "Adam": (RiemannianAdam, "adam", {}),
+    "AMSGrad": (RiemannianAdam, "adam", {"amsgrad": True, "betas": (0.8, 0.9)}),
+    "no eps": (RiemannianAdam, "adam", {"eps": 0.0}),
+    "RMSprop": (RiemannianRMSprop, "rmsprop", {}),
+    "RMSprop with momentum": (RiemannianRMSprop, "rmsprop", {"momentum": 0.9}),
+    "TensorFlow 1": (
+        RiemannianRMSprop,
+        "rmsprop",
+        {"alpha": 0.9, "eps": 1e-10, "initial_accumulator": 1.0, "eps_inside": True},
+    ),
+    "Adagrad": (
+        RiemannianRMSprop,
+        "rmsprop",
+        {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True},
+    ),
+}
+
+
+def retractions(manifold: AbstractManifold) -> list[str]:
+    names = [name for name in manifold.retractions if name != "pade"]
+    return [*names, *["pade-2", "pade-3"] * ("pade" in manifold.retractions)]
+
+
+def double(manifold: AbstractManifold) -> torch.dtype:
+    return torch.complex128 if manifold.is_complex else torch.float64
+
+
+def single(manifold: AbstractManifold) -> torch.dtype:
+    return torch.complex64 if manifold.is_complex else torch.float32
+
+
+def loss(Q: Tensor, target: Tensor) -> Tensor:
+    """Not quadratic, and with no minimum on the manifold."""
+    far = (Q - target).abs().square().sum()
+    if Q.is_complex():
+        return far + (Q.real**4).sum() - (Q.imag**3).sum()
+    return far + (Q**4).sum()

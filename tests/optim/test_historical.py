@@ -1,0 +1,108 @@
+"""The optimizers of the older systems, against steps written out in numpy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from isometry.groups import U
+from isometry.optim import RiemannianRMSprop, RiemannianSGD
+
+GRADIENTS = np.random.default_rng(5544).normal(size=(6, 3))
+LR = 0.01
+
+
+def run(**options: Any) -> np.ndarray:
+    p = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = RiemannianRMSprop([p], lr=LR, **options)
+    for g in GRADIENTS:
+        p.grad = torch.tensor(g)
+        optimizer.step()
+    return p.detach().numpy()
+
+
+def test_rmsprop_of_tensorflow_1():
+    """Decay 0.9, an accumulator that starts at 1, epsilon inside of the root."""
+    p, ms, mom = np.ones(3), np.ones(3), np.zeros(3)
+    for g in GRADIENTS:
+        ms = 0.9 * ms + 0.1 * g * g
+        mom = 0.5 * mom + LR * g / np.sqrt(ms + 1e-10)
+        p = p - mom
+    ours = run(
+        alpha=0.9, eps=1e-10, initial_accumulator=1.0, eps_inside=True, momentum=0.5
+    )
+    np.testing.assert_allclose(ours, p, rtol=1e-15)
+
+
+def test_rmsprop_of_the_unitary_rnn_in_theano():
+    """Decay 0.9, an accumulator that starts at 1e-3, no epsilon."""
+    p, acc = np.ones(3), np.full(3, 1e-3)
+    for g in GRADIENTS:
+        acc = 0.9 * acc + 0.1 * g**2
+        p = p - LR * g / np.sqrt(acc)
+    np.testing.assert_allclose(
+        run(alpha=0.9, eps=0.0, initial_accumulator=1e-3), p, rtol=1e-15
+    )
+
+
+def test_rmsprop_of_keras():
+    """Decay 0.9, epsilon outside of the root."""
+    p, a = np.ones(3), np.zeros(3)
+    for g in GRADIENTS:
+        a = 0.9 * a + 0.1 * g * g
+        p = p - LR * g / (np.sqrt(a) + 1e-8)
+    np.testing.assert_allclose(run(alpha=0.9), p, rtol=1e-15)
+
+
+def test_adagrad_of_tensorflow_1():
+    """The sum of squares from 0.1 on, no epsilon."""
+    p, acc = np.ones(3), np.full(3, 0.1)
+    for g in GRADIENTS:
+        acc = acc + g * g
+        p = p - LR * g / np.sqrt(acc)
+    np.testing.assert_allclose(
+        run(eps=0.0, initial_accumulator=0.1, sum_squares=True), p, rtol=1e-15
+    )
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_real_and_imaginary_parts_are_apart(inside, rng):
+    """As for the weights of scuRNN: a complex parameter is two real ones."""
+    options: dict[str, Any] = {
+        "alpha": 0.9,
+        "eps": 1e-8,
+        "eps_inside": inside,
+        "weight_decay": 0.1,
+    }
+    X, *gradients = torch.randn(7, 4, dtype=torch.complex128, generator=rng)
+    z, x = nn.Parameter(X.clone()), nn.Parameter(torch.view_as_real(X).clone())
+    ours = RiemannianRMSprop([z], initial_accumulator=0.5, **options)
+    twin = RiemannianRMSprop([x], initial_accumulator=0.5, **options)
+    for g in gradients:
+        z.grad, x.grad = g, torch.view_as_real(g)
+        ours.step()
+        twin.step()
+    assert torch.equal(torch.view_as_real(z.detach()), x.detach())
+
+
+def test_a_zero_gradient_without_epsilon_is_no_step():
+    """0 / 0: a parameter that is not used would become NaN."""
+    p = nn.Parameter(torch.ones(3))
+    for inside in (False, True):
+        optimizer = RiemannianRMSprop([p], eps=0.0, eps_inside=inside, sum_squares=True)
+        p.grad = torch.zeros(3)
+        optimizer.step()
+        assert torch.equal(p, torch.ones(3))
+
+
+def test_the_step_of_the_full_capacity_unitary_rnn(rng):
+    """W <- (I + l/2 S)^-1 (I - l/2 S) W, S = G W^H - W G^H, is cayley with lr = 2 l."""
+    W, G = U(5).random(2, dtype=torch.complex128, generator=rng)
+    p = nn.Parameter(W.clone())
+    p.grad = G
+    RiemannianSGD([p], lr=2e-3, manifold=U(5), retraction="cayley").step()
+    S, eye = G @ W.mH - W @ G.mH, torch.eye(5)
+    expected = torch.linalg.solve(eye + 1e-3 / 2 * S, (eye - 1e-3 / 2 * S) @ W)
+    torch.testing.assert_close(p.detach(), expected, rtol=0, atol=1e-14)

@@ -1,0 +1,91 @@
+"""Parameters without a manifold get the update of torch's optimizer, bit by bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from isometry.groups import SO
+from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
+
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]]] = {
+    "SGD": (RiemannianSGD, torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.01}),
+    "momentum": (
+        RiemannianSGD,
+        torch.optim.SGD,
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.1},
+    ),
+    "Nesterov": (
+        RiemannianSGD,
+        torch.optim.SGD,
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True},
+    ),
+    "Adam": (RiemannianAdam, torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.01}),
+    "AMSGrad": (
+        RiemannianAdam,
+        torch.optim.Adam,
+        {"lr": 0.1, "betas": (0.8, 0.9), "amsgrad": True, "maximize": True},
+    ),
+    "RMSprop": (RiemannianRMSprop, torch.optim.RMSprop, {"weight_decay": 0.01}),
+    "RMSprop with momentum": (
+        RiemannianRMSprop,
+        torch.optim.RMSprop,
+        {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "maximize": True},
+    ),
+}
+
+
+def parameters(rng: torch.Generator, *, clones: int) -> list[list[nn.Parameter]]:
+    shapes = [((3, 4), torch.float32), ((5,), torch.float64), ((2, 2), torch.complex64)]
+    values = [torch.randn(s, dtype=t, generator=rng) for s, t in shapes]
+    return [[nn.Parameter(X.clone()) for X in values] for _ in range(clones)]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_plain_parameters_are_those_of_torch(name, rng):
+    """With a rotation beside them, whose group has its own options."""
+    ours, theirs, options = PAIRS[name]
+    first, second = parameters(rng, clones=2)
+    W = nn.Parameter(SO(4).random(generator=rng))
+    optimizer = ours([{"params": first}, {"params": [W], "manifold": SO(4)}], **options)
+    twin = theirs(second, **options)
+    for step in range(12):
+        W.grad = torch.randn(4, 4, generator=rng)
+        for p, q in zip(first, second, strict=True):
+            g = torch.randn(p.shape, dtype=p.dtype, generator=rng)
+            # one of them has no gradient now and then
+            absent = step % 4 == 3 and p.ndim == 1
+            p.grad, q.grad = (None, None) if absent else (g, g.clone())
+        optimizer.step()
+        twin.step()
+        for p, q in zip(first, second, strict=True):
+            assert torch.equal(p, q)
+    for p, q in zip(first, second, strict=True):
+        assert optimizer.state[p].keys() == twin.state[q].keys()
+
+
+def test_plain_embeddings_may_have_sparse_gradients(rng):
+    """Where torch's SGD takes them, ours does."""
+    start = torch.randn(5, 3, generator=rng)
+    embeddings = [nn.Embedding(5, 3, sparse=True) for _ in range(2)]
+    for layer in embeddings:
+        layer.weight = nn.Parameter(start.clone())
+        layer(torch.tensor([1, 3])).square().sum().backward()
+    RiemannianSGD(embeddings[0].parameters(), lr=0.1).step()
+    torch.optim.SGD(embeddings[1].parameters(), lr=0.1).step()
+    assert torch.equal(embeddings[0].weight, embeddings[1].weight)
+    assert not torch.equal(embeddings[0].weight, start)
+
+
+def test_weight_decay_does_nothing_on_a_manifold(rng):
+    """The gradient of |Q|^2 is normal to it."""
+    start = SO(4).random(generator=rng)
+    results = []
+    for weight_decay in (0.0, 10.0):
+        p = nn.Parameter(start.clone())
+        p.grad = torch.ones(4, 4)
+        RiemannianSGD([p], lr=0.1, weight_decay=weight_decay, manifold=SO(4)).step()
+        results.append(p.detach())
+    assert torch.equal(*results)
