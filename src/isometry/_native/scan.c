@@ -1,5 +1,6 @@
 /* h_t = sigma(W h_{t-1} + u_t) over time, and its adjoint; see scan.h. */
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 #ifdef __SSE__
@@ -9,7 +10,10 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-enum { IDENTITY, TANH, RELU, MODRELU, COMPLEX_MODRELU };
+enum { IDENTITY, TANH, RELU, MODRELU, COMPLEX_MODRELU, LEAKY_RELU };
+
+/* of the leaky rectifier, as in _sigma.py */
+#define SLOPE 0.1
 
 /* Gradients that fade over a thousand steps pass through subnormal numbers, on which
  * processors are a hundred times slower: inside a scan they are zero. */
@@ -43,6 +47,7 @@ __attribute__((simd("notinbranch"))) double tanh(double);
 #define FABS fabsf
 #define TANH_OF tanhf
 #define COPYSIGN copysignf
+#define EPSILON FLT_EPSILON
 #include "scan.h"
 #undef REAL
 #undef NAME
@@ -50,6 +55,7 @@ __attribute__((simd("notinbranch"))) double tanh(double);
 #undef FABS
 #undef TANH_OF
 #undef COPYSIGN
+#undef EPSILON
 
 #define REAL double
 #define NAME(x) x##_f64
@@ -57,4 +63,5 @@ __attribute__((simd("notinbranch"))) double tanh(double);
 #define FABS fabs
 #define TANH_OF tanh
 #define COPYSIGN copysign
+#define EPSILON DBL_EPSILON
 #include "scan.h"

@@ -34,12 +34,16 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
             /* NaN stays NaN */
             h[i] = h[i] < 0 ? 0 : h[i];
         break;
+    case LEAKY_RELU:
+        for (long i = 0; i < size; i++)
+            h[i] = h[i] > 0 ? h[i] : (REAL)SLOPE * h[i];
+        break;
     case MODRELU:
         for (long r = 0; r < rows; r++, h += n)
             for (long i = 0; i < n; i++) {
                 const REAL m = FABS(h[i]) + b[i];
-                /* sign(0) = 0: a zero stays zero whatever b is */
-                h[i] = m <= 0 || h[i] == 0 ? 0 : COPYSIGN(m, h[i]);
+                /* sign(0) = 0: a zero stays zero, unless b is no number */
+                h[i] = m <= 0 ? 0 : h[i] == 0 ? 0 * m : COPYSIGN(m, h[i]);
             }
         break;
     case COMPLEX_MODRELU:
@@ -47,7 +51,8 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
                 const REAL m = SQRT(x * x + y * y), l = m + b[i];
-                const REAL s = l <= 0 || m == 0 ? 0 : l / m;
+                /* zero stays zero, unless b is no number */
+                const REAL s = l <= 0 ? 0 : m == 0 ? 0 * l : l / m;
                 h[2 * i] = s * x;
                 h[2 * i + 1] = s * y;
             }
@@ -70,6 +75,10 @@ static void NAME(pull_back)(REAL *d, const REAL *h, const REAL *b, REAL *db, lon
         for (long i = 0; i < size; i++)
             d[i] = h[i] == 0 ? 0 : d[i];
         break;
+    case LEAKY_RELU:
+        for (long i = 0; i < size; i++)
+            d[i] = h[i] > 0 ? d[i] : (REAL)SLOPE * d[i];
+        break;
     case MODRELU:
         for (long r = 0; r < rows; r++, h += n, d += n)
             for (long i = 0; i < n; i++) {
@@ -85,7 +94,8 @@ static void NAME(pull_back)(REAL *d, const REAL *h, const REAL *b, REAL *db, lon
                 const REAL c = x * inverse, s = y * inverse;
                 /* along h the slope is 1, across it |h| / (|h| - b) */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                const REAL m = l - b[i];
+                /* |z|, as far as h still tells it: for a small z, b has rounded it away */
+                const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
                 d[2 * i + 1] = s * along + c * across;

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from isometry.groups import SO, AbstractGroup, U
 from isometry.nn._scan import Recurrence, Weights, scan
-from isometry.nn._sequence import check_rows, read
+from isometry.nn._sequence import check_rows, in_dtype_of, read
 from isometry.nn._sigma import Sigma, takes_bias
 from isometry.nn._steps import Steps
 from isometry.parametrizations._initial import Init
@@ -114,12 +114,13 @@ class ExpRNNCell(nn.Module):
         rows = read(input.unsqueeze(0), batch_first=False)
         check_rows(rows, self.input_size)
         batch = rows.steps.batch
-        if hx is None:
-            h = self.first_state(batch)
-        else:
-            h = check_state(hx, (*input.shape[: hx.ndim - 1], self.hidden_size), "hx")
-            h = h.view(batch, self.hidden_size)
-        _, last = self.scan(rows.x, h, rows.steps, last_only=True)
+        h = self.first_state(batch)
+        x = in_dtype_of(h, rows.x, "input")
+        if hx is not None:
+            shape = (self.hidden_size,)
+            hx = check_state(hx, (batch, *shape) if rows.batched else shape, "hx")
+            h = in_dtype_of(h, hx, "hx").view(batch, self.hidden_size)
+        _, last = self.scan(x, h, rows.steps, last_only=True)
         return last if rows.batched else last[0]
 
     def first_state(self, batch: int) -> Tensor:

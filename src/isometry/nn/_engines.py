@@ -46,7 +46,7 @@ def run(H: Tensor, cell: Cell, h0: Tensor, steps: Steps) -> None:
     starts, sizes = steps.tables
     native.scan(
         *(native.product, H.data_ptr(), W.data_ptr(), _pointer(b), h0.data_ptr()),
-        *(starts.data_ptr(), sizes.data_ptr(), len(sizes), W.shape[0]),
+        *(starts, sizes, len(sizes), W.shape[0]),
         *(KINDS[sigma], _threads(steps)),
     )
 
@@ -85,8 +85,8 @@ def run_back(
     native.scan_adjoint(
         *(native.product, D.data_ptr(), H.data_ptr(), _pointer(every), _pointer(last)),
         *(W.data_ptr(), _pointer(b), h0.data_ptr(), dW.data_ptr(), db.data_ptr()),
-        *(dh0.data_ptr(), room.data_ptr(), starts.data_ptr(), sizes.data_ptr()),
-        *(len(sizes), n, KINDS[sigma], threads, most),
+        *(dh0.data_ptr(), room.data_ptr(), starts, sizes, len(sizes)),
+        *(n, KINDS[sigma], threads, most),
     )
     return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 

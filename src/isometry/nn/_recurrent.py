@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry.nn._cell import check_state
-from isometry.nn._sequence import Rows, check_rows, read
+from isometry.nn._sequence import Rows, check_rows, in_dtype_of, read
 from isometry.nn._steps import Steps
 
 
@@ -81,7 +81,7 @@ class AbstractRecurrent(nn.Module):
         check_rows(rows, self.input_size)
         firsts = self._first_states(hx, rows)
         directions = 2 if self.bidirectional else 1
-        x, lasts, H = rows.x, [], rows.x
+        x, lasts = in_dtype_of(_output(firsts[0]), rows.x, "input"), []
         for layer in range(self.num_layers):
             top = layer + 1 == self.num_layers
             outputs = []
@@ -110,26 +110,37 @@ class AbstractRecurrent(nn.Module):
         last_only: bool,
     ) -> tuple[Tensor, Any]:
         """Outputs and last state of a cell, which may go backwards in time."""
-        order = steps.reversed_rows.to(x.device) if backward else None
-        x = x if order is None else x[order]
+        x = steps.reversed(x) if backward else x
         cell: Any = self.cells[index]
         chunk = self.chunk if last_only else None
         H, last = cell.scan(x, first, steps, last_only=last_only, chunk=chunk)
         if H is None:
-            return (last[0] if isinstance(last, tuple) else last), last
-        return (H if order is None else H[order]), last
+            return _output(last), last
+        return (steps.reversed(H) if backward else H), last
 
     def _first_states(self, hx: Any, rows: Rows) -> list[Any]:
         """A state for each cell."""
         cells: list[Any] = list(self.cells)
+        usual = [cell.first_state(rows.steps.batch) for cell in cells]
         if hx is None:
-            return [cell.first_state(rows.steps.batch) for cell in cells]
+            return usual
+        several = isinstance(usual[0], tuple)
+        if several != isinstance(hx, tuple) or (several and len(hx) != len(usual[0])):
+            wanted = f"a tuple of {len(usual[0])} tensors" if several else "a tensor"
+            raise TypeError(
+                f"`hx` must be {wanted}; got {type(hx).__name__}. Pass what the layer "
+                f"returned."
+            )
         shape: tuple[int, ...] = (len(cells), rows.steps.batch, self.hidden_size)
         shape = shape if rows.batched else (shape[0], shape[2])
-        if isinstance(hx, tuple):
-            parts = [rows.sorted(check_state(h, shape, "hx")) for h in hx]
+        like = _output(usual[0])
+        parts = [
+            rows.sorted(in_dtype_of(like, check_state(h, shape, "hx"), "hx"))
+            for h in (hx if several else (hx,))
+        ]
+        if several:
             return list(zip(*(part.unbind(0) for part in parts), strict=True))
-        return list(rows.sorted(check_state(hx, shape, "hx")).unbind(0))
+        return list(parts[0].unbind(0))
 
     def _join(self, lasts: list[Any], rows: Rows) -> Any:
         """The states of all cells as users want them."""
@@ -149,6 +160,11 @@ class AbstractRecurrent(nn.Module):
             if getattr(self, name) != value:
                 parts.append(f"{name}={getattr(self, name)}")
         return ", ".join(parts)
+
+
+def _output(state: Any) -> Tensor:
+    """What a layer gives of a state: the first of several."""
+    return state[0] if isinstance(state, tuple) else state
 
 
 def _check_options(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from isometry.linalg._policy import autocast_off, is_batched_gradient, transforms
 from isometry.linalg._scratch import recycled
@@ -58,12 +59,16 @@ def scan(
         each sequence, (batch, n).
     """
     with autocast_off(h0.device):
-        if transforms() or torch.compiler.is_compiling():
+        tensors = (x, *weights, h0)
+        if torch.compiler.is_compiling() or transforms() or _has_tangents(tensors):
             return unrolled(x, weights, h0, recurrence)
-        kernel, W, b = weights
-        tensors = (x, kernel, W, b, h0)
         tensors = (None if X is None else X.contiguous() for X in tensors)
         return Scan.apply(recurrence, *tensors)
+
+
+def _has_tangents(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Whether forward mode is at work, which `Scan` has no formula for."""
+    return any(X is not None and unpack_dual(X).tangent is not None for X in tensors)
 
 
 def unrolled(
@@ -78,11 +83,11 @@ def unrolled(
     else:
         u = kernel.mT[x] if summand is None else kernel.mT[x] + summand
     states, h = [], h0
-    for start, size in zip(steps.starts, steps.sizes, strict=False):
-        h = apply(h[:size] @ W.mT + u[start : start + size], threshold, sigma)
+    for u_t in u.split(steps.sizes):
+        h = apply(h[: len(u_t)] @ W.mT + u_t, threshold, sigma)
         states.append(h)
     H = torch.cat(states)
-    return (None if recurrence.last_only else H), H[steps.last_rows.to(H.device)]
+    return (None if recurrence.last_only else H), steps.last(H)
 
 
 class Scan(torch.autograd.Function):
@@ -102,7 +107,7 @@ class Scan(torch.autograd.Function):
         for begin, end in cuts:
             part = steps.part(begin, end)
             H = _states(x, weights, firsts[-1], recurrence, span=(begin, end))
-            last[: part.batch] = H[part.last_rows]
+            last[: part.batch] = part.last(H)
             if end < len(steps.sizes):
                 firsts.append(last[: steps.sizes[end]].clone())
         ctx.set_materialize_grads(False)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from isometry.linalg._policy import transforms
 from isometry.nn._steps import Steps
 
 
@@ -55,8 +56,12 @@ class Rows:
 def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002
     """The rows of what a user hands to a recurrent layer."""
     if isinstance(input, PackedSequence):
-        steps = Steps(tuple(input.batch_sizes.tolist()))
-        return Rows(input.data, steps, input, batch_first, batched=True)
+        return _read_packed(input, batch_first=batch_first)
+    if not isinstance(input, Tensor):
+        raise TypeError(
+            f"`input` must be a torch.Tensor or a PackedSequence; got "
+            f"{type(input).__name__}. Convert it with `torch.as_tensor`."
+        )
     features = 0 if _is_index(input) else 1
     axes = input.ndim - features
     if axes not in (1, 2):
@@ -77,6 +82,17 @@ def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa:
     return Rows(x.flatten(0, 1), steps, None, batch_first, batched)
 
 
+def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
+    x = packed.data
+    if x.ndim != (1 if _is_index(x) else 2):
+        raise ValueError(
+            f"`input` must pack sequences (time, features), or (time,) of indices; got "
+            f"data of shape {tuple(x.shape)}, {x.dtype}. Reshape them."
+        )
+    steps = Steps(tuple(packed.batch_sizes.tolist()))
+    return Rows(x, steps, packed, batch_first, batched=True)
+
+
 def _is_index(x: Tensor) -> bool:
     return not (x.is_floating_point() or x.is_complex())
 
@@ -88,7 +104,8 @@ def check_rows(rows: Rows, inputs: int) -> None:
         if x.shape[-1] != inputs:
             raise ValueError(
                 f"`input` must have {inputs} features on its last axis; got "
-                f"{x.shape[-1]}. Make a layer with `input_size={x.shape[-1]}`."
+                f"{x.shape[-1]}. Make a layer with `input_size={x.shape[-1]}`; class "
+                f"indices are integers, `.long()`."
             )
         return
     if x.dtype == torch.bool:
@@ -96,9 +113,32 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
+    # under these, numbers cannot be read; torch's own indexing still checks them
+    if torch.compiler.is_compiling() or transforms():
+        return
     low, high = (int(v) for v in torch.aminmax(x))
     if low < 0 or high >= inputs:
         raise ValueError(
             f"`input` must have class indices from 0 to {inputs - 1}; got "
             f"{low if low < 0 else high}. Make a layer with more inputs, or mend them."
         )
+
+
+def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
+    """Inputs or states in the dtype in which a cell computes.
+
+    Indices become int64. Other numbers must have that dtype, or the real one of a
+    complex state if they are inputs; under autocast they are cast.
+    """
+    if _is_index(x) and name == "input":
+        return x.long()
+    real = name == "input" and not x.is_complex()
+    dtype = state.real.dtype if real else state.dtype
+    if x.dtype == dtype:
+        return x
+    if torch.is_autocast_enabled(x.device.type) and not x.is_complex():
+        return x.to(dtype)
+    raise TypeError(
+        f"`{name}` must have the dtype of the layer, {dtype}; got {x.dtype}. Convert "
+        f"it, or the layer, with `.to`."
+    )

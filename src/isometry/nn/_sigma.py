@@ -9,10 +9,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu"]
+Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu", "leaky_relu"]
 
 # their numbers in C
 KINDS = {name: kind for kind, name in enumerate(get_args(Sigma))}
+
+# of the leaky rectifier, as in scan.c [MHRB17]
+SLOPE = 0.1
 
 
 def takes_bias(sigma: Sigma) -> bool:
@@ -40,6 +43,8 @@ def apply(z: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor:
         return torch.tanh(z)
     if sigma == "relu":
         return torch.relu(z)
+    if sigma == "leaky_relu":
+        return torch.nn.functional.leaky_relu(z, SLOPE)
     if sigma == "identity":
         return z
     assert b is not None
@@ -55,6 +60,8 @@ def activate(z: Tensor, b: Tensor | None, sigma: Sigma) -> None:
         z.tanh_()
     elif sigma == "relu":
         z.relu_()
+    elif sigma == "leaky_relu":
+        torch.nn.functional.leaky_relu_(z, SLOPE)
     elif sigma == "modrelu":
         assert b is not None
         sign = z.sign()
@@ -70,6 +77,8 @@ def pull_back(d: Tensor, h: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor | 
         d.addcmul_(d * h, h, value=-1)
     elif sigma == "relu":
         d.mul_(h != 0)
+    elif sigma == "leaky_relu":
+        d.copy_(torch.where(h > 0, d, SLOPE * d))
     elif sigma == "modrelu":
         sign = h.sign()
         d.mul_(sign)
@@ -80,10 +89,12 @@ def pull_back(d: Tensor, h: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor | 
         assert b is not None
         H, D = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) for x in (h, d))
         size = H.abs()
-        unit = torch.where(size > 0, H / size, 0.0)
-        # along h the slope is 1, across it |h| / (|h| - b)
+        unit = torch.where(size == 0, 0.0, H / size)
+        # |z|, as far as h still tells it: for a small z, b has rounded it away
+        m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
+        # along h the slope is 1, across it |h| / |z|
         turned = D * unit.conj()
-        across = torch.where(size > 0, size / (size - b), 0.0)
+        across = torch.where(size == 0, 0.0, size / m)
         D.copy_(unit * torch.complex(turned.real, turned.imag * across))
         return turned.real.sum(0)
     return None

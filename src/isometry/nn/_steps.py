@@ -1,11 +1,14 @@
 """Which rows of a buffer belong to which step of time."""
 
+import ctypes
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
+
+Table = ctypes.Array[ctypes.c_long]
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,12 @@ class Steps:
     sizes: tuple[int, ...]
 
     @staticmethod
-    @lru_cache(maxsize=64)
     def equal(steps: int, batch: int) -> "Steps":
         """All sequences of one length."""
-        return Steps((batch,) * steps)
+        # Dynamo does not know caches of functions
+        if torch.compiler.is_compiling():
+            return Steps((batch,) * steps)
+        return _equal(steps, batch)
 
     @property
     def batch(self) -> int:
@@ -56,26 +61,46 @@ class Steps:
         length = length or steps
         return [(t, min(t + length, steps)) for t in range(0, steps, length)]
 
-    @cached_property
-    def last_rows(self) -> Tensor:
-        """The row of the last step of each sequence."""
+    def last(self, X: Tensor) -> Tensor:
+        """The last row of each sequence, of rows one step after the other."""
         if self.is_equal:
-            return torch.arange(self.rows - self.batch, self.rows)
-        rows = torch.empty(self.batch, dtype=torch.int64)
-        for start, size in zip(self.starts, self.sizes, strict=False):
-            rows[:size] = torch.arange(start, start + size)
-        return rows
+            return X[len(X) - self.batch :]
+        rows = self._row(self._lengths() - 1, _upto(self.batch))
+        return X[rows.to(X.device)]
+
+    def reversed(self, X: Tensor) -> Tensor:
+        """The rows with each sequence backwards in time."""
+        if self.is_equal:
+            return X.unflatten(0, (-1, self.batch)).flip(0).flatten(0, 1)
+        sizes = torch.tensor(self.sizes, device="cpu")
+        time = torch.repeat_interleave(_upto(len(sizes)), sizes)
+        which = _upto(self.rows) - self._row(time, 0)
+        rows = self._row(self._lengths()[which] - 1 - time, which)
+        return X[rows.to(X.device)]
+
+    def _lengths(self) -> Tensor:
+        """Of the sequences, in steps."""
+        sizes = torch.tensor(self.sizes, device="cpu")
+        return (sizes[:, None] > _upto(self.batch)).sum(0)
+
+    def _row(self, time: Tensor, which: Tensor | int) -> Tensor:
+        """Where the step of a sequence is."""
+        return torch.tensor(self.starts, device="cpu")[time] + which
 
     @cached_property
-    def reversed_rows(self) -> Tensor:
-        """For each row, that of the same sequence as far from its other end."""
-        starts, sizes = torch.tensor(self.starts[:-1]), torch.tensor(self.sizes)
-        time = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-        which = torch.arange(self.rows) - starts[time]
-        lengths = (sizes[:, None] > torch.arange(self.batch)).sum(0)
-        return starts[lengths[which] - 1 - time] + which
-
-    @cached_property
-    def tables(self) -> tuple[Tensor, Tensor]:
+    def tables(self) -> tuple[Table, Table]:
         """Starts and sizes, for C."""
-        return torch.tensor(self.starts), torch.tensor(self.sizes)
+        # no tensors: these are kept, and tensors would keep the mode and the device
+        # under which they were made
+        n = len(self.sizes)
+        return (ctypes.c_long * (n + 1))(*self.starts), (ctypes.c_long * n)(*self.sizes)
+
+
+def _upto(end: int) -> Tensor:
+    # not on the default device, which may be another
+    return torch.arange(end, device="cpu")
+
+
+@lru_cache(maxsize=64)
+def _equal(steps: int, batch: int) -> Steps:
+    return Steps((batch,) * steps)

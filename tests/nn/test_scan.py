@@ -1,0 +1,331 @@
+"""The scan, in C and in torch's operations, against one sequence after the other."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from isometry.nn._scan import Recurrence, Weights, scan, unrolled
+from isometry.nn._sigma import Sigma
+from isometry.nn._steps import Steps
+from tests.helpers import eps, random_unitary
+
+SIGMAS: tuple[Sigma, ...] = get_args(Sigma)
+REAL = [torch.float32, torch.float64]
+SIZES = {
+    "equal": (4,) * 9,
+    "varied": (5, 5, 4, 4, 2, 1),
+    "batch of one": (1,) * 20,
+    "one step": (3,),
+}
+# last_only and chunk; a chunk may be longer than all
+MODES = [(False, None), (True, None), (True, 1), (True, 4), (True, 50)]
+
+N, INPUTS = 6, 3
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of a scan."""
+
+    x: Tensor
+    kernel: Tensor
+    W: Tensor
+    b: Tensor
+    h0: Tensor
+    steps: Steps
+    sigma: Sigma
+
+    def run(self, how=scan, *, last_only=False, chunk=None) -> list[Tensor]:
+        """The outputs that there are."""
+        recurrence = Recurrence(self.steps, self.sigma, last_only, chunk)
+        weights = Weights(self.kernel, self.W, self.b)
+        return [H for H in how(self.x, weights, self.h0, recurrence) if H is not None]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """What has a gradient."""
+        all_five = (self.x, self.kernel, self.W, self.b, self.h0)
+        return [X for X in all_five if X.requires_grad]
+
+
+def problem(
+    sigma: Sigma,
+    sizes: tuple[int, ...],
+    *,
+    rng: torch.Generator,
+    dtype: torch.dtype = torch.float64,
+    indices: bool = False,
+    n: int = N,
+    inputs: int = INPUTS,
+) -> Problem:
+    """Random, with a W that lets states live for the whole time."""
+    steps = Steps(sizes)
+
+    def randn(*shape: int, scale: float = 1.0) -> Tensor:
+        X = scale * torch.randn(*shape, dtype=torch.float64, generator=rng)
+        return X.to(dtype).requires_grad_()
+
+    W = random_unitary(n, dtype=dtype, rng=rng).requires_grad_()
+    x = randn(steps.rows, inputs)
+    if indices:
+        x = torch.randint(inputs, (steps.rows,), generator=rng)
+    b = randn(n // 2 if sigma == "complex_modrelu" else n, scale=0.3)
+    return Problem(x, randn(n, inputs), W, b, randn(steps.batch, n), steps, sigma)
+
+
+def rectified(z: Tensor, b: Tensor, sigma: Sigma) -> Tensor:
+    """The nonlinearity of one vector, from its definition."""
+    if sigma == "identity":
+        return z + b
+    if sigma == "tanh":
+        return torch.tanh(z + b)
+    if sigma == "relu":
+        return torch.clamp(z + b, min=0)
+    if sigma == "leaky_relu":
+        return torch.clamp(z + b, min=0) + 0.1 * torch.clamp(z + b, max=0)
+    if sigma == "modrelu":
+        return torch.where(z > 0, 1.0, -1.0) * torch.clamp(z.abs() + b, min=0)
+    pairs = z.view(-1, 2)
+    size = pairs.square().sum(-1, keepdim=True).sqrt()
+    return (pairs / size * torch.clamp(size + b[:, None], min=0)).flatten()
+
+
+def twin(p: Problem) -> list[Tensor]:
+    """All states and the last ones, a sequence and a step at a time."""
+    H: list[Tensor] = [torch.empty(0)] * p.steps.rows
+    last = []
+    for i in range(p.steps.batch):
+        h = p.h0[i]
+        for start, size in zip(p.steps.starts, p.steps.sizes, strict=False):
+            if i < size:
+                x = p.x[start + i]
+                u = p.kernel @ x if x.is_floating_point() else p.kernel[:, x]
+                H[start + i] = h = rectified(p.W @ h + u, p.b, p.sigma)
+        last.append(h)
+    return [torch.stack(H), torch.stack(last)]
+
+
+def cotangents(outputs: list[Tensor], rng: torch.Generator) -> list[Tensor]:
+    return [torch.randn(H.shape, dtype=H.dtype, generator=rng) for H in outputs]
+
+
+def distance(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The relative error, in the norm of all of them together."""
+    with torch.no_grad():
+        X, Y = (torch.cat([Z.flatten() for Z in side]) for side in (found, expected))
+        return float(torch.dist(X, Y) / torch.linalg.norm(Y))
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_values_and_gradients_are_those_of_the_twin(sigma, sizes, dtype, engine, rng):
+    """h_t = sigma(W h_{t-1} + T x_t), and the gradient of every input.
+
+    `unrolled`, which serves the transforms, is compared too.
+    """
+    # twice the worst over 100 seeds, 62.5 for complex modReLU, whose slope across a
+    # number near zero is large, and 11.6 for the others (relu)
+    tol = (125 if sigma == "complex_modrelu" else 24) * eps(dtype)
+    calls = [*((scan, mode) for mode in MODES), *((unrolled, m) for m in MODES[:2])]
+    for indices in (False, True):
+        p = problem(sigma, sizes, rng=rng, dtype=dtype, indices=indices)
+        outputs = twin(p)
+        cotangent = cotangents(outputs, rng)
+        for how, (last_only, chunk) in calls:
+            found = p.run(how, last_only=last_only, chunk=chunk)
+            expected, G = (X[1:] if last_only else X for X in (outputs, cotangent))
+            assert distance(found, expected) <= tol
+            gradients = torch.autograd.grad(found, p.inputs, G)
+            wanted = torch.autograd.grad(expected, p.inputs, G, retain_graph=True)
+            assert distance(gradients, wanted) <= tol
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("sizes", [(200,) * 7, (300, 300, 299, 100, 1)], ids=str)
+def test_many_rows(sizes, dtype, engine, rng):
+    """More than what the gradient of W gathers: 512 rows in C, 8 steps in torch."""
+    p = problem("modrelu", sizes, rng=rng, dtype=dtype)
+    found, expected = p.run(), p.run(unrolled)
+    G = cotangents(expected, rng)
+    gradients = torch.autograd.grad(found, p.inputs, G)
+    wanted = torch.autograd.grad(expected, p.inputs, G)
+    # 10: twice the worst over 100 seeds, 4.6
+    assert distance(gradients, wanted) <= 10 * eps(dtype)
+
+
+@pytest.mark.parametrize("inputs", [64, 65, 1000])
+def test_indices_are_one_hot_vectors(inputs, engine, rng):
+    """T e_i = column i; few classes and many have their gradient in different ways."""
+    p = problem("tanh", (5, 5, 3), rng=rng, indices=True, inputs=inputs)
+    hot = torch.nn.functional.one_hot(p.x, inputs).double()
+    q = replace(p, x=hot)
+    found, expected = p.run(), q.run()
+    G = cotangents(expected, rng)
+    assert_close(found, expected)
+    gradients = torch.autograd.grad(found, p.inputs, G)
+    assert_close(gradients, torch.autograd.grad(expected, q.inputs, G))
+
+
+def strided(X: Tensor) -> Tensor:
+    """The same numbers at other places."""
+    far = X.new_empty(*X.shape, 2)
+    far[..., 0] = X.detach()
+    return far[..., 0].requires_grad_(X.requires_grad)
+
+
+@pytest.mark.parametrize("sizes", [SIZES["equal"], SIZES["varied"]], ids=str)
+def test_strides_do_not_matter(sizes, engine, rng):
+    """Neither of the inputs nor of the gradients that come back."""
+    p = problem("tanh", sizes, rng=rng)
+    names = ("x", "kernel", "W", "b", "h0")
+    q = replace(p, **{name: strided(getattr(p, name)) for name in names})
+    assert not q.W.is_contiguous()
+    found, expected = q.run(), p.run()
+    G = cotangents(expected, rng)
+    assert_close(found, expected, rtol=0, atol=0)
+    gradients = torch.autograd.grad(found, q.inputs, [strided(g) for g in G])
+    assert_close(gradients, torch.autograd.grad(expected, p.inputs, G), rtol=0, atol=0)
+
+
+def test_gradient_of_a_sum(engine, rng):
+    """The gradient of a sum has no strides at all: one number for all entries."""
+    p = problem("modrelu", SIZES["equal"], rng=rng)
+    found = torch.autograd.grad(p.run()[0].sum(), p.inputs)
+    wanted = torch.autograd.grad(p.run(unrolled)[0].sum(), p.inputs)
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["x", "kernel", "W", "b", "h0"])
+def test_one_gradient_alone(name, engine, rng):
+    """What is frozen has none, and the others are the same without it."""
+    p = problem("modrelu", SIZES["varied"], rng=rng)
+    frozen = replace(
+        p,
+        **{k: getattr(p, k).detach() for k in ("x", "kernel", "W", "b", "h0")}
+        | {name: getattr(p, name)},
+    )
+    (found,) = torch.autograd.grad(frozen.run()[0].sum(), frozen.inputs)
+    (wanted,) = torch.autograd.grad(p.run()[0].sum(), getattr(p, name))
+    assert_close(found, wanted)
+
+
+def test_without_gradients_there_is_no_graph(engine, rng):
+    p = problem("modrelu", SIZES["varied"], rng=rng)
+    expected = p.run()
+    with torch.no_grad():
+        found = p.run()
+    with torch.inference_mode():
+        assert_close(p.run(), expected)
+    assert not found[0].requires_grad
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["all states", "last states"])
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_one_output_alone(sigma, which, engine, rng):
+    """A loss may read all states or only the last ones."""
+    p = problem(sigma, SIZES["varied"], rng=rng)
+    expected = twin(p)
+    G = cotangents(expected, rng)
+    found = torch.autograd.grad(p.run()[which], p.inputs, G[which])
+    assert_close(found, torch.autograd.grad(expected[which], p.inputs, G[which]))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_what_is_not_finite_stays_with_its_sequence(sigma, value, engine, rng):
+    """From its step on, it is in the states that it reaches, and in the gradient."""
+    p = problem(sigma, (3,) * 5, rng=rng)
+    x = p.x.detach().clone()
+    # step 1 of sequence 2
+    x[3 + 2, 0] = value
+    q = replace(p, x=x.requires_grad_())
+    found, expected = q.run(), q.run(unrolled)
+    assert_close(found, expected, equal_nan=True)
+    clean = p.run()
+    states, before = (H[0].unflatten(0, (5, 3)) for H in (found, clean))
+    assert_close(states[:, :2], before[:, :2])
+    assert_close(states[0], before[0])
+    # tanh of infinity is one
+    if sigma != "tanh" or math.isnan(value):
+        assert not states[1, 2].isfinite().all()
+        (dW,) = torch.autograd.grad(found[0].sum(), q.W)
+        assert not dW.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["W", "b", "h0", "kernel"])
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_nan_in_a_parameter_is_seen(sigma, name, engine, rng):
+    """Also at a state of zero, which modReLU keeps: NaN thresholds used to vanish."""
+    p = problem(sigma, (3,) * 2, rng=rng)
+    zero = replace(p, x=torch.zeros_like(p.x), h0=torch.zeros_like(p.h0))
+    with torch.no_grad():
+        broken = replace(zero, **{name: getattr(p, name) * math.nan})
+        assert broken.run()[1].isnan().all()
+
+
+@pytest.mark.parametrize("sigma", ["relu", "modrelu", "complex_modrelu"])
+def test_gradients_at_a_state_of_zero(sigma, engine, rng):
+    """They are zero, and finite, whatever the threshold is."""
+    p = problem(sigma, (3,) * 2, rng=rng)
+    p = replace(
+        p,
+        x=torch.zeros_like(p.x).requires_grad_(),
+        h0=torch.zeros_like(p.h0).requires_grad_(),
+        b=torch.zeros_like(p.b).requires_grad_() if sigma == "relu" else p.b,
+    )
+    H = p.run()[0]
+    assert not H.any()
+    assert not any(g.any() for g in torch.autograd.grad(H.sum(), p.inputs))
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-8, 1e-12])
+def test_complex_modrelu_near_zero(size, engine, rng):
+    """|h| / |z| across h, at most 1 / eps: |z| = |h| - b is rounded away by then.
+
+    The gradient used to be NaN in float32, for |z| of 1e-9 and a threshold of 0.01.
+    """
+    n, dtype = 64, torch.float32
+    z = (size * torch.randn(1, n, dtype=dtype, generator=rng)).requires_grad_()
+    b = torch.full((n // 2,), 0.01)
+    weights = Weights(torch.eye(n), torch.zeros(n, n), b)
+    recurrence = Recurrence(Steps((1,)), "complex_modrelu")
+    H, _ = scan(z, weights, torch.zeros(1, n), recurrence)
+    assert H is not None
+    (dz,) = torch.autograd.grad(H, z, torch.ones(1, n))
+    assert dz.isfinite().all()
+    assert dz.abs().max() <= 2 / eps(dtype)
+    if size == 1e-4:
+        wide = z.detach().double().requires_grad_()
+        m = wide.view(-1, 2).square().sum(-1, keepdim=True).sqrt()
+        h = wide.view(-1, 2) / m * (m + 0.01)
+        (expected,) = torch.autograd.grad(h.sum(), wide)
+        # 5e-4: twice the worst over 100 seeds; eps b / |z| is 1e-5 at a usual |z|
+        assert torch.dist(dz, expected.float()) <= 5e-4 * expected.norm()
+
+
+def test_fading_gradients_end_at_zero(engine, rng):
+    """0.5^t: what is subnormal may be zero, and nothing else is."""
+    T = 200
+    x = torch.zeros(T, N)
+    h0 = torch.ones(1, N, requires_grad=True)
+    weights = Weights(torch.eye(N), 0.5 * torch.eye(N), torch.zeros(N))
+    for steps in (T, 100):
+        recurrence = Recurrence(Steps.equal(steps, 1), "relu")
+        H, last = scan(x[:steps], weights, h0, recurrence)
+        assert H is not None
+        tiny = torch.finfo(torch.float32).tiny
+        exact = 0.5 ** torch.arange(1, steps + 1, dtype=torch.float64)
+        # tiny: the smallest number that is not subnormal
+        assert (H[:, 0] - exact).abs().max() < tiny
+        (dh0,) = torch.autograd.grad(last.sum(), h0)
+        assert (dh0.double() - 0.5**steps).abs().max() < tiny
+    # the processor's mode is as it was
+    assert torch.tensor(1e-40) * 1 > 0

@@ -1,0 +1,75 @@
+"""Rows of sequences, one step after the other, as torch packs them."""
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+
+from isometry.nn._steps import Steps
+
+LENGTHS = [[3, 3], [5, 3, 3, 1], [4], [1, 1, 1], [6, 1]]
+
+
+def packed(lengths: list[int]) -> tuple[torch.Tensor, Steps]:
+    """Row (i, t) holds sequence i at step t."""
+    sequences = [
+        torch.tensor([[i, t] for t in range(T)]) for i, T in enumerate(lengths)
+    ]
+    whole = pack_sequence(sequences)
+    return whole.data, Steps(tuple(whole.batch_sizes.tolist()))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_last_is_the_last_step_of_each_sequence(lengths):
+    rows, steps = packed(lengths)
+    assert steps.last(rows).tolist() == [[i, T - 1] for i, T in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_reversed_turns_each_sequence_in_its_own_place(lengths):
+    """Step t of sequence i becomes its step T_i - 1 - t; twice is the identity."""
+    rows, steps = packed(lengths)
+    turned = [[i, lengths[i] - 1 - t] for i, t in rows.tolist()]
+    assert steps.reversed(rows).tolist() == turned
+    assert torch.equal(steps.reversed(steps.reversed(rows)), rows)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("chunk", [None, 1, 2, 4, 100])
+def test_parts_are_all_of_it(lengths, chunk):
+    """Parts of at most `chunk` steps, one after the other, hold every row once."""
+    rows, steps = packed(lengths)
+    cuts = steps.cut(chunk)
+    parts = [steps.part(*cut) for cut in cuts]
+    assert sum((part.sizes for part in parts), ()) == steps.sizes
+    assert sum(part.rows for part in parts) == steps.rows == len(rows)
+    assert max(len(part.sizes) for part in parts) <= (chunk or len(steps.sizes))
+
+
+def test_equal_steps_are_remembered():
+    """A training step asks for the same sizes again and again."""
+    assert Steps.equal(7, 3) is Steps.equal(7, 3)
+    assert Steps.equal(7, 3) == Steps((3,) * 7)
+
+
+def test_tables_for_c_count_rows():
+    starts, sizes = Steps((4, 4, 1)).tables
+    assert list(starts) == [0, 4, 8, 9]
+    assert list(sizes) == [4, 4, 1]
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 2, 1)], ids=["equal", "varied"])
+def test_no_mode_is_remembered(sizes):
+    """What one mode or device made never meets another.
+
+    Indices used to be kept as tensors, for all equal sizes in the process: after one
+    call in inference mode, training raised "Inference tensors cannot be saved".
+    """
+    steps = Steps.equal(3, 2) if sizes == (2, 2, 2) else Steps(sizes)
+    x = torch.ones(steps.rows, 1, requires_grad=True)
+    for mode in (torch.inference_mode(), torch.device("meta")):
+        with mode:
+            steps.last(x)
+            steps.reversed(x)
+    (steps.last(x).sum() + steps.reversed(x).sum()).backward()
+    assert x.grad is not None
+    assert x.grad.sum() == 2 + steps.rows
