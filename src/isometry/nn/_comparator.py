@@ -1,0 +1,174 @@
+"""What the cells of the paper's comparators share."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from isometry.linalg._policy import autocast_off
+from isometry.nn._cell import (
+    _check_sizes,
+    _complex_rows,
+    _input_form,
+    scan_field,
+)
+from isometry.nn._scan import Recurrence, Weights
+from isometry.nn._sigma import Sigma
+from isometry.nn._steps import Steps
+
+Map = Callable[[Tensor], Tensor]
+
+
+class LayerOptions(TypedDict, total=False):
+    """How cells are stacked, as in `ExpRNN`."""
+
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    last_only: bool
+    chunk: int | None
+
+
+class AbstractCell(nn.Module):
+    """A cell with an input kernel, a recurrent map, one bias and a first state.
+
+    What it inherits is a loop over time, for autograd to go back through.
+
+    Attributes:
+        weight_ih: the input kernel, (n, inputs).
+        bias: one number a feature.
+        h0: the trained first state, if there is one.
+        redundant: real numbers among the parameters on which nothing depends, or that
+            others determine: those that a count of free parameters leaves out.
+    """
+
+    weight_ih: nn.Parameter
+    bias: nn.Parameter
+    h0: nn.Parameter | None
+    redundant: int = 0
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        _check_sizes(input_size, hidden_size)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.h0 = None
+
+    @abstractmethod
+    def state_map(self) -> Map:
+        """What the recurrence does to rows of states, ready for many steps."""
+
+    @abstractmethod
+    def activate(self, z: Tensor) -> Tensor:
+        """The nonlinearity of rows."""
+
+    def first_state(self, batch: int) -> Tensor:
+        """(batch, n): the trained one, or zeros."""
+        if self.h0 is not None:
+            return self.h0.expand(batch, -1)
+        return self.weight_ih.new_zeros(batch, self.hidden_size)
+
+    def scan(
+        self,
+        x: Tensor,
+        h0: Tensor,
+        steps: Steps,
+        *,
+        last_only: bool = False,
+        chunk: int | None = None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """States of many steps, as rows; and the last one of each sequence."""
+        with autocast_off(h0.device):
+            state_map = self.state_map()
+
+            def run(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
+                u, states = driven(x, self.weight_ih), []
+                for u_t in u.split(steps.sizes):
+                    h = self.activate(state_map(h[: len(u_t)]) + u_t)
+                    states.append(h)
+                return torch.cat(states)
+
+            if last_only and chunk is not None:
+                return None, _chunked(run, x, h0, steps, chunk)
+            H = run(x, h0, steps)
+            return (None if last_only else H), steps.last(H)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.input_size}, {self.hidden_size}"
+
+
+class AbstractDenseCell(AbstractCell):
+    """A cell whose recurrent map is a matrix, made once for all steps.
+
+    Attributes:
+        sigma: the nonlinearity of the fast scan; or None for that of `activate`, whose
+            derivative cannot be read from its value, and the loop.
+    """
+
+    sigma: Sigma | None
+
+    @abstractmethod
+    def recurrent_weight(self) -> Tensor:
+        """The matrix W, (n, n)."""
+
+    def state_map(self) -> Map:
+        """The product with W."""
+        W = self.recurrent_weight()
+        return lambda h: h @ W.mT
+
+    def activate(self, z: Tensor) -> Tensor:
+        """Only cells with another nonlinearity than those of the scan have one here."""
+        raise NotImplementedError
+
+    def scan(
+        self,
+        x: Tensor,
+        h0: Tensor,
+        steps: Steps,
+        *,
+        last_only: bool = False,
+        chunk: int | None = None,
+    ) -> tuple[Tensor | None, Tensor]:
+        """States of many steps, as rows; and the last one of each sequence."""
+        if self.sigma is None:
+            return super().scan(x, h0, steps, last_only=last_only, chunk=chunk)
+        weights = Weights(self.weight_ih, self.recurrent_weight(), self.bias)
+        recurrence = Recurrence(steps, self.sigma, last_only, chunk)
+        return scan_field(x, weights, h0, recurrence)
+
+
+def driven(x: Tensor, kernel: Tensor) -> Tensor:
+    """T x of rows, which may be class indices, or real under a complex kernel."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return kernel.mT[x]
+    if kernel.is_complex() and not x.is_complex():
+        return _complex_rows(nn.functional.linear(x, _input_form(kernel, x)))
+    return nn.functional.linear(x, kernel)
+
+
+def _chunked(
+    run: Callable[[Tensor, Tensor, Steps], Tensor],
+    x: Tensor,
+    h: Tensor,
+    steps: Steps,
+    chunk: int,
+) -> Tensor:
+    """The last states; each chunk is computed once more in the backward pass."""
+
+    def last_of(x: Tensor, h: Tensor, part: Steps) -> Tensor:
+        return part.last(run(x, h, part))
+
+    ends = []
+    for begin, end in steps.cut(chunk):
+        rows = slice(steps.starts[begin], steps.starts[end])
+        part = steps.part(begin, end)
+        last = checkpoint(last_of, x[rows], h, part, use_reentrant=False)
+        assert isinstance(last, Tensor)
+        going_on = steps.sizes[end] if end < len(steps.sizes) else 0
+        ends.append(last[going_on:])
+        h = last[:going_on]
+    # the longest sequences come first
+    return torch.cat(ends[::-1])

@@ -1,0 +1,102 @@
+"""The recurrent network with a product of reflections."""
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from isometry.linalg import householder
+from isometry.nn._comparator import AbstractDenseCell, LayerOptions
+from isometry.nn._draw import Draw, glorot
+from isometry.nn._recurrent import AbstractRecurrent
+
+
+class HouseholderRNN(AbstractRecurrent):
+    r"""Orthogonal recurrent network by $m$ reflections.
+
+    $$ h_t = \sigma(W h_{t-1} + T x_t + b), \qquad
+       W = H_1 \cdots H_m = I - V R^{-1} V^T, \quad
+       R = \operatorname{striu}(V^T V) + \tfrac12 \operatorname{diag}(V^T V), $$
+
+    where $H_j$ reflects along column $j$ of $V$ and $\sigma$ is the leaky ReLU of slope
+    0.1. Column $j$ is zero above row $j$, so there are $nm - m(m-1)/2$ numbers; $m < n$
+    reflections do not reach all of $O(n)$. $W$ is made once for all steps, $O(n^2 m)$.
+    Called as `torch.nn.RNN`; a layer has one bias vector and a trained first state.
+
+    Lengths of the columns do not matter to $W$, but they do to the size of an
+    optimizer's step: the authors divide them out after each one, as `renormalize_`
+    does.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state, $n$.
+        num_layers: each reads the outputs of the one before.
+        reflections: $m$; as many as `hidden_size` if None.
+        device: of the parameters.
+        dtype: of the parameters.
+        generator: source of their first values.
+        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
+            in `ExpRNN`.
+
+    References:
+        [MHRB17].
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        reflections: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        **layers: Unpack[LayerOptions],
+    ) -> None:
+        draw = Draw(device, dtype, generator)
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: HouseholderCell(size, hidden_size, reflections, draw),
+            **layers,
+        )
+
+    def renormalize_(self) -> None:
+        """Divide the vectors of the reflections by their lengths; W stays."""
+        for cell in self.cells:
+            assert isinstance(cell, HouseholderCell)
+            cell.renormalize_()
+
+
+class HouseholderCell(AbstractDenseCell):
+    """One layer and direction of `HouseholderRNN`."""
+
+    sigma = "leaky_relu"
+
+    def __init__(
+        self, input_size: int, hidden_size: int, reflections: int | None, draw: Draw
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        n = hidden_size
+        m = n if reflections is None else reflections
+        if not 1 <= m <= n:
+            raise ValueError(
+                f"`reflections` must be between 1 and hidden_size = {n}; got {m}. "
+                f"Leave it out for all of them."
+            )
+        self.weight_ih = draw.uniform(n, input_size, bound=glorot(input_size, n))
+        self.V = draw.normal(n, m, std=0.01)
+        self.bias = draw.zeros(n)
+        self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
+        self.redundant = m * (m - 1) // 2
+
+    def recurrent_weight(self) -> Tensor:
+        """The orthogonal matrix."""
+        return householder(self.V.tril())
+
+    @torch.no_grad()
+    def renormalize_(self) -> None:
+        """Make unit vectors of the columns."""
+        V = self.V.tril()
+        self.V.copy_(V / torch.linalg.vector_norm(V, dim=0))

@@ -1,0 +1,105 @@
+"""The recurrent network with an exponential over a basis of u(n)."""
+
+from typing import Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from isometry.linalg import expm_skew, skew
+from isometry.nn._comparator import AbstractDenseCell, LayerOptions
+from isometry.nn._draw import Draw, glorot
+from isometry.nn._recurrent import AbstractRecurrent
+
+# the authors' gain of the recurrent weight, for each nonlinearity
+_GAIN = {"tanh": 1.05, "relu": 1.40}
+
+
+class LieRNN(AbstractRecurrent):
+    r"""Unitary recurrent network by coefficients in the Lie algebra.
+
+    $$ h_t = \sigma(\beta W h_{t-1} + T x_t + b), \qquad
+       W = \exp\Bigl(\sum_{j=1}^{n^2} \lambda_j T_j\Bigr), $$
+
+    on complex states, of which $\sigma$ takes the real and the imaginary part each by
+    itself. The $T_j$ are the usual basis of $\mathfrak u(n)$: $e_k e_l^T - e_l e_k^T$,
+    $i(e_k e_l^T + e_l e_k^T)$ and $i e_k e_k^T$. The gain $\beta > 1$ makes up for what
+    $\sigma$ takes away. The coefficients are the parameter `X`: the real and the
+    imaginary parts of its entries below the diagonal, the real ones on it. They start
+    as normal numbers, which makes angles of up to about $2\sqrt n$, beyond where
+    the exponential is one to one. Called as `torch.nn.RNN`; a layer has one bias
+    vector, complex. An output layer reads the real and the imaginary parts.
+
+    The basis is the identity map of coordinates here: with the exponential of this
+    library the network costs as much as a unitary `ExpRNN`.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: complex features of the state.
+        num_layers: each reads the outputs of the one before.
+        nonlinearity: "tanh" or "relu".
+        gain: $\beta$; 1.05 for tanh and 1.40 for ReLU if None.
+        device: of the parameters.
+        dtype: of the parameters, real; complex ones have the complex of it.
+        generator: source of their first values.
+        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
+            in `ExpRNN`.
+
+    References:
+        [HR17].
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        gain: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        **layers: Unpack[LayerOptions],
+    ) -> None:
+        if nonlinearity not in _GAIN:
+            raise ValueError(
+                f"`nonlinearity` must be 'tanh' or 'relu'; got {nonlinearity!r}. For "
+                f"modReLU use `ExpRNN(unitary=True)`."
+            )
+        beta = _GAIN[nonlinearity] if gain is None else gain
+        draw = Draw(device, dtype, generator)
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: LieCell(size, hidden_size, nonlinearity, beta, draw),
+            **layers,
+        )
+
+
+class LieCell(AbstractDenseCell):
+    """One layer and direction of `LieRNN`."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        sigma: Literal["tanh", "relu"],
+        gain: float,
+        draw: Draw,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        n = hidden_size
+        self.sigma, self.gain = sigma, gain
+        bound = glorot(input_size, 2 * n)
+        self.weight_ih = draw.complex_uniform(n, input_size, bound=bound)
+        parts = draw.normal(n, n, 2, std=1.0).detach()
+        self.X = draw.parameter(torch.view_as_complex(parts))
+        self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
+        self.redundant = n * n
+
+    def unitary_weight(self) -> Tensor:
+        """The exponential."""
+        return expm_skew(skew(self.X))
+
+    def recurrent_weight(self) -> Tensor:
+        """The exponential times the gain."""
+        return self.gain * self.unitary_weight()

@@ -1,0 +1,108 @@
+"""The recurrent network with a scaled Cayley transform, real."""
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from isometry.linalg import cayley, skew
+from isometry.nn._comparator import AbstractDenseCell, LayerOptions
+from isometry.nn._draw import Draw
+from isometry.nn._recurrent import AbstractRecurrent
+
+
+class ScoRNN(AbstractRecurrent):
+    r"""Orthogonal recurrent network by the scaled Cayley transform.
+
+    $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
+       A = -A^T, \quad D = \operatorname{diag}(1, \dots, 1, -1, \dots, -1), $$
+
+    with modReLU. The fixed $D$ moves the eigenvalue that the Cayley map never reaches
+    from $-1$ to elsewhere. Called as `torch.nn.RNN`; a layer has one bias vector, the
+    $b$ of modReLU, which starts at zero. The coordinates of $A$ are the parameter `X`,
+    of which the strictly lower triangle is read.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state.
+        num_layers: each reads the outputs of the one before.
+        negatives: how many entries of $D$ are $-1$, the last ones; half if None, as
+            in the authors' copying task (a tenth in their MNIST).
+        device: of the parameters.
+        dtype: of the parameters.
+        generator: source of their first values.
+        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
+            in `ExpRNN`.
+
+    References:
+        [HWY18].
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        negatives: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        **layers: Unpack[LayerOptions],
+    ) -> None:
+        draw = Draw(device, dtype, generator)
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: ScoRNNCell(size, hidden_size, negatives, draw),
+            **layers,
+        )
+
+
+class ScoRNNCell(AbstractDenseCell):
+    """One layer and direction of `ScoRNN`."""
+
+    sigma = "modrelu"
+    D: Tensor
+
+    def __init__(
+        self, input_size: int, hidden_size: int, negatives: int | None, draw: Draw
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        n = hidden_size
+        negatives = n // 2 if negatives is None else negatives
+        if not 0 <= negatives <= n:
+            raise ValueError(
+                f"`negatives` must be between 0 and hidden_size = {n}; got "
+                f"{negatives}. Leave it out for half of them."
+            )
+        self.weight_ih = draw.uniform(n, input_size, bound=0.01)
+        self.X = draw.parameter(cayley_blocks(n, draw))
+        self.bias = draw.zeros(n)
+        signs = torch.ones(n, device="cpu")
+        signs[n - negatives :] = -1
+        self.register_buffer("D", signs.to(self.X))
+        self.redundant = n * n - n * (n - 1) // 2
+
+    def recurrent_weight(self) -> Tensor:
+        """The orthogonal matrix."""
+        return scaled_cayley(self.X, self.D)
+
+
+def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
+    r"""$(I + A)^{-1} (I - A) D$, with the $A$ of coordinates and a diagonal of D."""
+    # the Cayley map here is (I + A / 2) (I - A / 2)^{-1}
+    return cayley(-2 * skew(X)) * D
+
+
+def cayley_blocks(n: int, draw: Draw) -> Tensor:
+    r"""Coordinates of 2 x 2 blocks $\pm\tan(u / 2)$, $u$ uniform in $(0, \pi / 2)$.
+
+    Their Cayley transforms are rotations by $u$. An odd last row is zero.
+    """
+    u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
+    X = u.new_zeros(n, n)
+    even = 2 * torch.arange(n // 2, device="cpu")
+    # above the diagonal they are -tan(u / 2) [HWY18]; coordinates are below it
+    X[even + 1, even] = torch.tan(math.pi / 4 * u)
+    return X

@@ -1,0 +1,106 @@
+"""The recurrent network with singular values within a margin."""
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from isometry.groups import SO
+from isometry.groups._declare import record
+from isometry.nn._cell import NONLINEARITIES
+from isometry.nn._comparator import AbstractDenseCell, LayerOptions
+from isometry.nn._draw import Draw, glorot
+from isometry.nn._recurrent import AbstractRecurrent
+from isometry.nn._sigma import Sigma
+
+
+class SpectralRNN(AbstractRecurrent):
+    r"""Recurrent network whose weight is nearly orthogonal, by a margin $m$.
+
+    $$ h_t = \sigma(W h_{t-1} + T x_t + b), \qquad
+       W = U \operatorname{diag}(s)\, V^T, \quad
+       s = 1 + m\,(2 \operatorname{sigmoid}(p) - 1) \in (1 - m, 1 + m). $$
+
+    $U$ and $V$ are declared to live on $SO(n)$: give them to an optimizer of
+    `isometry.optim`, in the groups that `isometry.param_groups` makes; any other
+    optimizer leaves the group. They start at random (Haar), $p$ at zero. With $m = 0$
+    the weight is orthogonal and $p$ has no effect. Called as `torch.nn.RNN`; a layer
+    has one bias vector, which for modReLU is its $b$.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state.
+        num_layers: each reads the outputs of the one before.
+        margin: $m$, from 0 to 1.
+        nonlinearity: "tanh", "relu", "modrelu" or "identity".
+        device: of the parameters.
+        dtype: of the parameters.
+        generator: source of their first values.
+        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
+            in `ExpRNN`.
+
+    References:
+        [VTKP17].
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        margin: float = 0.1,
+        nonlinearity: Sigma = "tanh",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        **layers: Unpack[LayerOptions],
+    ) -> None:
+        _check(margin, nonlinearity)
+        draw = Draw(device, dtype, generator)
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: SpectralCell(size, hidden_size, margin, nonlinearity, draw),
+            **layers,
+        )
+
+
+class SpectralCell(AbstractDenseCell):
+    """One layer and direction of `SpectralRNN`."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, margin: float, sigma: Sigma, draw: Draw
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        n = hidden_size
+        self.margin, self.sigma = margin, sigma
+        self.weight_ih = draw.uniform(n, input_size, bound=glorot(input_size, n))
+        where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
+        U, V = SO(n).random(2, **where)
+        self.U, self.V = draw.parameter(U), draw.parameter(V)
+        record(self, "U", SO(n))
+        record(self, "V", SO(n))
+        self.p = draw.zeros(n)
+        self.bias = draw.zeros(n)
+
+    def singular_values(self) -> Tensor:
+        """Those of the weight."""
+        return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
+
+    def recurrent_weight(self) -> Tensor:
+        """The matrix, orthogonal but for the margin."""
+        return (self.U * self.singular_values()) @ self.V.mT
+
+
+def _check(margin: float, nonlinearity: str) -> None:
+    if not 0 <= margin <= 1:
+        raise ValueError(
+            f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
+            f"orthogonal."
+        )
+    if nonlinearity not in NONLINEARITIES:
+        known = ", ".join(map(repr, NONLINEARITIES))
+        raise ValueError(
+            f"`nonlinearity` must be one of {known}; got {nonlinearity!r}. 'tanh' is "
+            f"usual."
+        )

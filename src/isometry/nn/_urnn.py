@@ -1,0 +1,138 @@
+"""The unitary recurrent network of diagonals, Fourier transforms and reflections."""
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from isometry.nn._comparator import AbstractCell, LayerOptions, Map
+from isometry.nn._draw import Draw, glorot
+from isometry.nn._recurrent import AbstractRecurrent
+from isometry.nn._sigma import complex_modrelu
+
+
+class URNN(AbstractRecurrent):
+    r"""Unitary recurrent network whose map costs $O(n \log n)$.
+
+    $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad
+       W = D_3 R_2 F^{-1} D_2 \Pi R_1 F D_1, $$
+
+    on complex states: $D_j = \operatorname{diag}(e^{i\theta_j})$, $F$ the unitary
+    Fourier transform, $R_j = I - 2 \bar v_j v_j^T / \lVert v_j \rVert^2$ reflections,
+    $\Pi$ a fixed random permutation. $7n$ numbers, which do not reach all of $U(n)$.
+    Never an $n \times n$ matrix: a loop over time, with autograd. Called as
+    `torch.nn.RNN`; a layer has one bias vector, the $b$ of modReLU, and a trained first
+    state. An output layer reads the real and the imaginary parts.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: complex features of the state.
+        num_layers: each reads the outputs of the one before.
+        epsilon: of the modReLU, $z \max(m + b, 0) / (m + \epsilon)$ with
+            $m = \sqrt{|z|^2 + \epsilon}$; 0 for the exact one.
+        bias_bound: $b$ starts uniform between minus and plus this.
+        device: of the parameters.
+        dtype: of the parameters, real; complex ones have the complex of it.
+        generator: source of their first values, and of the permutation.
+        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
+            in `ExpRNN`.
+
+    References:
+        [ASB16]; [WPH16] for the epsilon under the root.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        epsilon: float = 1e-5,
+        bias_bound: float = 0.01,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        **layers: Unpack[LayerOptions],
+    ) -> None:
+        check_epsilon(epsilon)
+        draw = Draw(device, dtype, generator)
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: URNNCell(size, hidden_size, epsilon, bias_bound, draw),
+            **layers,
+        )
+
+
+class URNNCell(AbstractCell):
+    """One layer and direction of `URNN`."""
+
+    permutation: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        epsilon: float,
+        bias_bound: float,
+        draw: Draw,
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        n = hidden_size
+        self.epsilon = epsilon
+        # as a real matrix of inputs and 2n features
+        bound = glorot(input_size, 2 * n)
+        self.weight_ih = draw.complex_uniform(n, input_size, bound=bound)
+        self.theta = draw.uniform(3, n, bound=math.pi)
+        self.v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n))
+        order = torch.randperm(n, generator=draw.generator, device="cpu")
+        self.register_buffer("permutation", order.to(self.theta.device))
+        self.bias = draw.uniform(n, bound=bias_bound)
+        self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
+
+    def state_map(self) -> Map:
+        """The seven factors, one after the other."""
+        D = torch.polar(torch.ones_like(self.theta), self.theta)
+        return structured(D, self.v, self.permutation)
+
+    def activate(self, z: Tensor) -> Tensor:
+        """modReLU."""
+        return smooth_modrelu(z, self.bias, self.epsilon)
+
+
+def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
+    """The map of rows by three diagonals, two reflections and a permutation."""
+    # the only divisions, once for all steps
+    scaled = 2 * v.conj() / torch.linalg.vecdot(v, v).real[:, None]
+    D1, D2, D3 = D
+
+    def reflect(h: Tensor, i: int) -> Tensor:
+        return torch.addr(h, h @ v[i], scaled[i], alpha=-1)
+
+    def advance(h: Tensor) -> Tensor:
+        h = reflect(torch.fft.fft(h * D1, norm="ortho"), 0)
+        h = torch.fft.ifft(h[:, permutation] * D2, norm="ortho")
+        return reflect(h, 1) * D3
+
+    return advance
+
+
+def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
+    r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
+
+    Unlike modReLU it is differentiable at zero, but its derivative cannot be read from
+    its value.
+    """
+    if epsilon == 0:
+        return complex_modrelu(z, b)
+    m = (torch.view_as_real(z).square().sum(-1) + epsilon).sqrt()
+    return z * (torch.relu(m + b) / (m + epsilon))
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raise unless it is a number from zero on."""
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(
+            f"`epsilon` must be at least 0; got {epsilon}. The authors' is 1e-5, and 0 "
+            f"is the exact modReLU."
+        )
