@@ -1,12 +1,14 @@
 """Recurrent networks with orthogonal and unitary weights."""
 
 from isometry.nn._cell import ExpRNNCell
+from isometry.nn._count import count_parameters
 from isometry.nn._eurnn import EURNN
 from isometry.nn._exp_rnn import ExpRNN
 from isometry.nn._full_capacity import FullCapacityURNN
 from isometry.nn._householder_rnn import HouseholderRNN
 from isometry.nn._lie import LieRNN
 from isometry.nn._modrelu import ModReLU
+from isometry.nn._registry import by_name
 from isometry.nn._scornn import ScoRNN
 from isometry.nn._scurnn import ScuRNN
 from isometry.nn._spectral import SpectralRNN
@@ -24,4 +26,6 @@ __all__ = [
     "HouseholderRNN",
     "SpectralRNN",
     "LieRNN",
+    "by_name",
+    "count_parameters",
 ]

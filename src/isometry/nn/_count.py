@@ -1,0 +1,35 @@
+"""How many numbers a network is free to choose."""
+
+from torch import nn
+
+from isometry.groups._declare import declared
+from isometry.nn._comparator import AbstractCell
+from isometry.parametrizations._constrained import constrained
+
+
+def count_parameters(module: nn.Module) -> int:
+    r"""Free real numbers of a model: what the paper's tables call parameters.
+
+    A complex parameter counts twice; a constrained weight counts as the dimension of
+    its manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however
+    its coordinates are stored; parameters that do not train count nothing.
+
+    Args:
+        module: the model, with its output layer.
+
+    Returns:
+        Their number.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    total = sum(p.numel() * (2 if p.is_complex() else 1) for p in trained)
+    known = {id(p) for p in trained}
+    coordinates = {(id(c.owner), c.name): c.coordinates for c in constrained(module)}
+    for _, owner, name, manifold in declared(module):
+        p = coordinates.get((id(owner), name))
+        p = owner.get_parameter(name) if p is None else p
+        if id(p) in known:
+            points = p.numel() // manifold.origin(device="meta").numel()
+            size = p.numel() * (2 if p.is_complex() else 1)
+            total -= size - points * manifold.dimension
+    cells = [cell for cell in module.modules() if isinstance(cell, AbstractCell)]
+    return total - sum(cell.redundant for cell in cells)
