@@ -25,6 +25,7 @@ RANKS = "parametrizations/test_ranks.py::test_two_processes_are_as_one"
 COMPILE = "parametrizations/test_compile.py::test_"
 EXPORT = "parametrizations/test_export.py::test_"
 ECOSYSTEM = "parametrizations/test_ecosystem.py::test_"
+OPTIM = "optim/test_trajectory.py::test_"
 
 THREADS = {
     1: Thread(
@@ -259,6 +260,7 @@ THREADS = {
             f"{HERE}it_is_the_coordinates_that_have_a_gradient",
             "parametrizations/test_diagnose.py::test_orthogonality_error_and_angles",
             f"{TRAINING}every_optimizer_trains",
+            f"{OPTIM}twenty_steps_are_those_of_the_equations",
         ),
     ),
     31: Thread(
@@ -275,6 +277,7 @@ THREADS = {
         "geoopt#168",
         "gradients are not the same in all processes",
         (RANKS,),
+        reason="with torch's optimizers; those of isometry.optim are in tests/optim",
     ),
     33: Thread(
         "geoopt#188, #226",
@@ -284,6 +287,7 @@ THREADS = {
             "groups/test_declare.py::test_a_copy_is_declared_too_and_by_itself",
             f"{TRAINING}resuming_from_a_file_is_going_on",
         ),
+        reason="as for 32",
     ),
     34: Thread(
         "geoopt#164, #227, #135",
@@ -293,6 +297,7 @@ THREADS = {
             "parametrizations/test_scaling.py::test_a_step_that_was_skipped_is_not_counted",
             f"{TRAINING}early_rebasing_does_not_slow_adam_down",
             "linalg/test_cayley.py::test_backward_factorizes_nothing",
+            f"{OPTIM}twenty_steps_are_those_of_the_equations",
         ),
     ),
     35: Thread(
@@ -320,5 +325,6 @@ THREADS = {
         "mctorch#24",
         "L-BFGS with orthonormal columns",
         (f"{TRAINING}lbfgs_with_a_line_search",),
+        reason="by torch's LBFGS on the coordinates; isometry.optim has none",
     ),
 }
