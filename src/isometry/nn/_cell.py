@@ -67,7 +67,7 @@ class ExpRNNCell(nn.Module):
         self.input_size, self.hidden_size = input_size, hidden_size
         self.nonlinearity = nonlinearity
         self.unitary = unitary
-        real = dtype or torch.get_default_dtype()
+        real = _checked_dtype(dtype or torch.get_default_dtype(), unitary=unitary)
         field = real.to_complex() if unitary else real
         n = hidden_size
 
@@ -156,6 +156,21 @@ def _check_sizes(input_size: int, hidden_size: int) -> None:
     for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")
+
+
+def _checked_dtype(dtype: torch.dtype, *, unitary: bool) -> torch.dtype:
+    if not dtype.is_floating_point:
+        raise ValueError(
+            f"`dtype` must be real; got {dtype}. For complex states pass the dtype "
+            f"of their real parts, with `unitary=True`."
+        )
+    # torch has no complex numbers of which the parts are narrower
+    if unitary and dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"`dtype` must be torch.float32 or torch.float64 with `unitary=True`; got "
+            f"{dtype}. Leave it out for the default."
+        )
+    return dtype
 
 
 def _sigma(nonlinearity: str, *, unitary: bool) -> Sigma:

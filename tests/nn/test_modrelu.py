@@ -1,0 +1,88 @@
+"""sigma(z) = z / |z| max(|z| + b, 0)."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from isometry.nn import ModReLU
+from tests.helpers import DTYPES, random_unitary
+
+
+def layer(dtype: torch.dtype, rng: torch.Generator, n: int = 5) -> ModReLU:
+    found = ModReLU(n, dtype=dtype.to_real())
+    with torch.no_grad():
+        found.bias.copy_(torch.randn(n, generator=rng) / 2)
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_modulus_is_moved_and_phase_is_kept(dtype, rng):
+    """|sigma(z)| = max(|z| + b, 0), and sigma(z) has the phase of z, or is zero."""
+    f = layer(dtype, rng)
+    z = torch.randn(100, 5, dtype=dtype, generator=rng)
+    h = f(z)
+    size = torch.clamp(z.abs() + f.bias, min=0)
+    assert h.dtype == dtype
+    assert (size == 0).any()
+    assert (size > 0).any()
+    assert_close(h.abs(), size)
+    assert_close(h * z.abs(), size * z)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_commutes_with_phases(dtype, rng):
+    """sigma(D z) = D sigma(z) for diagonal unitary D, whatever b is."""
+    f = layer(dtype, rng)
+    z = torch.randn(100, 5, dtype=dtype, generator=rng)
+    D = random_unitary(1, dtype=dtype, rng=rng, batch=(5,)).flatten()
+    assert_close(f(D * z), D * f(z))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("threshold", [-0.1, 0.0, 0.1])
+def test_zero_is_zero_with_a_finite_gradient(threshold, dtype):
+    """sigma(0) = 0 and no gradient there; z / |z| is 0 / 0, and used to be NaN."""
+    f = ModReLU(3, dtype=dtype.to_real())
+    torch.nn.init.constant_(f.bias, threshold)
+    z = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
+    h = f(z)
+    assert not h.any()
+    h.abs().sum().backward()
+    assert z.grad is not None
+    assert f.bias.grad is not None
+    assert not z.grad.any()
+    assert not f.bias.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_gradient(dtype, rng):
+    f = layer(dtype, rng)
+    z = torch.randn(4, 5, dtype=dtype, generator=rng, requires_grad=True)
+    b = f.bias.detach().clone().requires_grad_()
+
+    def call(z: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(f, {"bias": b}, (z,))
+
+    assert torch.autograd.gradcheck(call, (z, b))
+    assert torch.autograd.gradgradcheck(call, (z, b))
+
+
+def test_starts_near_the_identity():
+    """b is uniform in (-0.01, 0.01), by a generator that `torch.manual_seed` seeds."""
+    b = ModReLU(10_000).bias.detach()
+    assert b.abs().max() < 0.01
+    # the standard deviation of the mean is 6e-5, and that of the deviation less
+    assert abs(float(b.mean())) < 3e-4
+    assert_close(float(b.std()), 0.01 / 3**0.5, rtol=0.05, atol=0)
+
+
+def test_says_its_size():
+    assert repr(ModReLU(7)) == "ModReLU(7)"
+
+
+@pytest.mark.errors
+def test_another_size_is_an_error():
+    with pytest.raises(
+        ValueError, match=r"`z` must have 3 features .* got shape \(2, 4"
+    ):
+        ModReLU(3)(torch.zeros(2, 4))
