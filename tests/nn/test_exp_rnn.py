@@ -1,0 +1,239 @@
+"""ExpRNN in the place of nn.RNN: the same call, shapes and values."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import (
+    PackedSequence,
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+)
+from torch.testing import assert_close
+
+from isometry.nn import ExpRNN
+
+DTYPE = torch.float64
+
+
+def pair(**options) -> tuple[ExpRNN, nn.RNN]:
+    """An ExpRNN and the nn.RNN with its weights."""
+    layer = ExpRNN(3, 5, dtype=DTYPE, **options)
+    other = nn.RNN(3, 5, dtype=DTYPE, **options)
+    directions = 2 if layer.bidirectional else 1
+    state = {}
+    for i, cell in enumerate(layer.cells):
+        end = f"_l{i // directions}" + ("_reverse" if i % directions else "")
+        if cell.bias is not None:
+            nn.init.normal_(cell.bias)
+            state |= {"bias_ih" + end: cell.bias, "bias_hh" + end: 0 * cell.bias}
+        state |= {"weight_ih" + end: cell.weight_ih, "weight_hh" + end: cell.weight_hh}
+    other.load_state_dict(state)
+    return layer, other
+
+
+def randn(*shape: int, rng: torch.Generator) -> Tensor:
+    return torch.randn(*shape, dtype=DTYPE, generator=rng)
+
+
+def same(found: tuple, expected: tuple) -> None:
+    """Output and last states; of packed sequences their order too."""
+    out, wanted = found[0], expected[0]
+    assert type(out) is type(wanted)
+    if isinstance(wanted, PackedSequence):
+        assert torch.equal(out.batch_sizes, wanted.batch_sizes)
+        for ours, theirs in ((out[2], wanted[2]), (out[3], wanted[3])):
+            assert_close(ours, theirs)
+        out, wanted = out.data, wanted.data
+    assert_close(out, wanted)
+    assert_close(found[1], expected[1])
+
+
+OPTIONS = [
+    dict(zip(("num_layers", "bidirectional", "batch_first"), values, strict=True))
+    for values in itertools.product([1, 2], [False, True], [False, True])
+]
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_takes_and_gives_what_nn_rnn_does(options, nonlinearity, engine, rng):
+    """Batches, single sequences, packed ones in any order; with and without states."""
+    layer, other = pair(nonlinearity=nonlinearity, **options)
+    states = len(layer.cells)
+    x = randn(*((4, 7) if layer.batch_first else (7, 4)), 3, rng=rng)
+    hx = randn(states, 4, 5, rng=rng)
+    unsorted = [randn(T, 3, rng=rng) for T in (2, 5, 1, 5)]
+    ordered = sorted(unsorted, key=len, reverse=True)
+    padded = randn(4, 5, 3, rng=rng)
+    inputs = [
+        x,
+        pack_sequence(unsorted, enforce_sorted=False),
+        pack_sequence(ordered),
+        pack_padded_sequence(padded, torch.tensor([5, 3, 3, 1]), batch_first=True),
+    ]
+    for one in inputs:
+        same(layer(one), other(one))
+        same(layer(one, hx), other(one, hx))
+        same(layer(input=one, hx=hx), other(input=one, hx=hx))
+    single = randn(7, 3, rng=rng)
+    same(layer(single), other(single))
+    same(layer(single, hx[:, 0]), other(single, hx[:, 0]))
+    same(layer(x[:, :1]), other(x[:, :1]))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_gradients_are_those_of_nn_rnn(options, engine, rng):
+    """Of inputs, states, kernels and biases, through a packed sequence."""
+    layer, other = pair(nonlinearity="tanh", **options)
+    results = []
+    sequences = [randn(T, 3, rng=rng).requires_grad_() for T in (2, 5, 1, 5)]
+    hx = randn(len(layer.cells), 4, 5, rng=rng).requires_grad_()
+    plain = [p for name, p in layer.named_parameters() if "original" not in name]
+    theirs = [p for name, p in other.named_parameters() if "hh" not in name]
+    for model, parameters in ((layer, plain), (other, theirs)):
+        out, last = model(pack_sequence(sequences, enforce_sorted=False), hx)
+        loss = out.data.square().sum() + last.sum()
+        results.append(torch.autograd.grad(loss, [*sequences, hx, *parameters]))
+    assert_close(results[0], results[1])
+
+
+def test_a_packed_batch_is_its_sequences(engine, rng):
+    """With modReLU, which nn.RNN has not: each as if it were alone."""
+    layer = ExpRNN(3, 5, 2, bidirectional=True, dtype=DTYPE)
+    sequences = [randn(T, 3, rng=rng) for T in (2, 6, 1, 4)]
+    packed, last = layer(pack_sequence(sequences, enforce_sorted=False))
+    padded, lengths = pad_packed_sequence(packed)
+    for i, x in enumerate(sequences):
+        out, state = layer(x)
+        assert_close(padded[: lengths[i], i], out)
+        assert not padded[lengths[i] :, i].any()
+        assert_close(last[:, i], state)
+
+
+def test_without_bias(rng):
+    layer, other = pair(nonlinearity="tanh", bias=False)
+    x = randn(7, 4, 3, rng=rng)
+    same(layer(x), other(x))
+    bare = ExpRNN(3, 5, bias=False, dtype=DTYPE)
+    assert not any("bias" in name for name, _ in bare.named_parameters())
+    zero = ExpRNN(3, 5, dtype=DTYPE)
+    zero.load_state_dict(bare.state_dict() | {"cells.0.bias": torch.zeros(5)})
+    same(bare(x), zero(x))
+
+
+def test_dropout_is_between_layers_in_training(rng):
+    """Of the first layer's outputs a part p is zero, the others grow by 1 / (1 - p)."""
+    layer = ExpRNN(3, 50, 2, "identity", dropout=0.3, dtype=DTYPE)
+    below, above = layer.cells
+    nn.init.eye_(above.weight_ih)
+    above.weight_hh = torch.eye(50, dtype=DTYPE)
+    nn.init.zeros_(above.bias)
+    x = randn(40, 20, 3, rng=rng)
+    out, last = layer(x)
+    states, _ = layer.eval()(x)
+    # the second layer adds up what it reads: differences are its inputs
+    read = torch.diff(out, dim=0, prepend=0 * out[:1])
+    kept = torch.diff(states, dim=0, prepend=0 * states[:1])
+    dropped = read == 0
+    fraction = float(dropped.double().mean())
+    # 5 standard deviations, sqrt(0.3 * 0.7 / 40000)
+    assert abs(fraction - 0.3) < 5 * 0.0023
+    assert_close(read[~dropped], kept[~dropped] / 0.7)
+    # the top layer's outputs are not dropped, and in evaluation nothing is
+    assert_close(last[1], out[-1])
+    same(layer(x), layer(x))
+    assert below.weight_ih.shape == (50, 3)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+def test_last_only_is_the_last_output(options, chunk, engine, rng):
+    """Of each direction the state that has seen all, on a time axis of length 1."""
+    torch.manual_seed(1)
+    short = ExpRNN(3, 5, dtype=DTYPE, last_only=True, chunk=chunk, **options)
+    layer = ExpRNN(3, 5, dtype=DTYPE, **options)
+    layer.load_state_dict(short.state_dict())
+    sequences = [randn(T, 3, rng=rng) for T in (2, 7, 1, 7)]
+    time = 1 if layer.batch_first else 0
+    batch = torch.randn(7, 4, 3, dtype=DTYPE, generator=rng)
+    x = batch.transpose(0, 1) if layer.batch_first else batch
+    for one in (x, pack_sequence(sequences, enforce_sorted=False)):
+        out, last = short(one)
+        _, expected = layer(one)
+        assert_close(last, expected)
+        top = expected.unflatten(0, (layer.num_layers, -1))[-1]
+        assert_close(out.squeeze(time), top.transpose(0, 1).flatten(1))
+        found = torch.autograd.grad(out.sum(), list(short.parameters()))
+        wanted = torch.autograd.grad(top.sum(), list(layer.parameters()))
+        assert_close(found, wanted)
+    out, last = short(sequences[1])
+    assert out.shape == (1, 5 * (1 + layer.bidirectional))
+    assert_close(last, layer(sequences[1])[1])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+def test_class_indices_are_one_hot_vectors(dtype, packed, engine, rng):
+    """Value and gradient, without the last axis."""
+    layer = ExpRNN(10, 5, 2, bidirectional=True, dtype=DTYPE)
+    sequences = [torch.randint(10, (T,), generator=rng) for T in (4, 4, 4, 4)]
+    if packed:
+        sequences = [torch.randint(10, (T,), generator=rng) for T in (2, 5, 1)]
+    hot = [nn.functional.one_hot(x, 10).to(DTYPE) for x in sequences]
+    short = [x.to(dtype) for x in sequences]
+
+    def gathered(rows: list[Tensor]) -> Tensor | PackedSequence:
+        many = pack_sequence(rows, enforce_sorted=False)
+        return many if packed else torch.stack(rows, 1)
+
+    same(layer(gathered(short)), layer(gathered(hot)))
+    gradients = []
+    for rows in (short, hot):
+        out = layer(gathered(rows))[1].square().sum()
+        gradients.append(torch.autograd.grad(out, list(layer.parameters())))
+    assert_close(gradients[0], gradients[1])
+    same(layer(short[1]), layer(hot[1]))
+
+
+def test_batch_first_indices(rng):
+    layer = ExpRNN(10, 5, batch_first=True)
+    x = torch.randint(10, (4, 7), generator=rng)
+    other = ExpRNN(10, 5)
+    other.load_state_dict(layer.state_dict())
+    assert_close(layer(x)[0], other(x.mT)[0].transpose(0, 1))
+
+
+@pytest.mark.parametrize("unitary", [False, True])
+def test_a_sequence_in_two_parts(unitary, engine, rng):
+    """The last states are the first ones of what follows."""
+    layer = ExpRNN(3, 5, 2, unitary=unitary, dtype=DTYPE)
+    x = randn(9, 4, 3, rng=rng)
+    whole, last = layer(x)
+    first, hx = layer(x[:4])
+    second, end = layer(x[4:], hx)
+    assert_close(torch.cat((first, second)), whole)
+    assert_close(end, last)
+    assert whole.is_complex() == unitary
+
+
+def test_states_do_not_grow_or_fade(engine, rng):
+    """|h_t| = |h_0| without input and nonlinearity, and so is the gradient's norm."""
+    layer = ExpRNN(3, 20, 1, "identity", dtype=DTYPE)
+    h0 = randn(1, 2, 20, rng=rng).requires_grad_()
+    _, last = layer(torch.zeros(2000, 2, 3, dtype=DTYPE), h0)
+    g = randn(1, 2, 20, rng=rng)
+    (gradient,) = torch.autograd.grad(last, h0, g)
+    # 2000 steps of rounding, each below n eps
+    tol = 2000 * 20 * torch.finfo(DTYPE).eps
+    assert_close(last.norm(dim=-1), h0.norm(dim=-1), rtol=tol, atol=0)
+    assert_close(gradient.norm(dim=-1), g.norm(dim=-1), rtol=tol, atol=0)
+    assert math.isclose(float(layer.cells[0].weight_hh.detach().det()), 1, rel_tol=tol)
+
+
+def test_says_what_is_not_usual():
+    text = repr(ExpRNN(3, 5, 2, last_only=True, chunk=4, bidirectional=True))
+    assert "3, 5, num_layers=2, chunk=4, bidirectional=True, last_only=True" in text
