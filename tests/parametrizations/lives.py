@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.conv import _ConvNd
 from torch.testing import assert_close
 
 import isometry
@@ -21,6 +20,7 @@ from tests.parametrizations.cases import CASES, MAPS, Weight, defect, orthonorma
 from tests.parametrizations.test_trajectory import reference_weight
 
 HALF = (torch.bfloat16, torch.float16)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Life:
 
     def points(self, W: Tensor) -> Tensor:
         """A kernel is one matrix."""
-        return W.flatten(1) if isinstance(self.plain, _ConvNd) else W
+        return W.flatten(1) if isinstance(self.plain, CONVOLUTIONS) else W
 
     def slow(self, X: Tensor, buffers: dict[str, Tensor] | None = None) -> Tensor:
         """The weight with coordinates `X` around the base, in torch's operations."""
