@@ -1,0 +1,101 @@
+"""What ExpRNN says to input that does not fit."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from isometry.nn import ExpRNN
+
+pytestmark = pytest.mark.errors
+
+X = torch.zeros(7, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "hx", "message"),
+    [
+        (torch.zeros(7, 4, 2), None, r"`input` must have 3 features .* got 2"),
+        (
+            torch.zeros(7, 4),
+            None,
+            r"`input` must have 3 features .* indices are integers",
+        ),
+        (torch.zeros(3), None, r"\(time, batch, features\).* got shape \(3,\)"),
+        (torch.zeros(2, 7, 4, 3), None, r"got shape \(2, 7, 4, 3\)"),
+        (torch.zeros(2, 7, 4).long(), None, r"\(time, batch\) of indices"),
+        (torch.zeros(0, 4, 3), None, r"at least one step and one sequence; got shape"),
+        (torch.zeros(7, 0, 3), None, r"at least one step and one sequence; got shape"),
+        (torch.full((7, 4), 3), None, r"class indices from 0 to 2; got 3"),
+        (torch.full((7, 4), -2), None, r"class indices from 0 to 2; got -2"),
+        (pack_sequence([torch.zeros(4, 2)]), None, r"must have 3 features"),
+        (pack_sequence([torch.zeros(4, 2, 3)]), None, r"data of shape \(4, 2, 3\)"),
+        (pack_sequence([torch.zeros(4, 3).long()]), None, r"must pack sequences"),
+        (X, torch.zeros(1, 4, 6), r"`hx` must have shape \(2, 4, 5\); got \(1, 4, 6\)"),
+        (X, torch.zeros(2, 5), r"`hx` must have shape \(2, 4, 5\); got \(2, 5\)"),
+        (X[:, 0], torch.zeros(2, 1, 5), r"`hx` must have shape \(2, 5\)"),
+    ],
+)
+def test_values_that_do_not_fit(x, hx, message):
+    with pytest.raises(ValueError, match=message):
+        ExpRNN(3, 5, 2)(x, hx)
+
+
+@pytest.mark.parametrize(
+    ("x", "hx", "message"),
+    [
+        (X.double(), None, r"`input` must have the dtype of the layer, torch.float32"),
+        (X + 0j, None, r"torch.float32; got torch.complex64"),
+        (torch.zeros(7, 4, dtype=torch.bool), None, r"indices; got torch.bool"),
+        ([1, 2], None, r"`input` must be a torch.Tensor or a PackedSequence; got list"),
+        (X, torch.zeros(2, 4, 5).double(), r"`hx` must have the dtype of the layer"),
+        (X, torch.zeros(2, 4, 5).long(), r"`hx` must have the dtype of the layer"),
+        (X, (torch.zeros(2, 4, 5),) * 2, r"`hx` must be a tensor; got tuple"),
+    ],
+    ids=["double", "complex", "bool", "list", "wide hx", "integer hx", "tuple"],
+)
+def test_types_that_do_not_fit(x, hx, message):
+    with pytest.raises(TypeError, match=message):
+        ExpRNN(3, 5, 2)(x, hx)
+
+
+def test_real_states_of_a_unitary_layer_are_an_error():
+    """They would be half of a complex one."""
+    with pytest.raises(TypeError, match=r"torch.complex64; got torch.float32"):
+        ExpRNN(3, 5, unitary=True)(X, torch.zeros(1, 4, 5))
+
+
+def test_autocast_does_not_take_the_imaginary_part_away():
+    with torch.autocast("cpu"), pytest.raises(TypeError, match=r"got torch.complex64"):
+        ExpRNN(3, 5)(X + 0j)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nonlinearity": "selu"}, r"`nonlinearity` must be one of 'modrelu'"),
+        ({"nonlinearity": "relu", "unitary": True}, r"with `unitary=True`; got 'relu'"),
+        ({"chunk": 4}, r"`chunk` must be positive, and needs `last_only=True`; got 4"),
+        ({"chunk": 0, "last_only": True}, r"`chunk` must be positive"),
+        ({"num_layers": 0}, r"`num_layers` must be at least 1; got 0"),
+        ({"dropout": -0.1}, r"`dropout` must be a probability below 1; got -0.1"),
+        ({"dropout": 1.0}, r"`dropout` must be a probability below 1; got 1.0"),
+        ({"rebase_every": 0}, r"`rebase_every` must be"),
+        ({"orthogonal_map": "svd"}, r"the map must be one of .* got 'svd'"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        ExpRNN(3, 5, **options)
+
+
+def test_a_layer_survives_bad_input(rng):
+    """Nothing of a refused call is left."""
+    layer = ExpRNN(3, 5)
+    x = torch.randn(7, 4, 3, generator=rng)
+    before = layer(x)[0]
+    with pytest.raises(ValueError, match="features"):
+        layer(torch.zeros(7, 4, 2))
+    nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+    assert torch.equal(layer(x)[0], before)

@@ -1,0 +1,314 @@
+"""A life of an ExpRNN: how it starts, trains, moves its base and is kept."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import isometry
+from isometry.nn import ExpRNN
+from tests.helpers import eps
+
+MAPS = ["exp", "cayley", "pade-3"]
+
+
+def angles(layer: ExpRNN) -> Tensor:
+    """The blocks of A: the entry below the diagonal of each plane."""
+    W = layer.cells[0].weight_hh.detach()
+    A = isometry.linalg.logm_unitary(W)
+    return A[1::2, ::2].diagonal()
+
+
+def defect(layer: ExpRNN) -> float:
+    """||W^H W - I||_F of the worst cell."""
+    found = []
+    for cell in layer.cells:
+        W = cell.weight_hh.detach()
+        eye = torch.eye(len(W), dtype=W.dtype)
+        found.append(float(torch.dist(W.mH @ W, eye)))
+    return max(found)
+
+
+def train(model: nn.Module, x: Tensor, steps: int, lr: float = 1e-2) -> list[float]:
+    """Losses of a model that learns to end where it is told."""
+    target = torch.linspace(-1, 1, model.hidden_size)
+    optimizer = torch.optim.RMSprop(isometry.param_groups(model, lr=lr))
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (model(x)[1][-1] - target).abs().square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("n", [400, 401])
+@pytest.mark.parametrize("init", ["henaff", "cayley"])
+def test_recurrent_weight_starts_as_in_the_paper(init, n):
+    """exp of planes: angles uniform in (-pi, pi), or tan(u / 2) with u < pi / 2."""
+    layer = ExpRNN(1, n, init=init, dtype=torch.float64)
+    W = layer.cells[0].weight_hh.detach()
+    blocks = torch.block_diag(
+        *[torch.ones(2, 2)] * (n // 2), *[torch.ones(1, 1)] * (n % 2)
+    )
+    assert not W[blocks == 0].any()
+    if n % 2:
+        assert W[-1, -1] == 1
+    theta = angles(layer)
+    u = theta / math.pi if init == "henaff" else 2 * torch.atan(theta).abs() / math.pi
+    low, high = (-1, 1) if init == "henaff" else (0, 0.5)
+    assert low < u.min()
+    assert u.max() < high
+    # Kolmogorov and Smirnov: 1.95 / sqrt(200) is passed once in 1000 seeds
+    place = ((u.sort().values - low) / (high - low)) - torch.arange(200) / 200
+    assert place.abs().max() < 1.95 / math.sqrt(200)
+
+
+def test_other_weights_start_as_in_the_paper():
+    """T is normal of deviation sqrt(2 / d), b uniform in (-0.01, 0.01), h0 zero."""
+    cell = ExpRNN(50, 400, train_h0=True).cells[0]
+    T, b = cell.weight_ih.detach(), cell.bias.detach()
+    # 5 standard deviations of the estimates
+    assert abs(float(T.std()) - math.sqrt(2 / 50)) < 5 * 0.2 / math.sqrt(2 * T.numel())
+    assert abs(float(T.mean())) < 5 * 0.2 / math.sqrt(T.numel())
+    assert b.abs().max() < 0.01
+    assert float(b.std()) == pytest.approx(0.01 / math.sqrt(3), rel=0.15)
+    assert not cell.h0.any()
+    summand = ExpRNN(50, 400, 1, "tanh").cells[0].bias
+    assert not summand.any()
+
+
+def test_the_generator_decides_the_recurrent_weight():
+    def drawn(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return ExpRNN(2, 6, generator=generator).cells[0].weight_hh.detach()
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+
+
+@pytest.mark.parametrize(("d", "n", "k"), [(1, 170, 10), (1, 512, 10), (10, 190, 9)])
+def test_number_of_parameters_is_the_papers(d, n, k):
+    """n (n - 1) / 2 + n d + n, with the linear layer n k + k beside it."""
+    layer = ExpRNN(d, n)
+    plain = [
+        p.numel() for name, p in layer.named_parameters() if "original" not in name
+    ]
+    free = isometry.groups.SO(n).dimension
+    paper = {170: 16_415, 512: 136_970, 190: 21_764}
+    assert free + sum(plain) == n * (n - 1) // 2 + n * d + n
+    assert free + sum(plain) + n * k + k == paper[n]
+
+
+@pytest.mark.parametrize("unitary", [False, True])
+@pytest.mark.parametrize("orthogonal_map", MAPS)
+@pytest.mark.parametrize(
+    "base", [{}, {"rebase_every": 3}, {"rebase_radius": 0.5}], ids=str
+)
+def test_stays_orthogonal_and_learns(base, orthogonal_map, unitary, rng):
+    """With a fixed base and with one that moves; W is orthogonal to rounding."""
+    layer = ExpRNN(
+        2, 8, 2, unitary=unitary, orthogonal_map=orthogonal_map, train_h0=True, **base
+    )
+    x = torch.randn(12, 4, 2, generator=rng)
+    before = [p.detach().clone() for p in layer.parameters()]
+    losses = train(layer, x, 20)
+    # the worst of 10 seeds was 0.017
+    assert losses[-1] < 0.1 * losses[0]
+    assert all(
+        not torch.equal(p, q) for p, q in zip(layer.parameters(), before, strict=True)
+    )
+    # 25: twice the worst over 10 seeds, 12.4
+    assert defect(layer) <= 25 * eps(torch.float32)
+    constraint = layer.cells[0].parametrizations.weight_hh[0]
+    assert (constraint.base is None) == (not base)
+
+
+@pytest.mark.parametrize("base", [{"rebase_every": 1}, {"rebase_radius": 1.0}], ids=str)
+def test_a_moving_base_moves(base, rng):
+    """The weight is the same at that moment, and its coordinates are zero."""
+    layer = ExpRNN(2, 8, **base)
+    x = torch.randn(12, 4, 2, generator=rng)
+    X = layer.cells[0].parametrizations.weight_hh.original
+    with torch.no_grad():
+        X.copy_(torch.randn(8, 8, generator=rng))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    before = layer(x)[0]
+    before.sum().backward()
+    optimizer.step()
+    assert not X.any()
+    # 1e-5: rounding of a new base, over twelve steps
+    assert_close(layer(x)[0], before, rtol=0, atol=1e-5)
+
+
+def test_trained_first_states_are_those_of_hx(rng):
+    """One vector a cell, for all sequences."""
+    layer = ExpRNN(2, 5, 2, bidirectional=True, train_h0=True)
+    for cell in layer.cells:
+        nn.init.normal_(cell.h0)
+    x = torch.randn(6, 3, 2, generator=rng)
+    hx = torch.stack([cell.h0.expand(3, -1) for cell in layer.cells])
+    assert_close(layer(x), layer(x, hx))
+    layer(x)[0].sum().backward()
+    assert all(cell.h0.grad.any() for cell in layer.cells)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"unitary": True}, {"rebase_every": 2}, {"bias": False, "train_h0": True}],
+    ids=str,
+)
+def test_checkpoints(options, rng):
+    """Strict loading into a new layer, a deepcopy, and a layer made on `meta`."""
+    layer = ExpRNN(2, 5, 2, bidirectional=True, **options)
+    x = torch.randn(6, 3, 2, generator=rng)
+    layer(x)[0].abs().sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    fresh = ExpRNN(2, 5, 2, bidirectional=True, **options)
+    empty = ExpRNN(2, 5, 2, bidirectional=True, device="meta", **options)
+    assert all(p.is_meta for p in empty.parameters())
+    copied = copy.deepcopy(layer)
+    state = layer.state_dict()
+    fresh.load_state_dict(state, strict=True)
+    empty.to_empty(device="cpu").load_state_dict(state, strict=True)
+    assigned = ExpRNN(2, 5, 2, bidirectional=True, device="meta", **options)
+    assigned.load_state_dict(state, assign=True)
+    expected = layer(x)
+    for other in (copied, fresh, empty, assigned):
+        assert_close(other(x), expected, rtol=0, atol=0)
+    # and a copy is its own
+    with torch.no_grad():
+        copied.cells[0].weight_ih.zero_()
+    assert_close(layer(x), expected, rtol=0, atol=0)
+
+
+def test_folded_it_computes_the_same(rng):
+    layer = ExpRNN(2, 5, 2, bidirectional=True)
+    x = torch.randn(6, 3, 2, generator=rng)
+    before = layer(x)
+    isometry.fold(layer)
+    assert set(dict(layer.named_parameters())) == {
+        f"cells.{i}.{name}"
+        for i in range(4)
+        for name in ("weight_ih", "weight_hh", "bias")
+    }
+    assert_close(layer(x), before, rtol=0, atol=0)
+
+
+def test_evaluation_first_and_training_after(engine, rng):
+    """Neither inference mode nor another default device leaves a trace.
+
+    Training used to raise "Inference tensors cannot be saved for backward".
+    """
+    layer = ExpRNN(2, 5, bidirectional=True, last_only=True)
+    x = torch.randn(11, 3, 2, generator=rng)
+    with torch.inference_mode():
+        expected = layer(x)[0].clone()
+    with torch.device("meta"):
+        ExpRNN(2, 5, bidirectional=True)(torch.empty(11, 3, 2))
+    out = layer(x)[0]
+    out.sum().backward()
+    assert_close(out, expected)
+
+
+def test_under_autocast_inputs_are_cast(engine, rng):
+    """States are computed in the dtype of the parameters, also inside autocast."""
+    layer, x = ExpRNN(2, 5, 2), torch.randn(6, 3, 2, generator=rng)
+    narrow = x.bfloat16()
+    expected = layer(narrow.float(), torch.ones(2, 3, 5))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(narrow, torch.ones(2, 3, 5, dtype=torch.bfloat16))
+        assert_close(layer(x)[0], layer(x, torch.zeros(2, 3, 5))[0])
+    assert found[0].dtype == torch.float32
+    assert_close(found, expected, rtol=0, atol=0)
+    found[0].sum().backward()
+
+
+def test_in_half_precision(rng):
+    """Coordinates stay in float32; the rest is bfloat16, and so are the states."""
+    layer = ExpRNN(2, 8)
+    x = torch.randn(6, 3, 2, generator=rng)
+    expected = layer(x)[0]
+    layer.to(torch.bfloat16)
+    out, last = layer(x.bfloat16())
+    assert out.dtype == last.dtype == torch.bfloat16
+    # 2: twice the worst over 20 seeds, 0.96
+    bound = 2 * eps(torch.bfloat16) * expected.norm()
+    assert torch.dist(out.float(), expected) <= bound
+    out.sum().backward()
+    X = layer.cells[0].parametrizations.weight_hh.original
+    assert X.dtype == torch.float32
+    assert X.grad.isfinite().all()
+
+
+@pytest.mark.usefixtures("no_shape_hook")
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        ("eager", {}),
+        ("aot_eager", {"num_layers": 2, "bidirectional": True}),
+        ("aot_eager", {"unitary": True, "last_only": True, "chunk": 2}),
+    ],
+    ids=str,
+)
+def test_compiled_it_is_one_graph_that_trains(backend, options, rng):
+    torch._dynamo.reset()
+    layer = ExpRNN(2, 4, **options)
+    x = torch.randn(4, 3, 2, generator=rng)
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    gradients = []
+    for model in (compiled, layer):
+        layer.zero_grad()
+        out = model(x)
+        (out[0].abs().square().sum() + out[1].abs().sum()).backward()
+        gradients.append([*out, *(p.grad.clone() for p in layer.parameters())])
+    assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.usefixtures("no_shape_hook")
+def test_compiled_with_indices(rng):
+    torch._dynamo.reset()
+    layer = ExpRNN(10, 4)
+    x = torch.randint(10, (4, 3), generator=rng)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    assert_close(compiled(x), layer(x))
+
+
+def test_a_batch_of_layers(rng):
+    """torch.func: an ensemble in one call, and gradients of each."""
+    layers = [ExpRNN(2, 4, dtype=torch.float64) for _ in range(3)]
+    x = torch.randn(5, 2, 2, dtype=torch.float64, generator=rng)
+    for layer in layers:
+        isometry.fold(layer)
+    parameters, _ = torch.func.stack_module_state(layers)
+
+    def loss(state: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(layers[0], state, (x,))[0].square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss))(parameters)
+    for i, layer in enumerate(layers):
+        expected = torch.autograd.grad(
+            layer(x)[0].square().sum(), list(layer.parameters())
+        )
+        for (name, _), g in zip(layer.named_parameters(), expected, strict=True):
+            assert_close(found[name][i], g)
+
+
+def test_gradients_of_any_order(engine, rng):
+    """A penalty on the gradient of the input trains the layer."""
+    layer = ExpRNN(2, 4, nonlinearity="tanh", dtype=torch.float64)
+    x = torch.randn(4, 2, 2, dtype=torch.float64, generator=rng).requires_grad_()
+    parameters = dict(layer.named_parameters())
+
+    def penalty(*values: Tensor) -> Tensor:
+        # gradcheck writes through `.data`, which a remembered weight cannot see
+        state = {k: X.clone() for k, X in zip(parameters, values, strict=True)}
+        out = torch.func.functional_call(layer, state, (x,))[0]
+        (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return g.square().sum()
+
+    assert torch.autograd.gradcheck(penalty, tuple(parameters.values()), fast_mode=True)
