@@ -1,0 +1,44 @@
+"""`isometry data get NAME`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from isometry.lab.data._catalogue import CATALOGUE
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Add `data` to the commands.
+
+    Args:
+        subparsers: what `add_subparsers` of argparse returned.
+    """
+    data = subparsers.add_parser("data", help="find, fetch and verify data")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    get = actions.add_parser("get", help="print the folder of a dataset; fetch it")
+    get.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
+    get.add_argument(
+        "--folder", type=Path, help="look here first; the files may be compressed"
+    )
+    data.set_defaults(main=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        args: what the parser found.
+
+    Returns:
+        The exit code: 0, or 2 after a message on standard error.
+    """
+    from isometry.lab.data._get import get
+
+    try:
+        folder = get(args.name, args.folder)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"isometry: {error}\n")
+        return 2
+    sys.stdout.write(f"{folder}\n")
+    return 0
