@@ -1,17 +1,15 @@
 """The unitary recurrent network of rotations in planes."""
 
-from typing import Literal, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from isometry.nn._comparator import AbstractCell, LayerOptions, Map
 from isometry.nn._draw import Draw
 from isometry.nn._recurrent import AbstractRecurrent
+from isometry.nn._rotations import Planes, Style
 from isometry.nn._sigma import modrelu
-
-Style = Literal["tunable", "fft"]
 
 # of the authors' code, in place of pi
 _BOUND = 3.14
@@ -71,6 +69,7 @@ class EURNN(AbstractRecurrent):
         generator: torch.Generator | None = None,
         **layers: Unpack[LayerOptions],
     ) -> None:
+        _check(hidden_size, capacity, style)
         planes = Planes(hidden_size, capacity, style)
         draw = Draw(device, dtype, generator)
         super().__init__(
@@ -78,32 +77,6 @@ class EURNN(AbstractRecurrent):
             lambda size: EURNNCell(size, planes, draw, unitary=unitary),
             **layers,
         )
-
-
-class Planes:
-    """Which coordinates each layer of rotations pairs.
-
-    Attributes:
-        shape: of the angles. Of the tunable style a row has those of two layers.
-        layers: of each, how far the two of a pair are apart, and how many coordinates
-            at either end stay as they are.
-    """
-
-    def __init__(self, n: int, capacity: int, style: Style) -> None:
-        _check(n, capacity, style)
-        self.n = n
-        if style == "fft":
-            depth = n.bit_length() - 1
-            self.shape = (depth, n // 2)
-            self.layers = [(n >> (level + 1), 0) for level in range(depth)]
-        else:
-            self.shape = (capacity // 2, n - 1)
-            self.layers = [(1, 0), (1, 1)] * (capacity // 2)
-
-    def split(self, angles: Tensor) -> list[Tensor]:
-        """The angles of each layer."""
-        sizes = [(self.n - 2 * ends) // 2 for _, ends in self.layers]
-        return list(angles.flatten().split(sizes))
 
 
 class EURNNCell(AbstractCell):
@@ -123,61 +96,17 @@ class EURNNCell(AbstractCell):
         self.bias = draw.zeros(n)
 
     def state_map(self) -> Map:
-        """The layers, one after the other: h -> keep * h + cross * partner of h."""
-        factors = self._factors()
-
-        def advance(h: Tensor) -> Tensor:
-            for (distance, ends), keep, cross in factors:
-                h = torch.addcmul(h * keep, partner(h, distance, ends), cross)
-            return h
-
-        return advance
-
-    def _factors(self) -> list[tuple[tuple[int, int], Tensor, Tensor]]:
-        """What each layer multiplies a coordinate and its partner by."""
-        cosines = self.planes.split(self.theta.cos())
-        sines = self.planes.split(self.theta.sin())
-        ones = torch.ones_like(self.theta)
-        phase = ones if self.phi is None else torch.polar(ones, self.phi)
-        phases = self.planes.split(phase)
-        factors = []
-        for layer, c, s, e in zip(
-            self.planes.layers, cosines, sines, phases, strict=True
-        ):
-            keep = _interleave(c.to(e.dtype), e * c, layer, at_ends=1.0)
-            cross = _interleave(-e * s, s.to(e.dtype), layer, at_ends=0.0)
-            factors.append((layer, keep, cross))
-        if self.omega is not None:
-            # the diagonal is a part of the last layer, and costs nothing
-            D = torch.polar(torch.ones_like(self.omega), self.omega)
-            layer, keep, cross = factors[-1]
-            factors[-1] = (layer, D * keep, D * cross)
-        return factors
+        """The layers, as products of blocks."""
+        return self.planes.product(self.theta, self.phi, self.omega)
 
     def activate(self, z: Tensor) -> Tensor:
         """The authors' modReLU, which at b = 0 is not the identity."""
         if not z.is_complex():
             return modrelu(z, self.bias + _EPSILON)
-        m = z.abs() + _EPSILON
+        # `abs` takes three times as long; the root of zero has no gradient
+        tiny = torch.finfo(z.real.dtype).tiny
+        m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
         return z * (torch.relu(m + self.bias) / m)
-
-
-def partner(h: Tensor, distance: int, ends: int) -> Tensor:
-    """The other coordinate of each pair; at the ends, the coordinate itself."""
-    inner = h[:, ends : h.shape[1] - ends]
-    pairs = inner.unflatten(1, (inner.shape[1] // (2 * distance), 2, distance))
-    turned = pairs.flip(2).flatten(1)
-    return torch.cat((h[:, :1], turned, h[:, -1:]), 1) if ends else turned
-
-
-def _interleave(
-    first: Tensor, second: Tensor, layer: tuple[int, int], *, at_ends: float
-) -> Tensor:
-    """Numbers for the first and the second of each pair, where these are."""
-    distance, ends = layer
-    blocks = (-1, distance)
-    both = torch.stack((first.reshape(blocks), second.reshape(blocks)), 1).flatten()
-    return pad(both, (ends, ends), value=at_ends)
 
 
 def _check(n: int, capacity: int, style: Style) -> None:

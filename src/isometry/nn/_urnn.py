@@ -125,7 +125,7 @@ def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
     """
     if epsilon == 0:
         return complex_modrelu(z, b)
-    m = (torch.view_as_real(z).square().sum(-1) + epsilon).sqrt()
+    m = (z.real.square() + z.imag.square() + epsilon).sqrt()
     return z * (torch.relu(m + b) / (m + epsilon))
 
 
