@@ -1,0 +1,51 @@
+"""The command `isometry`.
+
+Each command is a module with `add_arguments(subparsers)` and `main(options)`. Only the
+one that is called is imported: the list of all must come at once.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+import isometry
+
+# where each command is, and what `isometry --help` says about it
+COMMANDS = {
+    "train": ("isometry.lab.train._command", "train a network on a task"),
+    "report": ("isometry.lab.report._command", "make a page from runs"),
+    "reproduce": (
+        "isometry.lab.reproduce._command",
+        "run what a figure or table of the paper needs",
+    ),
+    "data": ("isometry.lab.data._command", "get the data of a task"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: its words after the program's name; those of this process if None.
+
+    Returns:
+        The exit code: 0, or 2 for what cannot be understood.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="isometry",
+        description="Experiments with orthogonal and unitary networks.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"isometry {isometry.__version__}"
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    called = words[0] if words else None
+    for name, (place, text) in COMMANDS.items():
+        if name == called:
+            importlib.import_module(place).add_arguments(subparsers)
+        else:
+            subparsers.add_parser(name, help=text)
+    options = parser.parse_args(words)
+    return importlib.import_module(COMMANDS[options.command][0]).main(options)

@@ -1,0 +1,211 @@
+"""From a config to what is trained: task, network and optimizers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+import isometry.optim
+from isometry.lab._task import Task
+from isometry.lab.tasks import TASKS
+from isometry.lab.train._config import Config, Training
+from isometry.nn import by_name
+from isometry.nn._recipes import TASKS as SIZES
+from isometry.nn._recipes import OptimizerRecipe
+from isometry.nn._registry import Recipe
+from isometry.nn._sequence_model import SequenceModel
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a config stands for.
+
+    Attributes:
+        config: with every number that a default stood for.
+        task: where batches come from.
+        recipe: how the network is made and trained.
+        model: the network with its output layer.
+        optimizers: each moves some of its parameters.
+    """
+
+    config: Config
+    task: Task
+    recipe: Recipe
+    model: SequenceModel
+    optimizers: Sequence[Optimizer]
+
+
+def build(config: Config, device: torch.device) -> Experiment:
+    """Make everything, as training begins.
+
+    Args:
+        config: the run.
+        device: of the model.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        ValueError: if the task, the network or the optimizer is unknown, or the sizes
+            do not fit.
+    """
+    task, training = make_task(config), config.training
+    # the sizes of the data come last: reading them may take a while
+    recipe = by_name(
+        training.model, task.recipe, training.hidden_size, **training.model_options
+    )
+    _check_sizes(task)
+    recipe = replace(recipe, optimizers=tuple(_optimizers(recipe, training)))
+    # torch's own layers draw from the global generator
+    torch.manual_seed(training.seed)
+    generator = torch.Generator().manual_seed(training.seed)
+    model = recipe.model(generator=generator).to(device)
+    resolved = config.resolved(
+        epoch=task.epoch(training.batch_size),
+        hidden_size=recipe.hidden_size,
+        threads=torch.get_num_threads(),
+    )
+    return Experiment(resolved, task, recipe, model, make_optimizers(recipe, model))
+
+
+def make_task(config: Config) -> Task:
+    """The task of a config.
+
+    Args:
+        config: the run.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    if config.task not in TASKS:
+        raise ValueError(
+            f"`task` must be one of {', '.join(TASKS)}; got {config.task!r}. Choose "
+            f"one of them."
+        )
+    return TASKS[config.task](**config.task_options)
+
+
+def make_optimizers(recipe: Recipe, model: SequenceModel) -> list[Optimizer]:
+    """The optimizers of a recipe.
+
+    Args:
+        recipe: which ones, with which options.
+        model: whose parameters they move.
+
+    Returns:
+        One for each that has something to move.
+
+    Raises:
+        ValueError: if a plain optimizer would move a weight off its manifold.
+    """
+    made = []
+    for wanted, groups in recipe.groups(model):
+        ours = getattr(isometry.optim, wanted.name, None)
+        if ours is None and any("manifold" in group for group in groups):
+            raise ValueError(
+                f"`optimizer` must be one that moves on a manifold, as {recipe.name} "
+                f"has a weight there; got {wanted.name}. Leave it out."
+            )
+        make: Any = ours or getattr(torch.optim, wanted.name)
+        made.append(make(groups, **wanted.options))
+    return made
+
+
+def _optimizers(recipe: Recipe, training: Training) -> list[OptimizerRecipe]:
+    """Those of the recipe, with what the user wants otherwise."""
+    rest = next(made for made in recipe.optimizers if not made.parameters)
+    lr = rest.options["lr"] if training.lr is None else training.lr
+    found = []
+    for made in recipe.optimizers:
+        ratio = made.options["lr"] / rest.options["lr"]
+        if made.parameters and training.lr_ratio is not None:
+            ratio = training.lr_ratio
+        # descent on a manifold has a rule of its own, which a name does not replace
+        keep = training.optimizer is None or made.name == "RiemannianSGD"
+        options = dict(made.options) if keep else {}
+        name = made.name if keep else _known(training.optimizer or "")
+        rate = made.options["lr"] if ratio * lr == made.options["lr"] else lr * ratio
+        found.append(replace(made, name=name, options=options | {"lr": rate}))
+    return found
+
+
+def _known(name: str) -> str:
+    found = getattr(torch.optim, name, None) or getattr(isometry.optim, name, None)
+    known = isinstance(found, type) and issubclass(found, Optimizer)
+    if not known:
+        raise ValueError(
+            f"`optimizer` must be a class of torch.optim or isometry.optim, such as "
+            f"Adam; got {name!r}. Mind the capitals."
+        )
+    return name
+
+
+def _check_sizes(task: Task) -> None:
+    known = SIZES[task.recipe]
+    wanted = (known.inputs, known.outputs)
+    if (task.input_size, task.output_size) != wanted:
+        raise ValueError(
+            f"the task must have the paper's {wanted[0]} inputs and {wanted[1]} "
+            f"outputs; got {task.input_size} and {task.output_size}. Leave the options "
+            f"that set them at their defaults."
+        )
+
+
+@torch.no_grad()
+def recurrent_map(model: SequenceModel) -> Tensor | None:
+    """The matrix that the first layer applies to its state.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The matrix (n, n); None for gated cells, which have several.
+    """
+    cells = getattr(model.network, "cells", None)
+    if cells is None:
+        return None
+    cell: Any = cells[0]
+    if not hasattr(cell, "state_map"):
+        return cell.weight_hh.detach()
+    state = cell.first_state(1)
+    eye = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
+    return cell.state_map()(eye).mT
+
+
+@torch.no_grad()
+def orthogonality(model: SequenceModel) -> float | None:
+    r"""$\lVert W^H W - I \rVert_F / \sqrt n$ of the first recurrent map.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The error; None for gated cells, or if the map is not finite.
+    """
+    W = recurrent_map(model)
+    if W is None or not bool(W.isfinite().all()):
+        return None
+    gram = W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)
+    return float(torch.linalg.matrix_norm(gram)) / len(W) ** 0.5
+
+
+@torch.no_grad()
+def angles(model: SequenceModel) -> list[float]:
+    """Angles of the eigenvalues of the first recurrent map, ascending.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The angles; none for gated cells, or if the map is not finite.
+    """
+    W = recurrent_map(model)
+    if W is None or not bool(W.isfinite().all()):
+        return []
+    return torch.linalg.eigvals(W.cpu()).angle().sort().values.tolist()

@@ -1,0 +1,176 @@
+"""`isometry train`: options of a task and of its training, from line and file."""
+
+import argparse
+import shlex
+import sys
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from isometry.lab.train._config import Config, Training
+from isometry.lab.train._folder import RunError
+from isometry.lab.train._options import add_fields
+
+HELP = "train a network on a task"
+
+# what a shell sees, by the status of the run; 130 is what Ctrl-C usually gives
+_CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Add the command, with one command below it for each task.
+
+    Args:
+        subparsers: what `ArgumentParser.add_subparsers` returned.
+    """
+    from isometry.lab.tasks import TASKS
+
+    train = subparsers.add_parser("train", help=HELP, description=__doc__)
+    train.add_argument(
+        "--resume", type=Path, metavar="DIR", help="go on with the run in a folder"
+    )
+    _add_places(train)
+    tasks = train.add_subparsers(dest="task", metavar="TASK")
+    for name, task in TASKS.items():
+        first = (task.__doc__ or "").splitlines()[0]
+        made = tasks.add_parser(name, help=first, description=first)
+        add_fields(made, task, f"options of {name}")
+        add_fields(made, Training, "options of training")
+        _add_places(made)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Train, and print the folder of the run.
+
+    Args:
+        options: of the command line.
+
+    Returns:
+        The exit code.
+    """
+    from isometry.lab.train import _run
+
+    given = vars(options)
+    folder = given.pop("resume", None)
+    try:
+        if folder is not None:
+            outcome = _run.resume(folder)
+        else:
+            config, out = read(given)
+            outcome = _run.start(config, out)
+    except (RunError, ValueError, TypeError, FileNotFoundError) as error:
+        print(f"isometry: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    if outcome.folder is None:
+        return 0
+    summary = outcome.summary
+    print(_verdict(outcome.folder, summary), file=sys.stderr)  # noqa: T201
+    # the result alone, so that commands compose
+    print(outcome.folder)  # noqa: T201
+    return _CODES[summary["status"]]
+
+
+def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
+    """The config that options stand for; those of the line win over the file's.
+
+    Args:
+        given: by name: `task`, `config`, `out`, and fields of the two dataclasses.
+
+    Returns:
+        The config, and the folder if one is given.
+
+    Raises:
+        ValueError: if no task is named, or a name of the file is unknown.
+    """
+    from isometry.lab.tasks import TASKS
+
+    given = {k: v for k, v in given.items() if k != "command"}
+    out, file = given.pop("out", None), given.pop("config", None)
+    if isinstance(given.get("model_options"), list):
+        given["model_options"] = dict(given["model_options"])
+    from_file = {} if file is None else tomllib.loads(file.read_text())
+    task = given.pop("task", None) or from_file.get("task")
+    if task not in TASKS:
+        raise ValueError(
+            f"`task` must be one of {', '.join(TASKS)}; got {task!r}. Name it after "
+            f"`isometry train`, or as `task` in the file."
+        )
+    values = {k: v for k, v in from_file.items() if k != "task"} | given
+    task_names = {f.name for f in fields(TASKS[task])}
+    names = {f.name for f in fields(Training)}
+    if unknown := values.keys() - task_names - names:
+        raise ValueError(
+            f"options must be fields of {task} or of training; got "
+            f"{', '.join(sorted(unknown))}. `isometry train {task} --help` lists them."
+        )
+    made = TASKS[task](**{k: v for k, v in values.items() if k in task_names})
+    training = Training(**{k: v for k, v in values.items() if k in names})
+    task_options = {k: _plain(v) for k, v in asdict(made).items()}
+    command = shlex.join(_words(task, values))
+    return Config(task, task_options, training, command), out
+
+
+def _words(task: str, values: dict[str, Any]) -> list[str]:
+    """The command that gives these values, wherever they came from."""
+    words = ["isometry", "train", task]
+    for name, value in values.items():
+        option = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                text = str(inner).lower() if isinstance(inner, bool) else str(inner)
+                words += [option, f"{key}={text}"]
+        else:
+            words += [option, str(value)]
+    return words
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return str(value.absolute()) if isinstance(value, Path) else value
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    usual: Any = argparse.SUPPRESS
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=usual,
+        metavar="FILE",
+        help="options as a TOML file, with underscores; those of the line win",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=usual,
+        metavar="DIR",
+        help="the folder of the run, which must not exist; by default a new one under "
+        "the user's data directory",
+    )
+
+
+def _verdict(folder: Path, summary: dict[str, Any]) -> str:
+    """How it ended, in a line or two."""
+    status, steps = summary["status"], summary["steps"]
+    if status == "diverged":
+        return (
+            f"isometry: the loss diverged at step {steps + 1}. The last good "
+            f"checkpoint is in {folder}; try a smaller `--lr`."
+        )
+    if status == "interrupted":
+        return (
+            f"isometry: interrupted after step {steps}. Go on with: "
+            f"isometry train --resume {folder}"
+        )
+    metric = summary["metric"]
+    chosen = summary["best"].get("test", {}).get(metric)
+    by_test = summary["best_by_test"].get("test", {}).get(metric)
+    if chosen is None:
+        return f"{status} after {steps} steps, {summary['seconds']:.0f} s"
+    return (
+        f"{status} after {steps} steps, {summary['seconds']:.0f} s; test {metric} "
+        f"{chosen:.4g} at the best validation (the paper's way, at the best test: "
+        f"{by_test:.4g})"
+    )

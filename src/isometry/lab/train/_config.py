@@ -1,0 +1,142 @@
+"""What a run is: a task, a network, and how it is trained."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Self
+
+# what the paper trains for: iterations where data is endless, epochs where it is not.
+# The adding problem is not in it; 10,000 batches are those of its own authors.
+ITERATIONS = {"copying": 4000, "adding": 10000}
+EPOCHS = {"mnist": 70, "timit": 1200}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained; what is left out is that of the paper.
+
+    Attributes:
+        model: name of the network: exprnn, scornn, scurnn, urnn, rgd, eurnn,
+            householder, spectral, lie, lstm or gru
+        model_options: options of the network, besides its sizes
+        hidden_size: features of the state
+        batch_size: sequences a step, of all processes together
+        iterations: steps of the optimizer
+        epochs: passes over the data, instead of iterations
+        optimizer: a class of torch.optim, instead of the paper's
+        lr: learning rate
+        lr_ratio: rate of the orthogonal weight as a part of lr
+        seed: of the first weights and of the batches
+        solved: stop when the validation loss is below this part of the baseline; 0
+            never stops
+        log_every: steps between records of the training loss
+        evaluate_every: steps between evaluations; an epoch for finite data
+        checkpoint_every: steps between checkpoints
+        threads: of torch; numbers depend on it in their last bits
+        device: cpu or cuda
+        tensorboard: whether to write events for TensorBoard too
+    """
+
+    model: str = "exprnn"
+    model_options: dict[str, Any] = field(default_factory=dict)
+    hidden_size: int | None = None
+    batch_size: int = 128
+    iterations: int | None = None
+    epochs: int | None = None
+    optimizer: str | None = None
+    lr: float | None = None
+    lr_ratio: float | None = None
+    seed: int = 5544
+    solved: float = 0.01
+    log_every: int = 10
+    evaluate_every: int | None = None
+    checkpoint_every: int = 100
+    threads: int | None = None
+    device: str = "cpu"
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        counts = ("batch_size", "log_every", "checkpoint_every", "hidden_size")
+        optional = ("iterations", "epochs", "evaluate_every", "threads")
+        for name in (*counts, *optional):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(
+                    f"`{name}` must be at least 1; got {value}. Leave it out for the "
+                    f"usual one."
+                )
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(
+                f"`seed` must be in [0, 2^31); got {self.seed}. Choose another."
+            )
+        if self.iterations is not None and self.epochs is not None:
+            raise ValueError(
+                f"`iterations` and `epochs` must not both be given; got "
+                f"{self.iterations} and {self.epochs}. Leave one out."
+            )
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run, as `config.json` has it.
+
+    Attributes:
+        task: its name.
+        task_options: the fields of the task.
+        training: how its network is trained.
+        command: what makes the same run again.
+    """
+
+    task: str
+    task_options: dict[str, Any]
+    training: Training
+    command: str = ""
+
+    def to_json(self) -> bytes:
+        """One flat object: the task, then the fields of the training."""
+        flat = {"task": self.task, "task_options": self.task_options}
+        flat |= asdict(self.training) | {"command": self.command}
+        return (json.dumps(flat, indent=2) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Self:
+        """The other way."""
+        flat = json.loads(text)
+        known = {f.name for f in fields(Training)}
+        training = Training(**{k: v for k, v in flat.items() if k in known})
+        return cls(flat["task"], flat["task_options"], training, flat["command"])
+
+    def resolved(self, *, epoch: int | None, hidden_size: int, threads: int) -> Self:
+        """With every number that a default stood for.
+
+        Args:
+            epoch: batches an epoch, if data is finite.
+            hidden_size: that of the network.
+            threads: those that torch uses.
+
+        Returns:
+            The run whose `config.json` says all.
+
+        Raises:
+            ValueError: if epochs are asked for and data is endless.
+        """
+        given = self.training
+        epochs = given.epochs
+        if epochs is not None and epoch is None:
+            raise ValueError(
+                f"`epochs` must be left out where data is endless; got {epochs} for "
+                f"{self.task}. Say `iterations`."
+            )
+        if given.iterations is None and epochs is None and epoch is not None:
+            epochs = EPOCHS.get(self.task, 1)
+        iterations = given.iterations or (
+            epochs * epoch if epochs and epoch else ITERATIONS.get(self.task, 1000)
+        )
+        training = replace(
+            given,
+            iterations=iterations,
+            epochs=None,
+            hidden_size=hidden_size,
+            threads=given.threads or threads,
+            evaluate_every=given.evaluate_every or epoch or 100,
+        )
+        return replace(self, training=training)

@@ -1,0 +1,90 @@
+"""The fields of a dataclass as options of a command.
+
+The dataclass is the only list: its annotations give the types, its docstring the help.
+"""
+
+import argparse
+import json
+import re
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_ENTRY = re.compile(r"^(\w+):\s*(.*)$")
+
+
+def add_fields(parser: argparse.ArgumentParser, config: type, title: str) -> None:
+    """An option for each field; those that are not given are left out of the result.
+
+    Args:
+        parser: of a command.
+        config: a dataclass.
+        title: of the group in the help.
+    """
+    group = parser.add_argument_group(title)
+    hints, docs = get_type_hints(config), describe(config)
+    for field in fields(config):
+        option = "--" + field.name.replace("_", "-")
+        text = docs.get(field.name, "").replace("%", "%%")
+        usual = field.default
+        if isinstance(usual, int | float | str) and usual != "":
+            text += f" ({usual})"
+        group.add_argument(
+            option,
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            help=text,
+            **_reading(hints[field.name]),
+        )
+
+
+def describe(config: type) -> dict[str, str]:
+    """What the docstring says about each field, in its `Args` or `Attributes`.
+
+    Args:
+        config: a dataclass.
+
+    Returns:
+        Texts by name.
+    """
+    _, _, section = re.sub(
+        r"^ *Attributes:$", "    Args:", config.__doc__ or "", flags=re.MULTILINE
+    ).partition("    Args:\n")
+    found: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        indent = len(line) - len(line.lstrip())
+        entry = _ENTRY.match(line.strip())
+        if not line.strip() or indent < 8:
+            break
+        if indent == 8 and entry:
+            name = entry.group(1)
+            found[name] = entry.group(2)
+        elif name:
+            found[name] += " " + line.strip()
+    return {name: text.rstrip(".").replace("$", "") for name, text in found.items()}
+
+
+def _reading(hint: Any) -> dict[str, Any]:
+    """How argparse reads a value of a type."""
+    if get_origin(hint) in (Union, UnionType):
+        inner = [part for part in get_args(hint) if part is not NoneType]
+        hint = inner[0]
+    if hint is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if get_origin(hint) is Literal:
+        return {"choices": get_args(hint)}
+    if get_origin(hint) is dict or hint is dict:
+        return {"action": "append", "type": _pair, "metavar": "NAME=VALUE"}
+    return {"type": hint, "metavar": getattr(hint, "__name__", "value").upper()}
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value a number, true, false, null, or else a text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"must read NAME=VALUE; got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

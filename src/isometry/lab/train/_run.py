@@ -1,0 +1,213 @@
+"""A run from its beginning or its checkpoint to its summary."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isometry.lab.train._build import Experiment, angles, build, orthogonality
+from isometry.lab.train._checkpoint import unpack
+from isometry.lab.train._config import Config
+from isometry.lab.train._environment import environment
+from isometry.lab.train._folder import (
+    CHECKPOINT,
+    CONFIG,
+    ENVIRONMENT,
+    SUMMARY,
+    RunError,
+    as_json,
+    create,
+    default_folder,
+    locked,
+    write_atomically,
+)
+from isometry.lab.train._loop import State, train
+from isometry.lab.train._progress import Progress
+from isometry.lab.train._ranks import Ranks, joined
+from isometry.lab.train._recorder import Recorder
+from isometry.nn import count_parameters
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a run is, and how it ended.
+
+    Attributes:
+        folder: of the run; None in processes that are not the first.
+        summary: `summary.json`.
+    """
+
+    folder: Path | None
+    summary: dict[str, Any]
+
+
+def start(config: Config, out: Path | None = None) -> Outcome:
+    """Train from the beginning.
+
+    Args:
+        config: the run.
+        out: its folder, which must not exist; if None, a new one under the user's data
+            directory.
+
+    Returns:
+        The folder and the summary.
+
+    Raises:
+        RunError: if the folder exists, or cannot be written to.
+        ValueError: if the config makes no sense.
+    """
+    with _threads(config.training.threads), joined(config.training.device) as ranks:
+        experiment = build(config, ranks.device)
+        folder = None
+        if ranks.is_first:
+            resolved = experiment.config
+            name = f"{config.task}-{config.training.model}"
+            name += f"-{resolved.training.hidden_size}"
+            folder = out or default_folder(name)
+            found = as_json(environment(ranks=ranks.count))
+            create(folder, {CONFIG: resolved.to_json(), ENVIRONMENT: found})
+        return _go(experiment, folder, ranks)
+
+
+def resume(folder: Path) -> Outcome:
+    """Go on from the last checkpoint, to the same numbers as if nothing had happened.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        The folder and the summary.
+
+    Raises:
+        RunError: if it holds no run, or one that another process writes or that has
+            diverged.
+    """
+    config = _read_config(folder)
+    summary = _read_summary(folder)
+    if summary.get("status") in ("finished", "solved"):
+        return Outcome(folder, summary)
+    if summary.get("status") == "diverged":
+        raise RunError(
+            f"{folder} has diverged at step {summary['steps']}, and would again. Train "
+            f"anew with another rate, such as `--lr`; its last good checkpoint is "
+            f"{folder / CHECKPOINT}."
+        )
+    with _threads(config.training.threads), joined(config.training.device) as ranks:
+        experiment = build(config, ranks.device)
+        return _go(experiment, folder if ranks.is_first else None, ranks)
+
+
+def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
+    """Train, with the folder locked, and sum up."""
+    with contextlib.ExitStack() as stack:
+        data = None
+        if folder is not None:
+            stack.enter_context(locked(folder))
+            path = folder / CHECKPOINT
+            data = path.read_bytes() if path.exists() else None
+            # of an interruption: what follows may be one, too
+            (folder / SUMMARY).unlink(missing_ok=True)
+        data = ranks.share(data)
+        state, size = State(), 0
+        if data:
+            known = unpack(data, experiment.model, experiment.optimizers)
+            state, size = State(**known["state"]), known["metrics"]
+        training = experiment.config.training
+        assert training.iterations is not None
+        progress = Progress(training.iterations, state.step, quiet=folder is None)
+        recorder = Recorder(
+            folder, progress, size=size, tensorboard=training.tensorboard
+        )
+        stack.callback(recorder.close)
+        progress.say(_greeting(experiment, folder, state))
+        try:
+            status = train(experiment, state, ranks, recorder)
+        except OSError as error:
+            # of a full disk, most often; then there is no room for a summary either
+            with contextlib.suppress(OSError):
+                _sum_up(experiment, state, "interrupted", folder)
+            raise RunError(
+                f"the run stopped at step {state.step}: {error}. Mend that, then go "
+                f"on: isometry train --resume {folder}"
+            ) from error
+        return Outcome(folder, _sum_up(experiment, state, status, folder))
+
+
+def _sum_up(
+    experiment: Experiment, state: State, status: str, folder: Path | None
+) -> dict[str, Any]:
+    summary = summarize(experiment, state, status)
+    if folder is not None:
+        write_atomically(folder / SUMMARY, as_json(summary))
+    return summary
+
+
+def summarize(experiment: Experiment, state: State, status: str) -> dict[str, Any]:
+    """What `summary.json` holds.
+
+    Args:
+        experiment: what was trained.
+        state: where it ended.
+        status: how.
+
+    Returns:
+        Names and values.
+    """
+    model = experiment.model
+    return {
+        "status": status,
+        "steps": state.step,
+        "seconds": round(state.seconds, 3),
+        "metric": experiment.task.metric,
+        "best": state.best,
+        "best_by_test": state.best_test,
+        "final": state.last,
+        "parameters": count_parameters(model),
+        "baseline": experiment.task.baseline,
+        "angles": angles(model),
+        "orthogonality": orthogonality(model),
+        "source": experiment.recipe.source,
+    }
+
+
+def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:
+    config, model = experiment.config, experiment.model
+    done = f", from step {state.step}" if state.step else ""
+    baseline = experiment.task.baseline
+    line = "" if baseline is None else f", baseline {baseline:.5g}"
+    return (
+        f"{config.task}: {config.training.model}, n = {config.training.hidden_size}, "
+        f"{count_parameters(model)} parameters{line}{done}; {folder}"
+    )
+
+
+def _read_config(folder: Path) -> Config:
+    try:
+        return Config.from_json((folder / CONFIG).read_bytes())
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
+            f"that `isometry train` has printed."
+        ) from None
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    import json
+
+    path = folder / SUMMARY
+    return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """As many threads of torch as the run was begun with."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
