@@ -1,6 +1,6 @@
 """The command `isometry`.
 
-Each command is a module with `add_arguments(subparsers)` and `main(options)`. Only the
+Each command is a module with `add_arguments(parser)` and `main(options)`. Only the
 one that is called is imported: the list of all must come at once.
 """
 
@@ -43,9 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = words[0] if words else None
     for name, (place, text) in COMMANDS.items():
+        command = subparsers.add_parser(name, help=text, description=text)
         if name == called:
-            importlib.import_module(place).add_arguments(subparsers)
-        else:
-            subparsers.add_parser(name, help=text)
+            importlib.import_module(place).add_arguments(command)
     options = parser.parse_args(words)
     return importlib.import_module(COMMANDS[options.command][0]).main(options)

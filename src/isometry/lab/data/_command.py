@@ -3,25 +3,22 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from isometry.lab.data._catalogue import CATALOGUE
 
 
-def add_arguments(subparsers: Any) -> None:
-    """Add `data` to the commands.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command.
 
     Args:
-        subparsers: what `add_subparsers` of argparse returned.
+        parser: that of `isometry data`.
     """
-    data = subparsers.add_parser("data", help="find, fetch and verify data")
-    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     get = actions.add_parser("get", help="print the folder of a dataset; fetch it")
     get.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
     get.add_argument(
         "--folder", type=Path, help="look here first; the files may be compressed"
     )
-    data.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -12,26 +12,23 @@ from isometry.lab.train._config import Config, Training
 from isometry.lab.train._folder import RunError
 from isometry.lab.train._options import add_fields
 
-HELP = "train a network on a task"
-
 # what a shell sees, by the status of the run; 130 is what Ctrl-C usually gives
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
 
 
-def add_arguments(subparsers: Any) -> None:
-    """Add the command, with one command below it for each task.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command, with one command below it for each task.
 
     Args:
-        subparsers: what `ArgumentParser.add_subparsers` returned.
+        parser: that of `isometry train`.
     """
     from isometry.lab.tasks import TASKS
 
-    train = subparsers.add_parser("train", help=HELP, description=__doc__)
-    train.add_argument(
+    parser.add_argument(
         "--resume", type=Path, metavar="DIR", help="go on with the run in a folder"
     )
-    _add_places(train)
-    tasks = train.add_subparsers(dest="task", metavar="TASK")
+    _add_places(parser)
+    tasks = parser.add_subparsers(dest="task", metavar="TASK")
     for name, task in TASKS.items():
         first = (task.__doc__ or "").splitlines()[0]
         made = tasks.add_parser(name, help=first, description=first)

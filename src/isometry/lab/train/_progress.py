@@ -41,17 +41,17 @@ class Progress:
             self.stream.flush()
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """A line of the metrics: evaluations are said."""
-        names = ("accuracy", "orthogonality")
-        self.known |= {k: record[k] for k in names if k in record}
-        if record["split"] == "train":
-            return
-        values = [
-            f"{name} {value:.4g}"
-            for name, value in record.items()
-            if name not in ("step", "seconds", "split")
-        ]
-        self.say(f"{record['split']:10} {', '.join(values)}; {self.line()}")
+        """A line of the metrics: those of the evaluations are said."""
+        is_training = record["split"] == "train"
+        name = "accuracy" if is_training else "orthogonality"
+        self.known |= {name: record[name]} if name in record else {}
+        if not is_training:
+            values = "  ".join(
+                f"{key} {value:.4g}"
+                for key, value in record.items()
+                if key not in ("step", "seconds", "split")
+            )
+            self.say(f"{self.place()}  {record['split']}: {values}")
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -61,15 +61,20 @@ class Progress:
             self.stream.flush()
 
     def line(self) -> str:
-        """Where the run is: step, rate, loss, time that is left."""
+        """Where the run is, and the latest numbers."""
+        values = [
+            f"{name} {self.known[name]:.4g}"
+            for name in ("loss", "accuracy", "orthogonality")
+            if name in self.known
+        ]
+        return "  ".join([self.place(), *values])
+
+    def place(self) -> str:
+        """The step, the rate and the time that is left."""
         step = self.known.get("step", self.first)
         made = step - self.first
+        if made == 0:
+            return f"{step}/{self.total}"
         rate = made / max(time.monotonic() - self.begun, 1e-9)
-        parts = [f"{step}/{self.total}"]
-        if made:
-            left = timedelta(seconds=round((self.total - step) / rate))
-            parts += [f"{rate:.2f} steps/s", f"{left} left"]
-        for name in ("loss", "accuracy", "orthogonality"):
-            if name in self.known:
-                parts.append(f"{name} {self.known[name]:.4g}")
-        return "  ".join(parts)
+        left = timedelta(seconds=round((self.total - step) / rate))
+        return f"{step}/{self.total}  {rate:.2f} steps/s  {left} left"
