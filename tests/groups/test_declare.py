@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from isometry.groups import SO, Stiefel, declare, manifold_of
-from isometry.groups._declare import declared, record
+from isometry.groups._declare import declared, points, record
 
 
 def rotation() -> nn.Linear:
@@ -56,3 +56,15 @@ def test_batches_may_be_declared():
     module.Q = nn.Parameter(Stiefel(4, 2).random(5))
     declare(module, "Q", Stiefel(4, 2))
     assert manifold_of(module, "Q") == Stiefel(4, 2)
+
+
+def test_wide_matrices_are_declared_as_their_transpose():
+    """The rows of nn.Linear(5, 2).weight are the columns of a point."""
+    layer = nn.Linear(5, 2)
+    layer.weight = nn.Parameter(Stiefel(5, 2).random().mT)
+    declare(layer, "weight", Stiefel(5, 2))
+    assert manifold_of(layer, "weight") == Stiefel(5, 2)
+    assert torch.equal(points(layer.weight, Stiefel(5, 2)), layer.weight.mT)
+    # a square matrix is itself
+    Q = SO(3).random()
+    assert points(Q, SO(3)) is Q

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
+from isometry.linalg._policy import autocast_off
 
 
 def check_group(group: dict) -> None:
@@ -31,7 +32,8 @@ def check_group(group: dict) -> None:
 
 def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:
     """Raise unless a parameter is on its manifold."""
-    with torch.no_grad():
+    # a defect in half precision would say nothing
+    with torch.no_grad(), autocast_off(p.device):
         manifold.check(points(p, manifold), name=name)
 
 

@@ -74,9 +74,9 @@ class BodyFrame(AbstractFrame):
     with twice the gradient.
     """
 
-    # the defect grows as the root of the number of steps, and is 2e-7 after 32 in
+    # the defect grows as the root of the number of steps, and is 2e-7 after 16 in
     # single precision: docs/theory/optimizers.md
-    polish_every = 32
+    polish_every = 16
 
     def __init__(self, manifold: AbstractManifold) -> None:
         self.manifold = manifold

@@ -45,7 +45,7 @@ class TallFrame(AbstractFrame):
     $k^3$. It reads the norm from the device.
     """
 
-    polish_every = 32
+    polish_every = 16
 
     def __init__(self, manifold: Stiefel) -> None:
         self.manifold = manifold

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from isometry.groups import AbstractManifold
 from isometry.groups._declare import declared
 from isometry.parametrizations._constrained import constrained
 
@@ -21,8 +22,9 @@ def param_groups(
     paper trains them with a tenth of the rate of the rest) and no weight decay, which
     would pull them towards their base. (A scheduler that sets rates, such as
     `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list. `LBFGS` takes no
-    groups.) A parameter that `groups.declare` put on a
-    manifold has a group of its own that names the manifold.
+    groups.) Parameters that `groups.declare` put on a
+    manifold are a group that names the manifold, for the optimizers of
+    `isometry.optim`, which step those of equal shape as one batch.
 
     Args:
         module: the model.
@@ -50,12 +52,15 @@ def param_groups(
         for _, owner, name, manifold in declared(module)
         if (p := dict(owner.named_parameters(recurse=False)).get(name)) is not None
     }
+    by_manifold: dict[AbstractManifold, list[nn.Parameter]] = {}
+    for p, manifold in on_manifold.values():
+        by_manifold.setdefault(manifold, []).append(p)
     apart = slow.keys() | on_manifold.keys()
     plain = [p for p in module.parameters() if id(p) not in apart]
     rate = {"lr": lr * orthogonal_lr_ratio, "weight_decay": 0.0}
     groups = [
         {"params": plain, "lr": lr, "weight_decay": weight_decay},
         {"params": list(slow.values()), **rate},
-        *({"params": [p], **rate, "manifold": m} for p, m in on_manifold.values()),
+        *({"params": ps, **rate, "manifold": m} for m, ps in by_manifold.items()),
     ]
     return [group for group in groups if group["params"]]

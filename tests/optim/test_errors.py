@@ -1,0 +1,156 @@
+"""Each message says what was expected, what came and what to do."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from isometry.groups import SO, SU, Sphere, Stiefel, U
+from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
+
+pytestmark = pytest.mark.errors
+
+ALL = [RiemannianSGD, RiemannianAdam, RiemannianRMSprop]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_weight_is_on_its_manifold(make):
+    """When it is given, with the defect found, its bound and the remedy."""
+    p = nn.Parameter(2 * torch.eye(3))
+    with pytest.raises(
+        ValueError,
+        match=r"`params\[0\]` must be a point of SO\(n=3\); got a defect of \S+, above "
+        r"\S+ for torch.float32. Project it first, with `SO\(n=3\).nearest",
+    ):
+        make([p], manifold=SO(3))
+
+
+def test_a_weight_is_still_on_its_manifold_at_the_first_step():
+    """A checkpoint may be loaded between: it used to be kept as far off as it was."""
+    p = nn.Parameter(torch.eye(3))
+    optimizer = RiemannianSGD([p], manifold=SO(3))
+    p.data.mul_(1.5)
+    p.grad = torch.ones(3, 3)
+    with pytest.raises(ValueError, match=r"must be a point of SO\(n=3\); got a defect"):
+        optimizer.step()
+
+
+def test_a_refused_group_is_not_added():
+    p = nn.Parameter(torch.eye(3))
+    optimizer = RiemannianSGD([p], manifold=SO(3))
+    other = nn.Parameter(torch.ones(3, 3))
+    with pytest.raises(ValueError, match="must be a point"):
+        optimizer.add_param_group({"params": [other]})
+    assert len(optimizer.param_groups) == 1
+    optimizer.add_param_group({"params": [other], "manifold": None})
+
+
+def test_names_are_those_of_the_parameters():
+    layer = nn.Linear(3, 3, bias=False)
+    with pytest.raises(ValueError, match=r"`weight` must be a point of SO\(n=3\)"):
+        RiemannianSGD(layer.named_parameters(), manifold=SO(3))
+
+
+def test_a_manifold_has_the_shape_of_its_weight():
+    p = nn.Parameter(torch.eye(3))
+    with pytest.raises(
+        ValueError,
+        match=r"shape \(\*batch, 4, 4\) for SO\(n=4\); got \(3, 3\). Take the manifold",
+    ):
+        RiemannianSGD([p], manifold=SO(4))
+    # orthonormal columns, but the manifold has the columns and the rows of another
+    with pytest.raises(ValueError, match=r"shape \(\*batch, 5, 2\) .* got \(3, 2\)"):
+        RiemannianSGD([nn.Parameter(torch.eye(3, 2))], manifold=Stiefel(5, 2))
+
+
+def test_a_manifold_has_the_field_of_its_weight():
+    with pytest.raises(TypeError, match=r"complex dtype for U\(n=3\); got torch.fl"):
+        RiemannianSGD([nn.Parameter(torch.eye(3))], manifold=U(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_no_point(dtype):
+    p = nn.Parameter(torch.eye(3, dtype=dtype))
+    with pytest.raises(
+        TypeError, match=r"must be in single or double precision .* got torch\.\w+16\."
+    ):
+        RiemannianSGD([p], manifold=SO(3))
+
+
+def test_a_manifold_is_an_object():
+    wrong: Any = SO
+    with pytest.raises(TypeError, match=r"`manifold` must be a manifold .* got <class"):
+        RiemannianSGD([nn.Parameter(torch.eye(3))], manifold=wrong)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_retractions_have_names(make):
+    p = nn.Parameter(torch.eye(3))
+    with pytest.raises(
+        ValueError,
+        match=r"`retraction` must be one of exp, cayley, pade-m, polar, qr for "
+        r"SO\(n=3\); got 'expm'",
+    ):
+        make([p], manifold=SO(3), retraction="expm")
+    with pytest.raises(ValueError, match=r"one of exp, polar, qr for SU\(n=3\); got"):
+        make(
+            [{"params": [nn.Parameter(torch.eye(3) + 0j)], "retraction": "cayley"}],
+            manifold=SU(3),
+        )
+
+
+def test_gradients_of_points_are_dense():
+    layer = nn.Embedding(4, 4, sparse=True)
+    layer.weight = nn.Parameter(torch.eye(4))
+    optimizer = RiemannianSGD(layer.parameters(), manifold=Sphere(4))
+    layer(torch.tensor([1])).sum().backward()
+    with pytest.raises(TypeError, match=r"must be dense; got torch.sparse_coo. Make"):
+        optimizer.step()
+
+
+def test_a_checkpoint_of_another_manifold_is_refused():
+    """Its momentum would mean something else: Stiefel(3, 3) has another metric."""
+    p = nn.Parameter(torch.eye(3))
+    saved = RiemannianSGD([p], manifold=Stiefel(3, 3)).state_dict()
+    with pytest.raises(
+        ValueError, match=r"got a group on Stiefel\(.*\) where .* has SO\(n=3\)"
+    ):
+        RiemannianSGD([p], manifold=SO(3)).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"where this optimizer has None"):
+        RiemannianSGD([p]).load_state_dict(saved)
+    two = [{"params": [p]}, {"params": [nn.Parameter(torch.eye(2))], "manifold": None}]
+    # torch's own message
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        RiemannianSGD(two, manifold=SO(3)).load_state_dict(
+            RiemannianSGD([p], manifold=SO(3)).state_dict()
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (RiemannianSGD, {"lr": -1.0}),
+        (RiemannianSGD, {"momentum": -0.1}),
+        (RiemannianSGD, {"weight_decay": math.nan}),
+        (RiemannianAdam, {"eps": -1e-8}),
+        (RiemannianRMSprop, {"alpha": -0.5}),
+        (RiemannianRMSprop, {"initial_accumulator": -1.0}),
+    ],
+)
+def test_numbers_are_not_negative(make, options):
+    (name,) = options
+    with pytest.raises(ValueError, match=rf"`{name}` must be at least 0; got"):
+        make([nn.Parameter(torch.ones(1))], **options)
+
+
+def test_betas_are_below_one():
+    with pytest.raises(ValueError, match=r"`betas` must be at least 0 and below 1; go"):
+        RiemannianAdam([nn.Parameter(torch.ones(1))], betas=(0.9, 1.0))
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "dampening": 0.1}])
+def test_nesterov_has_a_momentum(options):
+    with pytest.raises(ValueError, match=r"`nesterov` must have a momentum, and no da"):
+        RiemannianSGD([nn.Parameter(torch.ones(1))], nesterov=True, **options)

@@ -1,0 +1,114 @@
+"""The kernels of a step, against decompositions in double precision."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from isometry.groups import SO, SU, Sp, Stiefel, Torus, U
+from isometry.groups._retraction import retraction_at_identity
+from isometry.linalg import polar
+from isometry.optim._increment import increment
+from isometry.optim._polar import retract_polar
+from isometry.optim._room import room
+from tests.helpers import DTYPES, eps, random_skew, wide
+
+
+def expm1(A: Tensor) -> Tensor:
+    """exp(A) - I in double precision, with the digits of A: no 1 is ever there."""
+    theta, V = torch.linalg.eigh(-1j * A.to(wide(A.dtype)))
+    values = torch.complex(-2 * (theta / 2).sin() ** 2, theta.sin())
+    N = (V * values[..., None, :]) @ V.mH
+    return N if A.is_complex() else N.real
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [0.0, 1e-6, 1e-3, 0.01, 0.07, 0.1, 0.25, 0.5, 10.0])
+@pytest.mark.parametrize("n", [1, 2, 7, 32])
+def test_increments_have_the_digits_of_the_step(n, norm, dtype, rng):
+    """exp(A) - I to rounding of A, and angle by angle to half of eps; or None."""
+    A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,))
+    N = increment(A.clone(), "exp")
+    if N is None:
+        # as soon as there may be angles above 0.28, 0.0175 in double precision
+        assert norm * n**0.25 > (0.28 if eps(dtype) > 1e-10 else 0.0175)
+        return
+    # 1: twice the worst over 30 seeds, 0.53 (float32, n = 7, norm 0.1)
+    tol = eps(dtype) * (torch.linalg.matrix_norm(A) + n**0.5 / 2)
+    assert (torch.linalg.matrix_norm(N - expm1(A)) <= tol).all()
+    # the end of the series spoils the angles only
+    R = (N + torch.eye(n)).to(wide(dtype))
+    assert (U(n).defect(R) <= 2 * tol).all()
+
+
+@pytest.mark.parametrize("retraction", ["cayley", "pade-2", "pade-3", "pade-5"])
+@pytest.mark.parametrize("norm", [0.0, 1e-3, 0.3, 100.0])
+def test_rational_increments_are_the_retraction_less_one(norm, retraction, rng):
+    """r(A) - I, from degree 1 to 5; long steps are left to the group."""
+    A = random_skew(6, norm=norm, dtype=torch.float64, rng=rng, batch=(3,))
+    N = increment(A.clone(), retraction)
+    assert (N is None) == (norm == 100.0)
+    if N is not None:
+        expected = retraction_at_identity(A, retraction) - torch.eye(6)
+        # r(A) itself has errors of 1e-16, of the size of the identity
+        assert_close(N, expected, rtol=0, atol=2e-15)
+
+
+def test_increments_of_what_is_not_finite_are_left_to_the_group():
+    A = torch.zeros(2, 3, 3)
+    A[1, 0, 1] = torch.nan
+    for retraction in ("exp", "cayley", "pade-2"):
+        assert increment(A, retraction) is None
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-4, 0.02, 0.3, 3.0, 100.0])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_polar_by_products_is_that_of_the_decomposition(dtype, step, rng):
+    """U V^H of Q + E = U S V^H, for tangent E of any size."""
+    for M in (
+        (U(5), Stiefel(7, 3, is_complex=True), Stiefel(1, 1, is_complex=True))
+        if dtype.is_complex
+        else (SO(5), Stiefel(7, 3), Stiefel(4, 3), SO(1))
+    ):
+        Q, X = M.random(2, 4, dtype=dtype, generator=rng)
+        E = step * M.project(Q, X)
+        P = retract_polar(M, Q, E)
+        expected = polar((Q + E).to(wide(dtype)))
+        # twice the worst over 30 seeds: 6.9 at step 100; 30 in double precision, of
+        # which the decomposition has its share
+        c = 14 if eps(dtype) > 1e-10 else 60
+        assert_close(P.to(wide(dtype)), expected, rtol=0, atol=c * eps(dtype))
+        # 3.7
+        assert (M.defect(P.to(wide(dtype))) < 8 * eps(dtype)).all()
+
+
+def test_polar_ends_in_smaller_groups_too(rng):
+    """Determinants are divided out, quaternionic matrices stay so."""
+    for group in (SU(3), Sp(2), Torus(3)):
+        Q, X = group.random(2, 4, dtype=torch.complex128, generator=rng)
+        E = group.project(Q, X)
+        P = retract_polar(group, Q, E)
+        assert group.contains(P).all()
+        assert_close(P, group.retract(Q, E, "polar"), rtol=0, atol=1e-14)
+
+
+def test_polar_of_what_is_hopeless_is_nan_and_alone(rng):
+    """Steps of 1e4 in float32 have no digit left; nor has NaN."""
+    Q, X = SO(4).random(2, 4, generator=rng)
+    E = SO(4).project(Q, X)
+    E[0], E[1, 0, 0], E[2] = 1e6 * E[0], torch.nan, torch.inf
+    P = retract_polar(SO(4), Q, E)
+    assert P[:3].isnan().all(-1).all(-1).all()
+    assert_close(P[3], polar(Q[3] + E[3]), rtol=0, atol=1e-6)
+
+
+def test_rooms_are_kept_and_separate():
+    """Large ones are reused under their name, small ones are not kept at all."""
+    X = torch.zeros(1)
+    first, again = room("a", (512, 512), X), room("a", (256, 512), X)
+    other = room("b", (512, 512), X)
+    assert first.data_ptr() == again.data_ptr() != other.data_ptr()
+    assert room("a", (2, 2), X).data_ptr() != room("a", (2, 2), X).data_ptr()
+    wider = room("a", (512, 512), X.to(torch.complex128))
+    assert wider.dtype == torch.complex128
+    assert wider.shape == (512, 512)
