@@ -167,8 +167,8 @@ def assert_near(X: Tensor, expected: Tensor, *, tol: float) -> None:
     assert ((X - expected).abs().max() <= tol * scale).item()
 
 
-def test_recurrence_is_the_definition(case, rng):
-    """States and gradients of every parameter, of input too, in float64."""
+def test_recurrence_is_the_definition(case, engine, rng):
+    """States and gradients of every parameter, of input too, with and without C."""
     network = shaken(case.network(), rng)
     x = torch.randn(6, 4, INPUTS, dtype=torch.float64, generator=rng)
     x.requires_grad_()

@@ -129,6 +129,22 @@ def test_free_parameters_of_eurnn(task, options, count):
     assert count_parameters(recipe.model()) == count
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "count"),
+    [
+        # n m - m (m - 1) / 2 of the reflections, nd, and n of bias and first state each
+        ("householder", {"reflections": 5}, 8 * 5 - 10 + 80 + 16 + 72 + 9),
+        # twice n (n - 1) / 2 and n singular values
+        ("spectral", {}, 56 + 8 + 80 + 8 + 72 + 9),
+        # n^2 coefficients, and a complex bias
+        ("lie", {}, 64 + 160 + 16 + 144 + 9),
+        ("gru", {}, 3 * (64 + 80 + 2 * 8) + 72 + 9),
+    ],
+)
+def test_free_parameters_of_the_others(name, options, count):
+    assert count_parameters(by_name(name, "copying", 8, **options).model()) == count
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_of_the_tables_are_all_counted_or_ours(name):
     """Each size of the registry that the paper has, has a row above."""
