@@ -3,11 +3,13 @@
 from isometry.lab.tasks._adding import AddingTask
 from isometry.lab.tasks._copying import CopyingTask
 from isometry.lab.tasks._mnist import MnistTask
+from isometry.lab.tasks._timit import TimitTask
 
 TASKS: dict[str, type] = {
     "copying": CopyingTask,
     "adding": AddingTask,
     "mnist": MnistTask,
+    "timit": TimitTask,
 }
 
-__all__ = ["AddingTask", "CopyingTask", "MnistTask", "TASKS"]
+__all__ = ["AddingTask", "CopyingTask", "MnistTask", "TimitTask", "TASKS"]
