@@ -1,0 +1,46 @@
+"""`isometry report RUN...`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+HELP = "make a page from runs"
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Add the command.
+
+    Args:
+        subparsers: what `ArgumentParser.add_subparsers` returned.
+    """
+    parser = subparsers.add_parser("report", help=HELP, description=HELP)
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of the report (default: `report` beside the first run)",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Write the report and print its path.
+
+    Args:
+        options: of the command line.
+
+    Returns:
+        The exit code: 2 if a folder is no run.
+    """
+    from isometry.lab.report._write import write
+
+    out = options.out or options.runs[0].resolve().parent / "report"
+    try:
+        page = write(options.runs, out)
+    except ValueError as error:
+        sys.stderr.write(f"isometry report: {error}\n")
+        return 2
+    sys.stdout.write(f"{page}\n")
+    return 0

@@ -1,0 +1,156 @@
+"""Runs of one task side by side: what is compared, and how it is called."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from isometry.lab.report._paper import PAPER, PaperTable
+from isometry.lab.report._run import Run, as_number
+
+# the main metric of a task, where it is not the loss
+METRICS = {"mnist": "accuracy", "timit": "mse", "adding": "mse"}
+
+# of which larger values are better
+LARGER_IS_BETTER = {"accuracy"}
+
+# options of a task that say where data lies, which does not change them
+PLACES = {"root", "folder"}
+
+# options that change how a number is chosen, not the task: the paper's still applies
+CHOICES = {"validation", "held_out"}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that may be compared: same task, same options of it.
+
+    Attributes:
+        key: short name, which names files.
+        title: heading of its part of the report.
+        metric: what the table compares: "accuracy", "mse" or "loss".
+        runs: in the order given.
+        paper: the paper's table or figure, if it has one.
+    """
+
+    key: str
+    title: str
+    metric: str
+    runs: tuple[Run, ...]
+    paper: PaperTable | None = None
+
+    @property
+    def baseline(self) -> float | None:
+        """Loss of the trivial solution, as the runs or the task know it."""
+        found = (as_number(run.summary.get("baseline")) for run in self.runs)
+        known = (value for value in found if value is not None)
+        return next(known, _baseline(self.runs[0].config))
+
+
+def experiments(runs: Iterable[Run]) -> list[Experiment]:
+    """Runs by task and its options, in the order in which they first appear.
+
+    Args:
+        runs: any.
+
+    Returns:
+        One experiment for each task with its options.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        options = sorted(_options(run.config).items())
+        groups.setdefault(f"{run.config['task']} {options}", []).append(run)
+    keys: list[str] = []
+    found = []
+    for members in groups.values():
+        config = members[0].config
+        key, title = name_of(config)
+        other = unusual(config)
+        paper = None if other.keys() - CHOICES else PAPER.get(key)
+        title += "".join(f", {name.replace('_', ' ')} {v}" for name, v in other.items())
+        keys.append(key)
+        if (nth := keys.count(key)) > 1:
+            key = f"{key}-{nth}"
+        found.append(Experiment(key, title, _metric(members), tuple(members), paper))
+    return found
+
+
+def name_of(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Key and title of the experiment to which a run belongs.
+
+    Args:
+        config: `config.json` of the run.
+
+    Returns:
+        For example "copying-1000" and "Copying memory, lag 1000".
+    """
+    task, options = str(config["task"]), _options(config)
+    if task == "copying" and "lag" in options:
+        return f"copying-{options['lag']}", f"Copying memory, lag {options['lag']}"
+    if task == "adding" and "length" in options:
+        length = options["length"]
+        return f"adding-{length}", f"Adding problem, length {length}"
+    if task == "mnist":
+        key, name = "mnist", "MNIST"
+        if options.get("dataset") == "fashion-mnist":
+            key, name = "fashion-mnist", "Fashion-MNIST"
+        if options.get("permute"):
+            key, name = f"p{key}", f"permuted {name}"
+        return key, f"Pixel by pixel, {name}"
+    if task == "timit":
+        return "timit", "Speech prediction, TIMIT"
+    return task, task.capitalize()
+
+
+# options that the name of an experiment already tells
+_NAMED = {
+    "copying": {"lag"},
+    "adding": {"length"},
+    "mnist": {"permute", "dataset"},
+}
+
+
+def unusual(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are not those of the paper, and that the name does not tell.
+
+    Args:
+        config: `config.json` of a run.
+
+    Returns:
+        Values by name; empty for a task that we do not know.
+    """
+    from isometry.lab.tasks import TASKS
+
+    task = str(config["task"])
+    if task not in TASKS:
+        return {}
+    usual = {field.name: field.default for field in fields(TASKS[task])}
+    return {
+        name: value
+        for name, value in _options(config).items()
+        if name not in _NAMED.get(task, ()) and value != usual.get(name)
+    }
+
+
+def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+    options = config.get("task_options") or {}
+    return {name: value for name, value in options.items() if name not in PLACES}
+
+
+def _metric(runs: list[Run]) -> str:
+    wanted = METRICS.get(str(runs[0].config["task"]), "loss")
+    measured = any(wanted in record for run in runs for record in run.records)
+    return wanted if measured else "loss"
+
+
+def _baseline(config: Mapping[str, Any]) -> float | None:
+    """That of the task, for runs that have not written a summary."""
+    from isometry.lab.tasks import TASKS
+
+    task = TASKS.get(str(config["task"]))
+    if task is None:
+        return None
+    try:
+        return task(**(config.get("task_options") or {})).baseline
+    except (TypeError, ValueError, OSError):
+        # options of another version, or data that is not here
+        return None

@@ -1,0 +1,266 @@
+"""Figures of an experiment, drawn by matplotlib without a window."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isometry.lab.report._buckets import buckets
+from isometry.lab.report._experiment import Experiment
+from isometry.lab.report._names import LIGHT, Look, looks
+from isometry.lab.report._run import Run, as_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
+
+# beyond this ratio of largest to smallest value an axis is logarithmic
+DECADES = 30
+
+UNITS = {"step": "iterations", "seconds": "seconds"}
+
+# parts of the circle in which eigenvalues are counted
+BINS = 32
+
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": GRID,
+    "axes.facecolor": PAGE,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": PAGE,
+    "font.size": 10,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "savefig.facecolor": PAGE,
+    # text stays text: it can be searched, and follows the colours of the page
+    "svg.fonttype": "none",
+    # names of parts do not change from one drawing to the next
+    "svg.hashsalt": "isometry",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure on disk, beside the page that shows it.
+
+    Attributes:
+        name: of its files, without suffix.
+        caption: one sentence on what is drawn.
+        svg: path of the drawing; the PNG lies beside it.
+    """
+
+    name: str
+    caption: str
+    svg: Path
+
+
+def draw(experiment: Experiment, folder: Path) -> list[Figure]:
+    """Draw all figures for which an experiment has data.
+
+    Args:
+        experiment: the runs.
+        folder: where the files go.
+
+    Returns:
+        The figures, each as SVG and PNG.
+    """
+    made = []
+    for name, caption, paint in _panels(experiment):
+        with _axes() as (figure, axes):
+            paint(axes)
+            _legend(axes)
+            stem = f"{experiment.key}-{name}"
+            svg = folder / f"{stem}.svg"
+            # without the date the same runs give the same file
+            figure.savefig(svg, metadata={"Date": None})
+            figure.savefig(folder / f"{stem}.png", dpi=160)
+        made.append(Figure(stem, caption, svg))
+    return made
+
+
+@contextmanager
+def _axes() -> Iterator[tuple]:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    # a figure of its own, outside pyplot: no state, no window, no memory kept
+    with mpl.rc_context(STYLE):
+        figure = Canvas(figsize=(5.2, 4.0), layout="constrained")
+        yield figure, figure.add_subplot()
+
+
+class Quantity(NamedTuple):
+    """What is drawn: a quantity of a split, against steps or seconds."""
+
+    what: str
+    split: str
+    against: str = "step"
+    baseline: float | None = None
+
+
+Panel = tuple[str, str, Callable[["Axes"], None]]
+
+LOSS = (
+    "Training loss against {} of training. Lines are medians, shades the range around "
+    "them; a cross marks a run that diverged."
+)
+DRIFT = "How far the recurrent matrix is from orthogonal while it is trained."
+ANGLES = (
+    "Where the eigenvalues of the recurrent matrix lie on the unit circle at the end. "
+    "Random orthogonal matrices have nearly equal shares."
+)
+
+
+def _panels(experiment: Experiment) -> Iterator[Panel]:
+    """Name, caption and painter of each figure that the records can fill."""
+    runs, metric = experiment.runs, experiment.metric
+
+    def curves(quantity: Quantity) -> Callable[["Axes"], None]:
+        return lambda axes: _curves(axes, runs, quantity)
+
+    if _has(runs, "loss", "train"):
+        for against, unit in UNITS.items():
+            drawn = Quantity("loss", "train", against, experiment.baseline)
+            yield f"loss-{unit}", LOSS.format(unit), curves(drawn)
+    # the paper shows the test set; without it, what was held out
+    split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
+    if split is not None:
+        # the baseline is a loss
+        base = None if metric == "accuracy" else experiment.baseline
+        drawn = Quantity(metric, split, baseline=base)
+        caption = f"{_words(drawn).capitalize()} against iterations."
+        yield f"{metric}-{split}", caption, curves(drawn)
+    if _has(runs, "orthogonality", "train"):
+        yield "orthogonality", DRIFT, curves(Quantity("orthogonality", "train"))
+    if any(_angles(run) for run in runs):
+        yield "angles", ANGLES, lambda axes: _spectra(axes, runs)
+
+
+def _has(runs: Sequence[Run], what: str, split: str) -> bool:
+    return any(run.curve(what, split)[0] for run in runs)
+
+
+def _words(quantity: Quantity) -> str:
+    what, split = quantity.what, quantity.split
+    if what == "orthogonality":
+        return "distance from orthogonal, ‖QᴴQ − I‖"
+    name = {"mse": "mean squared error"}.get(what, what)
+    return f"{'training' if split == 'train' else split} {name}"
+
+
+def _curves(axes: "Axes", runs: Sequence[Run], quantity: Quantity) -> None:
+    """One line a run, with the range of what it sums up, and the baseline."""
+    what, split, against, baseline = quantity
+    values: list[float] = []
+    for run, look in zip(runs, looks(runs), strict=True):
+        x, y = run.curve(what, split, against=against)
+        if x:
+            _curve(axes, x, y, look, failed=run.status == "diverged")
+            values += y
+    if baseline is not None:
+        label = f"baseline {baseline:.4g}"
+        axes.axhline(baseline, color=INK, lw=1, ls=(0, (1, 2)), label=label)
+        values.append(baseline)
+    axes.set_xlabel(UNITS[against])
+    axes.set_ylabel(_words(quantity))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
+    axes.locator_params(axis="x", nbins=6)
+    _scale(axes, values, always=what == "orthogonality")
+
+
+def _curve(
+    axes: "Axes", x: list[float], y: list[float], look: Look, *, failed: bool
+) -> None:
+    colour = LIGHT[look.colour]
+    points = buckets(x, y)
+    axes.plot(
+        *(points.x, points.middle),
+        color=colour,
+        ls=look.dashes,
+        lw=1.6,
+        marker=look.marker,
+        # a few, to tell networks apart that share a colour
+        markevery=max(1, len(points.x) // 6),
+        ms=4.5,
+        label=look.label,
+    )
+    if len(x) > len(points.x):
+        axes.fill_between(
+            *(points.x, points.low, points.high), color=colour, alpha=0.18, lw=0
+        )
+    if failed:
+        axes.plot(x[-1:], y[-1:], color=colour, marker="x", ms=10, mew=2.5)
+
+
+def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
+    """A logarithmic axis where values span decades, with plain powers of ten."""
+    positive = [value for value in values if value > 0]
+    if positive and (always or max(positive) > DECADES * min(positive)):
+        axes.set_yscale("log")
+        # at least a decade, for otherwise there is no power of ten to read
+        low, high = min(positive), max(positive)
+        if high < 10 * low:
+            middle = math.floor(math.log10(low))
+            axes.set_ylim(10.0**middle, 10.0 ** max(middle + 1, math.log10(high) + 0.1))
+        axes.yaxis.set_major_formatter(lambda y, _: power(y))
+        axes.yaxis.set_minor_formatter(lambda *_: "")
+
+
+def power(y: float) -> str:
+    """A power of ten in Unicode, since mathematical text moves with other fonts."""
+    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    exponent = round(math.log10(y))
+    return "10" + str(exponent).translate(raised)
+
+
+def _angles(run: Run) -> list[float]:
+    found = (as_number(angle) for angle in run.summary.get("angles") or ())
+    return [angle for angle in found if angle is not None]
+
+
+def _spectra(axes: "Axes", runs: Sequence[Run]) -> None:
+    """Density of the angles of each run; that of random matrices is 1 everywhere."""
+    edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
+    for run, look in zip(runs, looks(runs), strict=True):
+        angles = _angles(run)
+        if angles:
+            axes.stairs(
+                *(density(angles), edges),
+                color=LIGHT[look.colour],
+                ls=look.dashes,
+                lw=1.6,
+                label=look.label,
+            )
+    places = (-math.pi, -math.pi / 2, 0.0, math.pi / 2, math.pi)
+    axes.set_xticks(places, ("−π", "−π/2", "0", "π/2", "π"))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("angle")
+    axes.set_ylabel("eigenvalues, uniform = 1")
+
+
+def density(angles: Sequence[float]) -> list[float]:
+    r"""Share of the angles in each of equal parts of $[-\pi, \pi]$, uniform being 1."""
+    counts = [0] * BINS
+    for theta in angles:
+        # rounding puts an angle of pi just outside
+        nth = int((theta + math.pi) / (2 * math.pi) * BINS)
+        counts[min(max(nth, 0), BINS - 1)] += 1
+    return [count * BINS / len(angles) for count in counts]
+
+
+def _legend(axes: "Axes") -> None:
+    """Below the axes, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        axes.figure.legend(
+            handles, labels, loc="outside lower center", ncols=3, fontsize=9
+        )

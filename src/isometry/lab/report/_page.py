@@ -1,0 +1,228 @@
+"""The page: everything in one file, without a script and without the network."""
+
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from isometry.lab.report._experiment import Experiment
+from isometry.lab.report._figures import GRID, INK, PAGE, Figure
+from isometry.lab.report._names import DARK, LIGHT, looks
+from isometry.lab.report._paper import SOURCE
+from isometry.lab.report._results import result_of
+from isometry.lab.report._run import Run
+from isometry.lab.report._table import (
+    Table,
+    TableRow,
+    best_run,
+    compared,
+    results_table,
+    small,
+    whole,
+)
+
+# colours of the drawings as they are named in the style sheet
+COLOURS = {INK: "--ink", GRID: "--grid", PAGE: "--page"} | {
+    colour: f"--c{number}" for number, colour in enumerate(LIGHT)
+}
+
+
+def page(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
+    """The whole page.
+
+    Args:
+        parts: experiments with their figures.
+
+    Returns:
+        HTML.
+    """
+    runs = [run for experiment, _ in parts for run in experiment.runs]
+    places = "".join(
+        f'<li><a href="#{escape(e.key)}">{escape(e.title)}</a></li>' for e, _ in parts
+    )
+    contents = f"<nav><ul>{places}</ul></nav>" if len(parts) > 1 else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Isometry: {escape(_title(parts))}</title>
+<style>{_style()}</style>
+</head>
+<body>
+<header><h1>{escape(_title(parts))}</h1>
+<p class="note">{escape(_origin(runs))}</p>{contents}</header>
+<main>
+{"".join(_section(*part) for part in parts)}
+</main>
+</body>
+</html>
+"""
+
+
+def _title(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
+    return parts[0][0].title if len(parts) == 1 else "Report of experiments"
+
+
+def _style() -> str:
+    """The style sheet, with the palette of the figures for light and dark."""
+
+    def variables(palette: Sequence[str]) -> str:
+        return " ".join(f"--c{n}: {colour};" for n, colour in enumerate(palette))
+
+    sheet = (files("isometry.lab.report") / "page.css").read_text()
+    return (
+        f":root {{ {variables(LIGHT)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} }} }}\n"
+        f"{sheet}"
+    )
+
+
+def _origin(runs: Sequence[Run]) -> str:
+    """How many runs there are, and where they were made if all agree."""
+    count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
+    places = {_machine(run) for run in runs}
+    place = places.pop() if len(places) == 1 else "made in different places"
+    return f"{count}, {place}." if place else f"{count}."
+
+
+def _machine(run: Run) -> str:
+    found, versions = run.environment, run.environment.get("versions") or {}
+    facts = (
+        (found.get("cpu"), "{}"),
+        (found.get("threads"), "{} threads"),
+        (versions.get("torch"), "torch {}"),
+    )
+    return ", ".join(form.format(value) for value, form in facts if value is not None)
+
+
+def _section(experiment: Experiment, figures: Sequence[Figure]) -> str:
+    return f"""<section id="{escape(experiment.key)}">
+<h2>{escape(experiment.title)}</h2>
+<p class="lead">{escape(headline(experiment))}</p>
+{_table(results_table(experiment))}
+{_paper(experiment)}
+<div class="figures">{"".join(_figure(figure) for figure in figures)}</div>
+<h3>Commands</h3>
+{"".join(_command(run, look.label) for run, look in _labelled(experiment))}
+</section>
+"""
+
+
+def _labelled(experiment: Experiment):
+    return zip(experiment.runs, looks(experiment.runs), strict=True)
+
+
+def headline(experiment: Experiment) -> str:
+    """One or two sentences: who is best, and what it is measured by.
+
+    Args:
+        experiment: the runs.
+
+    Returns:
+        Plain text.
+    """
+    top = best_run(experiment)
+    if top is None:
+        return "No run has measured anything yet."
+    value = compared(experiment, result_of(top, experiment.metric))
+    label = next(look.label for run, look in _labelled(experiment) if run is top)
+    what = {"accuracy": "test accuracy", "mse": "test error"}.get(
+        experiment.metric, "final training loss"
+    )
+    text = f"Best is {label}: {what} {small(value)} after {whole(top.steps)} steps."
+    if experiment.baseline is not None and experiment.metric != "accuracy":
+        text += f" The trivial solution gets {small(experiment.baseline)}."
+    return text
+
+
+def _paper(experiment: Experiment) -> str:
+    paper = experiment.paper
+    if paper is None:
+        return ""
+    return (
+        f'<p class="note"><b>The paper, {escape(paper.where)}.</b> '
+        f"{escape(paper.words())} <cite>{escape(SOURCE)}.</cite></p>"
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
+    body = "\n".join(_row(row, table.result) for row in table.rows)
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="results"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _row(row: TableRow, result: int) -> str:
+    cells = [escape(cell) for cell in row.cells]
+    if row.best:
+        cells[result] = f"<b>{cells[result]}</b>"
+    key = ""
+    if row.look is not None:
+        colour = f"background: var(--c{row.look.colour})"
+        key = f'<span class="key" style="{colour}"></span>'
+    name = f'<th scope="row">{key}{cells[0]}</th>'
+    kind = "" if row.look is not None else ' class="paper"'
+    return f"<tr{kind}>{name}{''.join(f'<td>{cell}</td>' for cell in cells[1:])}</tr>"
+
+
+def _figure(figure: Figure) -> str:
+    drawing = inline(figure.svg, figure.name, figure.caption)
+    return (
+        f"<figure>{drawing}<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    )
+
+
+def inline(path: Path, name: str, caption: str) -> str:
+    """A drawing as a part of the page, in the colours of the page.
+
+    Args:
+        path: an SVG file.
+        name: put before the names of its parts, which would clash with others'.
+        caption: what it shows, for those who do not see it.
+
+    Returns:
+        The element.
+    """
+    text = path.read_text()
+    text = text[text.index("<svg") :]
+    for colour, variable in COLOURS.items():
+        text = text.replace(colour, f"var({variable})")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    # the page decides on width, height and font
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
+
+
+def _command(run: Run, label: str) -> str:
+    command = run.config.get("command") or "The command was not written down."
+    facts = _facts(run.environment)
+    return f"""<div class="run"><p><b>{escape(label)}</b>
+<span class="note">{escape(run.status)}, folder {escape(run.path.name)}</span></p>
+<pre><code>{escape(str(command))}</code></pre>
+{f"<details><summary>Environment</summary><dl>{facts}</dl></details>" if facts else ""}
+</div>
+"""
+
+
+def _facts(environment: Mapping[str, Any]) -> str:
+    return "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(_plain(value))}</dd>"
+        for name, value in environment.items()
+        if value is not None
+    )
+
+
+def _plain(value: object) -> str:
+    """A value in one line, nested ones too."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {inner}" for name, inner in value.items())
+    return str(value)
