@@ -84,7 +84,7 @@ COUNTS = [
     ("lstm", "timit", 120, 135609),
     ("lstm", "timit", 158, 202527),
     ("lstm", "copying", 68, 22109),
-    # the paper prints 9K for the first and the next but seven
+    # printed as 9K
     ("urnn", "mnist", 512, 16394),
     ("urnn", "mnist", 2170, 69450),
     # printed as rows of EURNN
@@ -92,6 +92,7 @@ COUNTS = [
     ("urnn", "timit", 256, 134785),
     ("urnn", "timit", 378, 198957),
     ("urnn", "copying", 470, 22569),
+    # printed as 9K
     ("rgd", "mnist", 116, 16366),
     # printed as 137K
     ("rgd", "mnist", 512, 274954),
@@ -122,7 +123,7 @@ def test_free_parameters_are_those_of_the_formula(name, task, n, count):
     ],
 )
 def test_free_parameters_of_eurnn(task, options, count):
-    """L (n - 1) + n + 2nd + n + nk + k; real: L (n - 1) / 2 + nd + n + nk + k."""
+    """L (n - 1) + n + 2dn + n + nk + k; real: L (n - 1) / 2 + dn + n + nk + k."""
     recipe = by_name("eurnn", task, **options)
     if not options:
         assert eurnn(task, 512, recipe.options["capacity"]) == count
@@ -132,7 +133,7 @@ def test_free_parameters_of_eurnn(task, options, count):
 @pytest.mark.parametrize(
     ("name", "options", "count"),
     [
-        # n m - m (m - 1) / 2 of the reflections, nd, and n of bias and first state each
+        # n m - m (m - 1) / 2 of the reflections, dn, and n of bias and first state each
         ("householder", {"reflections": 5}, 8 * 5 - 10 + 80 + 16 + 72 + 9),
         # twice n (n - 1) / 2 and n singular values
         ("spectral", {}, 56 + 8 + 80 + 8 + 72 + 9),

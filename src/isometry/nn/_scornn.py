@@ -21,7 +21,8 @@ class ScoRNN(AbstractRecurrent):
     with modReLU. The fixed $D$ moves the eigenvalue that the Cayley map never reaches
     from $-1$ to elsewhere. Called as `torch.nn.RNN`; a layer has one bias vector, the
     $b$ of modReLU, which starts at zero. The coordinates of $A$ are the parameter `X`,
-    of which the strictly lower triangle is read.
+    of which the strictly lower triangle is read; the authors train it with a tenth of
+    the rate of the rest.
 
     Args:
         input_size: features of the input.

@@ -81,9 +81,7 @@ class SequenceModel(nn.Module):
         H, _ = self.network(self._read(x))
         if isinstance(H, PackedSequence):
             return PackedSequence(self._outputs(H.data), *H[1:])
-        if self.last_only and not isinstance(self.network, AbstractRecurrent):
-            H = H[-1:]
-        return self._outputs(H)
+        return self._outputs(H[-1:] if self.last_only else H)
 
     def _read(self, x: Any) -> Any:
         """Class indices as the unit vectors that torch's networks want."""

@@ -111,7 +111,9 @@ def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
 
     def advance(h: Tensor) -> Tensor:
         h = reflect(torch.fft.fft(h * D1, norm="ortho"), 0)
-        h = torch.fft.ifft(h[:, permutation] * D2, norm="ortho")
+        # a third of the time of indexing with the permutation
+        h = h.gather(1, permutation.expand_as(h))
+        h = torch.fft.ifft(h * D2, norm="ortho")
         return reflect(h, 1) * D3
 
     return advance
