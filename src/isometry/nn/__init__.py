@@ -3,6 +3,8 @@
 from isometry.nn._cell import ExpRNNCell
 from isometry.nn._count import count_parameters
 from isometry.nn._eurnn import EURNN
+from isometry.nn._exp_gru import ExpGRU
+from isometry.nn._exp_lstm import ExpLSTM
 from isometry.nn._exp_rnn import ExpRNN
 from isometry.nn._full_capacity import FullCapacityURNN
 from isometry.nn._householder_rnn import HouseholderRNN
@@ -18,6 +20,8 @@ __all__ = [
     "ExpRNN",
     "ExpRNNCell",
     "ModReLU",
+    "ExpLSTM",
+    "ExpGRU",
     "ScoRNN",
     "ScuRNN",
     "URNN",

@@ -62,7 +62,7 @@ class ExpRNNCell(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _check_sizes(input_size, hidden_size)
+        check_sizes(input_size, hidden_size)
         self.sigma: Sigma = _sigma(nonlinearity, unitary=unitary)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.nonlinearity = nonlinearity
@@ -152,7 +152,8 @@ class ExpRNNCell(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, {self.nonlinearity}{unitary}"
 
 
-def _check_sizes(input_size: int, hidden_size: int) -> None:
+def check_sizes(input_size: int, hidden_size: int) -> None:
+    """Raise unless both are positive integers."""
     for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")

@@ -60,14 +60,16 @@ def scan(
     """
     with autocast_off(h0.device):
         tensors = (x, *weights, h0)
-        if torch.compiler.is_compiling() or transforms() or _has_tangents(tensors):
+        if needs_plain_operations(*tensors):
             return unrolled(x, weights, h0, recurrence)
         tensors = (None if X is None else X.contiguous() for X in tensors)
         return Scan.apply(recurrence, *tensors)
 
 
-def _has_tangents(tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether forward mode is at work, which `Scan` has no formula for."""
+def needs_plain_operations(*tensors: Tensor | None) -> bool:
+    """Whether a compiler, a transform or forward mode is at work: they see through."""
+    if torch.compiler.is_compiling() or transforms():
+        return True
     return any(X is not None and unpack_dual(X).tangent is not None for X in tensors)
 
 
