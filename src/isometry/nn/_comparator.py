@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from isometry.linalg._policy import autocast_off
 from isometry.nn._cell import (
-    _check_sizes,
     _complex_rows,
     _input_form,
+    check_sizes,
     scan_field,
 )
 from isometry.nn._scan import Recurrence, Weights
@@ -52,7 +52,7 @@ class AbstractCell(nn.Module):
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
-        _check_sizes(input_size, hidden_size)
+        check_sizes(input_size, hidden_size)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.h0 = None
 
