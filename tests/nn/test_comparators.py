@@ -255,6 +255,15 @@ def test_a_state_goes_on(case, rng):
     assert_close(end, last)
 
 
+def test_autocast_leaves_the_recurrence_alone(case, rng):
+    """Weights of three digits would not be orthogonal: all is as without it."""
+    network = case.network(dtype=torch.float32)
+    x = torch.randn(6, 4, INPUTS, generator=rng)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        H, _ = network(x)
+    assert torch.equal(H, network(x)[0])
+
+
 def test_a_generator_makes_one_network_in_all_precisions(case):
     wide, narrow = (
         case.network(dtype=dtype).state_dict()

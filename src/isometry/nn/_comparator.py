@@ -135,7 +135,8 @@ class AbstractDenseCell(AbstractCell):
         """States of many steps, as rows; and the last one of each sequence."""
         if self.sigma is None:
             return super().scan(x, h0, steps, last_only=last_only, chunk=chunk)
-        weights = Weights(self.weight_ih, self.recurrent_weight(), self.bias)
+        with autocast_off(h0.device):
+            weights = Weights(self.weight_ih, self.recurrent_weight(), self.bias)
         recurrence = Recurrence(steps, self.sigma, last_only, chunk)
         return scan_field(x, weights, h0, recurrence)
 
