@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isometry import groups as groups
     from isometry import linalg as linalg
+    from isometry import nn as nn
     from isometry import optim as optim
     from isometry import testing as testing
     from isometry.parametrizations._diagnose import diagnose as diagnose
@@ -35,6 +36,7 @@ _PLACES = {
     "load_foreign": "isometry.parametrizations._foreign",
     "groups": None,
     "linalg": None,
+    "nn": None,
     "optim": None,
     "testing": None,
 }
@@ -49,6 +51,7 @@ __all__ = [
     "load_foreign",
     "groups",
     "linalg",
+    "nn",
     "optim",
     "testing",
 ]

@@ -38,7 +38,8 @@ class ExpRNN(AbstractRecurrent):
         rebase_radius: move it when the angles of $A$ exceed it. With neither, the base
             is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
-        last_only: give the last output alone, on a time axis of length 1.
+        last_only: give the last output alone, on a time axis of length 1; of two
+            directions, the states that have seen all.
         chunk: with `last_only`, keep one state in so many for the backward pass, and
             compute the others again: for long sequences.
         generator: source of the numbers of `init`.

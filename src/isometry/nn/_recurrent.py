@@ -27,7 +27,8 @@ class AbstractRecurrent(nn.Module):
         batch_first: whether the batch comes before time.
         dropout: probability, between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        last_only: give the last output alone, on a time axis of length 1.
+        last_only: give the last output alone, on a time axis of length 1; of two
+            directions, the states that have seen all.
         chunk: with `last_only`, keep one state in so many for the backward pass, and
             compute the others again: memory for `T / chunk + chunk` steps, not `T`.
     """
