@@ -1,8 +1,6 @@
 """The comparators of the paper against their definitions."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,110 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from isometry.groups import SO, U, manifold_of
 from isometry.nn import (
     EURNN,
     URNN,
-    FullCapacityURNN,
     HouseholderRNN,
     LieRNN,
     ScoRNN,
-    ScuRNN,
     SpectralRNN,
 )
 from tests.nn import reference
+from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near
 
-INPUTS, N = 3, 8
 # no type says that it is a nonlinearity or a style
 UNKNOWN: Any = "gelu"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network, the matrix of its cells and their nonlinearity."""
-
-    make: type[nn.Module]
-    weight: Callable[[Any], Tensor]
-    sigma: Callable[[Any, Tensor], Tensor]
-    options: dict[str, Any]
-
-    def network(self, **options: Any) -> Any:
-        usual = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(0)}
-        return self.make(INPUTS, N, **(usual | self.options | options))
-
-
-def with_bias(sigma: Callable[[Tensor, Tensor], Tensor]) -> Callable:
-    return lambda cell, z: sigma(z, cell.bias)
-
-
-WISDOM = with_bias(reference.wisdom_modrelu)
-EXACT = with_bias(reference.exact_modrelu)
-
-
-def scornn(cell: Any) -> Tensor:
-    return reference.scaled_cayley(reference.skew(cell.X), cell.D)
-
-
-def scurnn(cell: Any) -> Tensor:
-    D = torch.exp(1j * cell.theta)
-    return reference.scaled_cayley(reference.skew(cell.X), D)
-
-
-def eurnn(style: str) -> Callable[[Any], Tensor]:
-    return lambda cell: reference.eurnn_weight(cell, style)
-
-
-CASES = {
-    "scornn": Case(ScoRNN, scornn, with_bias(reference.modrelu), {"negatives": 3}),
-    "scurnn": Case(ScuRNN, scurnn, WISDOM, {}),
-    "scurnn by scan": Case(ScuRNN, scurnn, EXACT, {"epsilon": 0}),
-    "urnn": Case(URNN, reference.urnn_weight, WISDOM, {}),
-    "urnn exact": Case(URNN, reference.urnn_weight, EXACT, {"epsilon": 0}),
-    "full": Case(FullCapacityURNN, lambda cell: cell.weight_hh, WISDOM, {}),
-    "full by scan": Case(
-        FullCapacityURNN, lambda cell: cell.weight_hh, EXACT, {"epsilon": 0}
-    ),
-    "eurnn": Case(
-        EURNN, eurnn("tunable"), with_bias(reference.jing_modrelu), {"capacity": 4}
-    ),
-    "eurnn real": Case(
-        *(EURNN, eurnn("tunable"), with_bias(reference.jing_modrelu)),
-        {"capacity": 4, "unitary": False},
-    ),
-    "eurnn fft": Case(
-        EURNN, eurnn("fft"), with_bias(reference.jing_modrelu), {"style": "fft"}
-    ),
-    "eurnn fft real": Case(
-        *(EURNN, eurnn("fft"), with_bias(reference.jing_modrelu)),
-        {"style": "fft", "unitary": False},
-    ),
-    "householder": Case(
-        HouseholderRNN,
-        lambda cell: reference.reflections(cell.V),
-        lambda cell, z: reference.leaky_relu(z + cell.bias),
-        {"reflections": 5},
-    ),
-    "spectral": Case(
-        SpectralRNN,
-        reference.spectral_weight,
-        lambda cell, z: torch.tanh(z + cell.bias),
-        {"margin": 0.3},
-    ),
-    "lie": Case(
-        LieRNN,
-        reference.lie_weight,
-        lambda cell, z: reference.by_parts(torch.tanh, z + cell.bias),
-        {},
-    ),
-    "lie relu": Case(
-        LieRNN,
-        reference.lie_weight,
-        lambda cell, z: reference.by_parts(torch.relu, z + cell.bias),
-        {"nonlinearity": "relu"},
-    ),
-}
 
 
 @pytest.fixture(params=CASES)
@@ -159,12 +68,6 @@ def gradients(H: Tensor, network: Any, x: Tensor) -> dict[str, Tensor]:
     return dict(
         zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)
     )
-
-
-def assert_near(X: Tensor, expected: Tensor, *, tol: float) -> None:
-    """Equal but for a part of the largest entry, or of 1e-3 where all are small."""
-    scale = expected.abs().max().clamp(min=1e-3)
-    assert ((X - expected).abs().max() <= tol * scale).item()
 
 
 def test_recurrence_is_the_definition(case, engine, rng):
@@ -287,61 +190,6 @@ def test_no_parameter_is_drawn_on_meta(case):
     assert all(p.is_meta for p in network.parameters())
 
 
-class Largest(TorchDispatchMode):
-    """The number of entries of the largest tensor that an operation makes."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for X in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(X, Tensor):
-                self.numel = max(self.numel, X.numel())
-        return out
-
-
-STRUCTURED = {
-    "urnn": lambda n: URNN(1, n),
-    "eurnn": lambda n: EURNN(1, n, capacity=4),
-    "eurnn fft": lambda n: EURNN(1, n, style="fft"),
-}
-
-
-@pytest.mark.parametrize("name", STRUCTURED)
-def test_structured_maps_never_make_a_matrix(name):
-    """The largest tensor of a step grows as n: fourfold from 256 to 1024, not 16."""
-    found = []
-    for n in (256, 1024):
-        network = STRUCTURED[name](n)
-        with Largest() as largest:
-            H, _ = network(torch.ones(1, 1, 1))
-            H.abs().sum().backward()
-        found.append(largest.numel)
-    assert found[1] == 4 * found[0]
-
-
-@pytest.mark.parametrize(
-    ("n", "capacity"), [(2, 2), (4, 2), (6, 6), (10, 14), (50, 12), (64, 40), (32, 16)]
-)
-def test_blocks_are_the_product_of_single_rotations(n, capacity):
-    """Blocks longer than n, blocks that do not fit n, several groups of layers."""
-    network = EURNN(1, n, capacity=capacity, dtype=torch.float64)
-    cell: Any = network.cells[0]
-    W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
-    # twice the worst over 20 seeds, 6.7e-16
-    assert_near(W, reference.eurnn_weight(cell, "tunable"), tol=1.4e-15)
-
-
-@pytest.mark.parametrize("n", [2, 4, 16, 32, 64])
-def test_blocks_are_the_product_of_an_fft(n):
-    """Fewer layers than a block takes, just as many, and more."""
-    network = EURNN(1, n, style="fft", dtype=torch.float64)
-    cell: Any = network.cells[0]
-    W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
-    # as above
-    assert_near(W, reference.eurnn_weight(cell, "fft"), tol=1.4e-15)
-
-
 @pytest.mark.parametrize("name", ["urnn", "scurnn", "full", "eurnn"])
 def test_gradients_at_zero_are_finite(name):
     """A state of zeros, where |z| has no derivative."""
@@ -426,3 +274,13 @@ def test_singular_values_stay_within_the_margin(rng):
 def test_bad_options_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.usefixtures("no_shape_hook")
+@pytest.mark.parametrize("name", ["scornn", "scurnn", "urnn", "eurnn", "householder"])
+def test_compiles_in_one_graph(name, rng):
+    """The loop of autograd, and the scan, which is then a loop too."""
+    network = shaken(CASES[name].network(), rng)
+    x = torch.randn(2, 3, INPUTS, dtype=torch.float64, generator=rng)
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(x), network(x))

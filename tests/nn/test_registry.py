@@ -139,6 +139,8 @@ def test_free_parameters_of_eurnn(task, options, count):
         ("spectral", {}, 56 + 8 + 80 + 8 + 72 + 9),
         # n^2 coefficients, and a complex bias
         ("lie", {}, 64 + 160 + 16 + 144 + 9),
+        # four rotations, as many kernels and biases
+        ("explstm", {}, 4 * (28 + 80 + 8) + 72 + 9),
         ("gru", {}, 3 * (64 + 80 + 2 * 8) + 72 + 9),
     ],
 )
@@ -219,7 +221,7 @@ def check_constraint(name: str, model: SequenceModel) -> None:
     network: Any = model.network
     (cell,) = network.cells
     n = cell.hidden_size
-    if name == "exprnn":
+    if name.startswith("exp"):
         W = cell.weight_hh
     else:
         W = cell.state_map()(torch.eye(n, dtype=cell.weight_ih.dtype)).mT

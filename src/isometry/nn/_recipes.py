@@ -15,6 +15,8 @@ from torch import nn
 
 from isometry.nn._draw import Draw, glorot
 from isometry.nn._eurnn import EURNN
+from isometry.nn._exp_gru import ExpGRU
+from isometry.nn._exp_lstm import ExpLSTM
 from isometry.nn._exp_rnn import ExpRNN
 from isometry.nn._full_capacity import FullCapacityURNN
 from isometry.nn._householder_rnn import HouseholderRNN
@@ -133,6 +135,17 @@ def made_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
     return make
 
 
+def gated_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
+    """The same for gated cells, which give all outputs."""
+
+    def make(task: Task, size: int, options: dict[str, Any], draw: Draw) -> nn.Module:
+        place = {"device": draw.device, "dtype": draw.dtype}
+        usual = {**place, "generator": draw.generator}
+        return network(task.inputs, size, **(usual | options))
+
+    return make
+
+
 def torch_lstm(task: Task, size: int, options: dict[str, Any], draw: Draw) -> nn.Module:
     """TensorFlow's: Glorot, one bias vector, and a forget gate that starts open."""
     place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
@@ -241,6 +254,11 @@ def train_gru(task: str, size: int) -> Training:
     """As the LSTM."""
     lstm = train_lstm(task, size)
     return Training(lstm.optimizers, OURS, lstm.clip_norm)
+
+
+def train_exp_gated(task: str, size: int) -> Training:
+    """As ExpRNN: a tenth of the rate for the orthogonal weights."""
+    return Training(train_exprnn(task, size).optimizers, OURS)
 
 
 def train_householder(_task: str, _size: int) -> Training:
@@ -355,6 +373,8 @@ ENTRIES = {
     "lie": Entry(
         made_by(LieRNN), sizes(30, (30,), (30,), 30), train_lie, glorot_output
     ),
+    "explstm": Entry(gated_by(ExpLSTM), _GATED, train_exp_gated, glorot_output),
+    "expgru": Entry(gated_by(ExpGRU), _GATED, train_exp_gated, glorot_output),
     "lstm": Entry(torch_lstm, _GATED, train_lstm, glorot_output),
     "gru": Entry(torch_gru, _GATED, train_gru, glorot_output),
 }

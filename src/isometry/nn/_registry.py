@@ -110,7 +110,7 @@ def by_name(
 
     Args:
         name: "exprnn", "scornn", "scurnn", "urnn", "rgd", "eurnn", "householder",
-            "spectral", "lie", "lstm" or "gru".
+            "spectral", "lie", "explstm", "expgru", "lstm" or "gru".
         task: "copying", "mnist", "pmnist", "timit" or "adding".
         hidden_size: features of the state; the first of the paper's tables if None.
         **options: of the network, instead of those of the task.

@@ -1,0 +1,67 @@
+"""Maps that are never a matrix: those of uRNN and of EURNN."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from isometry.nn import EURNN, URNN
+from tests.nn import reference
+from tests.nn.comparators import assert_near
+
+
+class Largest(TorchDispatchMode):
+    """The number of entries of the largest tensor that an operation makes."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for X in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(X, Tensor):
+                self.numel = max(self.numel, X.numel())
+        return out
+
+
+STRUCTURED = {
+    "urnn": lambda n: URNN(1, n),
+    "eurnn": lambda n: EURNN(1, n, capacity=4),
+    "eurnn fft": lambda n: EURNN(1, n, style="fft"),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_structured_maps_never_make_a_matrix(name):
+    """The largest tensor of a step grows as n: fourfold from 256 to 1024, not 16."""
+    found = []
+    for n in (256, 1024):
+        network = STRUCTURED[name](n)
+        with Largest() as largest:
+            H, _ = network(torch.ones(1, 1, 1))
+            H.abs().sum().backward()
+        found.append(largest.numel)
+    assert found[1] == 4 * found[0]
+
+
+@pytest.mark.parametrize(
+    ("n", "capacity"), [(2, 2), (4, 2), (6, 6), (10, 14), (50, 12), (64, 40), (32, 16)]
+)
+def test_blocks_are_the_product_of_single_rotations(n, capacity):
+    """Blocks longer than n, blocks that do not fit n, several groups of layers."""
+    network = EURNN(1, n, capacity=capacity, dtype=torch.float64)
+    cell: Any = network.cells[0]
+    W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
+    # twice the worst over 20 seeds, 6.7e-16
+    assert_near(W, reference.eurnn_weight(cell, "tunable"), tol=1.4e-15)
+
+
+@pytest.mark.parametrize("n", [2, 4, 16, 32, 64])
+def test_blocks_are_the_product_of_an_fft(n):
+    """Fewer layers than a block takes, just as many, and more."""
+    network = EURNN(1, n, style="fft", dtype=torch.float64)
+    cell: Any = network.cells[0]
+    W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
+    # as above
+    assert_near(W, reference.eurnn_weight(cell, "fft"), tol=1.4e-15)
