@@ -3,18 +3,14 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
-
-HELP = "make a page from runs"
 
 
-def add_arguments(subparsers: Any) -> None:
-    """Add the command.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command.
 
     Args:
-        subparsers: what `ArgumentParser.add_subparsers` returned.
+        parser: that of `isometry report`.
     """
-    parser = subparsers.add_parser("report", help=HELP, description=HELP)
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
     )

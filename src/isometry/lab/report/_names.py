@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from isometry.lab.report._run import Run
 
-# colours that colour-blind readers can tell apart [Wong 2011], without the yellow,
-# which is hard to see on white; in the dark each has a lighter twin
-LIGHT = ("#d55e00", "#0072b2", "#009e73", "#b8528d", "#c98a00", "#3a9bd6", "#6b7280")
-DARK = ("#ff8a3d", "#5cb3f0", "#2fd0a3", "#e79cc6", "#f0bd45", "#9ad4f8", "#a9b1bd")
+# vermillion, blue, green, purple, brown, light blue, grey: found by a search for those
+# that readers without red or green cones tell apart, and that stand out from the page
+LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
+DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
 # label, colour and marker; those that share a colour differ in the marker
 NETWORKS = {

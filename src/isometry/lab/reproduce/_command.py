@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from isometry.lab.reproduce._carry_out import (
     DONE,
@@ -17,16 +16,13 @@ from isometry.lab.reproduce._carry_out import (
 )
 from isometry.lab.reproduce._plan import PROTOCOLS, PlannedRun, plan
 
-HELP = "run what a figure or table of the paper needs"
 
-
-def add_arguments(subparsers: Any) -> None:
-    """Add the command.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command.
 
     Args:
-        subparsers: what `ArgumentParser.add_subparsers` returned.
+        parser: that of `isometry reproduce`.
     """
-    parser = subparsers.add_parser("reproduce", help=HELP, description=HELP)
     parser.add_argument("what", choices=[*PROTOCOLS, "all"], help="figure or table")
     parser.add_argument(
         "--models", nargs="+", metavar="MODEL", help="networks (default: the paper's)"

@@ -1,0 +1,203 @@
+"""A report shows what the folders of runs hold, whatever state they are in."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from isometry.lab._cli import main
+from isometry.lab.report import write
+from tests.lab.fake_runs import fake_run
+
+
+class Seen(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def values(self, name: str) -> list[str | None]:
+        return [value for key, value in self.attributes if key == name]
+
+
+def edit(path: Path, **changes: object) -> None:
+    """Change values in a file of JSON."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two experiments, and their report."""
+    root = tmp_path_factory.mktemp("reports")
+    for model, status in (("exprnn", "solved"), ("lstm", "diverged"), ("rgd", None)):
+        fake_run(root / model, model=model, status=status)
+    fake_run(root / "pixels", task="mnist", options={"permute": True}, hidden_size=170)
+    write([root / n for n in ("exprnn", "lstm", "rgd", "pixels")], root / "report")
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Seen:
+    return Seen(folder / "report" / "report.html")
+
+
+def test_figures_and_table_lie_beside_the_page(folder):
+    """Loss by iterations and by seconds, drift and angles; accuracy where measured."""
+    usual = ("loss-iterations", "loss-seconds", "orthogonality", "angles")
+    expected = {f"copying-1000-{name}" for name in usual}
+    expected |= {f"pmnist-{name}" for name in (*usual, "accuracy-test")}
+    for suffix in ("svg", "png"):
+        assert {p.stem for p in (folder / "report").glob(f"*.{suffix}")} == expected
+    png = (folder / "report" / "pmnist-angles.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert "| ExpRNN | 190 |" in (folder / "report" / "results.md").read_text()
+
+
+def test_the_page_loads_nothing(page):
+    """Everything is in the file: links stay on the page, and no tag fetches."""
+    links = page.values("href") + page.values("src") + page.values("xlink:href")
+    assert links
+    assert [link for link in links if link is None or link[0] != "#"] == []
+    assert {"script", "link", "img", "iframe"}.isdisjoint(page.tags)
+    assert page.tags.count("svg") == 9
+
+
+def test_parts_of_different_figures_have_different_names(page):
+    """An id twice in a page makes the clipping of one figure that of another."""
+    names = page.values("id")
+    assert len(names) == len(set(names))
+
+
+def test_every_reference_of_a_drawing_is_answered(page):
+    """Markers and clipping are found by name; a wrong prefix loses them."""
+    names = {f"#{name}" for name in page.values("id")}
+    used = set(page.values("xlink:href")) | set(page.values("href"))
+    used |= {
+        str(value).removeprefix("url(").removesuffix(")")
+        for value in page.values("clip-path")
+    }
+    assert used <= names
+
+
+def test_commands_and_the_environment_are_shown(page):
+    for model in ("exprnn", "lstm", "rgd"):
+        command = f"isometry train copying --model {model} --hidden-size 190"
+        assert command in page.text
+    assert "Fake CPU, 2 threads, torch 2.13.0" in page.text
+
+
+def test_what_happened_to_a_run_is_shown(page):
+    for status in ("solved", "diverged", "unfinished", "finished", "not run"):
+        assert status in page.text
+
+
+def test_the_same_runs_give_the_same_page(folder, tmp_path):
+    """No date, no random names: reports can be compared and committed."""
+    again = write([folder / "rgd"], tmp_path / "one").read_text()
+    assert write([folder / "rgd"], tmp_path / "two").read_text() == again
+
+
+def test_a_cut_off_last_line_is_left_out(tmp_path):
+    """A killed run is what it was before its last line, half a character included."""
+    run = fake_run(tmp_path / "run", status=None, steps=9)
+    before = write([run], tmp_path / "before").read_text()
+    with (run / "metrics.jsonl").open("ab") as metrics:
+        metrics.write('{"step": 401, "loss": 0.1, "note": "é'.encode()[:-1])
+    assert write([run], tmp_path / "after").read_text() == before
+
+
+@pytest.mark.errors
+def test_a_damaged_line_inside_is_named(tmp_path):
+    """That is no kill: somebody changed the file."""
+    run = fake_run(tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines[6] = lines[6][:9]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl` must hold .* in line 7\."):
+        write([run], tmp_path / "report")
+
+
+@pytest.mark.parametrize("files", [(), ("metrics.jsonl",)], ids=["nothing", "empty"])
+def test_a_run_that_has_just_begun_is_reported(tmp_path, files):
+    """Before the first record there is no curve, and still a row."""
+    run = fake_run(tmp_path / "run", status=None)
+    (run / "metrics.jsonl").unlink()
+    for name in files:
+        (run / name).touch()
+    page = Seen(write([run], tmp_path / "report"))
+    assert "No run has measured anything yet." in page.text
+    assert "unfinished" in page.text
+
+
+@pytest.mark.errors
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    """And nothing is written, however many good runs there are."""
+    run = fake_run(tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ValueError, match=r"other` must be the folder of a run"):
+        write([run, tmp_path / "other"], tmp_path / "report")
+    with pytest.raises(ValueError, match=r"none` must be .* got no such folder"):
+        write([run, tmp_path / "none"], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "must be JSON"), ("[]", "must hold an object"), ("{}", "must name a task")],
+)
+def test_a_damaged_config_is_named(tmp_path, text, message):
+    run = fake_run(tmp_path / "run")
+    (run / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"config\.json` {message}"):
+        write([run], tmp_path / "report")
+
+
+@pytest.mark.errors
+def test_no_run_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"`runs` must name at least one folder"):
+        write([], tmp_path)
+
+
+def test_text_of_a_run_is_not_taken_for_markup(tmp_path):
+    """A network of the user's own may have any name."""
+    run = fake_run(tmp_path / "run", model="<script>", steps=9)
+    page = Seen(write([run], tmp_path / "report"))
+    assert "script" not in page.tags
+    assert "<script>" in page.text
+
+
+def test_the_command_prints_the_page(tmp_path, capsys):
+    """By default the report lies beside the runs."""
+    run = fake_run(tmp_path / "run")
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'report' / 'report.html'}\n"
+
+
+@pytest.mark.errors
+def test_the_command_names_what_is_no_run(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_commands_start_without_what_draws():
+    """`isometry --help` must come at once: torch and matplotlib take seconds."""
+    code = (
+        "import sys, isometry.lab.report._command, isometry.lab.reproduce._command;"
+        "sys.exit(bool({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
