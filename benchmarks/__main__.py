@@ -5,6 +5,7 @@ python -m benchmarks kernels    # this part only; the rest of the record stays
 python -m benchmarks layers     # likewise, training steps
 python -m benchmarks reads      # likewise, reading a weight
 python -m benchmarks recurrent  # likewise, the loop over time
+python -m benchmarks optimizers # likewise, Riemannian descent
 python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
 python -m benchmarks demo       # two minutes; a figure and a report in out/demo
 python -m benchmarks report     # docs from the record, nothing measured
@@ -25,6 +26,7 @@ from benchmarks import (
     layers,
     memory,
     mnist,
+    optimizers,
     quality,
     reads,
     recurrent,
@@ -117,6 +119,13 @@ def measure_recurrent(rounds: int) -> dict[str, Any]:
     return {"recurrent": environment(rounds) | measured}
 
 
+def measure_optimizers(rounds: int) -> dict[str, Any]:
+    """Riemannian descent."""
+    measured = optimizers.measure(rounds=rounds, say=Steps(optimizers.STEPS))
+    print(file=sys.stderr)
+    return {"optimizers": environment(rounds) | measured}
+
+
 def measure_quality(folder: Path) -> dict[str, Any]:
     """Accuracy against seconds; nothing, with a line that says so, without data."""
     if absent := mnist.missing(folder):
@@ -144,6 +153,8 @@ def write_docs(record: dict[str, Any]) -> None:
     figures.accuracy(drawn, assets / "accuracy.png")
     if "layers" in record:
         layer_figures.network(record["layers"], assets / "network.png")
+    if "optimizers" in record:
+        optimizers.figure(record["optimizers"], assets / "optimizers.png")
     if "quality" in record:
         layer_figures.quality(record["quality"], assets / "quality.png")
     (ROOT / "docs" / "results.md").write_text(report.results(record))
@@ -183,8 +194,8 @@ def main() -> None:
         nargs="?",
         default="all",
         choices=[
-            *("all", "kernels", "layers", "reads", "recurrent", "quality"),
-            *("demo", "report"),
+            *("all", "kernels", "layers", "reads", "recurrent", "optimizers"),
+            *("quality", "demo", "report"),
         ],
     )
     parser.add_argument(
@@ -210,6 +221,7 @@ def main() -> None:
         "layers": lambda: measure_layers(options.rounds),
         "reads": lambda: measure_reads(options.rounds),
         "recurrent": lambda: measure_recurrent(options.rounds),
+        "optimizers": lambda: measure_optimizers(options.rounds),
         "quality": lambda: measure_quality(options.data),
     }
     for name, measure in parts.items():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks import layers, reads, recurrent
+from benchmarks import layers, optimizers, reads, recurrent
 from benchmarks.markdown import table
 
 # what was asked for: ratios of a training step's seconds
@@ -30,6 +30,8 @@ def sections(record: dict[str, Any]) -> str:
         parts.append(reads.section(record["reads"]))
     if "recurrent" in record:
         parts.append(recurrent.section(record["recurrent"]))
+    if "optimizers" in record:
+        parts.append(optimizers.section(record["optimizers"]))
     if "quality" in record:
         parts.append(quality_section(record["quality"]))
     return "".join("\n" + part for part in parts)
