@@ -26,8 +26,8 @@ class Training:
         lr: learning rate
         lr_ratio: rate of the orthogonal weight as a part of lr
         seed: of the first weights and of the batches
-        solved: stop when the validation loss is below this part of the baseline; 0
-            never stops
+        solved: stop when the validation loss is below this part of the baseline, if
+            data is endless; 0 never stops
         log_every: steps between records of the training loss
         evaluate_every: steps between evaluations; an epoch for finite data
         checkpoint_every: steps between checkpoints

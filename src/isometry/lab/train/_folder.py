@@ -65,7 +65,8 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    partial.mkdir()
+    # one that a dead process of this number has left is ours
+    partial.mkdir(exist_ok=True)
     try:
         for name, data in files.items():
             write_atomically(partial / name, data)

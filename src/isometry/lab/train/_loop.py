@@ -174,19 +174,23 @@ def _evaluate(
         )
         state.last[split] = found
         extra = {} if error is None else {"orthogonality": error}
-        recorder.write(state, split, found | extra)
+        if found:
+            recorder.write(state, split, found | extra)
     model.train()
     for kept, split in ((state.best, "validation"), (state.best_test, "test")):
-        if not kept or _better(state.last[split], kept[split], task.metric):
+        new = state.last[split]
+        if new and (not kept or _better(new, kept[split], task.metric)):
             kept.update(state.last)
-    loss = state.last["validation"].get("loss", math.inf)
-    return task.baseline is not None and loss < config.solved * task.baseline
+    # data with an end is learned, not solved
+    if task.baseline is None or task.epoch(config.batch_size) is not None:
+        return False
+    return state.last["validation"]["loss"] < config.solved * task.baseline
 
 
 def _better(new: dict[str, float], old: dict[str, float], metric: str) -> bool:
     if metric == "accuracy":
-        return new.get(metric, -math.inf) > old.get(metric, -math.inf)
-    return new.get(metric, math.inf) < old.get(metric, math.inf)
+        return new[metric] > old[metric]
+    return new[metric] < old[metric]
 
 
 def _diverged(loss: float, state: State) -> bool:

@@ -35,7 +35,7 @@ class Recorder:
         self.metrics = None if folder is None else Metrics(folder, size)
         self.events: Any = None
         if folder is not None and tensorboard:
-            self.events = _events(folder / "tensorboard")
+            self.events = event_writer()(str(folder / "tensorboard"))
 
     def write(self, state: "State", split: str, values: Mapping[str, float]) -> None:
         """A line of metrics."""
@@ -64,7 +64,15 @@ class Recorder:
             self.events.close()
 
 
-def _events(folder: Path) -> Any:
+def event_writer() -> Any:
+    """The class that writes events for TensorBoard.
+
+    Returns:
+        The class.
+
+    Raises:
+        RunError: if it is not installed.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -72,4 +80,4 @@ def _events(folder: Path) -> Any:
             "`--tensorboard` needs the package tensorboard, which is not installed. "
             "Install it, `pip install tensorboard`, or leave the option out."
         ) from None
-    return SummaryWriter(str(folder))
+    return SummaryWriter

@@ -27,7 +27,7 @@ from isometry.lab.train._folder import (
 from isometry.lab.train._loop import State, train
 from isometry.lab.train._progress import Progress
 from isometry.lab.train._ranks import Ranks, joined
-from isometry.lab.train._recorder import Recorder
+from isometry.lab.train._recorder import Recorder, event_writer
 from isometry.nn import count_parameters
 
 
@@ -62,6 +62,8 @@ def start(config: Config, out: Path | None = None) -> Outcome:
     with _threads(config.training.threads), joined(config.training.device) as ranks:
         experiment = build(config, ranks.device)
         folder = None
+        if config.training.tensorboard:
+            event_writer()
         if ranks.is_first:
             resolved = experiment.config
             name = f"{config.task}-{config.training.model}"

@@ -1,0 +1,66 @@
+"""Runs of a second, and what must not differ between two of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from isometry.lab.train import Config, Outcome, Training, resume, start
+
+# what differs from run to run
+_CLOCK = ("seconds",)
+
+
+def small(**options: Any) -> Config:
+    """Copying two symbols' worth of memory, for twelve steps."""
+    usual: dict[str, Any] = {
+        "hidden_size": 6,
+        "batch_size": 4,
+        "iterations": 12,
+        "log_every": 1,
+        "evaluate_every": 4,
+        "checkpoint_every": 3,
+        "threads": 1,
+    }
+    task = {"lag": 3, "length": 2, "held_out": 8}
+    return Config("copying", task, Training(**(usual | options)))
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the metrics, without the clock."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in _CLOCK} for line in lines
+    ]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The summary, without the clock."""
+    found = json.loads((folder / "summary.json").read_text())
+    return {k: v for k, v in found.items() if k not in _CLOCK}
+
+
+def tensors(folder: Path) -> dict[str, bytes]:
+    """The bits of the checkpoint's tensors."""
+    from safetensors.torch import load_file
+
+    found = load_file(folder / "checkpoint.safetensors")
+    return {name: value.numpy().tobytes() for name, value in found.items()}
+
+
+def assert_same_run(one: Path, two: Path) -> None:
+    """The same bits in metrics, weights, optimizers and summary."""
+    assert records(one) == records(two)
+    assert tensors(one) == tensors(two)
+    assert summary(one) == summary(two)
+
+
+__all__ = [
+    "Outcome",
+    "assert_same_run",
+    "records",
+    "resume",
+    "small",
+    "start",
+    "summary",
+    "tensors",
+]

@@ -1,0 +1,225 @@
+"""A run that was stopped goes on as if nothing had happened."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isometry.lab.train import RunError, _folder, resume, start
+from isometry.lab.train._loop import Step
+from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
+
+# optimizers of torch, of ours, on manifolds, complex weights, moving bases, and what
+# follows a step
+MODELS: list[dict[str, Any]] = [
+    {"model": "exprnn"},
+    {"model": "exprnn", "model_options": {"rebase_every": 2}},
+    {"model": "exprnn", "optimizer": "Adam", "lr": 0.01},
+    {"model": "lstm", "optimizer": "SGD"},
+    {"model": "lstm", "model_options": {"num_layers": 2, "dropout": 0.5}},
+    *({"model": name} for name in ("scurnn", "rgd", "householder", "spectral")),
+]
+
+
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
+def test_killed_process_goes_on(tmp_path):
+    """SIGKILL in the middle of a run of the command line."""
+    # enough steps, of 2 ms each, that it is killed while it trains
+    long = small(iterations=250, evaluate_every=50, checkpoint_every=20)
+    options = ["--lag=3", "--length=2", "--held-out=8", "--hidden-size=6"]
+    options += ["--batch-size=4", "--iterations=250", "--log-every=1", "--threads=1"]
+    options += ["--evaluate-every=50", "--checkpoint-every=20", f"--out={tmp_path}/two"]
+    command = [sys.executable, "-m", "isometry", "train", "copying", *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    metrics = tmp_path / "two" / "metrics.jsonl"
+    while not metrics.exists() or metrics.stat().st_size < 3000:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "two" / "summary.json").exists()
+    resume(tmp_path / "two")
+    start(long, tmp_path / "one")
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+@contextmanager
+def killed_at(moment: int) -> Iterator[list[int]]:
+    """Raise in the n-th call of what touches the disk; counts the calls."""
+    calls = [0]
+    places = [(os, "fsync"), (_folder.Path, "replace"), (_folder.Metrics, "write")]
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in places:
+            patch.setattr(owner, name, _dying(getattr(owner, name), calls, moment))
+        yield calls
+
+
+def _dying(do: Callable[..., Any], calls: list[int], moment: int) -> Any:
+    def call(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == moment:
+            raise Killed
+        return do(*args)
+
+    return call
+
+
+def test_killed_at_any_moment(tmp_path):
+    """Before each thing that is done to the disk, from the first file to the last."""
+    config = small(iterations=4, evaluate_every=2, checkpoint_every=2)
+    with killed_at(-1) as calls:
+        start(config, tmp_path / "whole")
+    # two first files, eight lines, two checkpoints and the summary
+    assert calls[0] > 20
+    for moment in range(1, calls[0] + 1):
+        folder = tmp_path / str(moment)
+        with killed_at(moment), pytest.raises(Killed):
+            start(config, folder)
+        # the folder is there with all that it needs, or it is not
+        if folder.exists():
+            resume(folder)
+        else:
+            start(config, folder)
+        assert_same_run(tmp_path / "whole", folder)
+
+
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_every_kind_of_state_is_restored(options, tmp_path):
+    """Whatever optimizers and networks keep comes back, to the last bit."""
+    config = small(**options)
+    start(config, tmp_path / "whole")
+    calls = 0
+
+    def stop(step: Step) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise Killed
+        update(step)
+
+    update = Step.update
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Step, "update", stop)
+        start(config, tmp_path / "cut")
+    resume(tmp_path / "cut")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Files cannot grow beyond a size: the kernel fails the write, in its middle."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [700, 1300, 2500])
+def test_full_disk_stops_a_run_that_goes_on_later(size, tmp_path):
+    """A line of metrics, or a checkpoint, has no room; later it has."""
+    with room_for(size), pytest.raises(RunError, match="File too large.*--resume"):
+        start(small(), tmp_path / "cut")
+    assert not list((tmp_path / "cut").glob("*.partial"))
+    resume(tmp_path / "cut")
+    start(small(), tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_signal_waits_for_the_step(number, tmp_path, monkeypatch):
+    """Ctrl-C leaves a checkpoint of the step that was running."""
+    update, before = Step.update, signal.getsignal(number)
+
+    def signalled(step: Step) -> None:
+        if len(records(tmp_path / "cut")) == 3:
+            os.kill(os.getpid(), number)
+        update(step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "update", signalled)
+        outcome = start(small(), tmp_path / "cut")
+    assert outcome.summary["status"] == "interrupted"
+    # it came in the fourth step, and is looked for before the update of the next
+    assert outcome.summary["steps"] == 5
+    assert signal.getsignal(number) is before
+    resume(tmp_path / "cut")
+    start(small(), tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    start(small(), tmp_path / "run")
+    before = tensors(tmp_path / "run"), records(tmp_path / "run")
+    assert resume(tmp_path / "run").summary["status"] == "finished"
+    assert (tensors(tmp_path / "run"), records(tmp_path / "run")) == before
+
+
+@pytest.mark.errors
+def test_a_run_is_never_overwritten(tmp_path):
+    start(small(), tmp_path / "run")
+    before = summary(tmp_path / "run")
+    with pytest.raises(RunError, match="never overwritten"):
+        start(small(seed=1), tmp_path / "run")
+    assert summary(tmp_path / "run") == before
+
+
+@pytest.mark.errors
+def test_two_processes_cannot_write_one_run(tmp_path, monkeypatch):
+    """The second is refused while the first trains, and not afterwards."""
+    update, refused = Step.update, []
+
+    def meanwhile(step: Step) -> None:
+        try:
+            resume(tmp_path / "run")
+        except RunError as error:
+            refused.append(str(error))
+        update(step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "update", meanwhile)
+        start(small(iterations=2), tmp_path / "run")
+    assert ["another process" in text for text in refused] == [True, True]
+    assert resume(tmp_path / "run").summary["status"] == "finished"
+
+
+@pytest.mark.errors
+def test_metrics_that_were_changed_are_refused(tmp_path):
+    """The checkpoint knows more lines than there are."""
+    calls: list[int] = []
+
+    def stop(_step: Step) -> None:
+        calls.append(1)
+        if len(calls) > 5:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Step, "update", stop)
+        start(small(), tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    with pytest.raises(RunError, match=r"must have the \d+ bytes"):
+        resume(tmp_path / "run")
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("made", [False, True])
+def test_a_folder_without_a_run_is_refused(made, tmp_path):
+    folder = Path(tmp_path / "none")
+    if made:
+        folder.mkdir()
+    with pytest.raises(RunError, match=r"must be the folder of a run.*config\.json"):
+        resume(folder)
