@@ -149,8 +149,8 @@ def test_losses_of_ranks_add_up_to_that_of_the_batch(task, ranks, rng):
         weight = task.weights(part)["loss"]
         joined += weight / total * task.loss(constant(task, bias)(part.x), part).item()
     expected = task.loss(constant(task, bias)(whole.x), whole).item()
-    # float32 sums in another order; 1.2e-7 measured
-    assert joined == pytest.approx(expected, rel=5e-7)
+    # float32 sums in another order; 2.4e-7 at most over 100 seeds
+    assert joined == pytest.approx(expected, rel=6e-7)
 
 
 def constant(task: Task, bias: Tensor) -> Any:
@@ -168,8 +168,8 @@ def test_evaluation_does_not_depend_on_the_size_of_batches(task, split, rng):
     model = constant(task, torch.randn(task.output_size, generator=rng))
     first, second = (evaluate(task, model, split, size) for size in (1, 100))
     assert set(first) == {"loss", *task.metrics(*_any_outputs(task, model))}
-    # float32 means in another order; 1.2e-7 measured
-    assert first == pytest.approx(second, rel=5e-7)
+    # float32 means in another order; 2.7e-7 at most over 100 seeds
+    assert first == pytest.approx(second, rel=6e-7)
 
 
 def _any_outputs(task: Task, model: Any) -> tuple[Tensor, Batch]:

@@ -1,0 +1,186 @@
+"""Speech prediction."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from isometry.lab._task import Split, evaluate
+from isometry.lab.data import _speakers
+from isometry.lab.data._recording import read_recording
+from isometry.lab.data._speech import log_power
+from isometry.lab.tasks import TimitTask
+from tests.lab.small_data import riff, speech, sphere, write_files
+
+SPLITS: tuple[Split, ...] = ("validation", "test")
+REAL = os.environ.get("ISOMETRY_TEST_DATA")
+
+
+@pytest.fixture
+def root(tmp_path) -> str:
+    """Five speakers, who say things of different lengths."""
+    for speaker in range(5):
+        write = sphere if speaker % 2 else riff
+        said = {
+            f"u{i}.wav": write(speech(0.1 + 0.05 * speaker + 0.1 * i, 10 * speaker + i))
+            for i in range(3)
+        }
+        write_files(tmp_path / f"s{speaker}", said)
+    return str(tmp_path)
+
+
+def by_speakers(root: str, **options: str) -> TimitTask:
+    return TimitTask(root=root, split="speakers", **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_next_frame_is_wanted(root):
+    """x_t = f_t and y_t = f_(t+1); after the last frame, silence."""
+    task = by_speakers(root, target="next")
+    batch = next(task.evaluation("validation", 1))
+    path = task._splits.core[0]
+    frames = log_power(read_recording(Path(root) / path))
+    F = len(frames)
+    assert batch.lengths is not None
+    assert batch.lengths.tolist() == [F]
+    assert_close(batch.x[:F, 0], frames, rtol=0, atol=0)
+    assert_close(batch.y[: F - 1, 0], frames[1:], rtol=0, atol=0)
+    assert (batch.x[F:] == -50).all()
+    assert (batch.y[F - 1 :] == -50).all()
+
+
+def test_paper_wants_the_frame_before(root):
+    """Inputs and targets of "next" in exchange: a copy with a delay of one step."""
+    for ahead, paper in zip(
+        by_speakers(root, target="next").evaluation("test", 2),
+        by_speakers(root, target="previous").evaluation("test", 2),
+        strict=True,
+    ):
+        assert_close(paper.x, ahead.y, rtol=0, atol=0)
+        assert_close(paper.y, ahead.x, rtol=0, atol=0)
+        # what is wanted was heard one step before
+        assert_close(paper.y[1:], paper.x[:-1], rtol=0, atol=0)
+
+
+def test_paper_is_the_default():
+    task = TimitTask()
+    assert (task.target, task.validation, task.split) == ("previous", "core", "timit")
+
+
+def test_core_and_development_change_places(root):
+    first, second = (
+        by_speakers(root, validation=name) for name in ("core", "development")
+    )
+    core, development = (next(first.evaluation(s, 9)).x for s in SPLITS)
+    assert_close(next(second.evaluation("test", 9)).x, core)
+    assert_close(next(second.evaluation("validation", 9)).x, development)
+    assert not torch.equal(core, development)
+
+
+def test_both_errors_by_their_definitions(root, rng):
+    """Frame by frame: over valid frames, and over all of the longest recording."""
+    task = by_speakers(root)
+    batch = next(task.evaluation("test", 3))
+    outputs = torch.randn(batch.y.shape, generator=rng)
+    assert batch.lengths is not None
+    total, frames = 0.0, 0
+    for i, length in enumerate(batch.lengths.tolist()):
+        for t in range(length):
+            total += (outputs[t, i] - batch.y[t, i]).double().square().sum().item()
+            frames += 1
+    found = task.metrics(outputs, batch)
+    # float32 sums; 1.3e-7 at most over 100 seeds
+    assert found["mse"] == pytest.approx(total / frames / 129, rel=3e-7)
+    expected = total / (3 * task._longest) / 129
+    assert found["padded_mse"] == pytest.approx(expected, rel=3e-7)
+    assert task.loss(outputs, batch).item() == pytest.approx(found["mse"], rel=3e-7)
+
+
+def test_padded_error_is_the_masked_one_times_the_mean_length(root):
+    """Of the whole split: masked x mean(length) / longest, whatever the batches."""
+    task = by_speakers(root)
+    lengths = [
+        n
+        for batch in task.evaluation("test", 2)
+        if batch.lengths is not None
+        for n in batch.lengths.tolist()
+    ]
+    found = evaluate(task, torch.zeros_like, "test", 2)
+    factor = sum(lengths) / len(lengths) / task._longest
+    # the same sums, joined in float64
+    assert found["padded_mse"] == pytest.approx(found["mse"] * factor, rel=1e-14)
+
+
+def test_padding_is_not_learned(root, rng):
+    """What a network says after the end changes neither loss nor gradient."""
+    task = by_speakers(root)
+    batch = task.batch(0, size=3, seed=1)
+    assert batch.lengths is not None
+    outputs = torch.randn(batch.y.shape, generator=rng).requires_grad_()
+    task.loss(outputs, batch).backward()
+    assert outputs.grad is not None
+    for i, length in enumerate(batch.lengths.tolist()):
+        assert (outputs.grad[length:, i] == 0).all()
+        assert (outputs.grad[:length, i] != 0).all()
+
+
+def test_held_out_recordings_are_padded_to_the_longest_of_both_splits(root):
+    task = by_speakers(root)
+    steps = {
+        batch.x.shape[0] for split in SPLITS for batch in task.evaluation(split, 1)
+    }
+    assert steps == {task._longest}
+
+
+def test_corpus_in_its_own_layout(tmp_path, monkeypatch):
+    """TRAIN and TEST, upper case: who trains, who validates, who tests."""
+    monkeypatch.setattr(_speakers, "COUNTS", {"train": 3, "development": 2, "core": 1})
+    for i, name in enumerate(
+        (
+            "TRAIN/DR1/FCJF0/SA1.WAV",
+            "TRAIN/DR1/FCJF0/SI648.WAV",
+            "TRAIN/DR1/FCJF0/SX37.WAV",
+            "TRAIN/DR2/MARC0/SX18.WAV",
+            "TRAIN/DR5/FSAG0/SX153.WAV",
+            "TEST/DR1/FAKS0/SA2.WAV",
+            "TEST/DR1/FAKS0/SI943.WAV",
+            "TEST/DR1/FAKS0/SX43.WAV",
+            "TEST/DR1/MDAB0/SX49.WAV",
+            "TEST/DR3/MMAB0/SX12.WAV",
+        )
+    ):
+        path = tmp_path / name
+        write_files(path.parent, {path.name: sphere(speech(0.1 * (i + 1), i))})
+    task = TimitTask(root=str(tmp_path))
+    assert task.epoch(1) == 3
+    sizes = [
+        sum(batch.x.shape[1] for batch in task.evaluation(split, 9)) for split in SPLITS
+    ]
+    assert sizes == [1, 2]
+    # to the longest of the whole TEST folder, which is nobody's here: 1 s
+    assert next(task.evaluation("test", 2)).x.shape[0] == -(-8000 // 128) + 3
+
+
+@pytest.mark.errors
+def test_without_a_corpus_the_message_says_where_to_get_it():
+    with pytest.raises(ValueError, match=r"`root` must be .*LDC93S1"):
+        TimitTask().batch(0, size=1, seed=0)
+
+
+@pytest.mark.errors
+def test_another_folder_needs_another_split(root):
+    with pytest.raises(ValueError, match=r"must hold TIMIT.*--split speakers"):
+        TimitTask(root=root).epoch(4)
+
+
+@pytest.mark.skipif(REAL is None, reason="ISOMETRY_TEST_DATA names no folder of data")
+def test_sample_of_the_corpus():
+    """16 speakers, 8 sentences each; loss at the scale that others have logged."""
+    task = by_speakers(str(Path(str(REAL)) / "timit-sample"))
+    assert task.epoch(1) == 12 * 8
+    batch = task.batch(0, size=96, seed=1)
+    # first losses of published runs: 1,500 to 1,800 dB²
+    assert 1500 < task.loss(torch.zeros_like(batch.y), batch).item() < 1800
+    # a copy of the input is one step off: far better, and far from nothing
+    assert 30 < evaluate(task, lambda x: x, "test", 8)["mse"] < 60
