@@ -97,7 +97,7 @@ def test_killed_at_any_moment(tmp_path):
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
-def test_every_kind_of_state_is_restored(options, tmp_path):
+def test_every_kind_of_state_is_restored(options, tmp_path, monkeypatch):
     """Whatever optimizers and networks keep comes back, to the last bit."""
     config = small(**options)
     start(config, tmp_path / "whole")
@@ -111,9 +111,10 @@ def test_every_kind_of_state_is_restored(options, tmp_path):
         update(step)
 
     update = Step.update
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Step, "update", stop)
-        start(config, tmp_path / "cut")
+        with pytest.raises(Killed):
+            start(config, tmp_path / "cut")
     resume(tmp_path / "cut")
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
@@ -132,7 +133,7 @@ def room_for(size: int) -> Iterator[None]:
 @pytest.mark.parametrize("size", [700, 1300, 2500])
 def test_full_disk_stops_a_run_that_goes_on_later(size, tmp_path):
     """A line of metrics, or a checkpoint, has no room; later it has."""
-    with room_for(size), pytest.raises(RunError, match="File too large.*--resume"):
+    with room_for(size), pytest.raises(RunError, match=r"File too large.*--resume"):
         start(small(), tmp_path / "cut")
     assert not list((tmp_path / "cut").glob("*.partial"))
     resume(tmp_path / "cut")
@@ -198,7 +199,7 @@ def test_two_processes_cannot_write_one_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.errors
-def test_metrics_that_were_changed_are_refused(tmp_path):
+def test_metrics_that_were_changed_are_refused(tmp_path, monkeypatch):
     """The checkpoint knows more lines than there are."""
     calls: list[int] = []
 
@@ -207,9 +208,10 @@ def test_metrics_that_were_changed_are_refused(tmp_path):
         if len(calls) > 5:
             raise Killed
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Step, "update", stop)
-        start(small(), tmp_path / "run")
+        with pytest.raises(Killed):
+            start(small(), tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     with pytest.raises(RunError, match=r"must have the \d+ bytes"):
         resume(tmp_path / "run")

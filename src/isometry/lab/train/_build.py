@@ -165,14 +165,16 @@ def recurrent_map(model: SequenceModel) -> Tensor | None:
         model: a network with its output layer.
 
     Returns:
-        The matrix (n, n); None for gated cells, which have several.
+        The matrix (n, n), that of the first gate if there are several; None for
+        torch's layers.
     """
     cells = getattr(model.network, "cells", None)
     if cells is None:
         return None
     cell: Any = cells[0]
     if not hasattr(cell, "state_map"):
-        return cell.weight_hh.detach()
+        W = cell.weight_hh.detach()
+        return W if W.ndim == 2 else W[0]
     state = cell.first_state(1)
     eye = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
     return cell.state_map()(eye).mT
@@ -186,7 +188,7 @@ def orthogonality(model: SequenceModel) -> float | None:
         model: a network with its output layer.
 
     Returns:
-        The error; None for gated cells, or if the map is not finite.
+        The error; None for torch's layers, or if the map is not finite.
     """
     W = recurrent_map(model)
     if W is None or not bool(W.isfinite().all()):
@@ -203,7 +205,7 @@ def angles(model: SequenceModel) -> list[float]:
         model: a network with its output layer.
 
     Returns:
-        The angles; none for gated cells, or if the map is not finite.
+        The angles; none for torch's layers, or if the map is not finite.
     """
     W = recurrent_map(model)
     if W is None or not bool(W.isfinite().all()):

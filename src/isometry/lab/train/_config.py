@@ -16,7 +16,7 @@ class Training:
 
     Attributes:
         model: name of the network: exprnn, scornn, scurnn, urnn, rgd, eurnn,
-            householder, spectral, lie, lstm or gru
+            householder, spectral, lie, explstm, expgru, lstm or gru
         model_options: options of the network, besides its sizes
         hidden_size: features of the state
         batch_size: sequences a step, of all processes together

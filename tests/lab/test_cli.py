@@ -1,0 +1,172 @@
+"""The command line: its words, its files and what it says."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isometry.lab import _cli
+from isometry.lab.tasks import TASKS
+from isometry.lab.train._command import read
+from isometry.lab.train._config import Config, Training
+from isometry.lab.train._options import describe
+from tests.lab.small_runs import records, small, start, tensors
+
+SMALL = [
+    *("--lag", "3", "--length", "2", "--held-out", "8", "--hidden-size", "6"),
+    *("--batch-size", "4", "--iterations", "4", "--threads", "1"),
+]
+
+
+def config_of(words: str) -> Config:
+    """What a line stands for, without training."""
+    found: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "isometry.lab.train._command.main", lambda o: found.append(vars(o)) or 0
+        )
+        assert _cli.main(shlex.split(words)) == 0
+    given = {k: v for k, v in found[0].items() if k != "resume"}
+    return read(given)[0]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "copying", "--help"]], ids=str)
+def test_help_imports_nothing_heavy(words):
+    """It would take seconds; without, it takes a tenth of one."""
+    code = f"""
+import sys
+from isometry.lab._cli import main
+try:
+    main({words!r})
+except SystemExit:
+    sys.exit(bool({{"torch", "numpy", "matplotlib"}} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "usage: isometry" in done.stdout
+
+
+def test_every_option_has_a_help():
+    """It comes from the docstring, where every field has an entry."""
+    for config in (*TASKS.values(), Training):
+        names = {field for field in config.__dataclass_fields__ if field[0] != "_"}
+        options = {
+            name
+            for name in names
+            if "ClassVar" not in str(config.__annotations__.get(name, ""))
+        }
+        assert options <= describe(config).keys()
+
+
+def test_the_line_of_the_paper():
+    config = config_of(
+        "train copying --model exprnn --hidden-size 190 --lag 1000 --iterations 4000 "
+        "--batch-size 128 --seed 5544"
+    )
+    assert config.task == "copying"
+    assert config.task_options["lag"] == 1000
+    expected = Training(hidden_size=190, iterations=4000, batch_size=128, seed=5544)
+    assert config.training == expected
+
+
+def test_the_command_of_a_run_makes_the_same_run():
+    """Also of what came from a file, and of options of the network."""
+    config = config_of(
+        "train copying --lag 7 --lr 0.001 --model-options rebase_every=3 "
+        "--model-options orthogonal_map=cayley --tensorboard --answer after-marker"
+    )
+    again = config_of(config.command.removeprefix("isometry "))
+    assert again == config
+    assert again.training.model_options == {
+        "rebase_every": 3,
+        "orthogonal_map": "cayley",
+    }
+
+
+def test_options_from_a_file(tmp_path):
+    """The words of the line win."""
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'task = "copying"\nlag = 7\nlr = 0.5\n[model_options]\nrebase_every = 3\n'
+    )
+    config = config_of(f"train --config {file}")
+    assert (config.task_options["lag"], config.training.lr) == (7, 0.5)
+    assert config.training.model_options == {"rebase_every": 3}
+    config = config_of(f"train copying --config {file} --lag 9")
+    assert (config.task_options["lag"], config.training.lr) == (9, 0.5)
+
+
+def test_train_prints_the_folder_alone(tmp_path, capsys):
+    """And leaves the run that `start` makes of the same options."""
+    line = ["train", "copying", *SMALL, "--log-every", "1", "--out"]
+    assert _cli.main([*line, str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'run'}\n"
+    assert "finished after 4 steps" in said.err
+    assert "at the best test, as the paper" in said.err
+    config = small(iterations=4, evaluate_every=100, checkpoint_every=100)
+    start(config, tmp_path / "other")
+    assert records(tmp_path / "run") == records(tmp_path / "other")
+    assert tensors(tmp_path / "run") == tensors(tmp_path / "other")
+    assert _cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
+
+
+def test_runs_go_to_the_data_directory(tmp_path, monkeypatch, capsys):
+    """Each into a folder of its own."""
+    monkeypatch.setattr(
+        "platformdirs.user_data_path", lambda name: tmp_path / "data" / name
+    )
+    folders = []
+    for _ in range(2):
+        assert _cli.main(["train", "copying", *SMALL]) == 0
+        folders.append(Path(capsys.readouterr().out.strip()))
+    runs = tmp_path / "data" / "isometry" / "runs"
+    assert folders == [runs / f"copying-exprnn-6-00{i}" for i in (1, 2)]
+
+
+def test_a_diverged_run_is_a_failure(tmp_path, capsys):
+    words = [*SMALL, "--lr", "1e38", "--out", str(tmp_path / "run")]
+    assert _cli.main(["train", "copying", *words]) == 1
+    assert "diverged at step" in capsys.readouterr().err
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "{made}"], "exists, and runs are never overwritten"),
+        (["--lag", "0"], "`lag` must be at least 1; got 0"),
+        (["--model", "rnn"], "`name` must be one of 'exprnn'"),
+        (["--config", "{file}"], "got lagg. `isometry train copying --help`"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
+    """Exit code 2, no traceback."""
+    (tmp_path / "run.toml").write_text("lagg = 3\n")
+    places = {"{made}": str(tmp_path), "{file}": str(tmp_path / "run.toml")}
+    words = [places.get(word, word) for word in words]
+    out = [] if "--out" in words else ["--out", str(tmp_path / "run")]
+    assert _cli.main(["train", "copying", *SMALL, *out, *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("isometry: ")
+    assert message in said.err
+
+
+@pytest.mark.errors
+def test_train_without_a_task(capsys):
+    assert _cli.main(["train"]) == 2
+    assert "`task` must be one of copying" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", _cli.COMMANDS)
+def test_every_command_has_a_help(name, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        _cli.main([name, "--help"])
+    assert f"usage: isometry {name}" in capsys.readouterr().out
