@@ -18,7 +18,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 
 help:
 	@echo "make test    the suite; its linear algebra again, shapes executed, C off"
-	@echo "make demo    the exponential against its peers: a figure and a report"
+	@echo "make demo    ExpRNN and an LSTM on a copying task: a figure and a report"
 	@echo "make check   format, lint, types, import contracts, spelling, docs"
 	@echo "make format  rewrite the sources as 'make check' wants them"
 	@echo "make docs    build the site into site/"
@@ -37,7 +37,7 @@ test: $(INSTALLED)
 	ISOMETRY_NATIVE=0 $(PYTEST) -n 2 --shapes -m "not errors and not soak" tests/linalg
 
 demo: $(INSTALLED)
-	$(PY) -m benchmarks demo
+	$(PY) -m isometry.lab._demo
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -149,8 +149,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
 def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
     """Exit code 2, no traceback."""
     (tmp_path / "run.toml").write_text("lagg = 3\n")
-    places = {"{made}": str(tmp_path), "{file}": str(tmp_path / "run.toml")}
-    words = [places.get(word, word) for word in words]
+    words = [word.format(made=tmp_path, file=tmp_path / "run.toml") for word in words]
     out = [] if "--out" in words else ["--out", str(tmp_path / "run")]
     assert _cli.main(["train", "copying", *SMALL, *out, *words]) == 2
     said = capsys.readouterr()

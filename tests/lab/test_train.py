@@ -89,8 +89,8 @@ def test_same_seed_same_bits(tmp_path):
 
 def test_what_a_run_leaves_behind(tmp_path):
     """The files and names on which reports rely."""
-    folder = start(small(), tmp_path / "run").folder
-    assert folder == tmp_path / "run"
+    folder = tmp_path / "run"
+    assert start(small(), folder).folder == folder
     config = json.loads((folder / "config.json").read_text())
     assert config["task"] == "copying"
     assert config["task_options"]["lag"] == 3
@@ -103,7 +103,7 @@ def test_what_a_run_leaves_behind(tmp_path):
         assert lines[0].keys() == {"step", "loss", "accuracy", "orthogonality", "split"}
     end = summary(folder)
     assert end["status"] == "finished"
-    # n (n - 1) / 2 + nd + n + nk + k with n = 6, d = 10, k = 9
+    # as the paper counts, for n = 6 with 10 inputs and 9 outputs
     assert end["parameters"] == 15 + 60 + 6 + 54 + 9
     assert end["baseline"] == pytest.approx(2 * math.log(8) / 7)
     assert len(end["angles"]) == 6
@@ -189,7 +189,7 @@ def test_recurrent_map_is_orthogonal(name):
 def test_recurrent_map_is_what_moves_the_state():
     """h' = W h + T x, with W the map and modReLU the identity for b = 0."""
     model = build(small(), CPU).model
-    cell: Any = model.network.cells[0]
+    cell: Any = model.network.get_submodule("cells.0")
     with torch.no_grad():
         cell.bias.zero_()
         h, x = torch.randn(2, 1, 6), torch.zeros(1, 1, 10)
