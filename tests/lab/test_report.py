@@ -58,7 +58,7 @@ def page(folder: Path) -> Seen:
 def test_figures_and_table_lie_beside_the_page(folder):
     """Loss by iterations and by seconds, drift and angles; accuracy where measured."""
     usual = ("loss-iterations", "loss-seconds", "orthogonality", "angles")
-    expected = {f"copying-1000-{name}" for name in usual}
+    expected = {f"copying-1000-{name}" for name in (*usual, "loss-test")}
     expected |= {f"pmnist-{name}" for name in (*usual, "accuracy-test")}
     for suffix in ("svg", "png"):
         assert {p.stem for p in (folder / "report").glob(f"*.{suffix}")} == expected
@@ -73,7 +73,7 @@ def test_the_page_loads_nothing(page):
     assert links
     assert [link for link in links if link is None or link[0] != "#"] == []
     assert {"script", "link", "img", "iframe"}.isdisjoint(page.tags)
-    assert page.tags.count("svg") == 9
+    assert page.tags.count("svg") == 10
 
 
 def test_parts_of_different_figures_have_different_names(page):

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     ]
     # several sizes of one network, as in the paper's table: dashes, not colours
-    pixels = {"task": "mnist", "options": {"permute": True}}
+    pixels: dict[str, Any] = {"task": "mnist", "options": {"permute": True}}
     runs += [fake_run(root / f"{n}", hidden_size=n, **pixels) for n in (170, 360, 512)]
     return write(runs, root / "report")
 
@@ -136,7 +137,7 @@ def test_nothing_sticks_out(seen):
 
 def test_figures_stand_side_by_side_where_there_is_room(seen):
     """Two columns on a desk, one on a phone."""
-    assert len(seen["figures"]) == 9
+    assert len(seen["figures"]) == 10
     columns = {round(left) for left in seen["left"]}
     assert len(columns) == (2 if seen["asked"] > 900 else 1)
 

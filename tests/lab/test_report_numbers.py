@@ -4,6 +4,7 @@ import json
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from isometry.lab.report._table import (
 )
 from tests.lab.fake_runs import fake_run
 
-PIXELS = {"task": "mnist", "options": {"permute": True}}
+PIXELS: dict[str, Any] = {"task": "mnist", "options": {"permute": True}}
 
 
 def run_of(records, model="exprnn", hidden_size=170, status="finished", **config):
@@ -31,7 +32,7 @@ def run_of(records, model="exprnn", hidden_size=170, status="finished", **config
     return Run(Path("run"), given, tuple(records), {"status": status})
 
 
-def record(step: int, split: str, **values: float) -> dict[str, object]:
+def record(step: int, split: str, **values: float) -> dict[str, Any]:
     return {"step": step, "seconds": float(step), "split": split} | values
 
 

@@ -26,6 +26,7 @@ UNITS = {"step": "iterations", "seconds": "seconds"}
 BINS = 32
 
 STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
     "axes.edgecolor": GRID,
     "axes.facecolor": PAGE,
     "axes.grid": True,
@@ -105,7 +106,7 @@ class Quantity(NamedTuple):
     """What is drawn: a quantity of a split, against steps or seconds."""
 
     what: str
-    split: str
+    split: str | None
     against: str = "step"
     baseline: float | None = None
 
@@ -142,13 +143,13 @@ def _panels(experiment: Experiment) -> Iterator[Panel]:
         drawn = Quantity(metric, split, baseline=base)
         caption = f"{_words(drawn).capitalize()} against iterations."
         yield f"{metric}-{split}", caption, curves(drawn)
-    if _has(runs, "orthogonality", "train"):
-        yield "orthogonality", DRIFT, curves(Quantity("orthogonality", "train"))
+    if _has(runs, "orthogonality", None):
+        yield "orthogonality", DRIFT, curves(Quantity("orthogonality", None))
     if any(_angles(run) for run in runs):
         yield "angles", ANGLES, lambda axes: _spectra(axes, runs)
 
 
-def _has(runs: Sequence[Run], what: str, split: str) -> bool:
+def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
     return any(run.curve(what, split)[0] for run in runs)
 
 
@@ -205,17 +206,25 @@ def _curve(
 
 
 def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
-    """A logarithmic axis where values span decades, with plain powers of ten."""
+    """A logarithmic axis where values span decades."""
     positive = [value for value in values if value > 0]
-    if positive and (always or max(positive) > DECADES * min(positive)):
-        axes.set_yscale("log")
+    if not positive:
+        return
+    low, high = min(positive), max(positive)
+    if not always and high <= DECADES * low:
+        return
+    axes.set_yscale("log")
+    if high < 10 * low:
         # at least a decade, for otherwise there is no power of ten to read
-        low, high = min(positive), max(positive)
-        if high < 10 * low:
-            middle = math.floor(math.log10(low))
-            axes.set_ylim(10.0**middle, 10.0 ** max(middle + 1, math.log10(high) + 0.1))
-        axes.yaxis.set_major_formatter(lambda y, _: power(y))
-        axes.yaxis.set_minor_formatter(lambda *_: "")
+        middle = math.floor(math.log10(low))
+        axes.set_ylim(10.0**middle, 10.0 ** max(middle + 1, math.log10(high) + 0.1))
+    axes.yaxis.set_major_formatter(lambda y, _: power(y))
+    axes.yaxis.set_minor_formatter(lambda *_: "")
+    if not always and high < 100 * low:
+        # a power of ten or two are too few to read from
+        axes.set_yticks([m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)])
+        axes.set_ylim(0.8 * low, 1.25 * high)
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:.6g}")
 
 
 def power(y: float) -> str:

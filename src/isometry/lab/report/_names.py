@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from isometry.lab.report._run import Run
 
-# vermillion, blue, green, purple, brown, light blue, grey: found by a search for those
+# vermilion, blue, green, purple, brown, light blue, grey: found by a search for those
 # that readers without red or green cones tell apart, and that stand out from the page
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")

@@ -56,7 +56,7 @@ def page(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
 <header><h1>{escape(_title(parts))}</h1>
 <p class="note">{escape(_origin(runs))}</p>{contents}</header>
 <main>
-{"".join(_section(*part) for part in parts)}
+{"".join(_section(*part, alone=len(parts) == 1) for part in parts)}
 </main>
 </body>
 </html>
@@ -91,17 +91,20 @@ def _origin(runs: Sequence[Run]) -> str:
 
 def _machine(run: Run) -> str:
     found, versions = run.environment, run.environment.get("versions") or {}
+    threads = found.get("threads")
     facts = (
         (found.get("cpu"), "{}"),
-        (found.get("threads"), "{} threads"),
+        (threads, "{} thread" if threads == 1 else "{} threads"),
         (versions.get("torch"), "torch {}"),
     )
     return ", ".join(form.format(value) for value, form in facts if value is not None)
 
 
-def _section(experiment: Experiment, figures: Sequence[Figure]) -> str:
+def _section(experiment: Experiment, figures: Sequence[Figure], *, alone: bool) -> str:
+    # the title of the page says it already
+    heading = "" if alone else f"<h2>{escape(experiment.title)}</h2>"
     return f"""<section id="{escape(experiment.key)}">
-<h2>{escape(experiment.title)}</h2>
+{heading}
 <p class="lead">{escape(headline(experiment))}</p>
 {_table(results_table(experiment))}
 {_paper(experiment)}
@@ -133,7 +136,8 @@ def headline(experiment: Experiment) -> str:
     what = {"accuracy": "test accuracy", "mse": "test error"}.get(
         experiment.metric, "final training loss"
     )
-    text = f"Best is {label}: {what} {small(value)} after {whole(top.steps)} steps."
+    name = label if len(experiment.runs) == 1 else f"Best is {label}"
+    text = f"{name}: {what} {small(value)} after {whole(top.steps)} steps."
     if experiment.baseline is not None and experiment.metric != "accuracy":
         text += f" The trivial solution gets {small(experiment.baseline)}."
     return text

@@ -59,13 +59,14 @@ class Run:
         return max((r[name] for r in self.records if name in r), default=default)
 
     def curve(
-        self, what: str, split: str, *, against: str = "step"
+        self, what: str, split: str | None, *, against: str = "step"
     ) -> tuple[list[float], list[float]]:
         """A quantity of a split, where it is finite.
 
         Args:
             what: "loss", "accuracy", "orthogonality" ...
-            split: "train", "validation" or "test".
+            split: "train", "validation" or "test"; None for what has nothing to do with
+                data, of which each place is taken once.
             against: "step" or "seconds".
 
         Returns:
@@ -74,9 +75,11 @@ class Run:
         points = [
             (as_number(r.get(against)), as_number(r.get(what)))
             for r in self.records
-            if r.get("split", "train") == split
+            if split is None or r.get("split", "train") == split
         ]
         kept = [(x, y) for x, y in points if x is not None and y is not None]
+        if split is None:
+            kept = list(dict(kept).items())
         return [x for x, _ in kept], [y for _, y in kept]
 
 

@@ -11,6 +11,9 @@ from isometry.lab.report._run import Run
 
 DASH = "–"
 
+# with spaces that do not break
+DRIFT = "‖QᴴQ\u00a0−\u00a0I‖"
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -113,7 +116,7 @@ def _columns(experiment: Experiment) -> list[Column]:
         ("Steps", lambda run, _: _steps(run), nothing),
         ("Time", lambda run, _: duration(run.seconds), nothing),
         ("Per step", lambda run, _: _pace(run), nothing),
-        ("‖QᴴQ − I‖", lambda _, result: small(result.orthogonality), nothing),
+        (DRIFT, lambda _, result: small(result.orthogonality), nothing),
         ("Status", lambda run, _: run.status, lambda _: "not run"),
     ]
     return columns

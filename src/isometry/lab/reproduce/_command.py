@@ -8,7 +8,6 @@ from pathlib import Path
 
 from isometry.lab.reproduce._carry_out import (
     DONE,
-    Launch,
     carry_out,
     launch,
     next_command,
@@ -48,12 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(options: argparse.Namespace, launch: Launch = launch) -> int:
+def main(options: argparse.Namespace) -> int:
     """Train what is missing, then report.
 
     Args:
         options: of the command line.
-        launch: runs one command.
 
     Returns:
         The exit code: 1 if a run failed, 2 if the plan makes no sense, 130 if it was
