@@ -10,6 +10,7 @@ from typing import Any
 
 from isometry.lab.train._config import Config, Training
 from isometry.lab.train._folder import RunError
+from isometry.lab.train._memory import keep_freed_memory
 from isometry.lab.train._options import add_fields
 
 # what a shell sees, by the status of the run; 130 is what Ctrl-C usually gives
@@ -48,6 +49,7 @@ def main(options: argparse.Namespace) -> int:
     """
     from isometry.lab.train import _run
 
+    keep_freed_memory()
     given = vars(options)
     folder = given.pop("resume", None)
     try:
