@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from isometry.groups import SO, AbstractGroup, AbstractManifold, U
-from isometry.groups._nearest import newton_schulz
 from isometry.optim._increment import increment
+from isometry.optim._long import settle
 from isometry.optim._polar import retract, retract_polar
 from isometry.optim._room import room
 
@@ -119,7 +119,8 @@ class BodyFrame(AbstractFrame):
         change = None if retraction == "qr" else increment(A, retraction)
         if change is None:
             # of a product of two, rounding is more than an occasional polish removes
-            return newton_schulz(Q @ self.group.algebra_retraction(A, retraction))
+            P = Q @ self.group.algebra_retraction(A, retraction)
+            return settle(P, torch.linalg.matrix_norm(A))
         return torch.baddbmm(Q, Q, change, out=room("point", Q.shape, Q))
 
 

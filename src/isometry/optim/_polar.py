@@ -47,13 +47,14 @@ def retract_polar(manifold: AbstractManifold, Q: Tensor, E: Tensor) -> Tensor:
     X = (X * c.sqrt()) @ (1.5 * eye - gram * (c / 2))
     # NaN is for one matrix, and the steps for all others
     farthest = float(d.nan_to_num(nan=0.0).max())
-    e = _closer(farthest / (2 + farthest))
+    e = closer(farthest / (2 + farthest))
     # the tangent vector is one up to rounding only: e may be three times as large
     while e > eps / 4:
         X = newton_schulz(X)
-        e = _closer(e)
+        e = closer(e)
     return X if isinstance(manifold, _FREE) else manifold.polish(X)
 
 
-def _closer(e: float) -> float:
+def closer(e: float) -> float:
+    r"""A bound of $\lVert X^H X - I \rVert$ after one more step."""
     return e * e * (3 + e) / 4

@@ -30,7 +30,8 @@ class RiemannianSGD(AbstractRiemannian):
     Groups without a manifold are plain: they get the update of `torch.optim.SGD`, to
     the last bit. `weight_decay` is for them; the gradient of $\lVert Q \rVert^2$ is
     normal to every manifold here. A matrix whose gradient, or step, is not finite keeps
-    its value and its momentum.
+    its value and its momentum. So does one whose step is too long to have digits, such
+    as $1 / \sqrt\varepsilon$ radians: clip gradients, or take a smaller rate.
 
     Args:
         params: parameters, or groups of them with options of their own, such as

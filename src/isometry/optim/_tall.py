@@ -12,6 +12,7 @@ from isometry.groups import Stiefel
 from isometry.groups._retraction import pade_degree
 from isometry.optim._frames import AbstractFrame, Scale
 from isometry.optim._increment import rational
+from isometry.optim._long import settle
 from isometry.optim._polar import retract
 from isometry.optim._room import room
 
@@ -74,14 +75,18 @@ class TallFrame(AbstractFrame):
         retraction: str,
     ) -> tuple[Tensor, list[Tensor]]:
         """By a rotation, or by the manifold's retraction if the step is long."""
-        s = scale.view(-1, 1, 1) if isinstance(scale, Tensor) else scale
+        # a rate may be a tensor, of another precision than the weight
+        s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         Omega, E_perp = self._split(V)
         moved = None
         if retraction not in ("polar", "qr"):
             moved = _rotate(Q, Omega, E_perp, s, retraction)
         if moved is None:
             E = s * (Q @ Omega + E_perp)
-            moved = retract(self.manifold, Q, E, retraction), None
+            P = retract(self.manifold, Q, E, retraction)
+            if retraction not in ("polar", "qr"):
+                P = settle(P, torch.linalg.matrix_norm(E))
+            moved = P, None
         P, along_V = moved
         for F in carried:
             F_perp = self._split(F)[1]
