@@ -304,3 +304,16 @@ def test_empty_batches_are_no_points():
         p = nn.Parameter(torch.zeros(shape))
         p.grad = torch.zeros(shape)
         RiemannianAdam([p], manifold=M).step()
+
+
+@pytest.mark.parametrize("name", ["Nesterov", "Adam"])
+@pytest.mark.parametrize("manifold", [SO(4), Stiefel(7, 3), Sphere(5)], ids=str)
+def test_a_rate_may_be_a_tensor(manifold, name, rng):
+    make, _, options = OPTIMIZERS[name]
+    p, target = problem(manifold, rng)
+    q = nn.Parameter(p.detach().clone())
+    for parameter, lr in ((p, 0.5), (q, torch.tensor(0.5))):
+        train(
+            make([parameter], lr=lr, manifold=manifold, **options), parameter, target, 3
+        )
+    assert torch.equal(p, q)

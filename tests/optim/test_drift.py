@@ -1,7 +1,11 @@
 """Training does not leave the manifold; `make soak` has the long version."""
 
 import pytest
+from torch import nn
 
+from isometry.groups import SO, SU, Sphere, Stiefel
+from isometry.optim import RiemannianSGD
+from tests.optim.cases import double
 from tests.optim.drift import CASES, Case, drift
 
 
@@ -14,6 +18,21 @@ def test_the_weight_stays_on_its_manifold(case: Case, rng):
     # the target has moved by about 0.2, and the weight with it
     assert seen.travelled > 0.05
     assert seen.distance < 0.2
+
+
+@pytest.mark.parametrize("manifold", [SO(6), SU(4), Stiefel(9, 3), Sphere(5)], ids=str)
+def test_a_weight_that_was_pushed_off_comes_back(manifold, rng):
+    """The defect is squared, once in sixteen steps."""
+    p = nn.Parameter(manifold.random(dtype=double(manifold), generator=rng))
+    optimizer = RiemannianSGD([p], lr=1e-3, manifold=manifold)
+    p.grad = manifold.random(dtype=double(manifold), generator=rng)
+    optimizer.step()
+    p.data *= 1 + 1e-5
+    before = manifold.defect(p.detach())
+    for _ in range(15):
+        optimizer.step()
+    assert before > 1e-5
+    assert manifold.defect(p.detach()) < 10 * before**2
 
 
 @pytest.mark.soak

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from isometry.groups import SO, SU, Sphere, Stiefel, U
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
@@ -77,6 +79,21 @@ def test_half_precision_is_no_point(dtype):
         TypeError, match=r"must be in single or double precision .* got torch\.\w+16\."
     ):
         RiemannianSGD([p], manifold=SO(3))
+
+
+def test_sharded_parameters_are_no_points(tmp_path):
+    """A shard has no orthonormal columns."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    layer = nn.Linear(3, 3, bias=False)
+    layer.weight = nn.Parameter(torch.eye(3))
+    fully_shard(layer)
+    try:
+        with pytest.raises(TypeError, match=r"must be whole on every rank .* DTensor"):
+            RiemannianSGD(layer.parameters(), manifold=SO(3))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_manifold_is_an_object():

@@ -23,7 +23,7 @@ def check_group(group: dict) -> None:
         "param_names", [f"params[{i}]" for i in range(len(group["params"]))]
     )
     for name, p in zip(names, group["params"], strict=True):
-        _check_precision(p, name)
+        _check_parameter(p, name)
         manifold.check_tensor(points(p, manifold), name=name)
         # values come later where there are none yet; the first step looks again
         if not p.is_meta:
@@ -62,10 +62,17 @@ def check_numbers(**least: float) -> None:
             raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
 
 
-def _check_precision(p: Tensor, name: str) -> None:
+def _check_parameter(p: Tensor, name: str) -> None:
     if p.dtype in (torch.float16, torch.bfloat16):
         raise TypeError(
             f"`{name}` must be in single or double precision to stay on a manifold; "
             f"got {p.dtype}. Keep it in float32 and use `torch.autocast`, or constrain "
             f"the layer with `isometry.orthogonal`."
+        )
+    # that of FSDP; its class would have to be imported
+    if hasattr(p, "full_tensor"):
+        raise TypeError(
+            f"`{name}` must be whole on every rank to step on a manifold; got a "
+            f"{type(p).__name__}. Keep it from `fully_shard`, by `ignored_params`, or "
+            f"constrain the layer with `isometry.orthogonal`."
         )

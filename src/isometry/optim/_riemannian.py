@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import Optimizer
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
@@ -44,9 +44,6 @@ class AbstractRiemannian(Optimizer):
     A group with `manifold=None` is plain, and gets the update of torch's optimizer, to
     the last bit. In any other all parameters are points of its manifold.
     """
-
-    def __init__(self, params: ParamsT, defaults: Group) -> None:
-        super().__init__(params, defaults)
 
     @abstractmethod
     def _plain_step(self, group: Group) -> None:
@@ -111,14 +108,15 @@ class AbstractRiemannian(Optimizer):
     def _batches(self, group: Group) -> Iterator[tuple[list[Tensor], int]]:
         """Parameters that are stacked, all at the same step of their own."""
         batches: dict[Any, list[Tensor]] = {}
-        for p in group["params"]:
-            if p.grad is None or p.numel() == 0:
-                continue
+        moving = [p for p in group["params"] if p.grad is not None and p.numel() > 0]
+        for p in moving:
             check_gradient(p)
-            state = self.state[p]
-            if not state:
+            if not self.state.get(p):
                 check_point(p, group["manifold"])
-                state["step"] = torch.tensor(0.0)
+        for p in moving:
+            state = self.state[p]
+            # on the host, as torch has it: it is read in every step
+            state.setdefault("step", torch.zeros((), device="cpu"))
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
             batches.setdefault(key, []).append(p)
@@ -151,7 +149,7 @@ class AbstractRiemannian(Optimizer):
                 new[name] = _choose(ok, value, before)
         for p, point in zip(params, P.chunk(len(params)), strict=True):
             target = points(p, manifold)
-            target.copy_(point.view(target.shape))
+            target.copy_(point.reshape(target.shape))
         for name, value in new.items():
             for p, part in zip(params, value.chunk(len(params)), strict=True):
                 if name in old:

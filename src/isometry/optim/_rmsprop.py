@@ -127,7 +127,10 @@ class RiemannianRMSprop(AbstractRiemannian):
             if not self.state[p]:
                 v = torch.zeros_like(p)
                 _reals(v).fill_(group["initial_accumulator"])
-                self.state[p] |= {"step": torch.tensor(0.0), "square_avg": v}
+                self.state[p] |= {
+                    "step": torch.zeros((), device="cpu"),
+                    "square_avg": v,
+                }
             if group["momentum"] > 0:
                 self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
         if group["eps_inside"] or group["sum_squares"]:
