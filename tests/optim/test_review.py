@@ -235,3 +235,22 @@ def test_memory_that_is_kept_is_never_read_by_another(monkeypatch):
     for seed, found in results.items():
         for x, y in zip(found, interleaved(seed), strict=True):
             assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("make", [RiemannianSGD, RiemannianAdam, RiemannianRMSprop])
+def test_steps_are_counted_whatever_the_default_dtype_is(make, rng):
+    """bfloat16 counts to 256 and no further: polish and bias stopped or never did."""
+    p = nn.Parameter(SO(3).random(dtype=torch.float32, generator=rng))
+    plain = nn.Parameter(torch.ones(2))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        optimizer = make([{"params": [p], "manifold": SO(3)}, {"params": [plain]}])
+        for _ in range(300):
+            p.grad, plain.grad = torch.zeros_like(p), torch.zeros_like(plain)
+            optimizer.step()
+    finally:
+        torch.set_default_dtype(before)
+    assert optimizer.state[p]["step"] == 300
+    # SGD has no count of plain parameters, as in torch
+    assert optimizer.state[plain].get("step", 300) == 300

@@ -113,7 +113,9 @@ class RiemannianAdam(AbstractRiemannian):
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
             if not self.state[p]:
-                self.state[p]["step"] = torch.zeros((), device="cpu")
+                self.state[p]["step"] = torch.zeros(
+                    (), dtype=torch.float32, device="cpu"
+                )
                 self.state[p]["exp_avg"] = torch.zeros_like(p)
                 self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
                 if group["amsgrad"]:

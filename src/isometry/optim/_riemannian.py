@@ -116,7 +116,7 @@ class AbstractRiemannian(Optimizer):
         for p in moving:
             state = self.state[p]
             # on the host, as torch has it: it is read in every step
-            state.setdefault("step", torch.zeros((), device="cpu"))
+            state.setdefault("step", torch.zeros((), dtype=torch.float32, device="cpu"))
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
             batches.setdefault(key, []).append(p)

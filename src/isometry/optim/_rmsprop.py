@@ -128,7 +128,7 @@ class RiemannianRMSprop(AbstractRiemannian):
                 v = torch.zeros_like(p)
                 _reals(v).fill_(group["initial_accumulator"])
                 self.state[p] |= {
-                    "step": torch.zeros((), device="cpu"),
+                    "step": torch.zeros((), dtype=torch.float32, device="cpu"),
                     "square_avg": v,
                 }
             if group["momentum"] > 0:
