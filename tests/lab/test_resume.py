@@ -141,6 +141,30 @@ def test_full_disk_stops_a_run_that_goes_on_later(size, tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    """The second checkpoint has no room: the first one stays, whole."""
+    config = small(log_every=12, evaluate_every=12)
+    update, path = Step.update, tmp_path / "cut" / "checkpoint.safetensors"
+    first: list[bytes] = []
+
+    with room_for(resource.RLIM_INFINITY), monkeypatch.context() as patch:
+
+        def fill(step: Step) -> None:
+            if path.exists() and not first:
+                first.append(path.read_bytes())
+                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+            update(step)
+
+        patch.setattr(Step, "update", fill)
+        with pytest.raises(RunError, match=r"stopped at step 6: .*File too large"):
+            start(config, tmp_path / "cut")
+    assert path.read_bytes() == first[0]
+    resume(tmp_path / "cut")
+    start(config, tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
 def test_a_signal_waits_for_the_step(number, tmp_path, monkeypatch):
     """Ctrl-C leaves a checkpoint of the step that was running."""
