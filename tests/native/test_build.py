@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from isometry import _native
+from isometry._native._build import BuildError, build
+
 # what the kernels give, what the log says, and an exponential that needs none
 SCRIPT = """
 import logging, sys
@@ -85,3 +88,48 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     out = finish(start(tmp_path))
     assert "native False" in out
     assert "LOG no native kernels" in out
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For builds in this process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("compiler", ["env cc", "cc -pipe", ""], ids=repr)
+@pytest.mark.usefixtures("empty_cache")
+def test_a_compiler_of_several_words(compiler, monkeypatch):
+    """As "ccache gcc", which was no compiler; an empty CC is none at all."""
+    monkeypatch.setenv("CC", compiler)
+    assert build().stat().st_size > 0
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_broken_library_is_built_again():
+    """What a crash of the machine leaves; it was tried, in vain, for ever."""
+    library = build()
+    library.write_bytes(library.read_bytes()[:100])
+    assert _native._library.__wrapped__().scan_f32
+
+
+def test_a_compiler_with_another_encoding(empty_cache, monkeypatch):
+    """Its complaint is told as far as it can be read; it used to be another error."""
+    compiler = empty_cache / "compiler"
+    compiler.write_text("#!/bin/sh\nprintf 'nein: \\374' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.raises(BuildError, match="failed: nein"):
+        build()
+
+
+def test_without_a_home(monkeypatch):
+    """A user of a container may have none; kernels are not worth an error."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
+        build()

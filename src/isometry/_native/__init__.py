@@ -59,7 +59,11 @@ def fits(*tensors: Tensor) -> bool:
     """Whether kernels can read these: contiguous on the CPU, of one real dtype."""
     dtype = tensors[0].dtype
     return dtype in _SUFFIX and all(
-        X.dtype == dtype and X.device.type == "cpu" and X.is_contiguous()
+        X.dtype == dtype
+        and X.device.type == "cpu"
+        and X.is_contiguous()
+        # a minus that torch has put off is not in memory
+        and not X.is_neg()
         for X in tensors
     )
 
@@ -80,7 +84,13 @@ def kernels(dtype: torch.dtype) -> Kernels | None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(build()))
+    path = build()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        # a crash of the machine may have left half a file: once more
+        path.unlink(missing_ok=True)
+        return ctypes.CDLL(str(build()))
 
 
 def _blas() -> ctypes.CDLL:

@@ -34,9 +34,7 @@ def build() -> Path:
     # here, because Windows has none: `kernels` takes that for no library
     import fcntl
 
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise BuildError("no C compiler was found (`cc`, or the one named by CC)")
+    compiler = _compiler()
     folder = _cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / f"kernels-{_key(compiler)}.so"
@@ -49,14 +47,26 @@ def build() -> Path:
     return library
 
 
-def _compile(compiler: str, library: Path) -> None:
+def _compiler() -> list[str]:
+    """The words of CC, as in "ccache gcc", the first with its folder."""
+    name, *options = os.environ.get("CC", "").split() or ["cc"]
+    found = shutil.which(name)
+    if found is None:
+        raise BuildError("no C compiler was found (`cc`, or the one named by CC)")
+    return [found, *options]
+
+
+def _compile(compiler: list[str], library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         built = Path(scratch) / library.name
-        command = [compiler, *_FLAGS, *map(str, _c_files()), "-o", str(built), "-lm"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [*compiler, *_FLAGS, *map(str, _c_files()), "-o", str(built), "-lm"]
+        # it may speak in another encoding
+        run = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
         if run.returncode:
             first = run.stderr.strip().splitlines() or ["it says nothing"]
-            raise BuildError(f"{compiler} failed: {first[0]}")
+            raise BuildError(f"{compiler[0]} failed: {first[0]}")
         built.replace(library)
 
 
@@ -64,10 +74,12 @@ def _c_files() -> list[Path]:
     return sorted(_SOURCES.glob("*.c"))
 
 
-def _key(compiler: str) -> str:
+def _key(compiler: list[str]) -> str:
     """A hash of all that decides what the compiler makes."""
     parts = [path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]"))]
-    parts += [" ".join((compiler, *_FLAGS, torch.__version__)).encode(), _processor()]
+    # containers that share a home differ in their C libraries
+    words = (*compiler, *_FLAGS, torch.__version__, *platform.libc_ver())
+    parts += [" ".join(words).encode(), _processor()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
@@ -82,5 +94,11 @@ def _processor() -> bytes:
 
 
 def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "isometry"
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "isometry"
+    try:
+        return Path.home() / ".cache" / "isometry"
+    except RuntimeError as error:
+        # a user of a container who has neither HOME nor a name
+        raise BuildError("there is no home: set XDG_CACHE_HOME to a folder") from error

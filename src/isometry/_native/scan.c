@@ -37,9 +37,15 @@ static void restore_subnormals(unsigned before)
 #endif
 }
 
-/* the vector versions of glibc, for the loops below */
+/* the vector versions of glibc, for the loops below: with an older one, a library that
+ * asks for them does not load */
+#ifdef __GLIBC_PREREQ
+#if (defined(__x86_64__) && __GLIBC_PREREQ(2, 35)) || \
+    (defined(__aarch64__) && __GLIBC_PREREQ(2, 40))
 __attribute__((simd("notinbranch"))) float tanhf(float);
 __attribute__((simd("notinbranch"))) double tanh(double);
+#endif
+#endif
 
 #define REAL float
 #define NAME(x) x##_f32

@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from isometry.linalg._policy import constant_in_graphs
+
 
 @runtime_checkable
 class Algebra(Protocol):
@@ -21,7 +23,7 @@ class Algebra(Protocol):
 
 
 # Dynamo would trace the cache, and the rank
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def basis(group: Algebra) -> tuple[Tensor, Tensor]:
     """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
 

@@ -4,7 +4,7 @@ import cmath
 import functools
 import math
 
-import torch
+from isometry.linalg._policy import constant_in_graphs
 
 # real and imaginary part, in units of 2^-bits
 _Fixed = tuple[int, int]
@@ -33,7 +33,7 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 
 # Dynamo would trace the cache, and the integers
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _factors(degree)
 

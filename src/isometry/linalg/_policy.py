@@ -2,14 +2,16 @@
 
 import contextlib
 import importlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 # torch has no public way to ask about its transforms
 _functorch = importlib.import_module("torch._C._functorch")
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def in_float32_or_wider(X: Tensor) -> Tensor:
@@ -47,8 +49,21 @@ def with_skew_gradient(A: Tensor) -> Tensor:
 
 
 def is_batched_gradient(G: Tensor) -> bool:
-    """Whether `G` comes from `is_grads_batched=True`: ordinary operations take it."""
-    return _functorch.is_legacy_batchedtensor(G)
+    """Whether `G` is many: from `is_grads_batched=True`, or `vmap` of a backward pass.
+
+    Ordinary operations take it; it has no memory of its own.
+    """
+    return _functorch.is_legacy_batchedtensor(G) or (
+        _functorch.is_functorch_wrapped_tensor(G)
+    )
+
+
+def constant_in_graphs(function: _Function) -> _Function:
+    """As `torch.compiler.assume_constant_result`, which loads Dynamo: seconds."""
+    # the mark that it sets
+    marked: Any = function
+    marked._dynamo_marked_constant = True  # noqa: SLF001
+    return function
 
 
 def transforms() -> Sequence[Any]:

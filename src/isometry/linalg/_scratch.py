@@ -6,6 +6,7 @@ fifth of it at n = 1024. Torch caches memory on accelerators, but not on the CPU
 
 import importlib
 import math
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,9 @@ from torch import Tensor
 # below, malloc has pages at hand; above, they are a small part of the work
 _SMALLEST, _LARGEST = 2**19, 2**26
 
-# how many pieces `recycled` remembers, used or not
-_MOST_KEPT = 8
+# how many pieces `recycled` remembers, used or not, and how many bytes: lengths that
+# differ from step to step find none of theirs, and must not fill the memory
+_MOST_KEPT, _MOST_BYTES = 8, 2**30
 
 _local = threading.local()
 
@@ -50,16 +52,36 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     if like.device.type != "cpu" or size < _SMALLEST:
         return like.new_empty(shape)
     kept: list[Any] = _local.__dict__.setdefault("kept", [])
-    for i, storage in enumerate(kept):
-        # one reference is ours; torch has no public way to count them
-        if len(storage) == size and _use_count(storage._cdata) == 1:  # noqa: SLF001
+    for i in range(len(kept)):
+        if len(kept[i]) == size and _is_free(kept, i):
             kept.append(kept.pop(i))
             tensor: Any = like.new_empty(0)
-            return tensor.set_(storage, 0, tuple(shape))
+            return tensor.set_(kept[-1], 0, tuple(shape))
     fresh = like.new_empty(shape)
     kept.append(fresh.untyped_storage())
-    del kept[:-_MOST_KEPT]
+    while len(kept) > _MOST_KEPT or sum(map(len, kept)) > _MOST_BYTES:
+        del kept[0]
     return fresh
+
+
+def _is_free(kept: list[Any], i: int) -> bool:
+    """Whether this list alone refers to its i-th storage."""
+    # one reference is ours; torch has no public way to count them
+    if _use_count(kept[i]._cdata) > 1:  # noqa: SLF001
+        return False
+    # who asks torch for the storage itself gets our object, which it counts once
+    if _references(kept, i) > _ONE_REFERENCE:
+        return False
+    # another process may read it, as that of a DataLoader reads what its workers made
+    return not kept[i].is_shared()
+
+
+def _references(objects: list[Any], i: int) -> int:
+    """To the i-th, from Python, and those that asking takes."""
+    return sys.getrefcount(objects[i])
+
+
+_ONE_REFERENCE = _references([object()], 0)
 
 
 def release() -> None:

@@ -193,6 +193,8 @@ def _sigma(nonlinearity: str, *, unitary: bool) -> Sigma:
 
 def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     """A state of the shape that was promised."""
+    if not isinstance(hx, Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor; got {type(hx).__name__}.")
     if tuple(hx.shape) != shape:
         raise ValueError(
             f"`{name}` must have shape {shape}; got {tuple(hx.shape)}. Leave it out to "

@@ -99,3 +99,5 @@ class ExpGRU(AbstractRecurrent):
             dropout=dropout,
             bidirectional=bidirectional,
         )
+        # as torch's layers do
+        self.bias = bias

@@ -108,3 +108,5 @@ class ExpLSTM(AbstractRecurrent):
             dropout=dropout,
             bidirectional=bidirectional,
         )
+        # as torch's layers do
+        self.bias = bias

@@ -95,3 +95,5 @@ class ExpRNN(AbstractRecurrent):
             last_only=last_only,
             chunk=chunk,
         )
+        # as torch's layers do
+        self.bias, self.nonlinearity = bias, nonlinearity

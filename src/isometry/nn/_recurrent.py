@@ -100,6 +100,9 @@ class AbstractRecurrent(nn.Module):
                 x = nn.functional.dropout(x, self.dropout, self.training)
         return rows.restored(x, last_only=self.last_only), self._join(lasts, rows)
 
+    def flatten_parameters(self) -> None:
+        """Nothing: torch's layers gather their weights here, for cuDNN."""
+
     def _scan_cell(
         self,
         index: int,

@@ -19,6 +19,9 @@ from isometry.nn._engines import Cell, run, run_back
 from isometry.nn._sigma import Sigma, apply, takes_bias
 from isometry.nn._steps import Steps
 
+# what tensors have that are ordinary memory
+_NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
+
 
 class Weights(NamedTuple):
     """T, (n, inputs); W, (n, n); and the one bias, (n,) or none.
@@ -67,10 +70,16 @@ def scan(
 
 
 def needs_plain_operations(*tensors: Tensor | None) -> bool:
-    """Whether a compiler, a transform or forward mode is at work: they see through."""
+    """Whether a compiler, a transform or forward mode is at work: they see through.
+
+    So do subclasses that dispatch operations, such as fake tensors.
+    """
     if torch.compiler.is_compiling() or transforms():
         return True
-    return any(X is not None and unpack_dual(X).tangent is not None for X in tensors)
+    there: list[Any] = [X for X in tensors if X is not None]
+    if any(type(X).__torch_dispatch__ is not _NO_DISPATCH for X in there):
+        return True
+    return any(unpack_dual(X).tangent is not None for X in there)
 
 
 def unrolled(
@@ -121,9 +130,15 @@ class Scan(torch.autograd.Function):
     def backward(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
         if every is None and last is None:
             return (None,) * 6
-        batched = any(g is not None and is_batched_gradient(g) for g in (every, last))
-        if torch.is_grad_enabled() or batched:
-            return (None, *_adjoint(ctx, every, last))
+        there = [g for g in (every, last) if g is not None]
+        # that of the moment, not of the forward pass
+        with autocast_off(there[0].device):
+            if torch.is_grad_enabled() or any(map(is_batched_gradient, there)):
+                return (None, *_adjoint(ctx, every, last))
+            return (None, *Scan._gradients(ctx, every, last))
+
+    @staticmethod
+    def _gradients(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
         x, kernel, W, b, kept, *firsts = ctx.saved_tensors
         recurrence: Recurrence = ctx.recurrence
         steps = recurrence.steps
@@ -152,7 +167,7 @@ class Scan(torch.autograd.Function):
             if dx is not None:
                 torch.mm(D, kernel, out=dx[rows])
             after = gradients.h0
-        return None, dx, dT, dW, db, after
+        return dx, dT, dW, db, after
 
 
 def _cell(weights: Weights, sigma: Sigma) -> Cell:
