@@ -51,6 +51,7 @@ def test_two_processes_are_as_one(model, tmp_path):
     assert len(alone) == len(together) == 14
     for one, two in zip(alone, together, strict=True):
         assert two.pop("split") == one.pop("split")
-        # sums in another order
-        assert two == pytest.approx(one, rel=1e-5, abs=1e-6)
+        # sums in another order; twice the worst over three seeds and both networks,
+        # 2.4e-7 of a loss and 1.4e-7 of an orthogonality error
+        assert two == pytest.approx(one, rel=5e-7, abs=3e-7)
     assert summary(tmp_path / "two")["status"] == "finished"
