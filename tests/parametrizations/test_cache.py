@@ -92,7 +92,8 @@ def test_two_backwards_through_one_graph():
     y.backward(retain_graph=True)
     y.backward()
     loss(layer).backward()
-    assert counted.calls == 2
+    # once for the graph, once more for its second pass, once for the new one
+    assert counted.calls == 3
     assert_close(gradient(layer), reference_gradient(layer, 3), rtol=1e-4, atol=1e-4)
 
 
@@ -292,3 +293,42 @@ def test_every_map_is_computed_once(name, map_name, rng):
     assert all(w is W[0] for w in W)
     with parametrize.cached():
         assert_close(module.weight, W[0])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["two losses", "retain_graph"])
+def test_backward_passes_through_one_weight(again):
+    """Two reads have only the weight in common: each loss goes back on its own."""
+    layer = isometry.orthogonal(nn.Linear(8, 8, dtype=torch.float64))
+    x, y = torch.randn(2, 3, 8, dtype=torch.float64)
+    (layer(x).square().sum() + layer(y).pow(3).sum()).backward()
+    X = layer.parametrizations.weight.original
+    expected, X.grad = X.grad, None
+    first, second = layer(x).square().sum(), layer(y).pow(3).sum()
+    first.backward(retain_graph=again)
+    second.backward(retain_graph=again)
+    assert_close(X.grad, expected)
+    if again:
+        first.backward()
+        second.backward()
+        assert_close(X.grad, 2 * expected)
+
+
+def test_a_second_backward_pass_after_a_step():
+    """The weight of the graph is gone: an error, as torch has for a plain weight."""
+    layer = isometry.orthogonal(nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    first, second = layer(torch.randn(3, 8)).sum(), layer(torch.randn(3, 8)).sum()
+    first.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="Call `backward` on all losses before"):
+        second.backward()
+
+
+def test_a_backward_pass_frees_what_made_the_weight():
+    """While the loss is still held, as in every training loop."""
+    layer = isometry.orthogonal(nn.Linear(64, 64))
+    loss = layer(torch.randn(3, 64)).sum()
+    node: Any = layer.weight.grad_fn
+    assert node.once is not None
+    loss.backward()
+    assert node.once is None

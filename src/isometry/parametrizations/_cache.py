@@ -73,26 +73,31 @@ def forget(holder: nn.Module) -> None:
 
 
 def once(
-    holder: nn.Module, inputs: tuple[Tensor, ...], compute: Callable[[], Tensor]
+    holder: nn.Module,
+    inputs: tuple[Tensor, ...],
+    compute: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """The weight of `holder`, which `compute` makes of `inputs`: from memory if valid.
 
     Args:
         holder: the module whose weight it is.
         inputs: the tensors it depends on, the coordinates first.
-        compute: makes it.
+        compute: makes it of the coordinates.
 
     Returns:
         The weight; the same tensor as before, if nothing has changed.
     """
     if not _may_remember(inputs):
-        return compute()
+        return compute(inputs[0])
     graph = torch.is_grad_enabled() and inputs[0].requires_grad
     entry = _entries.get(holder, {}).get(graph)
     if entry is not None and entry.valid(inputs):
         return entry.weight
-    weight = compute()
     region = _region()
+    if graph and region is None:
+        weight = Shared.apply(compute, *inputs)
+    else:
+        weight = compute(inputs[0])
     # another thread may have been faster; then this one, which is as good, stays
     _entries.setdefault(holder, {})[graph] = _Entry(
         weight,
@@ -105,6 +110,52 @@ def once(
     if graph and weight.grad_fn is not None:
         weight.grad_fn.register_prehook(_Consumed(holder))
     return weight
+
+
+class Shared(torch.autograd.Function):
+    """A weight whose graph several losses may go back through, each on its own.
+
+    Whoever reads a plain weight twice gets two graphs with only the weight in common,
+    and may call `backward` on one and then on the other. The graph that makes ours is
+    apart from both: the first pass through it frees it, and another makes it anew.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, compute: Callable[[Tensor], Tensor], *inputs: Tensor
+    ) -> Tensor:
+        X = inputs[0].detach().requires_grad_()
+        with torch.enable_grad():
+            weight = compute(X)
+        ctx.compute, ctx.inputs, ctx.once = compute, inputs, (X, weight)
+        ctx.made = (_steps, *(t._version for t in inputs))
+        ctx.set_materialize_grads(False)
+        return weight.detach()
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
+        rest = (None,) * len(ctx.inputs[1:])
+        if G is None:
+            return None, None, *rest
+        again = torch.is_grad_enabled()
+        kept, ctx.once = ctx.once, None
+        if kept is None or again:
+            kept = _made_anew(ctx)
+        X, weight = kept
+        (g,) = torch.autograd.grad(weight, X, G, create_graph=again)
+        return None, g, *rest
+
+
+def _made_anew(ctx: Any) -> tuple[Tensor, Tensor]:
+    """Coordinates and the weight that they make, if they are still what they were."""
+    if ctx.made != (_steps, *(t._version for t in ctx.inputs)):
+        raise RuntimeError(
+            "a constrained weight must not change between two backward passes through "
+            "one graph; an optimizer or an assignment has changed it. Call `backward` "
+            "on all losses before the step."
+        )
+    with torch.enable_grad():
+        return ctx.inputs[0], ctx.compute(ctx.inputs[0])
 
 
 class _Consumed:

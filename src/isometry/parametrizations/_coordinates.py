@@ -33,7 +33,7 @@ class Coordinates(ParametrizationList):
         # not by attribute, which in a module takes as long as all the rest of a read
         constraint: Any = self._modules["0"]
         X = cast("Tensor", self._parameters["original"])
-        return once(self, (X, *constraint.tensors()), lambda: constraint(X))
+        return once(self, (X, *constraint.tensors()), constraint)
 
     def __prepare_scriptable__(self) -> NoReturn:
         """Called by `torch.jit.script`, before it looks into the module."""
