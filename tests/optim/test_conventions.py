@@ -200,6 +200,39 @@ def test_momentum_may_begin_later(rng):
     assert optimizer.state[p].keys() == {"step", "momentum_buffer"}
 
 
+def test_momentum_may_begin_for_one_of_two(rng):
+    """Both are at their second step then, and one of them has a buffer to keep."""
+    p, target = problem(SO(4), rng)
+    q, _ = problem(SO(4), rng)
+    optimizer = RiemannianSGD([p, q], lr=0.1, manifold=SO(4))
+    train(optimizer, p, target, 1)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    train(optimizer, q, target, 1)
+    first = optimizer.state[q]["momentum_buffer"].clone()
+    p.grad = q.grad = target
+    A = (q.mT @ target).detach()
+    optimizer.step()
+    assert torch.equal(optimizer.state[p]["step"], optimizer.state[q]["step"])
+    second = optimizer.state[q]["momentum_buffer"]
+    torch.testing.assert_close(second[0], 0.9 * first[0] + (A - A.mT) / 2)
+    assert "momentum_buffer" in optimizer.state[p]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_an_accumulator_survives_a_first_gradient_that_is_nan(momentum, rng):
+    """Its initial value is not 0."""
+    p, target = problem(SO(4), rng, 2)
+    optimizer = RiemannianRMSprop(
+        [p], momentum=momentum, initial_accumulator=0.5, manifold=SO(4)
+    )
+    p.grad = target.clone()
+    p.grad[0] = math.nan
+    optimizer.step()
+    accumulator = optimizer.state[p]["square_avg"]
+    assert (accumulator[0] == 0.5).all()
+    assert not (accumulator[1] == 0.5).all()
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 @pytest.mark.parametrize("name", ["SGD", "momentum", "Adam", "RMSprop with momentum"])
 @pytest.mark.parametrize("manifold", [*SOME, SU(3)], ids=str)

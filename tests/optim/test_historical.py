@@ -24,14 +24,23 @@ def run(**options: Any) -> np.ndarray:
 
 
 def test_rmsprop_of_tensorflow_1():
-    """Decay 0.9, an accumulator that starts at 1, epsilon inside of the root."""
+    """Decay 0.9, an accumulator that starts at 1, epsilon inside of the root.
+
+    With momentum and weight decay.
+    """
     p, ms, mom = np.ones(3), np.ones(3), np.zeros(3)
-    for g in GRADIENTS:
+    for gradient in GRADIENTS:
+        g = gradient + 0.1 * p
         ms = 0.9 * ms + 0.1 * g * g
         mom = 0.5 * mom + LR * g / np.sqrt(ms + 1e-10)
         p = p - mom
     ours = run(
-        alpha=0.9, eps=1e-10, initial_accumulator=1.0, eps_inside=True, momentum=0.5
+        alpha=0.9,
+        eps=1e-10,
+        initial_accumulator=1.0,
+        eps_inside=True,
+        momentum=0.5,
+        weight_decay=0.1,
     )
     np.testing.assert_allclose(ours, p, rtol=1e-15)
 

@@ -201,8 +201,9 @@ def _join(tensors: list[Tensor]) -> Tensor:
 
 def _finite(tensors: list[Tensor]) -> Tensor:
     """Whether all numbers are, for each point of the batch."""
-    sums = [X.flatten(1).sum(1) for X in tensors]
-    return torch.stack([total.isfinite() for total in sums]).all(0)
+    total = sum(X.flatten(1).sum(1) for X in tensors)
+    assert isinstance(total, Tensor)
+    return total.isfinite()
 
 
 def _choose(ok: Tensor, new: Tensor, old: Tensor) -> Tensor:
