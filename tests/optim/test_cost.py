@@ -65,7 +65,7 @@ def record(
 
 
 @pytest.mark.parametrize("adam", [False, True])
-@pytest.mark.parametrize(("lr", "products"), [(1e-4, 4), (3e-3, 5)])
+@pytest.mark.parametrize(("lr", "products"), [(1e-4, 4), (6e-3, 5)])
 def test_a_step_in_the_group_is_four_or_five_products(lr, products, adam, rng):
     """Q^H G, the exponential in two or three, and Q times it."""
     n = 128

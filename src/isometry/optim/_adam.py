@@ -102,11 +102,13 @@ class RiemannianAdam(AbstractRiemannian):
         if group["amsgrad"]:
             v = torch.maximum(v, state.get("max_exp_avg_sq", torch.zeros_like(v)))
             squares["max_exp_avg_sq"] = v
-        root = torch.sqrt(v, out=room("root", v.shape, v))
-        root.div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
-        # the diagonal of a real skew matrix is 0, and 0 / 0 if there is no eps
-        root.clamp_(min=torch.finfo(root.dtype).tiny)
-        scale = root.reciprocal_().mul_(-group["lr"] / (1 - beta1**step))
+        # both bias corrections are numbers: the quotient is multiplied by theirs
+        c = math.sqrt(1 - beta2**step)
+        root = torch.sqrt(v, out=room("root", v.shape, v)).add_(c * group["eps"])
+        if group["eps"] == 0:
+            # the diagonal of a real skew matrix is 0, and 0 / 0
+            root.clamp_(min=torch.finfo(root.dtype).tiny)
+        scale = root.reciprocal_().mul_(-group["lr"] * (c / (1 - beta1**step)))
         return Update(m, scale, {"exp_avg": m}, squares)
 
     def _plain_step(self, group: Group) -> None:
