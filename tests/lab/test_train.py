@@ -14,6 +14,7 @@ from isometry.lab.train._build import build, orthogonality, recurrent_map
 from isometry.lab.train._loop import Step
 from isometry.lab.train._progress import Progress
 from isometry.lab.train._ranks import Ranks
+from isometry.nn import by_name
 from isometry.nn._recipes import ENTRIES
 from tests.helpers import eps
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
@@ -276,11 +277,39 @@ def test_descent_on_a_group_is_kept():
     assert [type(o).__name__ for o in made] == ["Adam", "RiemannianSGD"]
 
 
+@pytest.mark.parametrize("name", list(ENTRIES))
+@pytest.mark.parametrize("symbols", [1, 12])
+def test_networks_have_the_sizes_of_the_task(name, symbols):
+    """An alphabet that is not the paper's: N + 2 classes in, N + 1 out."""
+    options = {"lag": 3, "length": 2, "symbols": symbols, "held_out": 8}
+    training = Training(model=name, hidden_size=6, batch_size=4, threads=1)
+    made = build(Config("copying", options, training), CPU)
+    assert made.model.output.out_features == symbols + 1
+    assert made.model.network.input_size == symbols + 2
+    step = Step(made, made.model, Ranks(0, 1, CPU), 0)
+    loss, _ = step.agree(interrupt=False)
+    step.update()
+    assert math.isfinite(loss)
+    assert step.outputs.shape == (7, 4, symbols + 1)
+
+
+def test_other_sizes_keep_what_the_paper_says(rng):
+    """The optimizers are those of the task, and Glorot's bound has the new outputs."""
+    usual, other = (
+        by_name("scornn", "copying", 6, output_size=outputs) for outputs in (None, 100)
+    )
+    assert other.optimizers == usual.optimizers
+    weight = other.model(generator=rng).output.weight
+    bound = math.sqrt(6 / (6 + 100))
+    # uniform: of 600 numbers the largest is close to the bound
+    assert 0.95 * bound < weight.abs().max() <= bound
+
+
 @pytest.mark.errors
-def test_sizes_that_no_recipe_knows(tmp_path):
-    config = Config("copying", {"symbols": 3}, Training())
-    with pytest.raises(ValueError, match="must have the paper's 10 inputs"):
-        start(config, tmp_path / "run")
+@pytest.mark.parametrize("size", ["input_size", "output_size"])
+def test_sizes_must_be_positive(size):
+    with pytest.raises(ValueError, match="`input_size` and `output_size` must be at"):
+        by_name("exprnn", "copying", **{size: 0})
 
 
 @pytest.mark.errors

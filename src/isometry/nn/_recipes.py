@@ -78,7 +78,8 @@ class Entry:
         network: makes it, for a task, a size, options and a source of first values.
         sizes: those of the paper's tables for each task, the usual one first.
         training: how it is trained on a task, at a size.
-        output: the first values of its output layer, for a task and its features.
+        output: the first values of its output layer, for a task, its sizes and the
+            features that the layer reads.
         options: of the network, for a task and a size.
         parts: what the output layer reads of complex states.
     """
@@ -86,7 +87,7 @@ class Entry:
     network: Callable[[Task, int, dict[str, Any], Draw], nn.Module]
     sizes: Mapping[str, tuple[int, ...]]
     training: Callable[[str, int], Training]
-    output: Callable[[str, int], Output]
+    output: Callable[[str, Task, int], Output]
     options: Callable[[str, int], dict[str, Any]] = lambda _task, _size: {}
     parts: Parts = "both"
 
@@ -276,12 +277,12 @@ def train_lie(_task: str, _size: int) -> Training:
     return Training((rmsprop(1e-3), rmsprop(1e-4, "X")), OURS)
 
 
-def glorot_output(task: str, features: int) -> Output:
+def glorot_output(_task: str, sizes: Task, features: int) -> Output:
     """Glorot's weights, no bias."""
-    return Output(bound=glorot(features, TASKS[task].outputs))
+    return Output(bound=glorot(features, sizes.outputs))
 
 
-def output_exprnn(task: str, features: int) -> Output:
+def output_exprnn(task: str, _sizes: Task, features: int) -> Output:
     """He's for copying, torch's usual ones elsewhere."""
     if task == "copying":
         return Output(std=math.sqrt(2 / features))
@@ -289,16 +290,15 @@ def output_exprnn(task: str, features: int) -> Output:
     return Output(bound=usual, bias_bound=usual)
 
 
-def output_scornn(task: str, features: int) -> Output:
+def output_scornn(task: str, sizes: Task, features: int) -> Output:
     """Glorot's; in the copying task for the biases too."""
-    outputs = TASKS[task].outputs
+    outputs = sizes.outputs
     bias = glorot(outputs, outputs) if task == "copying" else 0.0
     return Output(bound=glorot(features, outputs), bias_bound=bias)
 
 
-def output_eurnn(task: str, _features: int) -> Output:
+def output_eurnn(_task: str, sizes: Task, _features: int) -> Output:
     """The authors' bound has the inputs where Glorot's has the features."""
-    sizes = TASKS[task]
     return Output(bound=glorot(sizes.inputs, sizes.outputs), bias=0.01)
 
 

@@ -1,7 +1,7 @@
 """The networks of the paper by name, as they were trained on each task."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from isometry.groups import AbstractManifold, manifold_of
 from isometry.nn._draw import Draw
 from isometry.nn._householder_rnn import HouseholderRNN
-from isometry.nn._recipes import ENTRIES, TASKS, Entry, OptimizerRecipe
+from isometry.nn._recipes import ENTRIES, TASKS, Entry, OptimizerRecipe, Task
 from isometry.nn._sequence_model import SequenceModel
 
 
@@ -22,6 +22,7 @@ class Recipe:
         name: of the network.
         task: "copying", "mnist", "pmnist", "timit" or "adding".
         hidden_size: features of the state.
+        sizes: inputs and outputs, and whether one answer is due at the end.
         options: of the network, besides its sizes.
         optimizers: each with the parameters that it moves.
         source: where the numbers come from.
@@ -31,6 +32,7 @@ class Recipe:
     name: str
     task: str
     hidden_size: int
+    sizes: Task
     options: Mapping[str, Any]
     optimizers: tuple[OptimizerRecipe, ...]
     source: str
@@ -54,12 +56,12 @@ class Recipe:
         Returns:
             The model.
         """
-        task, draw = TASKS[self.task], Draw(device, dtype, generator)
+        task, draw = self.sizes, Draw(device, dtype, generator)
         network = self.entry.network(task, self.hidden_size, dict(self.options), draw)
         is_complex = any(p.is_complex() for p in network.parameters())
         both = is_complex and self.entry.parts == "both"
         features = self.hidden_size * (2 if both else 1)
-        output = self.entry.output(self.task, features)
+        output = self.entry.output(self.task, task, features)
         return SequenceModel(
             network,
             output.layer(features, task.outputs, draw),
@@ -104,7 +106,13 @@ class Recipe:
 
 
 def by_name(
-    name: str, task: str, hidden_size: int | None = None, **options: Any
+    name: str,
+    task: str,
+    hidden_size: int | None = None,
+    *,
+    input_size: int | None = None,
+    output_size: int | None = None,
+    **options: Any,
 ) -> Recipe:
     """A network of the paper, as it was trained on a task.
 
@@ -113,29 +121,48 @@ def by_name(
             "spectral", "lie", "explstm", "expgru", "lstm" or "gru".
         task: "copying", "mnist", "pmnist", "timit" or "adding".
         hidden_size: features of the state; the first of the paper's tables if None.
+        input_size: features or classes of an input; those of the task if None.
+        output_size: features of an output; those of the task if None.
         **options: of the network, instead of those of the task.
 
     Returns:
         The recipe: `model()`, its optimizers and what follows a step.
 
     Raises:
-        ValueError: if there is no such network or task.
+        ValueError: if there is no such network or task, or a size is not positive.
     """
     _check_known("name", name, ENTRIES)
     _check_known("task", task, TASKS)
     entry = ENTRIES[name]
     size = entry.sizes[task][0] if hidden_size is None else hidden_size
     training = entry.training(task, size)
+    sizes = _sized(TASKS[task], input_size, output_size)
     return Recipe(
         name=name,
         task=task,
         hidden_size=size,
+        sizes=sizes,
         options={**entry.options(task, size), **options},
         optimizers=training.optimizers,
         source=training.source,
         clip_norm=training.clip_norm,
         entry=entry,
     )
+
+
+def _sized(task: Task, inputs: int | None, outputs: int | None) -> Task:
+    """A task with other sizes than the paper's, where they are given."""
+    found = replace(
+        task,
+        inputs=task.inputs if inputs is None else inputs,
+        outputs=task.outputs if outputs is None else outputs,
+    )
+    if min(found.inputs, found.outputs) < 1:
+        raise ValueError(
+            f"`input_size` and `output_size` must be at least 1; got {found.inputs} "
+            f"and {found.outputs}. Leave them out for the paper's."
+        )
+    return found
 
 
 def _manifold(model: nn.Module, path: str) -> AbstractManifold | None:

@@ -13,7 +13,6 @@ from isometry.lab._task import Task
 from isometry.lab.tasks import TASKS
 from isometry.lab.train._config import Config, Training
 from isometry.nn import by_name
-from isometry.nn._recipes import TASKS as SIZES
 from isometry.nn._recipes import OptimizerRecipe
 from isometry.nn._registry import Recipe
 from isometry.nn._sequence_model import SequenceModel
@@ -49,15 +48,18 @@ def build(config: Config, device: torch.device) -> Experiment:
         The experiment.
 
     Raises:
-        ValueError: if the task, the network or the optimizer is unknown, or the sizes
-            do not fit.
+        ValueError: if the task, the network or the optimizer is unknown.
     """
     task, training = make_task(config), config.training
     # the sizes of the data come last: reading them may take a while
     recipe = by_name(
-        training.model, task.recipe, training.hidden_size, **training.model_options
+        training.model,
+        task.recipe,
+        training.hidden_size,
+        input_size=task.input_size,
+        output_size=task.output_size,
+        **training.model_options,
     )
-    _check_sizes(task)
     recipe = replace(recipe, optimizers=tuple(_optimizers(recipe, training)))
     # torch's own layers draw from the global generator
     torch.manual_seed(training.seed)
@@ -144,17 +146,6 @@ def _known(name: str) -> str:
             f"Adam; got {name!r}. Mind the capitals."
         )
     return name
-
-
-def _check_sizes(task: Task) -> None:
-    known = SIZES[task.recipe]
-    wanted = (known.inputs, known.outputs)
-    if (task.input_size, task.output_size) != wanted:
-        raise ValueError(
-            f"the task must have the paper's {wanted[0]} inputs and {wanted[1]} "
-            f"outputs; got {task.input_size} and {task.output_size}. Leave the options "
-            f"that set them at their defaults."
-        )
 
 
 @torch.no_grad()
