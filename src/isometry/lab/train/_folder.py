@@ -142,6 +142,7 @@ class Metrics:
                 f"{path} must have the {size} bytes that the checkpoint knows; got "
                 f"{found}. It was changed: restore it, or train anew."
             )
+        self.path = path
         # no buffer: what was written is there when the process is killed
         self.file = path.open("ab", buffering=0)
         self.file.truncate(size)
@@ -151,6 +152,10 @@ class Metrics:
         line = memoryview((json.dumps(record) + "\n").encode())
         while line:
             line = line[self.file.write(line) :]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines so far."""
+        return [json.loads(line) for line in self.path.read_bytes().splitlines()]
 
     def size(self) -> int:
         """Bytes that are safely there."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from isometry.lab.train._build import Experiment
 from isometry.lab.train._checkpoint import pack
-from isometry.lab.train._folder import CHECKPOINT, Metrics, RunError, write_atomically
+from isometry.lab.train._events import Events
+from isometry.lab.train._folder import CHECKPOINT, Metrics, write_atomically
 from isometry.lab.train._progress import Progress
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ class Recorder:
     ) -> None:
         self.folder, self.progress = folder, progress
         self.metrics = None if folder is None else Metrics(folder, size)
-        self.events: Any = None
-        if folder is not None and tensorboard:
-            self.events = event_writer()(str(folder / "tensorboard"))
+        self.events: Events | None = None
+        if folder is not None and self.metrics is not None and tensorboard:
+            self.events = Events(folder / "tensorboard", self.metrics.records())
 
     def write(self, state: "State", split: str, values: Mapping[str, float]) -> None:
         """A line of metrics."""
@@ -44,8 +45,7 @@ class Recorder:
         if self.metrics is not None:
             self.metrics.write(record)
         if self.events is not None:
-            for name, value in values.items():
-                self.events.add_scalar(f"{name}/{split}", value, state.step)
+            self.events.write(record)
         self.progress.record(record)
 
     def checkpoint(self, experiment: Experiment, state: dict[str, Any]) -> None:
@@ -62,22 +62,3 @@ class Recorder:
             self.metrics.close()
         if self.events is not None:
             self.events.close()
-
-
-def event_writer() -> Any:
-    """The class that writes events for TensorBoard.
-
-    Returns:
-        The class.
-
-    Raises:
-        RunError: if it is not installed.
-    """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RunError(
-            "`--tensorboard` needs the package tensorboard, which is not installed. "
-            "Install it, `pip install tensorboard`, or leave the option out."
-        ) from None
-    return SummaryWriter

@@ -12,6 +12,7 @@ from isometry.lab.train._build import Experiment, angles, build, orthogonality
 from isometry.lab.train._checkpoint import unpack
 from isometry.lab.train._config import Config
 from isometry.lab.train._environment import environment
+from isometry.lab.train._events import event_writer
 from isometry.lab.train._folder import (
     CHECKPOINT,
     CONFIG,
@@ -27,7 +28,7 @@ from isometry.lab.train._folder import (
 from isometry.lab.train._loop import State, train
 from isometry.lab.train._progress import Progress
 from isometry.lab.train._ranks import Ranks, joined
-from isometry.lab.train._recorder import Recorder, event_writer
+from isometry.lab.train._recorder import Recorder
 from isometry.nn import count_parameters
 
 

@@ -1,0 +1,94 @@
+"""Events of a run, read back by TensorBoard itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isometry.lab.train import resume, start
+from isometry.lab.train._loop import Step
+from tests.lab.small_runs import records, small
+
+
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values of each curve, as TensorBoard shows them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    # all points: by default a reader keeps a sample of them
+    found = EventAccumulator(str(folder / "tensorboard"), {"scalars": 0}).Reload()
+    tags: Any = found.Tags()["scalars"]
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in tags}
+
+
+def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The same from the metrics."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for record in records(folder):
+        for name in record.keys() - {"step", "split"}:
+            tag = f"{name}/{record['split']}"
+            lines.setdefault(tag, []).append((record["step"], record[name]))
+    return lines
+
+
+def check(folder: Path) -> None:
+    found, wanted = curves(folder), expected(folder)
+    assert found.keys() == wanted.keys()
+    for tag, points in wanted.items():
+        assert [step for step, _ in found[tag]] == [step for step, _ in points]
+        # events are float32
+        values = [value for _, value in points]
+        assert [v for _, v in found[tag]] == pytest.approx(values, rel=1e-7)
+
+
+def test_events_are_the_metrics(tmp_path):
+    """Every number of every split, at its step."""
+    start(small(tensorboard=True), tmp_path / "run")
+    check(tmp_path / "run")
+    assert len(curves(tmp_path / "run")["loss/train"]) == 12
+    assert [s for s, _ in curves(tmp_path / "run")["accuracy/test"]] == [4, 8, 12]
+
+
+def test_a_resumed_run_goes_on_with_its_curve(tmp_path, monkeypatch):
+    """Killed at step 8, with a checkpoint of step 6: steps 7 and 8 were there twice.
+
+    And what a writer had not yet put on the disk was missing.
+    """
+    update, calls = Step.update, 0
+
+    def stop(step: Step) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 9:
+            raise Killed
+        update(step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "update", stop)
+        with pytest.raises(Killed):
+            start(small(tensorboard=True), tmp_path / "run")
+    assert len(curves(tmp_path / "run")["loss/train"]) == 8
+    resume(tmp_path / "run")
+    check(tmp_path / "run")
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+
+
+def test_the_clock_is_that_of_training(tmp_path):
+    """Relative time in TensorBoard: an interruption of a day does not show."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from isometry.lab.train._events import Events
+
+    lines = [
+        {"step": n, "seconds": 60.0 * n, "loss": 1.0, "split": "train"} for n in (1, 2)
+    ]
+    events = Events(tmp_path, lines)
+    events.write({"step": 3, "seconds": 180.0, "loss": 1.0, "split": "train"})
+    events.close()
+    found = EventAccumulator(str(tmp_path)).Reload().Scalars("loss/train")
+    times = [event.wall_time - found[0].wall_time for event in found]
+    # a wall time has 53 bits, of which 1e9 seconds take 30: 2e-7
+    assert times == pytest.approx([0.0, 60.0, 120.0], abs=1e-6)
