@@ -127,6 +127,18 @@ def test_gradients_of_points_are_dense():
         optimizer.step()
 
 
+@pytest.mark.parametrize("rule", [RiemannianAdam, RiemannianRMSprop], ids=str)
+def test_sparse_gradients_of_plain_parameters_are_refused_by_adaptive_rules(rule):
+    """As torch's own do: means of squares are dense."""
+    layer = nn.Embedding(4, 4, sparse=True)
+    layer(torch.tensor([1])).sum().backward()
+    optimizer = rule(layer.parameters(), lr=0.1)
+    with pytest.raises(
+        TypeError, match=rf"of {rule.__name__} must be dense; got torch"
+    ):
+        optimizer.step()
+
+
 def test_a_checkpoint_of_another_manifold_is_refused():
     """Its momentum would mean something else: Stiefel(3, 3) has another metric."""
     p = nn.Parameter(torch.eye(3))

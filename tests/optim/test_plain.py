@@ -1,5 +1,6 @@
 """Parameters without a manifold get the update of torch's optimizer, bit by bit."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,31 @@ def test_plain_parameters_are_those_of_torch(name, rng):
             assert torch.equal(p, q)
     for p, q in zip(first, second, strict=True):
         assert optimizer.state[p].keys() == twin.state[q].keys()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_checkpoints_of_torch_load(name, rng):
+    """Their groups have fewer options; the continuation has the same bits."""
+    ours, theirs, options = PAIRS[name]
+    first, second = parameters(rng, clones=2)
+    twin = theirs(second, **options)
+
+    def steps(*runs: tuple[Any, list[nn.Parameter]]) -> None:
+        for _ in range(2):
+            for i, p in enumerate(first):
+                g = torch.randn(p.shape, dtype=p.dtype, generator=rng)
+                for _, params in runs:
+                    params[i].grad = g.clone()
+            for optimizer, _ in runs:
+                optimizer.step()
+
+    steps((twin, second))
+    for p, q in zip(first, second, strict=True):
+        p.data.copy_(q.data)
+    optimizer = ours(first, **options)
+    optimizer.load_state_dict(copy.deepcopy(twin.state_dict()))
+    steps((optimizer, first), (twin, second))
+    assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
 
 
 def test_plain_embeddings_may_have_sparse_gradients(rng):

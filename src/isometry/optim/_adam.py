@@ -9,7 +9,7 @@ from torch.optim.adam import adam
 from torch.optim.optimizer import ParamsT
 
 from isometry.groups import AbstractManifold
-from isometry.optim._checks import check_numbers
+from isometry.optim._checks import check_gradient, check_numbers
 from isometry.optim._riemannian import AbstractRiemannian, Group, Update
 from isometry.optim._room import room
 
@@ -114,6 +114,7 @@ class RiemannianAdam(AbstractRiemannian):
     def _plain_step(self, group: Group) -> None:
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
+            check_gradient(p, of="parameters of RiemannianAdam")
             if not self.state[p]:
                 self.state[p]["step"] = torch.zeros(
                     (), dtype=torch.float32, device="cpu"

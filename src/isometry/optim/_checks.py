@@ -37,11 +37,11 @@ def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") 
         manifold.check(points(p, manifold), name=name)
 
 
-def check_gradient(p: Tensor) -> None:
-    """Raise if the gradient of a point is sparse."""
+def check_gradient(p: Tensor, of: str = "points of a manifold") -> None:
+    """Raise if the gradient of a parameter is sparse."""
     if p.grad is not None and p.grad.layout != torch.strided:
         raise TypeError(
-            f"gradients of points of a manifold must be dense; got {p.grad.layout}. "
+            f"gradients of {of} must be dense; got {p.grad.layout}. "
             f"Make the layer without `sparse=True`."
         )
 

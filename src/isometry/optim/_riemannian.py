@@ -1,7 +1,7 @@
 """What the Riemannian optimizers share: one step on a batch of points."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,8 +115,9 @@ class AbstractRiemannian(Optimizer):
                 check_point(p, group["manifold"])
         for p in moving:
             state = self.state[p]
-            # on the host, as torch has it: it is read in every step
-            state.setdefault("step", torch.zeros((), dtype=torch.float32, device="cpu"))
+            if "step" not in state:
+                # on the host, as torch has it: it is read in every step
+                state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
             batches.setdefault(key, []).append(p)
@@ -140,18 +141,18 @@ class AbstractRiemannian(Optimizer):
         if step % frame.polish_every == 0:
             P = manifold.polish(P)
         new = dict(zip(update.vectors, carried, strict=True)) | update.squares
-        ok = _finite([P, *new.values()])
-        if not bool(ok.all()):
+        if not _all_finite([P, *new.values()]):
+            ok = _finite([P, *new.values()])
             P = _choose(ok, P, Q)
             for name, value in new.items():
                 start = update.start if name in update.squares else 0.0
                 before = old.get(name, torch.full_like(value, start))
                 new[name] = _choose(ok, value, before)
-        for p, point in zip(params, P.chunk(len(params)), strict=True):
+        for p, point in zip(params, _part(P, len(params)), strict=True):
             target = points(p, manifold)
             target.copy_(point.reshape(target.shape))
         for name, value in new.items():
-            for p, part in zip(params, value.chunk(len(params)), strict=True):
+            for p, part in zip(params, _part(value, len(params)), strict=True):
                 if name in old:
                     self.state[p][name].copy_(part)
                 else:
@@ -181,6 +182,8 @@ class AbstractRiemannian(Optimizer):
         for ours, theirs in zip(self.param_groups, groups, strict=False):
             check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
             theirs["manifold"] = ours["manifold"]
+            # torch's own optimizers know fewer options; their checkpoints load too
+            theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
 
 
@@ -197,6 +200,18 @@ def _flat(X: Tensor | None, manifold: AbstractManifold) -> Tensor:
 def _join(tensors: list[Tensor]) -> Tensor:
     """One batch; of one tensor, itself."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _part(X: Tensor, number: int) -> Sequence[Tensor]:
+    """The inverse of `_join`."""
+    return (X,) if number == 1 else X.chunk(number)
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """Whether all sums are, which is one number to read; too large a sum is none."""
+    total = sum(X.sum() for X in tensors)
+    assert isinstance(total, Tensor)
+    return bool(total.isfinite())
 
 
 def _finite(tensors: list[Tensor]) -> Tensor:

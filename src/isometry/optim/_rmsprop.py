@@ -8,7 +8,7 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.rmsprop import rmsprop
 
 from isometry.groups import AbstractManifold
-from isometry.optim._checks import check_numbers
+from isometry.optim._checks import check_gradient, check_numbers
 from isometry.optim._riemannian import AbstractRiemannian, Group, Update
 
 
@@ -124,6 +124,7 @@ class RiemannianRMSprop(AbstractRiemannian):
     def _plain_step(self, group: Group) -> None:
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
+            check_gradient(p, of="parameters of RiemannianRMSprop")
             if not self.state[p]:
                 v = torch.zeros_like(p)
                 _reals(v).fill_(group["initial_accumulator"])

@@ -14,6 +14,7 @@ from isometry.optim._frames import AbstractFrame, Scale
 from isometry.optim._increment import rational
 from isometry.optim._long import settle
 from isometry.optim._polar import retract
+from isometry.optim._qr import retract_qr
 from isometry.optim._room import room
 
 # a step of more than about a radian is left to the manifold itself
@@ -82,11 +83,8 @@ class TallFrame(AbstractFrame):
         if retraction not in ("polar", "qr"):
             moved = _rotate(Q, Omega, E_perp, s, retraction)
         if moved is None:
-            E = s * (Q @ Omega + E_perp)
-            P = retract(self.manifold, Q, E, retraction)
-            if retraction not in ("polar", "qr"):
-                P = settle(P, torch.linalg.matrix_norm(E))
-            moved = P, None
+            E = torch.baddbmm(E_perp, Q, Omega).mul_(s)
+            moved = self._by_manifold(Q, E, retraction), None
         P, along_V = moved
         for F in carried:
             F_perp = self._split(F)[1]
@@ -94,6 +92,12 @@ class TallFrame(AbstractFrame):
             along = along_V if F is V else None
             F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
         return P, list(carried)
+
+    def _by_manifold(self, Q: Tensor, E: Tensor, retraction: str) -> Tensor:
+        if retraction == "qr":
+            return retract_qr(self.manifold, Q, E)
+        P = retract(self.manifold, Q, E, retraction)
+        return P if retraction == "polar" else settle(P, torch.linalg.matrix_norm(E))
 
     def _split(self, V: Tensor) -> tuple[Tensor, Tensor]:
         X = self.matrix(V)
