@@ -13,13 +13,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
 
 
-def add_fields(parser: argparse.ArgumentParser, config: type, title: str) -> None:
+def add_fields(
+    parser: argparse.ArgumentParser, config: type, title: str, *, several: bool = False
+) -> None:
     """An option for each field; those that are not given are left out of the result.
 
     Args:
         parser: of a command.
         config: a dataclass.
         title: of the group in the help.
+        several: whether an option takes one value or more, and gives their list.
     """
     group = parser.add_argument_group(title)
     hints, docs = get_type_hints(config), describe(config)
@@ -29,12 +32,11 @@ def add_fields(parser: argparse.ArgumentParser, config: type, title: str) -> Non
         usual = field.default
         if isinstance(usual, int | float | str) and usual != "":
             text += f" ({usual})"
+        reading = _reading(hints[field.name])
+        if several and "action" not in reading:
+            reading["nargs"] = "+"
         group.add_argument(
-            option,
-            dest=field.name,
-            default=argparse.SUPPRESS,
-            help=text,
-            **_reading(hints[field.name]),
+            option, dest=field.name, default=argparse.SUPPRESS, help=text, **reading
         )
 
 

@@ -1,0 +1,178 @@
+"""`isometry sweep`: options of `isometry train`, each with one value or several."""
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isometry.lab.sweep._carry_out import Engine, carry_out, verdicts
+from isometry.lab.sweep._plan import Cell, expand, fit, load, save
+from isometry.lab.train._config import Training
+from isometry.lab.train._folder import RunError, locked, write_atomically
+from isometry.lab.train._options import add_fields
+
+TABLE = "sweep.md"
+
+# as one speaks of them; the singular serves, too
+PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command, with one command below it for each task.
+
+    Args:
+        parser: that of `isometry sweep`.
+    """
+    from isometry.lab.tasks import TASKS
+
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="go on with the sweep in a folder"
+    )
+    _add_own(parser)
+    tasks = parser.add_subparsers(dest="task", metavar="TASK")
+    for name, task in TASKS.items():
+        first = (task.__doc__ or "").splitlines()[0]
+        several = f"{first} Each option takes one value or several."
+        made = tasks.add_parser(name, help=first, description=several)
+        _add_own(made)
+        for plural, field in PLURALS.items():
+            made.add_argument(
+                "--" + plural.replace("_", "-"),
+                dest=field,
+                nargs="+",
+                type=str if field == "model" else int,
+                default=argparse.SUPPRESS,
+                metavar=field.upper(),
+                help=f"the same as --{field.replace('_', '-')}",
+            )
+        add_fields(made, task, f"options of {name}", several=True)
+        add_fields(made, Training, "options of training", several=True)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Make the runs that are missing, then print the table of all.
+
+    Args:
+        options: of the command line.
+
+    Returns:
+        The exit code: 1 if a run failed or diverged, 2 if the plan makes no sense, 130
+        if it was interrupted.
+    """
+    given = {k: v for k, v in vars(options).items() if k != "command"}
+    own = {k: given.pop(k, None) for k in ("resume", "out", "jobs", "dry_run")}
+    out: Path | None = own["resume"] or own["out"]
+    try:
+        engine = Engine(
+            given.pop("engine", "local"), given.pop("address", None), own["jobs"]
+        )
+        if out is None:
+            raise ValueError(  # noqa: TRY301 - told as the others are
+                "`--out` must name the folder of the sweep; got none. The same command "
+                "goes on with it."
+            )
+        cells = _planned(given, out, resume=own["resume"] is not None)
+        if own["dry_run"]:
+            lines = [f"{c.config.command} --out {out / c.name}\n" for c in cells]
+            sys.stdout.writelines(lines)
+            return 0
+        return _sweep(cells, out, engine)
+    except (RunError, ValueError, TypeError, FileNotFoundError) as error:
+        sys.stderr.write(f"isometry sweep: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"isometry sweep: interrupted. Go on with: isometry sweep --resume {out}\n"
+        )
+        return 130
+
+
+def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[Cell]:
+    """The runs that options stand for; those of the line win over the file's."""
+    if resume:
+        if unwanted := [name for name, value in given.items() if value is not None]:
+            raise ValueError(
+                f"`--resume` must stand without options of the runs; got "
+                f"{', '.join(unwanted)}. Add runs by `--out {out}` instead."
+            )
+        return load(out)
+    file = given.pop("config", None)
+    from_file = {} if file is None else tomllib.loads(file.read_text())
+    from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
+    task = given.pop("task", None) or from_file.get("task")
+    values = {k: v for k, v in from_file.items() if k != "task"} | given
+    return fit(out, expand(task, values))
+
+
+def _sweep(cells: Sequence[Cell], out: Path, engine: Engine) -> int:
+    """Run, and tell what came out: the table on stdout, all else on stderr."""
+    from isometry.lab.report import write
+    from isometry.lab.report._run import read_run
+    from isometry.lab.sweep._table import table
+
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        save(out, cells)
+        failed = carry_out(cells, out, engine)
+        bad = verdicts(cells, out, failed)
+        # also those of earlier commands
+        begun = [out / c.name for c in load(out) if (out / c.name).exists()]
+        if begun:
+            text = table([read_run(folder) for folder in begun])
+            write_atomically(out / TABLE, text.encode())
+            page = write(begun, out / "report")
+            sys.stderr.write(f"table {out / TABLE}\nreport {page}\n")
+            sys.stdout.write(text)
+    sys.stderr.write(f"{len(cells) - len(bad)} of {len(cells)} runs are done.\n")
+    for name, message in bad.items():
+        sys.stderr.write(f"isometry sweep: {name}: {message}\n")
+    return 1 if bad else 0
+
+
+def _add_own(parser: argparse.ArgumentParser) -> None:
+    """Options of the sweep itself, before and after the task."""
+    group = parser.add_argument_group("options of the sweep")
+    places: list[tuple[str, dict[str, Any]]] = [
+        ("--out", {"type": Path, "metavar": "DIR", "help": "folder of all its runs"}),
+        (
+            "--config",
+            {
+                "type": Path,
+                "metavar": "FILE",
+                "help": "options as a TOML file, with underscores, lists for several "
+                "values; those of the line win",
+            },
+        ),
+        (
+            "--jobs",
+            {
+                "type": int,
+                "metavar": "N",
+                "help": "runs at a time (default: the cores, by the threads of a run, "
+                "of which there is one if `--threads` does not say more)",
+            },
+        ),
+        (
+            "--engine",
+            {
+                "choices": ["local", "ray"],
+                "help": "processes of this machine, or tasks of Ray (local)",
+            },
+        ),
+        (
+            "--address",
+            {
+                "metavar": "HOST:PORT",
+                "help": "of a Ray cluster (default: that of RAY_ADDRESS, else this "
+                "machine)",
+            },
+        ),
+        (
+            "--dry-run",
+            {"action": "store_true", "help": "print the commands and run none"},
+        ),
+    ]
+    for option, how in places:
+        group.add_argument(option, default=argparse.SUPPRESS, **how)

@@ -1,0 +1,146 @@
+"""What a sweep says while it runs: all its runs in one view.
+
+It reads the folders of the runs, so that it does not matter where they are made.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+from isometry.lab.sweep._work import log_of
+from isometry.lab.train._folder import CONFIG, METRICS, SUMMARY
+
+# seconds between two views, on a terminal and elsewhere
+_LIVE, _PLAIN = 0.5, 60.0
+
+# bytes at the end of the metrics, in which there is a whole line
+_TAIL = 4096
+
+
+class View:
+    """A block of lines that is renewed on a terminal; elsewhere plain lines.
+
+    Args:
+        out: folder of the sweep.
+        names: of the runs that are to be made.
+        total: how many the sweep has, with those that were made before.
+        done: how many of those came to their end.
+        stream: where to; standard error if None.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        names: Iterable[str],
+        *,
+        total: int,
+        done: int = 0,
+        stream: TextIO | None = None,
+    ) -> None:
+        self.out, self.total = out, total
+        self.waiting, self.running = list(names), list[str]()
+        self.done, self.failed = done, 0
+        self.stream = sys.stderr if stream is None else stream
+        self.live = self.stream.isatty()
+        self.height, self.shown = 0, time.monotonic()
+        # a run that begins, here or on another machine, writes its log
+        self.logs = {name: self._log(name) for name in self.waiting}
+
+    def look(self) -> None:
+        """Say which runs have begun; renew the view now and then."""
+        begun = [name for name in self.waiting if self._log(name) > self.logs[name]]
+        for name in begun:
+            self.waiting.remove(name)
+            self.running.append(name)
+            if not self.live:
+                self._write([f"{name} begins"])
+        if time.monotonic() - self.shown > (_LIVE if self.live else _PLAIN):
+            self.shown = time.monotonic()
+            self._show()
+
+    def end(self, name: str, message: str) -> None:
+        """Say how a run has ended.
+
+        Args:
+            name: of the run.
+            message: why it failed, if it did.
+        """
+        for group in (self.waiting, self.running):
+            if name in group:
+                group.remove(name)
+        summary = _json(self.out / name / SUMMARY)
+        # one that has no summary was told to stop before it trained
+        status = summary.get("status", "stopped")
+        self.failed += bool(message) or status == "diverged"
+        self.done += status in ("finished", "solved")
+        text = f"{name} {'failed' if message else status}"
+        if summary and not message:
+            text += f" after {summary['steps']} steps, {summary['seconds']:.0f} s"
+        self._clear()
+        self._write([f"{text}  ({self._counts()})"])
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._clear()
+
+    def _show(self) -> None:
+        self._clear()
+        lines = [self._counts(), *(self._line(name) for name in self.running)]
+        if self.live:
+            width, height = shutil.get_terminal_size()
+            hidden = len(lines) - (height - 2)
+            if hidden > 0:
+                lines = [*lines[: -hidden - 1], f"... and {hidden + 1} more"]
+            # a line that wraps would be two
+            lines = [line[: width - 1] for line in lines]
+            self.height = len(lines)
+        self._write(lines)
+
+    def _counts(self) -> str:
+        parts = [f"{self.done} of {self.total} done", f"{len(self.running)} running"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        return ", ".join(parts)
+
+    def _line(self, name: str) -> str:
+        folder = self.out / name
+        total = _json(folder / CONFIG).get("iterations", "?")
+        record = _last_record(folder / METRICS)
+        values = "  ".join(
+            f"{key} {value:.4g}"
+            for key, value in record.items()
+            if key in ("loss", "accuracy", "orthogonality")
+        )
+        return f"  {name}  {record.get('step', 0)}/{total}  {values}".rstrip()
+
+    def _log(self, name: str) -> int:
+        path = log_of(self.out / name)
+        return path.stat().st_size if path.exists() else 0
+
+    def _clear(self) -> None:
+        if self.height:
+            # up to the first line, and away with all that follows
+            self.stream.write(f"\x1b[{self.height}A\x1b[J")
+            self.height = 0
+
+    def _write(self, lines: Iterable[str]) -> None:
+        self.stream.write("".join(f"{line}\n" for line in lines))
+        self.stream.flush()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+def _last_record(path: Path) -> dict[str, Any]:
+    """The last whole line of the metrics."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        *lines, _ = file.read().split(b"\n")
+    return json.loads(lines[-1]) if lines else {}
