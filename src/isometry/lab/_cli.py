@@ -14,6 +14,7 @@ import isometry
 # where each command is, and what `isometry --help` says about it
 COMMANDS = {
     "train": ("isometry.lab.train._command", "train a network on a task"),
+    "sweep": ("isometry.lab.sweep._command", "train the product of options"),
     "report": ("isometry.lab.report._command", "make a page from runs"),
     "reproduce": (
         "isometry.lab.reproduce._command",
