@@ -7,6 +7,7 @@ python -m benchmarks reads      # likewise, reading a weight
 python -m benchmarks recurrent  # likewise, the loop over time
 python -m benchmarks optimizers # likewise, Riemannian descent
 python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
+python -m benchmarks training   # likewise, steps of `isometry train` (--data DIR)
 python -m benchmarks demo       # two minutes; a figure and a report in out/demo
 python -m benchmarks report     # docs from the record, nothing measured
 """
@@ -31,28 +32,13 @@ from benchmarks import (
     reads,
     recurrent,
     tall,
+    training,
 )
 from benchmarks.page import page
+from isometry.lab.bench._progress import Steps
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "records" / "benchmarks.json"
-
-
-class Steps:
-    """One line a step, with its number, on stderr."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done = total, 0
-
-    def __call__(self, what: str) -> None:
-        self.done += 1
-        width = 24
-        filled = width * self.done // self.total
-        bar = "#" * filled + "." * (width - filled)
-        end = "" if sys.stderr.isatty() else "\n"
-        start = "\r\033[K" if sys.stderr.isatty() else ""
-        text = f"{start}[{bar}] {self.done}/{self.total} {what}{end}"
-        print(text, end="", file=sys.stderr, flush=True)
 
 
 def environment(rounds: int) -> dict[str, Any]:
@@ -94,35 +80,30 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
     ]
     record["memory"] = memory.measure(say=say)
     record["tall"] = tall.measure(say=say)
-    print(file=sys.stderr)
     return record
 
 
 def measure_layers(rounds: int) -> dict[str, Any]:
     """Training steps of constrained layers."""
     measured = layers.measure(rounds=rounds, say=Steps(layers.STEPS))
-    print(file=sys.stderr)
     return {"layers": environment(rounds) | measured}
 
 
 def measure_reads(rounds: int) -> dict[str, Any]:
     """What reading a weight costs."""
     measured = reads.measure(rounds=rounds, say=Steps(reads.STEPS))
-    print(file=sys.stderr)
     return {"reads": environment(rounds) | measured}
 
 
 def measure_recurrent(rounds: int) -> dict[str, Any]:
     """The loop over time."""
     measured = recurrent.measure(rounds=rounds, say=Steps(recurrent.STEPS))
-    print(file=sys.stderr)
     return {"recurrent": environment(rounds) | measured}
 
 
 def measure_optimizers(rounds: int) -> dict[str, Any]:
     """Riemannian descent."""
     measured = optimizers.measure(rounds=rounds, say=Steps(optimizers.STEPS))
-    print(file=sys.stderr)
     return {"optimizers": environment(rounds) | measured}
 
 
@@ -137,8 +118,14 @@ def measure_quality(folder: Path) -> dict[str, Any]:
         )
         return {}
     measured = quality.measure(folder, say=Steps(quality.SEEDS))
-    print(file=sys.stderr)
     return {"quality": environment(rounds=1) | measured}
+
+
+def measure_training(folder: Path, rounds: int) -> dict[str, Any]:
+    """Steps of `isometry train`."""
+    say = Steps(training.STEPS)
+    measured = training.measure(folder, rounds=rounds, say=say)
+    return {"training": environment(rounds) | measured}
 
 
 def write_docs(record: dict[str, Any]) -> None:
@@ -175,7 +162,6 @@ def demo(out: Path) -> Path:
         kernel.measure_peers(n, rounds=5, say=say) for n in (32, 64, 128, 256, 512)
     ]
     record["accuracy"] = accuracy.measure(256, dtype=torch.float32, say=say)
-    print(file=sys.stderr)
     out.mkdir(parents=True, exist_ok=True)
     figures.kernel(record, out / "kernel.png")
     figures.accuracy(record, out / "accuracy.png")
@@ -195,7 +181,7 @@ def main() -> None:
         default="all",
         choices=[
             *("all", "kernels", "layers", "reads", "recurrent", "optimizers"),
-            *("quality", "demo", "report"),
+            *("quality", "training", "demo", "report"),
         ],
     )
     parser.add_argument(
@@ -223,6 +209,8 @@ def main() -> None:
         "recurrent": lambda: measure_recurrent(options.rounds),
         "optimizers": lambda: measure_optimizers(options.rounds),
         "quality": lambda: measure_quality(options.data),
+        # last, as it changes how the process keeps its memory
+        "training": lambda: measure_training(options.data, options.rounds),
     }
     for name, measure in parts.items():
         if options.what in ("all", name):

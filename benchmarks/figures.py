@@ -10,17 +10,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-# colours that colour-blind readers can tell apart [Wong 2011]; ours stands out
-STYLE = {
-    "isometry": {"color": "#d55e00", "lw": 2.6, "marker": "o", "zorder": 5},
-    "torch.linalg.matrix_exp": {"color": "#0072b2", "marker": "s"},
-    "torch orthogonal, exp": {"color": "#0072b2", "marker": "v", "ls": ":"},
-    "geotorch": {"color": "#009e73", "marker": "^", "ls": "--"},
-    "torch orthogonal, Householder": {"color": "#999999", "marker": "D"},
-    "torch orthogonal, Cayley": {"color": "#cc79a7", "marker": "P"},
-    "SciPy": {"color": "#e6b800", "marker": "x"},
-    "one product": {"color": "#000000", "ls": "-.", "lw": 1.0},
-}
+from isometry.lab.bench._figure import LOOKS
 
 
 def _clean(axes: Axes) -> None:
@@ -32,7 +22,7 @@ def kernel(record: dict[str, Any], path: Path) -> None:
     """Time against size for all peers; error of the gradient against the norm."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.4))
     rows = record["peers"]
-    for name, style in STYLE.items():
+    for name, style in LOOKS.items():
         points = [
             (r["n"], 1e3 * r["seconds"][name]) for r in rows if name in r["seconds"]
         ]

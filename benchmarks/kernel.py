@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks import peers
-from benchmarks.timing import interleave, random_skew, unit_cotangent
+from isometry.lab.bench import _passes as passes
+from isometry.lab.bench._names import TORCH_HOUSEHOLDER
+from isometry.lab.bench._timing import interleave, random_skew, unit_cotangent
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ def measure(case: Case, *, rounds: int) -> dict[str, object]:
     A = random_skew(case.n, norm=case.norm, dtype=case.dtype, batch=case.batch)
     G = unit_cotangent(A)
     contenders = {
-        "ours": peers.ours(A, G),
-        "ours with norm_bound": peers.ours(A, G, norm_bound=1.01 * case.norm),
-        "torch": peers.matrix_exp(A, G),
+        "ours": passes.ours(A, G),
+        "ours with norm_bound": passes.ours(A, G, norm_bound=1.01 * case.norm),
+        "torch": passes.matrix_exp(A, G),
     }
     size = (case.n, A[..., 0, 0].numel())
     count = {
@@ -83,21 +85,14 @@ def measure_all(*, rounds: int, say: Progress) -> list[dict[str, object]]:
 def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
     """Seconds of every peer at one size, float32, norm 3."""
     say(f"peers: n = {n}")
+    contenders = passes.kernel(n, torch.device("cpu"))
     A = random_skew(n, norm=3.0, dtype=torch.float32)
-    G = unit_cotangent(A)
     room = torch.empty_like(A)
-    contenders = {
-        "isometry": peers.ours(A, G),
-        "torch.linalg.matrix_exp": peers.matrix_exp(A, G),
-        "torch orthogonal, exp": peers.torch_orthogonal(A, G, "matrix_exp"),
-        "torch orthogonal, Cayley": peers.torch_orthogonal(A, G, "cayley"),
-        "geotorch": peers.geotorch_orthogonal(A, G),
-        "one product": lambda: torch.mm(A, A, out=room),
-    }
+    contenders["one product"] = lambda: torch.mm(A, A, out=room)
     if n <= SLOW_ABOVE:
-        householder = peers.torch_orthogonal(A, G, "householder")
-        contenders["torch orthogonal, Householder"] = householder
-        contenders["SciPy"] = peers.scipy_expm(A, G)
+        contenders["SciPy"] = peers.scipy_expm(A, unit_cotangent(A))
+    else:
+        del contenders[TORCH_HOUSEHOLDER]
     times = interleave(contenders, rounds=rounds)
     return {"n": n, "seconds": {name: t.best for name, t in times.items()}}
 
@@ -110,14 +105,14 @@ def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, flo
     for scale in (1e-4, 1e-2, 1.0, 1e2):
         G = scale * unit_cotangent(A)
         times = interleave(
-            {"ours": peers.ours(A, G), "torch": peers.matrix_exp(A, G)}, rounds=rounds
+            {"ours": passes.ours(A, G), "torch": passes.matrix_exp(A, G)}, rounds=rounds
         )
         rows.append(
             {
                 "scale": scale,
                 "ours": times["ours"].best,
                 "torch": times["torch"].best,
-                "torch_products": peers.count_products(peers.matrix_exp(A, G), 512),
+                "torch_products": peers.count_products(passes.matrix_exp(A, G), 512),
             }
         )
     return rows
@@ -132,10 +127,10 @@ def measure_outlier(*, rounds: int, say: Progress) -> dict[str, float]:
     G = unit_cotangent(A)
     times = interleave(
         {
-            "plain": peers.ours(A, G),
-            "outlier": peers.ours(B, G),
-            "torch plain": peers.matrix_exp(A, G),
-            "torch outlier": peers.matrix_exp(B, G),
+            "plain": passes.ours(A, G),
+            "outlier": passes.ours(B, G),
+            "torch plain": passes.matrix_exp(A, G),
+            "torch outlier": passes.matrix_exp(B, G),
         },
         rounds=rounds,
     )
@@ -146,7 +141,7 @@ def measure_parts(n: int, *, say: Progress) -> dict[str, float]:
     """Where our time goes at a small size: seconds a pass, by kind of operation."""
     say(f"parts: n = {n}")
     A = random_skew(n, norm=3.0, dtype=torch.float32)
-    call = peers.ours(A, unit_cotangent(A))
+    call = passes.ours(A, unit_cotangent(A))
     whole = interleave({"ours": call}, rounds=9)["ours"].best
     repeats = 200
     with torch.profiler.profile() as profile:

@@ -9,13 +9,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks import layers
-from benchmarks.figures import STYLE, save
-
-STYLES = STYLE | {
-    layers.PLAIN: {"color": "#000000", "ls": "-.", "marker": "."},
-    layers.OUR_CAYLEY: {"color": "#d55e00", "ls": "--", "marker": "o"},
-    layers.OUR_HOUSEHOLDER: {"color": "#d55e00", "ls": ":", "marker": "o"},
-}
+from benchmarks.figures import save
+from isometry.lab.bench._figure import LOOKS
 
 
 def network(part: dict[str, Any], path: Path) -> None:
@@ -36,7 +31,7 @@ def _bars(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
             places,
             [1e3 * row["seconds"][name] for name in names],
             height=0.9 * height,
-            color=[STYLES[name]["color"] for name in names],
+            color=[LOOKS[name]["color"] for name in names],
             # from light at the start to full at the largest norm
             alpha=(i + 1) / len(rows),
         )
@@ -62,7 +57,7 @@ def _ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     plain = layers.PLAIN
     for name in (n for n in rows[0]["seconds"] if n != plain):
         ratios = [row["seconds"][name] / row["seconds"][plain] for row in rows]
-        axes.loglog(batches, ratios, label=name, ms=5, **STYLES[name])
+        axes.loglog(batches, ratios, label=name, ms=5, **LOOKS[name])
     limit = [row["products"][layers.OURS] / row["products"][plain] for row in rows]
     axes.loglog(
         batches, limit, "k--", lw=1.2, label="isometry, if products were all there is"
@@ -117,7 +112,7 @@ def _errors(
     moments = list(zip(*runs, strict=True))
     where = [mean(point[key] for point in moment) for moment in moments]
     errors = [[100 * (1 - point["accuracy"]) for point in moment] for moment in moments]
-    style = STYLES[name]
+    style = LOOKS[name]
     axes.loglog(where, [mean(e) for e in errors], label=name, ms=4, **style)
     low, high = [min(e) for e in errors], [max(e) for e in errors]
     axes.fill_between(where, low, high, color=style["color"], alpha=0.15, lw=0)

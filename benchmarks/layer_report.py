@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks import layers, optimizers, reads, recurrent
+from benchmarks import layers, optimizers, reads, recurrent, training
 from benchmarks.markdown import table
+from isometry.lab.bench._layers import RATE
 
 # what was asked for: ratios of a training step's seconds
 MUST_TORCH = 4.0
@@ -30,6 +31,8 @@ def sections(record: dict[str, Any]) -> str:
         parts.append(reads.section(record["reads"]))
     if "recurrent" in record:
         parts.append(recurrent.section(record["recurrent"]))
+    if "training" in record:
+        parts.append(training.section(record["training"]))
     if "optimizers" in record:
         parts.append(optimizers.section(record["optimizers"]))
     if "quality" in record:
@@ -107,7 +110,7 @@ def step_section(part: dict[str, Any]) -> str:
 `orthogonal(nn.Linear({n}, {n}))`, batch {batch}, Adam, float32. The coordinates are
 random, of a spectral norm that is the same for all contenders: 0 is where they begin
 and where an exponential is cheapest, and training moves them away. The rate is
-{layers.RATE:g}, so that they stay there while they are timed. Reflections, which have
+{RATE:g}, so that they stay there while they are timed. Reflections, which have
 no such norm, are timed as they start. {part["threads"]} threads; runs of consecutive
 steps, a quarter of a second each, interleaved, best of
 {part["rounds"]} rounds.

@@ -5,25 +5,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch import nn
 
-import isometry
 from benchmarks.memory import peak
 from benchmarks.peers import count_products
-from benchmarks.timing import interleave, random_skew
+from isometry.lab.bench._layers import (
+    constrain,
+    data,
+    layer_at,
+    orthogonal_linear,
+    training_step,
+)
+from isometry.lab.bench._names import (
+    GEOTORCH,
+    OUR_CAYLEY,
+    OUR_HOUSEHOLDER,
+    OURS,
+    PLAIN,
+    TORCH_CAYLEY,
+    TORCH_EXP,
+    TORCH_HOUSEHOLDER,
+)
+from isometry.lab.bench._timing import Run, interleave
 
 Progress = Callable[[str], None]
-Step = Callable[[], object]
-
-PLAIN = "unconstrained"
-OURS = "isometry"
-TORCH_EXP = "torch orthogonal, exp"
-TORCH_CAYLEY = "torch orthogonal, Cayley"
-TORCH_HOUSEHOLDER = "torch orthogonal, Householder"
-GEOTORCH = "geotorch"
-OUR_CAYLEY = "isometry, Cayley"
-OUR_HOUSEHOLDER = "isometry, Householder"
 
 # of the coordinates; 0 is where ours and torch's begin
 NORMS = (0.0, 1.0, 3.0)
@@ -32,53 +37,6 @@ NETWORK = (PLAIN, OURS, TORCH_EXP, TORCH_CAYLEY, GEOTORCH)
 DEPTH = 4
 # lines of progress that `measure` writes
 STEPS = len(NORMS) + len(BATCHES) + 1 + 3
-
-# Adam's arithmetic is that of any rate, and the coordinates stay where they are put:
-# at 1e-3 the steps that are timed would move each of them by more than it measures
-RATE = 1e-6
-
-
-def constrain(layer: nn.Linear, name: str) -> nn.Module:
-    """The layer with its weight orthogonal as the contender `name` has it."""
-    if name == GEOTORCH:
-        import geotorch
-
-        geotorch.orthogonal(layer, "weight")
-        return layer
-    maps = {
-        OURS: (isometry.orthogonal, "exp"),
-        OUR_CAYLEY: (isometry.orthogonal, "cayley"),
-        OUR_HOUSEHOLDER: (isometry.orthogonal, "householder"),
-        TORCH_EXP: (parametrizations.orthogonal, "matrix_exp"),
-        TORCH_CAYLEY: (parametrizations.orthogonal, "cayley"),
-        TORCH_HOUSEHOLDER: (parametrizations.orthogonal, "householder"),
-    }
-    if name == PLAIN:
-        return layer
-    register, orthogonal_map = maps[name]
-    return register(layer, orthogonal_map=orthogonal_map)
-
-
-def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
-    """A plain layer that starts orthogonal, so that all contenders start alike."""
-    rng = torch.Generator().manual_seed(seed)
-    layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, generator=rng)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
-    """A square layer, moved to random coordinates of a spectral norm.
-
-    Reflections have other coordinates: they stay where they start.
-    """
-    layer = constrain(orthogonal_linear(n, n, seed=seed), name)
-    if name not in (PLAIN, OUR_HOUSEHOLDER, TORCH_HOUSEHOLDER):
-        A = random_skew(n, norm=norm, dtype=torch.float32, seed=seed)
-        with torch.no_grad():
-            layer.parametrizations.weight.original.copy_(A.tril(-1))
-    return layer
 
 
 def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
@@ -98,26 +56,7 @@ def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
     return layer
 
 
-def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Step:
-    """One step of Adam, gradients of the last one cleared first."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-    return step
-
-
-def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """Gaussian inputs and targets."""
-    rng = torch.Generator().manual_seed(5544)
-    x = torch.randn(batch, inputs, generator=rng)
-    return x, torch.randn(batch, outputs, generator=rng)
-
-
-def timed(contenders: Mapping[str, Step], *, rounds: int) -> dict[str, Any]:
+def timed(contenders: Mapping[str, Run], *, rounds: int) -> dict[str, Any]:
     """Best and median seconds a step, of runs of steps that are interleaved."""
     # a training loop goes on: a single step after a pause finds its memory cold
     times = interleave(contenders, rounds=rounds, sample=0.25)
@@ -184,7 +123,7 @@ def measure_tall(
     say(f"tall: {n} x {k}")
     x, y = data(batch, k, n)
 
-    def step(name: str, norm: float) -> Step:
+    def step(name: str, norm: float) -> Run:
         return training_step(tall_layer_at(n, k, name, norm=norm), x, y)
 
     fast = {f"{OURS}, norm {norm:g}": step(OURS, norm) for norm in NORMS}
@@ -197,7 +136,7 @@ def measure_tall(
     return row | {"slow": timed(slow, rounds=2)}
 
 
-def weight_pass(layer: nn.Module, n: int, k: int) -> Step:
+def weight_pass(layer: nn.Module, n: int, k: int) -> Run:
     """The weight and the gradient of its coordinates."""
     G = torch.randn(n, k, generator=torch.Generator().manual_seed(2)) / math.sqrt(n * k)
     original = layer.parametrizations.weight.original

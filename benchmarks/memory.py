@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import peers, tall
-from benchmarks.timing import random_skew, unit_cotangent
+from benchmarks import tall
+from isometry.lab.bench import _passes as passes
+from isometry.lab.bench._timing import random_skew, unit_cotangent
 from isometry.linalg._scratch import release
 
 
@@ -33,8 +34,8 @@ def measure(*, say: Callable[[str], None]) -> dict[str, int]:
     A = random_skew(1024, norm=3.0, dtype=torch.float32)
     G = unit_cotangent(A)
     return {
-        "ours": peak(peers.ours(A, G)),
-        "ours with norm_bound": peak(peers.ours(A, G, norm_bound=3.1)),
-        "torch": peak(peers.matrix_exp(A, G)),
+        "ours": peak(passes.ours(A, G)),
+        "ours with norm_bound": peak(passes.ours(A, G, norm_bound=3.1)),
+        "torch": peak(passes.matrix_exp(A, G)),
         "tall": peak(tall.ours(30000, 50)),
     }

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 import isometry
 from benchmarks.markdown import table
-from benchmarks.timing import interleave
 from isometry.groups import SO, Stiefel
-from isometry.optim import RiemannianAdam, RiemannianSGD
+from isometry.lab.bench._optimizers import geoopt_steps, our_steps, start
+from isometry.lab.bench._timing import interleave
+from isometry.optim import RiemannianSGD
 
 SIZES = ((512, 512), (4096, 64))
 MUST_GEOOPT = 2.0
@@ -25,48 +26,13 @@ ITERATIONS = 200
 # lines of progress that `measure` writes
 STEPS = 2 * len(SIZES) + 2
 
-Run = Callable[[], object]
 Progress = Callable[[str], None]
-
-
-def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A random point of the Stiefel manifold."""
-    rng = torch.Generator().manual_seed(5544)
-    return torch.linalg.qr(torch.randn(n, k, generator=rng, dtype=dtype))[0]
-
-
-def steps_of(n: int, k: int, rule: str) -> dict[str, Run]:
-    """Steps with a given gradient, which is what an optimizer itself costs."""
-    import geoopt
-
-    ours = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
-    theirs = {"SGD": geoopt.optim.RiemannianSGD, "Adam": geoopt.optim.RiemannianAdam}
-    momentum: dict[str, Any] = {"momentum": 0.9} if rule == "SGD" else {}
-    G = torch.randn(n, k, generator=torch.Generator().manual_seed(1)) / (n * k) ** 0.5
-    runs: dict[str, Run] = {}
-    for retraction in ("exp", "cayley", "qr"):
-        p = nn.Parameter(start(n, k).contiguous())
-        p.grad = G.clone()
-        manifold = Stiefel(n, k)
-        optimizer = ours(
-            [p], lr=1e-3, manifold=manifold, retraction=retraction, **momentum
-        )
-        runs[f"isometry, {retraction}"] = optimizer.step
-    # its class is made by a metaclass, of which type checkers see nothing
-    stiefel: Any = geoopt.Stiefel
-    parameter: Any = geoopt.ManifoldParameter
-    for canonical in (True, False):
-        manifold = stiefel(canonical=canonical)
-        p = parameter(start(n, k).contiguous(), manifold=manifold)
-        p.grad = G.clone()
-        name = f"geoopt, {'canonical' if canonical else 'euclidean'}"
-        runs[name] = theirs[rule]([p], lr=1e-3, **momentum).step
-    return runs
 
 
 def measure_steps(rule: str, n: int, k: int, rounds: int) -> dict[str, Any]:
     """All contenders at one size."""
-    times = interleave(steps_of(n, k, rule), rounds=rounds, sample=0.1)
+    contenders = our_steps(n, k, rule) | geoopt_steps(n, k, rule)
+    times = interleave(contenders, rounds=rounds, sample=0.1)
     return {
         "rule": rule,
         "n": n,

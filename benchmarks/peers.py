@@ -1,64 +1,14 @@
-"""Forward + backward passes of the exponential, ours and the peers', as callables."""
+"""Runes that only the record needs, and the products of any pass."""
 
 import math
-from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch import Tensor
 
-from isometry.linalg import expm_skew
-
-Pass = Callable[[], object]
+from isometry.lab.bench._timing import Run
 
 
-def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Pass:
-    """`isometry.linalg.expm_skew`."""
-    A = A.clone().requires_grad_()
-    return lambda: torch.autograd.grad(expm_skew(A, norm_bound=norm_bound), A, G)
-
-
-def matrix_exp(A: Tensor, G: Tensor) -> Pass:
-    """`torch.linalg.matrix_exp`, which torch's and geotorch's parametrizations use."""
-    A = A.clone().requires_grad_()
-    return lambda: torch.autograd.grad(torch.linalg.matrix_exp(A), A, G)
-
-
-def torch_orthogonal(A: Tensor, G: Tensor, orthogonal_map: str) -> Pass:
-    """`torch.nn.utils.parametrizations.orthogonal` at the coordinates of A."""
-    return _parametrized(
-        A,
-        G,
-        lambda layer: parametrizations.orthogonal(
-            layer, orthogonal_map=orthogonal_map, use_trivialization=False
-        ),
-    )
-
-
-def geotorch_orthogonal(A: Tensor, G: Tensor) -> Pass:
-    """`geotorch.orthogonal`, evaluated at the coordinates of A."""
-    import geotorch
-
-    def register(layer: nn.Module) -> nn.Module:
-        geotorch.orthogonal(layer, "weight")
-        return layer
-
-    return _parametrized(A, G, register)
-
-
-def _parametrized(
-    A: Tensor, G: Tensor, register: Callable[[nn.Module], nn.Module]
-) -> Pass:
-    layer = nn.Module()
-    layer.weight = nn.Parameter(torch.linalg.qr(A)[0])
-    layer = register(layer)
-    original = layer.parametrizations.weight.original
-    with torch.no_grad():
-        original.copy_(A.tril(-1))
-    return lambda: torch.autograd.grad(layer.weight, original, G)
-
-
-def scipy_expm(A: Tensor, G: Tensor) -> Pass:
+def scipy_expm(A: Tensor, G: Tensor) -> Run:
     """SciPy's exponential and Frechet derivative: the adjoint is L(A^H, G)."""
     import scipy.linalg
 
@@ -66,7 +16,7 @@ def scipy_expm(A: Tensor, G: Tensor) -> Pass:
     return lambda: scipy.linalg.expm_frechet(X, Y)
 
 
-def bare_products(A: Tensor, count: int) -> Pass:
+def bare_products(A: Tensor, count: int) -> Run:
     """As many products as a pass has, of different matrices, and nothing else."""
     slots = [A.reshape(-1, *A.shape[-2:]).clone() for _ in range(6)]
     room = torch.empty_like(slots[0])
@@ -89,7 +39,7 @@ _PRODUCTS = {
 }
 
 
-def count_products(call: Pass, n: int, batch: int = 1) -> float:
+def count_products(call: Run, n: int, batch: int = 1) -> float:
     """Work of a pass in matrix products, in units of one n x n product (of a batch).
 
     Linear combinations, which are thin products, are not what is counted.

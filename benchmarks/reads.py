@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.layers import OURS, PLAIN, data, layer_at, training_step
-from benchmarks.timing import interleave
+from isometry.lab.bench._timing import interleave
 
 # lines of progress that `measure` writes
 STEPS = 3

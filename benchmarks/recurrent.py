@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 import isometry
 from benchmarks.markdown import table
-from benchmarks.timing import interleave
+from isometry.lab.bench._names import BARE, TORCH_RNN
+from isometry.lab.bench._recurrent import bare, whole_step
+from isometry.lab.bench._timing import interleave
 from isometry.nn import ExpRNN
 from isometry.nn._scan import Recurrence, Weights, scan
 from isometry.nn._sigma import modrelu
 from isometry.nn._steps import Steps
 
-BARE = "bare products"
 COMPILED = "isometry, C"
 PURE = "isometry, torch"
-TORCH_RNN = "nn.RNN, tanh"
 LOOP = "Python loop, autograd"
 
 
@@ -53,22 +53,6 @@ def pure() -> Iterator[None]:
     """Without the C kernels."""
     with mock.patch("isometry.nn._engines.kernels", return_value=None):
         yield
-
-
-def bare(case: Case) -> Callable[[], object]:
-    """Forward W h, backward its two adjoints, for every step."""
-    h, out = torch.randn(2, case.batch, case.n)
-    W = torch.linalg.qr(torch.randn(case.n, case.n))[0]
-    dW = torch.empty_like(W)
-
-    def products() -> None:
-        for _ in range(case.steps):
-            torch.mm(h, W, out=out)
-        for _ in range(case.steps):
-            torch.mm(h, W.mT, out=out)
-            torch.mm(h.mT, out, out=dW)
-
-    return products
 
 
 def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
@@ -143,29 +127,13 @@ def measure_case(case: Case, rounds: int) -> dict[str, Any]:
             run()
 
     contenders = {
-        BARE: bare(case),
+        BARE: bare(case.steps, case.n, case.batch),
         COMPILED: run,
         PURE: in_torch,
         TORCH_RNN: torch_rnn(case, x),
         LOOP: loop(case, x, weights),
     }
     return case._asdict() | seconds(contenders, rounds)
-
-
-def whole_step(layer: nn.Module, n: int, x: Tensor) -> Callable[[], object]:
-    """A training step of pixel-by-pixel MNIST, the optimizer included."""
-    head = nn.Linear(n, 10)
-    target = torch.randint(10, (x.shape[1],))
-    parameters = [*layer.parameters(), *head.parameters()]
-    optimizer = torch.optim.RMSprop(parameters, lr=1e-6)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        _, last = layer(x)
-        nn.functional.cross_entropy(head(last[0]), target).backward()
-        optimizer.step()
-
-    return step
 
 
 def measure_whole(n: int, rounds: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from isometry.groups import SO, AbstractGroup, U
 from isometry.linalg import expm_skew, expm_skew_frechet
 
 PATH = Path(__file__).parents[1] / "docs" / "assets" / "theory.png"
-# colours of figures.py; the exponent is that of the leading error
+# colours of the other figures; the exponent is that of the leading error
 RETRACTIONS = {
     "qr": (2, "#999999", "D"),
     "polar": (3, "#cc79a7", "P"),

@@ -20,6 +20,7 @@ COMMANDS = {
         "isometry.lab.reproduce._command",
         "run what a figure or table of the paper needs",
     ),
+    "bench": ("isometry.lab.bench._command", "time isometry and its peers here"),
     "data": ("isometry.lab.data._command", "get the data of a task"),
 }
 

@@ -17,8 +17,11 @@ class Timing:
     median: float
 
 
+Run = Callable[[], object]
+
+
 def interleave(
-    contenders: Mapping[str, Callable[[], object]],
+    contenders: Mapping[str, Run],
     *,
     rounds: int = 9,
     sample: float = 0.02,
@@ -44,11 +47,19 @@ def interleave(
     }
 
 
-def _seconds(call: Callable[[], object], repeats: int) -> float:
+def _seconds(call: Run, repeats: int) -> float:
+    _wait()
     start = time.perf_counter()
     for _ in range(repeats):
         call()
+    _wait()
     return (time.perf_counter() - start) / repeats
+
+
+def _wait() -> None:
+    """Until a graphics card, which works on after a call has returned, is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def random_skew(
@@ -78,5 +89,5 @@ def random_skew(
 def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
     """Gaussian cotangents with ||G||_F = 1: torch's cost depends on their size."""
     rng = torch.Generator().manual_seed(seed)
-    G = torch.randn(A.shape, dtype=A.dtype, generator=rng)
+    G = torch.randn(A.shape, dtype=A.dtype, generator=rng).to(A.device)
     return G / torch.linalg.matrix_norm(G)[..., None, None]

@@ -1,0 +1,142 @@
+"""The laboratory's whole training step, against the products it cannot do without."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import count, product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks import mnist
+from benchmarks.markdown import table
+from isometry.lab.bench._names import BARE
+from isometry.lab.bench._recurrent import bare
+from isometry.lab.bench._timing import Run, interleave
+from isometry.lab.train import Config, Training
+from isometry.lab.train._build import Experiment, build
+from isometry.lab.train._loop import Step
+from isometry.lab.train._memory import keep_freed_memory
+from isometry.lab.train._ranks import Ranks
+
+TRAINING = "training step"
+CPU = torch.device("cpu")
+# the bare products gain less from a second thread than the loop does
+THREADS = (2, 1)
+
+
+class Case(NamedTuple):
+    """A run of `isometry train`, and what its ratio to the bare products must be."""
+
+    task: str
+    options: dict[str, Any]
+    steps: int
+    n: int
+    must: float
+    batch: int = 128
+
+
+CASES = (
+    Case("copying", {"lag": 1000}, 1020, 190, must=1.8),
+    Case("mnist", {}, 784, 170, must=1.6),
+)
+MUST_HELP = 1.0
+# lines of progress that `measure` writes
+STEPS = len(CASES) * len(THREADS) + 1
+
+
+def config_of(case: Case, folder: Path) -> Config:
+    """The paper's run; images come from a folder."""
+    options = case.options | ({"root": str(folder)} if case.task == "mnist" else {})
+    return Config(
+        case.task, options, Training(hidden_size=case.n, batch_size=case.batch)
+    )
+
+
+def training_step(experiment: Experiment) -> Run:
+    """What the loop of `isometry train` does for a step, on a new batch each time."""
+    ranks, indices = Ranks(0, 1, CPU), count()
+
+    def step() -> None:
+        made = Step(experiment, experiment.model, ranks, next(indices))
+        made.agree(interrupt=False)
+        made.update()
+
+    return step
+
+
+def measure_case(case: Case, threads: int, folder: Path, rounds: int) -> dict[str, Any]:
+    """Both in turns, in runs of about a second: a loop finds its memory warm."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    experiment = build(config_of(case, folder), CPU)
+    contenders = {
+        BARE: bare(case.steps, case.n, case.batch),
+        TRAINING: training_step(experiment),
+    }
+    times = interleave(contenders, rounds=rounds, sample=1.0)
+    torch.set_num_threads(before)
+    return case._asdict() | {
+        "threads": threads,
+        "seconds": {name: t.best for name, t in times.items()},
+        "median": {name: t.median for name, t in times.items()},
+    }
+
+
+def show_help() -> None:
+    """`isometry --help` in a new process."""
+    command = [sys.executable, "-m", "isometry", "--help"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def measure(folder: Path, *, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """All cases that have their data, and the help."""
+    # as the command does
+    keep_freed_memory()
+    rows = []
+    for case, threads in product(CASES, THREADS):
+        absent = mnist.missing(folder) if case.task == "mnist" else []
+        note = ", left out: no images" if absent else ""
+        say(f"training: {case.task}, {threads} threads{note}")
+        if not absent:
+            rows.append(measure_case(case, threads, folder, rounds))
+    say("training: isometry --help")
+    times = interleave({"help": show_help}, rounds=rounds)["help"]
+    return {"cases": rows, "help": {"seconds": times.best, "median": times.median}}
+
+
+def section(part: dict[str, Any]) -> str:
+    """The section of docs/results.md."""
+    body = []
+    for row in part["cases"]:
+        best, median = (
+            row[key][TRAINING] / row[key][BARE] for key in ("seconds", "median")
+        )
+        body.append(
+            [
+                f"{row['task']}, {row['steps']} steps, n = {row['n']}",
+                str(row["threads"]),
+                f"{1e3 * row['seconds'][BARE]:.0f}",
+                f"{1e3 * row['seconds'][TRAINING]:.0f}",
+                f"**{best:.2f}** ({median:.2f})",
+                f"{row['must']:g}",
+                "yes" if best <= row["must"] else "**no**",
+            ]
+        )
+    header = ["task", "threads", "bare, ms", "step, ms", "ratio (of medians)"]
+    seconds = part["help"]["median"]
+    return f"""## A step of `isometry train`
+
+The whole training step of the laboratory's loop with `ExpRNN` and the paper's
+optimizers, batch {part["cases"][0]["batch"]}: data, exponential, recurrence, output
+layer, loss, gradients and update. "Bare" is the time of the recurrence's three products
+a step and nothing else, as above; they gain less from a second thread than the loop
+does. Runs of consecutive steps of about a second, interleaved, best of {part["rounds"]}
+rounds.
+
+{table([*header, "at most", "reached"], body)}
+
+`isometry --help` takes {seconds:.2f} s in a new process (median); it must stay below
+{MUST_HELP:g} s. Reached: {"yes" if seconds < MUST_HELP else "**no**"}.
+"""

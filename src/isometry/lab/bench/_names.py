@@ -1,0 +1,25 @@
+"""What contenders are called, and which of them are here."""
+
+from importlib.util import find_spec
+
+OURS = "isometry"
+OUR_CAYLEY = "isometry, Cayley"
+OUR_HOUSEHOLDER = "isometry, Householder"
+TORCH_MATRIX_EXP = "torch.linalg.matrix_exp"
+TORCH_EXP = "torch orthogonal, exp"
+TORCH_CAYLEY = "torch orthogonal, Cayley"
+TORCH_HOUSEHOLDER = "torch orthogonal, Householder"
+TORCH_RNN = "nn.RNN, tanh"
+GEOTORCH = "geotorch"
+PLAIN = "unconstrained"
+BARE = "bare products"
+
+SUITES = ("kernel", "layer", "recurrent", "optimizers")
+
+# not needed by the laboratory: `pip install isometry[bench]`
+PEERS = ("geotorch", "geoopt")
+
+
+def installed(peer: str) -> bool:
+    """Whether a package can be imported."""
+    return find_spec(peer) is not None
