@@ -13,6 +13,7 @@ from isometry.lab.data._speech import BINS, SILENCE, log_power
 from isometry.lab.tasks._finite import batches_per_epoch, training_rows
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 
@@ -35,6 +36,8 @@ class TimitTask:
             files, below which a folder is a speaker.
         validation: set for validation, the other is for test: "core" (the paper), or
             "development" ([WPH16]).
+        scores: whether to judge, when the training ends, how the predictions sound:
+            SegSNR, STOI and PESQ. Needs the packages of "isometry[speech]".
 
     References:
         [LM19] section 5.3; [WPH16].
@@ -48,6 +51,7 @@ class TimitTask:
     target: Literal["previous", "next"] = "previous"
     split: Literal["timit", "speakers"] = "timit"
     validation: Literal["core", "development"] = "core"
+    scores: bool = False
 
     @property
     def recipe(self) -> str:
@@ -89,9 +93,7 @@ class TimitTask:
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
         """Recordings of a split, padded to the longest of both splits."""
-        other = "development" if self.validation == "core" else "core"
-        chosen = {"validation": self.validation, "test": other}[split]
-        paths: Sequence[PurePath] = getattr(self._splits, chosen)
+        paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
             yield self._batch(spectra, self._longest)
@@ -113,6 +115,19 @@ class TimitTask:
         """Valid frames, and padded ones."""
         valid, (steps, size) = _frames(batch), batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
+
+    def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
+        """Of each recording of a split, in the order of `evaluation`: spectra, samples.
+
+        The spectra are those that a perfect network says.
+        """
+        for path in self._paths(split):
+            yield self._spectrum(path), read_recording(self._root / path)
+
+    def _paths(self, split: Split) -> "Sequence[PurePath]":
+        other = "development" if self.validation == "core" else "core"
+        chosen = {"validation": self.validation, "test": other}[split]
+        return getattr(self._splits, chosen)
 
     def _batch(self, spectra: "Sequence[Tensor]", steps: int = 0) -> Batch:
         """Pad spectra with silence, at least to a number of steps."""

@@ -169,4 +169,8 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
         if "test" in summary[name]:
             found = summary[name]["test"][metric]
             ends.append(f"test {metric} {found:.4g} at the best {place}")
+    heard = summary.get("scores", {}).get("test", {})
+    if heard:
+        listed = ", ".join(f"{name} {value:.3g}" for name, value in heard.items())
+        ends.append(f"test {listed} at the end")
     return "; ".join(ends)

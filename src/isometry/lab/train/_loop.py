@@ -17,7 +17,7 @@ from isometry.lab.train._signals import Signals
 
 # times the loss of the first step, or 1: nothing that learns is ever there
 _DIVERGED = 1e3
-_SPLITS: tuple[Split, ...] = ("validation", "test")
+SPLITS: tuple[Split, ...] = ("validation", "test")
 
 
 @dataclass
@@ -168,7 +168,7 @@ def _evaluate(
     state.last = {"step": state.step}
     error = orthogonality(model)
     model.eval()
-    for split in _SPLITS:
+    for split in SPLITS:
         found = evaluate(
             task, lambda x: model(x.to(ranks.device)), split, config.batch_size
         )

@@ -4,10 +4,13 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
+from isometry.lab._task import Task
+from isometry.lab.tasks import TimitTask
+from isometry.lab.tasks._scores import check_installed, judge
 from isometry.lab.train._build import Experiment, angles, build, orthogonality
 from isometry.lab.train._checkpoint import unpack
 from isometry.lab.train._config import Config
@@ -25,7 +28,7 @@ from isometry.lab.train._folder import (
     locked,
     write_atomically,
 )
-from isometry.lab.train._loop import State, train
+from isometry.lab.train._loop import SPLITS, State, train
 from isometry.lab.train._progress import Progress
 from isometry.lab.train._ranks import Ranks, joined
 from isometry.lab.train._recorder import Recorder
@@ -57,14 +60,13 @@ def start(config: Config, out: Path | None = None) -> Outcome:
         The folder and the summary.
 
     Raises:
-        RunError: if the folder exists, or cannot be written to.
+        RunError: if the folder exists or cannot be written to, or a package is missing
+            that an option needs.
         ValueError: if the config makes no sense.
     """
     with _threads(config.training.threads), joined(config.training.device) as ranks:
-        experiment = build(config, ranks.device)
+        experiment = _ready(config, ranks)
         folder = None
-        if config.training.tensorboard:
-            event_writer()
         if ranks.is_first:
             resolved = experiment.config
             name = f"{config.task}-{config.training.model}"
@@ -99,8 +101,21 @@ def resume(folder: Path) -> Outcome:
             f"{folder / CHECKPOINT}."
         )
     with _threads(config.training.threads), joined(config.training.device) as ranks:
-        experiment = build(config, ranks.device)
+        experiment = _ready(config, ranks)
         return _go(experiment, folder if ranks.is_first else None, ranks)
+
+
+def _ready(config: Config, ranks: Ranks) -> Experiment:
+    """What is trained; what is missing is said before anything is written."""
+    experiment = build(config, ranks.device)
+    if config.training.tensorboard:
+        event_writer()
+    if _is_judged(experiment.task):
+        try:
+            check_installed()
+        except ImportError as error:
+            raise RunError(str(error)) from None
+    return experiment
 
 
 def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
@@ -136,13 +151,43 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
                 f"the run stopped at step {state.step}: {error}. Mend that, then go "
                 f"on: isometry train --resume {folder}"
             ) from error
-        return Outcome(folder, _sum_up(experiment, state, status, folder))
+        scores: dict[str, Any] | None = None
+        if status == "finished" and ranks.is_first and _is_judged(experiment.task):
+            try:
+                scores = _judged(experiment, experiment.task, ranks, progress)
+            except KeyboardInterrupt:
+                status = "interrupted"
+        return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
+
+
+def _is_judged(task: Task) -> TypeGuard[TimitTask]:
+    return isinstance(task, TimitTask) and task.scores
+
+
+def _judged(
+    experiment: Experiment, task: TimitTask, ranks: Ranks, progress: Progress
+) -> dict[str, dict[str, float]]:
+    """How the predictions of both splits sound at the end."""
+    model, size = experiment.model, experiment.config.training.batch_size
+    found: dict[str, dict[str, float]] = {}
+    model.eval()
+    for split in SPLITS:
+        progress.say(f"listening to the {split} recordings")
+        found[split] = judge(task, lambda x: model(x.to(ranks.device)), split, size)
+    model.train()
+    return found
 
 
 def _sum_up(
-    experiment: Experiment, state: State, status: str, folder: Path | None
+    experiment: Experiment,
+    state: State,
+    status: str,
+    folder: Path | None,
+    scores: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     summary = summarize(experiment, state, status)
+    if scores is not None:
+        summary["scores"] = scores
     if folder is not None:
         write_atomically(folder / SUMMARY, as_json(summary))
     return summary
