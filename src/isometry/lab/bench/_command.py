@@ -5,12 +5,10 @@ import sys
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isometry.lab.bench._names import PEERS, SUITES, installed
-
-if TYPE_CHECKING:
-    import torch
+from isometry.lab.train._folder import RunError, as_json, create
 
 RECORD, TABLE = "record.json", "table.md"
 
@@ -45,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, print the tables and the folder, and write both into it.
+    """Measure, print the tables, and write them into a folder, which is printed too.
 
     Args:
         options: of the command line.
@@ -53,19 +51,21 @@ def main(options: argparse.Namespace) -> int:
     Returns:
         The exit code: 2 if the options make no sense, 130 if it was interrupted.
     """
+    from isometry.lab.bench._table import tables
+
     try:
         _check(options)
         record = _measured(options)
+        # first, for minutes are not to be lost to a full disk
+        sys.stdout.write(f"{tables(record)}\n\n")
         out = _write(record, options.out or _default_folder())
-    except (OSError, ValueError) as error:
+    except (OSError, RunError, ValueError) as error:
         sys.stderr.write(f"isometry bench: {error}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("\nisometry bench: interrupted; nothing was written.\n")
         return 130
-    from isometry.lab.bench._table import tables
-
-    sys.stdout.write(f"{tables(record)}\n\n{out}\n")
+    sys.stdout.write(f"{out}\n")
     return 0
 
 
@@ -77,14 +77,13 @@ def _check(options: argparse.Namespace) -> None:
             f"a suite must be one of {', '.join(SUITES)}; got {unknown[0]}. Name none "
             f"for all."
         )
-    least = {"--sizes": 2, "--threads": 1, "--rounds": 1}
-    given = {"--sizes": min(options.sizes or [2])}
-    given |= {"--threads": options.threads or 1, "--rounds": options.rounds}
-    for name, value in given.items():
-        if value < least[name]:
+    for name, least in (("sizes", 2), ("threads", 1), ("rounds", 1)):
+        given = getattr(options, name)
+        value = min(given) if isinstance(given, list) else given
+        if value is not None and value < least:
             raise ValueError(
-                f"`{name}` must be at least {least[name]}; got {value}. Leave it out "
-                f"for the usual one."
+                f"`--{name}` must be at least {least}; got {value}. Leave it out for "
+                f"the usual."
             )
     if options.out is not None and options.out.exists():
         raise ValueError(
@@ -100,11 +99,12 @@ def _check(options: argparse.Namespace) -> None:
 
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
     """What `record.json` holds."""
+    from isometry.lab.bench._environment import device_of, surroundings
     from isometry.lab.bench._measure import measure, sizes_of
     from isometry.lab.bench._progress import Steps
     from isometry.lab.bench._table import left_out
 
-    device = _device(options)
+    device = device_of(options.device, options.threads)
     missing = [peer for peer in PEERS if not installed(peer)]
     for peer in missing:
         sys.stderr.write(f"{left_out(peer)}\n")
@@ -112,8 +112,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     sizes = {name: sizes_of(name, options.sizes) for name in names}
     say = Steps(sum(map(len, sizes.values())))
     return {
-        "environment": _environment(),
-        "device": _device_name(device),
+        "environment": surroundings(device),
         "rounds": options.rounds,
         "missing": missing,
         "suites": [
@@ -123,43 +122,10 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _device(options: argparse.Namespace) -> "torch.device":
-    import torch
-
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "`--device` must be one that torch can use; got cuda, and torch finds no "
-            "card. Leave it out for cpu."
-        )
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    return torch.device(options.device)
-
-
-def _device_name(device: "torch.device") -> str:
-    import torch
-
-    if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
-    return device.type
-
-
-def _environment() -> dict[str, Any]:
-    """That of a run, with the versions of the peers."""
-    from importlib.metadata import version
-
-    from isometry.lab.train._environment import environment
-
-    found = environment(ranks=1)
-    peers = {peer: version(peer) for peer in PEERS if installed(peer)}
-    return found | {"versions": found["versions"] | peers}
-
-
 def _write(record: dict[str, Any], out: Path) -> Path:
     """The folder, which is there with all its files or not."""
     from isometry.lab.bench._figure import draw
     from isometry.lab.bench._table import page
-    from isometry.lab.train._folder import as_json, create
 
     files = {RECORD: as_json(record), TABLE: page(record).encode()} | draw(record)
     create(out, files)

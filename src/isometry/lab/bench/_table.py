@@ -16,7 +16,7 @@ def page(record: dict[str, Any]) -> str:
     where, versions = record["environment"], record["environment"]["versions"]
     known = ", ".join(f"{name} {v}" for name, v in versions.items() if v is not None)
     lines = [
-        f"{where['cpu']}, {where['threads']} threads, device {record['device']}.",
+        f"{where['cpu']}, {where['threads']} threads, device {where['device']}.",
         f"Python {where['python']}, {known}.",
         f"Contenders take turns; times are the best of {record['rounds']} rounds.",
     ]

@@ -1,0 +1,373 @@
+"""`isometry bench`: who is timed, what is written, and what is said."""
+
+import contextlib
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from benchmarks import training
+from isometry.lab import _cli
+from isometry.lab.bench import _layers, _measure, _names, _passes, _timing
+from isometry.lab.bench._figure import LOOKS, draw
+from isometry.lab.bench._names import GEOTORCH, OURS, PLAIN, TORCH_EXP
+from isometry.lab.bench._progress import Steps
+from isometry.lab.bench._recurrent import bare
+from isometry.lab.bench._table import page, short, tables
+from isometry.lab.train._build import build
+from isometry.lab.train._checkpoint import unpack
+from tests.lab.small_runs import small, start
+
+CPU = torch.device("cpu")
+LEFT = "geotorch is not installed and left out; to have it: pip install geotorch"
+
+
+def bench(*words: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = _cli.main(["bench", *map(str, words)])
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All suites, at a size where they take seconds, with what was said."""
+    made = tmp_path_factory.mktemp("bench") / "out"
+    code, out, err = bench(
+        *("--sizes", 4, "--rounds", 1, "--threads", 1, "--out", made)
+    )
+    assert code == 0
+    (made / "stdout").write_text(out)
+    (made / "stderr").write_text(err)
+    return made
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Callable[[float], None]:
+    """Time passes when a test says so, and not in sleep."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    return wait
+
+
+def record(seconds: dict[str, float], *, missing: tuple[str, ...] = ()) -> dict:
+    """One suite at two sizes; the second takes ten times as long."""
+    rows = [
+        {"n": n, "seconds": {name: scale * t for name, t in seconds.items()}}
+        for n, scale in ((64, 1), (128, 10))
+    ]
+    environment: dict[str, Any] = {"cpu": "a cpu", "threads": 2, "device": "cpu"}
+    environment |= {"python": "3", "versions": {"torch": "2.13", "numpy": None}}
+    suite = {"suite": "layer", "title": "a step", "note": "A note.", "ours": OURS}
+    return {
+        "environment": environment,
+        "rounds": 5,
+        "missing": list(missing),
+        "suites": [suite | {"rows": rows}],
+    }
+
+
+def test_the_folder_has_record_table_and_figures(folder):
+    """The record gives the others, so that all say the same."""
+    found = json.loads((folder / "record.json").read_text())
+    assert [part["suite"] for part in found["suites"]] == list(_names.SUITES)
+    assert (folder / "table.md").read_text() == page(found)
+    assert (folder / "figure.svg").read_bytes() == draw(found)["figure.svg"]
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert found["environment"]["threads"] == 1
+    assert found["environment"]["versions"].keys() >= {"torch", "geotorch", "geoopt"}
+
+
+def test_tables_and_folder_are_printed(folder):
+    """Progress goes to the other stream, a line a size."""
+    found = json.loads((folder / "record.json").read_text())
+    assert (folder / "stdout").read_text() == f"{tables(found)}\n\n{folder}\n"
+    lines = (folder / "stderr").read_text().splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines] == [
+        f"{i}/4 {name}: n = 4" for i, name in enumerate(_names.SUITES, 1)
+    ]
+
+
+def test_times_are_positive_and_all_contenders_can_be_drawn(folder):
+    found = json.loads((folder / "record.json").read_text())
+    drawing = (folder / "figure.svg").read_text()
+    for part in found["suites"]:
+        seconds = part["rows"][0]["seconds"]
+        assert part["ours"] in seconds
+        assert len(seconds) >= 6
+        assert seconds.keys() <= LOOKS.keys()
+        assert all(0 < t < math.inf for t in seconds.values())
+        # text stays text in the drawing
+        assert all(f">{name}<" in drawing for name in seconds)
+
+
+def test_the_names_of_the_line_are_the_suites():
+    """The line knows them without torch."""
+    assert tuple(_measure.SUITES) == _names.SUITES
+
+
+def weight_of(name: str) -> Tensor:
+    layer: Any = _layers.layer_at(6, name, norm=3.0)
+    return layer.weight.detach()
+
+
+@pytest.mark.parametrize(
+    "name", [OURS, TORCH_EXP, _names.TORCH_CAYLEY, _names.TORCH_HOUSEHOLDER, GEOTORCH]
+)
+def test_contenders_of_a_layer_are_orthogonal(name):
+    """Q^T Q = I."""
+    Q = weight_of(name)
+    # twice the worst, 1.2e-6 (torch's exponential)
+    assert_close(Q.mT @ Q, torch.eye(6), atol=2.4e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", [OURS, TORCH_EXP])
+def test_exponentials_of_a_layer_are_the_same(name):
+    """Q = B exp A: ours and torch's are timed at the same point."""
+    B = _layers.orthogonal_linear(6, 6, seed=0).weight.detach()
+    A = _timing.random_skew(6, norm=3.0, dtype=torch.float32, seed=0)
+    # twice the worst, 5.4e-7 (ours)
+    assert_close(weight_of(name), B @ torch.matrix_exp(A), atol=1.1e-6, rtol=0)
+
+
+def test_passes_have_the_same_gradient():
+    """g = (g' - g'^T) / 2: torch has the gradient in all matrices, ours in the skew."""
+    A = _timing.random_skew(6, norm=3.0, dtype=torch.float32)
+    G = _timing.unit_cotangent(A)
+    calls: tuple[Any, ...] = (_passes.ours(A, G), _passes.matrix_exp(A, G))
+    (ours,), (theirs,) = (call() for call in calls)
+    # twice what it is, 8.2e-8
+    assert_close(ours, (theirs - theirs.mT) / 2, atol=1.7e-7, rtol=0)
+
+
+@pytest.mark.parametrize("suite", _names.SUITES)
+def test_peers_that_are_not_installed_are_left_out(suite, monkeypatch):
+    """All others stay."""
+    contenders = _measure.SUITES[suite].contenders
+    everyone = contenders(4, CPU).keys()
+    for module in ("_passes", "_layers", "_recurrent", "_optimizers"):
+        monkeypatch.setattr(
+            f"isometry.lab.bench.{module}.installed", lambda _peer: False
+        )
+    gone = everyone - contenders(4, CPU).keys()
+    assert gone
+    assert all(name.startswith(_names.PEERS) for name in gone)
+
+
+def test_what_is_left_out_is_named_with_the_way_to_get_it(monkeypatch, tmp_path):
+    """While it runs and in the table."""
+    monkeypatch.setattr(
+        "isometry.lab.bench._command.installed", lambda peer: peer != "geotorch"
+    )
+    monkeypatch.setattr(
+        "isometry.lab.bench._measure.measure",
+        lambda *_args, **_options: record({OURS: 1.0})["suites"][0],
+    )
+    code, _, err = bench("layer", "--out", tmp_path / "out")
+    assert (code, err) == (0, f"{LEFT}\n")
+    found = json.loads((tmp_path / "out" / "record.json").read_text())
+    assert found["missing"] == ["geotorch"]
+    assert LEFT in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_a_table_has_milliseconds_and_multiples_of_ours():
+    text = tables(record({OURS: 0.002, TORCH_EXP: 0.0162, PLAIN: 0.0001}))
+    assert (
+        text
+        == """\
+## Layer: a step
+
+A note.
+
+| ms (multiple of isometry) |         n = 64 |       n = 128 |
+| ------------------------- | -------------: | ------------: |
+| isometry                  |    2.00 (1.0x) |   20.0 (1.0x) |
+| torch orthogonal, exp     |    16.2 (8.1x) |    162 (8.1x) |
+| unconstrained             | 0.100 (0.050x) | 1.00 (0.050x) |"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0258, "0.0258"),
+        (2.0, "2.00"),
+        (99.96, "100"),
+        (100.4, "100"),
+        (12345, "12345"),
+    ],
+)
+def test_numbers_are_short_and_have_no_exponent(value, text):
+    assert short(value, 3) == text
+
+
+def test_contenders_take_turns(clock):
+    """Best and median of the rounds, of calls that are alike."""
+    calls: list[str] = []
+    # of the rounds; before them each is called to be warm and to see how long it takes
+    costs = {"a": iter([9.0] * 3 + [2.0, 1.0, 4.0]), "b": iter([9.0] * 3 + [5.0] * 3)}
+
+    def contender(name: str) -> Callable[[], object]:
+        def call() -> None:
+            calls.append(name)
+            clock(next(costs[name]))
+
+        return call
+
+    times = _timing.interleave({name: contender(name) for name in "ab"}, rounds=3)
+    assert calls[-6:] == ["a", "b"] * 3
+    assert times == {"a": _timing.Timing(1.0, 2.0), "b": _timing.Timing(5.0, 5.0)}
+
+
+def test_the_work_of_a_card_is_waited_for(clock, monkeypatch):
+    """Its calls return at once; what was begun before is not counted."""
+    queue = [7.0]
+
+    def synchronize() -> None:
+        clock(sum(queue))
+        queue.clear()
+
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.synchronize", synchronize)
+    times = _timing.interleave({"card": lambda: queue.append(3.0)}, rounds=1)
+    assert times["card"].best == 3.0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_one_line_that_is_renewed():
+    stream = Terminal()
+    say = Steps(2, stream)
+    say("one")
+    say("two")
+    bar = "#" * 12 + "." * 12
+    clear = "\r\x1b[K"
+    assert stream.getvalue() == (f"{clear}[{bar}] 1/2 one{clear}[{'#' * 24}] 2/2 two\n")
+
+
+def test_sizes_are_in_order_and_once():
+    assert _measure.sizes_of("kernel", [8, 4, 8]) == [4, 8]
+    assert _measure.sizes_of("kernel", None) == _measure.SUITES["kernel"].sizes
+
+
+def test_results_go_to_the_data_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(
+        "isometry.lab.bench._measure.measure",
+        lambda *_args, **_options: record({OURS: 1.0})["suites"][0],
+    )
+    code, out, _ = bench("layer")
+    made = Path(out.splitlines()[-1])
+    assert code == 0
+    assert made.parent == tmp_path / "isometry" / "bench"
+    assert sorted(path.name for path in made.iterdir()) == [
+        *("figure.png", "figure.svg", "record.json", "table.md")
+    ]
+
+
+def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(*_args: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isometry.lab.bench._measure.measure", interrupted)
+    code, out, err = bench("layer", "--out", tmp_path / "out")
+    assert (code, out) == (130, "")
+    assert "interrupted; nothing was written" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_does_not_lose_the_tables(tmp_path, monkeypatch):
+    """They took minutes."""
+
+    def full(*_args: object) -> None:
+        raise OSError("no space left")
+
+    made = record({OURS: 1.0})
+    monkeypatch.setattr(
+        "isometry.lab.bench._measure.measure",
+        lambda *_args, **_options: made["suites"][0],
+    )
+    monkeypatch.setattr("isometry.lab.bench._command.create", full)
+    code, out, err = bench("layer", "--out", tmp_path / "out")
+    assert code == 2
+    assert tables(made) in out
+    assert "isometry bench: no space left" in err
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["speed"], "a suite must be one of kernel, layer, recurrent, optimizers; got"),
+        (["--sizes", "64", "1"], "`--sizes` must be at least 2; got 1"),
+        (["--threads", "0"], "`--threads` must be at least 1; got 0"),
+        (["--rounds", "0"], "`--rounds` must be at least 1; got 0"),
+        (["--device", "cuda"], "got cuda, and torch finds no card"),
+        (["--out", "."], "`--out` must not exist, as nothing is overwritten; got ."),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_before_anything_is_measured(words, message, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("isometry.lab.bench._measure.measure", None)
+    code, out, err = bench(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("isometry bench: ")
+    assert message in err
+
+
+@pytest.mark.errors
+def test_without_matplotlib_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr("isometry.lab.bench._command.find_spec", lambda _name: None)
+    code, _, err = bench("kernel")
+    assert code == 2
+    assert (
+        'matplotlib must be installed to draw; got none. Run: pip install "iso' in err
+    )
+
+
+def test_the_step_that_is_timed_is_that_of_a_run(tmp_path):
+    """`benchmarks.training` and `isometry train` make the same weights, bit by bit."""
+    config = small(iterations=3)
+    start(config, tmp_path / "run")
+    timed, trained = (build(config, CPU) for _ in range(2))
+    data = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
+    unpack(data, trained.model, trained.optimizers)
+    step = training.training_step(timed)
+    for _ in range(3):
+        step()
+    for name, value in timed.model.state_dict().items():
+        assert torch.equal(value, trained.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("case", training.CASES[:1], ids=lambda case: case.task)
+def test_the_bare_products_are_as_many_as_the_steps(case):
+    """3 T products of (batch, n) with (n, n), of the run that is timed.
+
+    The images, whose 784 pixels nobody forgets, are not there in every test.
+    """
+    experiment = build(training.config_of(case, Path()), CPU)
+    config = experiment.config.training
+    batch = experiment.task.batch(0, size=config.batch_size, seed=config.seed)
+    assert batch.x.shape == (case.steps, case.batch)
+    assert config.hidden_size == case.n
+    with torch.profiler.profile() as profile:
+        bare(case.steps, 4, 2)()
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["aten::mm"] == 3 * case.steps
