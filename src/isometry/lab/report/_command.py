@@ -33,10 +33,16 @@ def main(options: argparse.Namespace) -> int:
     from isometry.lab.report._write import write
 
     out = options.out or options.runs[0].resolve().parent / "report"
+    # a shell's DIR/* names the report before, and the files of a sweep
+    runs = [path for path in options.runs if not _lies_beside(path)]
     try:
-        page = write(options.runs, out)
+        page = write(runs, out)
     except ValueError as error:
         sys.stderr.write(f"isometry report: {error}\n")
         return 2
     sys.stdout.write(f"{page}\n")
     return 0
+
+
+def _lies_beside(path: Path) -> bool:
+    return path.is_file() or (path / "report.html").is_file()

@@ -77,19 +77,22 @@ def fit(out: Path, cells: Sequence[Cell]) -> list[Cell]:
             of this sweep.
     """
     known = load(out) if (out / PLAN).exists() else []
-    same = {_key(cell.config): cell for cell in known}
-    named = {cell.name: cell for cell in known}
-    for cell in cells:
-        if _key(cell.config) in same:
-            continue
-        if cell.name in named:
-            raise RunError(_conflict(out / cell.name, named[cell.name], cell))
-        if (out / cell.name).exists():
-            raise RunError(
-                f"{out / cell.name} exists, and {out / PLAN} does not know it. Choose "
-                f"another `--out`, or move that folder."
-            )
-    return [same.get(_key(cell.config), cell) for cell in cells]
+    return [_fit(out, cell, known) for cell in cells]
+
+
+def _fit(out: Path, cell: Cell, known: Sequence[Cell]) -> Cell:
+    for other in known:
+        if _flat(other.config) == _flat(cell.config):
+            return other
+    for other in known:
+        if other.name == cell.name:
+            raise RunError(_conflict(out / cell.name, other, cell))
+    if (out / cell.name).exists():
+        raise RunError(
+            f"{out / cell.name} exists, and {out / PLAN} does not know it. Choose "
+            f"another `--out`, or move that folder."
+        )
+    return cell
 
 
 def save(out: Path, cells: Sequence[Cell]) -> None:
@@ -183,21 +186,17 @@ def _name(config: Config, varied: Mapping[str, Any]) -> str:
     return re.sub(r"[^\w.+=-]+", "_", "-".join(parts))
 
 
-def _key(config: Config) -> str:
-    """What makes two runs the same: all but the words of the command."""
-    return json.dumps(_flat(config), sort_keys=True)
-
-
 def _conflict(folder: Path, old: Cell, new: Cell) -> str:
     had, wants = _flat(old.config), _flat(new.config)
-    name = next(n for n in wants if had.get(n) != wants[n])
+    name = next(n for n in had | wants if had.get(n) != wants.get(n))
     return (
-        f"{folder} must keep its options; got {name} {wants[name]}, and it has "
+        f"{folder} must keep its options; got {name} {wants.get(name)}, and it has "
         f"{had.get(name)}. Choose another `--out`, or sweep over both values."
     )
 
 
 def _flat(config: Config) -> dict[str, Any]:
+    """What makes two runs the same: all but the words of the command."""
     found = json.loads(config.to_json())
     del found["command"]
     return found.pop("task_options") | found

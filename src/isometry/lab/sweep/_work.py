@@ -50,19 +50,16 @@ def log_of(folder: Path) -> Path:
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Both streams of the process go to a file, those of C code too."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    with path.open("ab", buffering=0) as file:
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(path.open("a", buffering=1))
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        file.write(f"{now} process {os.getpid()}\n".encode())
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    try:
+        log.write(f"{now} process {os.getpid()}\n")
+        for number in (1, 2):
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(log.fileno(), number)
+        # what has taken the place of Python's own streams
+        stack.enter_context(contextlib.redirect_stdout(log))
+        stack.enter_context(contextlib.redirect_stderr(log))
         yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for stream, copy in enumerate(kept, start=1):
-            os.dup2(copy, stream)
-            os.close(copy)

@@ -1,0 +1,48 @@
+"""A sweep of runs of a second."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from isometry.lab.sweep._plan import Cell
+from isometry.lab.sweep._work import log_of
+
+SMALL: dict[str, Any] = {
+    "lag": 3,
+    "length": 2,
+    "held_out": 8,
+    "hidden_size": 6,
+    "batch_size": 4,
+    "iterations": 4,
+    "log_every": 1,
+    "checkpoint_every": 20,
+}
+
+
+def words(**options: Any) -> list[str]:
+    """Options of the command line."""
+    found = []
+    for name, value in (SMALL | options).items():
+        values = value if isinstance(value, list) else [value]
+        found += ["--" + name.replace("_", "-"), *map(str, values)]
+    return found
+
+
+def names(cells: Sequence[Cell]) -> list[str]:
+    """Those of their folders."""
+    return [cell.name for cell in cells]
+
+
+def process_of(folder: Path) -> int:
+    """The process that makes a run, once it has a checkpoint."""
+    until((folder / "checkpoint.safetensors").exists)
+    return int(log_of(folder).read_text().splitlines()[0].split()[-1])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait, on a busy machine too."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,0 +1,206 @@
+"""Sweeps: which runs are made, in this process and in others, and what is told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isometry.lab._cli import main
+from isometry.lab.report._run import read_run
+from isometry.lab.sweep import _carry_out, _local
+from isometry.lab.sweep._carry_out import Engine
+from isometry.lab.sweep._plan import Cell, expand, save
+from isometry.lab.sweep._view import View
+from isometry.lab.sweep._work import log_of, work
+from tests.lab.fake_runs import fake_run
+from tests.lab.small_runs import assert_same_run, start
+from tests.lab.small_sweeps import SMALL, names, process_of, until, words
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """Figures take seconds, and one test looks at them."""
+    monkeypatch.setattr("isometry.lab.report.write", lambda _, out: out / "page")
+
+
+@pytest.fixture
+def worked(monkeypatch, no_report):
+    """Runs are made in this process; tells which."""
+    made: list[str] = []
+
+    def run(cells: list[Cell], out: Path, view: View, **_: Any) -> dict[str, str]:
+        made[:] = names(cells)
+        failed = {cell.name: work(out / cell.name, cell.config) for cell in cells}
+        for name, message in failed.items():
+            view.end(name, message)
+        return {name: message for name, message in failed.items() if message}
+
+    monkeypatch.setattr(_local, "run", run)
+    return made
+
+
+def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
+    """Done and diverged ones are left alone, interrupted and killed ones go on."""
+    line = ["sweep", "copying", *words(seed=[1, 2, 3, 4, 5]), "--out", str(tmp_path)]
+    cells = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5]})
+    save(tmp_path, cells)
+    for cell in cells[:2]:
+        start(cell.config, tmp_path / cell.name)
+    diverged = tmp_path / cells[1].name / "summary.json"
+    found = json.loads(diverged.read_text()) | {"status": "diverged", "steps": 3}
+    diverged.write_text(json.dumps(found))
+    start(cells[2].config, tmp_path / cells[2].name)
+    (tmp_path / cells[2].name / "summary.json").unlink()
+    assert main(line) == 1
+    assert worked == names(cells[2:])
+    said = capsys.readouterr()
+    assert "4 of 5 runs are done" in said.err
+    assert f"{cells[1].name}: the loss diverged at step 4" in said.err
+    # the table alone, and the same in a file
+    assert said.out == (tmp_path / "sweep.md").read_text()
+    assert "| 4 finished, 1 diverged |" in said.out
+
+    worked.clear()
+    assert main(["sweep", "--resume", str(tmp_path)]) == 1
+    assert worked == []
+
+
+def test_another_plan_extends_the_table(worked, tmp_path, capsys):
+    """The table has the runs of both, and each command runs its own."""
+    out = ["--out", str(tmp_path)]
+    assert main(["sweep", "copying", *words(seed=1), *out]) == 0
+    assert main(["sweep", "copying", *words(seed=1, model="lstm"), *out]) == 0
+    assert worked == ["copying-lstm-6-seed=1"]
+    text = capsys.readouterr().out
+    assert "| ExpRNN | 6 | 1 |" in text.split("LSTM")[0].rpartition("## ")[2]
+    assert "| LSTM | 6 | 1 |" in text
+
+
+def test_a_bad_run_does_not_stop_the_others(worked, tmp_path, capsys):
+    """An option that one network does not have, and a rate that diverges."""
+    options = words(model=["lstm", "exprnn"], lr=[0.001, 1e38], seed=1)
+    line = [*options, "--model-options", "rebase_every=2", "--out", str(tmp_path)]
+    assert main(["sweep", "copying", *line]) == 1
+    said = capsys.readouterr().err
+    assert "1 of 4 runs are done" in said
+    assert said.count("rebase_every") >= 2
+    assert "copying-exprnn-6-lr=1e+38-seed=1: the loss diverged at step" in said
+
+
+def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
+    """Whatever it is; and nothing of it goes to the terminal."""
+
+    def broken(*_: Any) -> None:
+        os.write(2, b"a word of C code\n")
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr("isometry.lab.train._run.start", broken)
+    message = work(tmp_path / "run", expand("copying", SMALL)[0].config)
+    log = log_of(tmp_path / "run")
+    assert message == f"RuntimeError: no such luck. See {log}."
+    assert "a word of C code" in log.read_text()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatch):
+    line = ["sweep", "copying", *words(seed=1), "--out", str(tmp_path)]
+    codes = []
+    run = _local.run
+
+    def meanwhile(*args: Any, **options: Any) -> dict[str, str]:
+        codes.append(main(line))
+        return run(*args, **options)
+
+    monkeypatch.setattr(_local, "run", meanwhile)
+    assert main(line) == 0
+    assert codes == [2]
+    assert "is being written by another process" in capsys.readouterr().err
+
+
+def test_as_many_runs_as_there_are_cores_for(monkeypatch):
+    """Cores by threads; the user's number; one on a card."""
+    monkeypatch.setattr(_carry_out, "cores", lambda: 8)
+    one, three = expand("copying", {"threads": [1, 3], "lag": 3})
+    assert Engine().at_a_time([one]) == 8
+    assert Engine().at_a_time([one, three]) == 2
+    assert Engine(jobs=5).at_a_time([one]) == 5
+    assert Engine().at_a_time(expand("copying", {"device": "cuda"})) == 1
+
+
+def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
+    """`isometry report DIR/*`: files and the report before are no runs."""
+    taken: list[Path] = []
+    monkeypatch.setattr(
+        "isometry.lab.report._write.write", lambda runs, out: taken.extend(runs) or out
+    )
+    run = fake_run(tmp_path / "a", steps=1)
+    (tmp_path / "sweep.json").write_text("{}")
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "report.html").write_text("")
+    assert main(["report", *map(str, sorted(tmp_path.iterdir()))]) == 0
+    assert taken == [run]
+
+
+def test_ctrl_c_stops_all_with_checkpoints(tmp_path):
+    """It comes from a terminal, to all processes; no run ends by it alone."""
+    options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
+    command = [sys.executable, "-m", "isometry", "sweep", "copying", "--jobs", "2"]
+    command += [*words(**options), "--out", str(tmp_path)]
+    first, second, third = (
+        tmp_path / n for n in names(expand("copying", SMALL | options))
+    )
+    with subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process_of(first)
+        process_of(second)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert f"Go on with: isometry sweep --resume {tmp_path}" in said
+    for folder in (first, second):
+        assert read_run(folder).status == "interrupted"
+    assert not third.exists()
+
+
+def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
+    """As the system does when memory runs out; and it goes on to the same bits."""
+    options = {"iterations": 150, "seed": [1, 2]}
+    first, second = expand("copying", SMALL | options)
+    folder = tmp_path / first.name
+
+    def kill() -> None:
+        os.kill(process_of(folder), signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    line = ["sweep", "copying", *words(**options), "--jobs", "2"]
+    assert main([*line, "--out", str(tmp_path)]) == 1
+    thread.join()
+    said = capsys.readouterr().err
+    assert f"{first.name}: its process ended by signal SIGKILL, as when mem" in said
+    assert read_run(folder).status == "unfinished"
+    assert read_run(tmp_path / second.name).status == "finished"
+
+    assert work(folder, first.config) == ""
+    start(first.config, tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", folder)
+
+
+def test_runs_end_with_a_killed_sweep(tmp_path):
+    """They write a checkpoint, and nobody is left who holds the folder."""
+    command = [sys.executable, "-m", "isometry", "sweep", "copying", "--seeds", "1"]
+    command += [*words(iterations=100000, solved=0), "--out", str(tmp_path)]
+    folder = tmp_path / "copying-exprnn-6-seed=1"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        process_of(folder)
+        process.kill()
+    until((folder / "summary.json").exists)
+    assert read_run(folder).status == "interrupted"

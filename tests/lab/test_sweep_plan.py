@@ -1,0 +1,172 @@
+"""The plan of a sweep: its product, its names, and what it refuses."""
+
+import subprocess
+import sys
+
+import pytest
+
+from isometry.lab._cli import main
+from isometry.lab.sweep._plan import expand, fit, load, save
+from isometry.lab.train import RunError
+from isometry.lab.train._command import read
+from tests.lab.small_sweeps import SMALL, names
+
+
+def test_a_sweep_is_a_product():
+    """Models x sizes x rates x seeds, the last ones fastest; each name says which."""
+    values = SMALL | {
+        "seed": [1, 2],
+        "lr": [0.001, 0.1],
+        "model": ["exprnn", "lstm"],
+        "hidden_size": [6, 8],
+    }
+    cells = expand("copying", values)
+    assert names(cells) == [
+        f"copying-{model}-{n}-lr={lr}-seed={seed}"
+        for model in ("exprnn", "lstm")
+        for n in (6, 8)
+        for lr in (0.001, 0.1)
+        for seed in (1, 2)
+    ]
+    for cell in cells:
+        training = cell.config.training
+        assert cell.name == (
+            f"copying-{training.model}-{training.hidden_size}-lr={training.lr}"
+            f"-seed={training.seed}"
+        )
+        assert cell.config.task_options["lag"] == 3
+
+
+def test_what_is_left_out_is_the_papers():
+    """Size and seed; one thread, so that numbers do not depend on the machine."""
+    cells = expand("copying", {"model": ["exprnn", "lstm"], "lag": 100})
+    assert names(cells) == ["copying-exprnn-190-seed=5544", "copying-lstm-68-seed=5544"]
+    assert {cell.config.training.threads for cell in cells} == {1}
+
+
+def test_options_of_the_network_take_several_values():
+    options = {"rebase_every": [1, 100], "orthogonal_map": "cayley"}
+    cells = expand("copying", {"model_options": options})
+    assert [cell.config.training.model_options for cell in cells] == [
+        {"rebase_every": k, "orthogonal_map": "cayley"} for k in (1, 100)
+    ]
+    assert "rebase_every=100" in cells[1].name
+
+
+def test_a_cell_is_the_run_of_isometry_train():
+    """The config is that of the same options given to `isometry train`."""
+    cell = expand("copying", SMALL | {"seed": [7]})[0]
+    config, _ = read({"task": "copying", "threads": 1, "seed": 7, **SMALL})
+    assert (cell.config.task_options, cell.config.training) == (
+        config.task_options,
+        config.training,
+    )
+
+
+def test_the_file_says_the_same_as_the_line(tmp_path, capsys):
+    """Lists for several values; the line wins."""
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'task = "copying"\nmodels = ["exprnn", "lstm"]\nlag = [3, 5]\nseeds = [1]\n'
+    )
+    out = ["--out", str(tmp_path / "out"), "--dry-run"]
+    assert main(["sweep", "--config", str(file), *out]) == 0
+    from_file = capsys.readouterr().out
+    line = ["--models", "exprnn", "lstm", "--lag", "3", "5", "--seeds", "1"]
+    assert main(["sweep", "copying", *line, *out]) == 0
+    from_line = capsys.readouterr().out
+    assert sorted(from_file.splitlines()) == sorted(from_line.splitlines())
+    assert len(from_file.splitlines()) == 4
+    assert main(["sweep", "copying", "--config", str(file), "--lag", "7", *out]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    # a dry run leaves nothing behind
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_is_extended(tmp_path):
+    """A run that the plan has keeps its name, though more varies now."""
+    first = expand("copying", SMALL | {"lr": 0.001})
+    save(tmp_path, fit(tmp_path, first))
+    more = fit(tmp_path, expand("copying", SMALL | {"lr": [0.001, 0.1]}))
+    assert names(more) == [first[0].name, "copying-exprnn-6-lr=0.1-seed=5544"]
+    save(tmp_path, more)
+    assert load(tmp_path) == more
+
+
+@pytest.mark.errors
+def test_a_run_keeps_its_options(tmp_path):
+    save(tmp_path, fit(tmp_path, expand("copying", SMALL)))
+    before = (tmp_path / "sweep.json").read_bytes()
+    with pytest.raises(RunError, match="must keep its options; got lag 5, and it has"):
+        fit(tmp_path, expand("copying", SMALL | {"lag": 5}))
+    assert (tmp_path / "sweep.json").read_bytes() == before
+
+
+@pytest.mark.errors
+def test_a_folder_of_somebody_else_is_refused(tmp_path):
+    cells = expand("copying", SMALL)
+    (tmp_path / cells[0].name).mkdir()
+    with pytest.raises(RunError, match=r"exists, and .*sweep\.json does not know it"):
+        fit(tmp_path, cells)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["copying"], "`--out` must name the folder of the sweep; got none"),
+        (["copying", "--models", "exprnn", "rnn"], "`name` must be one of 'exprnn'"),
+        (["copying", "--lag", "3", "0"], "`lag` must be at least 1; got 0"),
+        (["--config", "{file}"], "got lagg. `isometry train copying --help`"),
+        (["--config", "{empty}"], "`seed` must have at least one value"),
+        ([], "`task` must be one of copying"),
+        (["copying", "--jobs", "0"], "`--jobs` must be at least 1; got 0"),
+        (["copying", "--address", "x:1"], "`--address` must come with `--engine ray`"),
+        (
+            ["copying", "--engine", "ray", "--address", "x:1", "--jobs", "2"],
+            "`--jobs` must be left out with `--address`",
+        ),
+        (["--resume", "{out}"], "must be the folder of a sweep; it has no sweep.json"),
+        (
+            ["--resume", "{out}", "copying", "--lag", "3"],
+            "`--resume` must stand without options of the runs; got task, lag",
+        ),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_before_anything_runs(line, message, tmp_path, capsys):
+    """Exit code 2, no traceback, no folder."""
+    file, empty, out = (tmp_path / name for name in ("a.toml", "b.toml", "out"))
+    file.write_text('task = "copying"\nlagg = 3\n')
+    empty.write_text('task = "copying"\nseeds = []\n')
+    line = [word.format(file=file, empty=empty, out=out) for word in line]
+    if line != ["copying"] and "--resume" not in line:
+        line += ["--out", str(out)]
+    assert main(["sweep", *line]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("isometry sweep: ")
+    assert message in said.err
+    assert not out.exists()
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("text", ["{", "[]", '{"runs": {"a": {}}}'])
+def test_a_damaged_plan_is_told(text, tmp_path):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(RunError, match="must be the plan of a sweep; got"):
+        load(tmp_path)
+
+
+def test_help_imports_nothing_heavy():
+    code = """
+import sys
+from isometry.lab._cli import main
+try:
+    main(["sweep", "copying", "--help"])
+except SystemExit:
+    sys.exit(bool({"torch", "numpy", "matplotlib", "ray"} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL
+    )
+    assert done.returncode == 0

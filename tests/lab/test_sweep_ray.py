@@ -1,0 +1,80 @@
+"""Sweeps on a real Ray of this machine."""
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from isometry.lab._cli import main
+from isometry.lab.sweep._plan import expand
+from isometry.lab.sweep._ray import resources
+from isometry.lab.sweep._work import log_of
+from tests.lab.small_runs import assert_same_run, start
+from tests.lab.small_sweeps import SMALL, process_of, words
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """Figures take seconds, and another test looks at them."""
+    monkeypatch.setattr("isometry.lab.report.write", lambda _, out: out / "page")
+
+
+def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_report):
+    """To the bit, also the one whose worker was killed: it goes on in another."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    options = {"iterations": 150, "seed": [1, 2]}
+    cells = expand("copying", SMALL | options)
+    folders = [tmp_path / cell.name for cell in cells]
+    killed: list[int] = []
+
+    def kill() -> None:
+        killed.append(process_of(folders[0]))
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    line = ["sweep", "copying", *words(**options), "--engine", "ray", "--jobs", "2"]
+    assert main([*line, "--out", str(tmp_path)]) == 0
+    thread.join()
+    assert "| 2 finished |" in capsys.readouterr().out
+    log = log_of(folders[0]).read_text()
+    assert f"process {killed[0]}\n" in log
+    assert log.count(" process ") == 2
+    assert ", from step " in log
+    for cell, folder in zip(cells, folders, strict=True):
+        start(cell.config, tmp_path / "whole" / cell.name)
+        assert_same_run(tmp_path / "whole" / cell.name, folder)
+    assert "ray" in sys.modules
+    import ray
+
+    assert not ray.is_initialized()
+
+
+def test_a_task_asks_for_what_its_run_uses():
+    """Cores by threads, and a card of its own."""
+    four, card = (
+        expand("copying", {"threads": threads, "device": device})[0].config
+        for threads, device in ((4, "cpu"), (1, "cuda"))
+    )
+    assert resources(four) == {"num_cpus": 4, "num_gpus": 0}
+    assert resources(card) == {"num_cpus": 1, "num_gpus": 1}
+
+
+@pytest.mark.errors
+def test_ray_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
+    """With what installs it."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    line = ["sweep", "copying", *words(), "--engine", "ray", "--out", str(tmp_path)]
+    assert main(line) == 2
+    assert 'pip install "isometry[ray]"' in capsys.readouterr().err
+
+
+@pytest.mark.errors
+def test_an_address_that_is_none_is_told(tmp_path, capsys):
+    line = ["sweep", "copying", *words(), "--engine", "ray", "--address", "nowhere"]
+    assert main([*line, "--out", str(tmp_path)]) == 2
+    assert "`--address` must be that of a Ray cluster; got 'nowhere'" in (
+        capsys.readouterr().err
+    )

@@ -1,0 +1,166 @@
+"""What a sweep says at its end and while it runs."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isometry.lab.report._results import result_of
+from isometry.lab.report._run import Run, read_run
+from isometry.lab.sweep._table import spread, table
+from isometry.lab.sweep._view import View
+from isometry.lab.sweep._work import log_of
+from tests.lab.fake_runs import fake_run
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """The cells of a table in Markdown, by heading."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    heading, _, *body = ([c.strip() for c in x.strip("| ").split("|")] for x in lines)
+    return [dict(zip(heading, cells, strict=True)) for cells in body]
+
+
+def with_option(run: Run, name: str, value: object) -> Run:
+    """The same run, with an option of training."""
+    path = run.path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    return read_run(run.path)
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Run]:
+    """An ExpRNN of three seeds and an LSTM of one, on MNIST."""
+    made = [
+        fake_run(tmp_path / f"a{seed}", task="mnist", options={}, seed=seed, end=end)
+        for seed, end in ((1, 0.01), (2, 0.02), (3, 0.05))
+    ]
+    made.append(fake_run(tmp_path / "b", task="mnist", options={}, model="lstm"))
+    return [read_run(path) for path in made]
+
+
+def test_a_row_is_a_network_over_its_seeds(runs):
+    """Mean and deviation with N - 1, by NumPy; one seed has none."""
+    first, second = rows(table(runs))
+    found = [result_of(run, "accuracy") for run in runs[:3]]
+    assert (first["Network"], first["n"], first["Seeds"]) == ("ExpRNN", "190", "3")
+    for heading, name in (
+        ("Test accuracy at best validation", "chosen"),
+        ("Best test accuracy", "best"),
+    ):
+        values = [getattr(result, name) for result in found]
+        wanted = f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"
+        assert first[heading] == wanted
+    last = [run.curve("accuracy", "test")[1][-1] for run in runs[:3]]
+    assert first["Last test accuracy"].startswith(f"{np.mean(last):.4f} ± ")
+    assert (first["Parameters"], first["Per step"]) == ("21,764", "250 ms")
+    assert first["Status"] == "3 finished"
+    assert (second["Network"], second["Seeds"]) == ("LSTM", "1")
+    assert "±" not in second["Best test accuracy"]
+
+
+def test_spread_of_numbers():
+    assert spread([]) == "–"
+    assert spread([2.0]) == "2"
+    assert spread([1.0, 2.0, 3.0]) == "2 ± 1"
+
+
+@pytest.mark.parametrize("status", ["diverged", "interrupted", None])
+def test_what_did_not_end_is_not_averaged(status, runs, tmp_path):
+    """It is counted in the status alone."""
+    other = fake_run(
+        tmp_path / "c", task="mnist", options={}, seed=4, end=0.9, status=status
+    )
+    before, after = rows(table(runs))[0], rows(table([*runs, read_run(other)]))[0]
+    assert after.pop("Status") == f"3 finished, 1 {status or 'unfinished'}"
+    assert before.pop("Status") == "3 finished"
+    assert before == after
+
+
+def test_options_that_vary_have_a_column(runs):
+    """Seeds of different rates are not the same experiment."""
+    changed = [with_option(runs[1], "lr", 0.5), with_option(runs[2], "lr", 0.5)]
+    found = rows(table([runs[0], *changed]))
+    assert [(row["lr"], row["Seeds"]) for row in found] == [("–", "1"), ("0.5", "2")]
+    assert "lr" not in rows(table(runs[:1]))[0]
+
+
+def test_each_task_has_its_table(tmp_path, runs):
+    """With its own metric."""
+    text = table([*runs, read_run(fake_run(tmp_path / "copy", steps=20))])
+    assert text.count("\n## ") + text.startswith("## ") == 2
+    assert "Test loss at best validation" in text
+
+
+class Terminal(StringIO):
+    """A stream that is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def begin(out: Path, name: str) -> None:
+    """As a run does, wherever it is made."""
+    fake_run(out / name, steps=3, status=None)
+    log_of(out / name).write_text("a process\n")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The view is renewed at each look."""
+    monkeypatch.setattr("isometry.lab.sweep._view._LIVE", -1)
+    monkeypatch.setattr("isometry.lab.sweep._view._PLAIN", -1)
+
+
+def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):
+    """It is drawn over the one before; lines that stay are above it."""
+    stream = Terminal()
+    view = View(tmp_path, ["a", "b", "c"], total=5, done=2, stream=stream)
+    for name in "ab":
+        begin(tmp_path, name)
+    view.look()
+    first = stream.getvalue()
+    assert first.splitlines()[0] == "2 of 5 done, 2 running"
+    assert first.splitlines()[1].startswith("  a  3/400  loss ")
+    stream.truncate(0)
+    view.look()
+    # three lines up, and all below away
+    assert stream.getvalue().lstrip("\0") == f"\x1b[3A\x1b[J{first}"
+    view.end("a", "no luck")
+    assert "a failed  (2 of 5 done, 1 running, 1 failed)\n" in stream.getvalue()
+    view.look()
+    view.close()
+    assert stream.getvalue().endswith("\x1b[2A\x1b[J")
+
+
+def test_a_view_fits_the_terminal(tmp_path, impatient, monkeypatch):
+    """A line that wraps or scrolls could not be drawn over."""
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("LINES", "6")
+    names = [f"run-{i}-with-a-long-name" for i in range(9)]
+    stream = Terminal()
+    view = View(tmp_path, names, total=9, stream=stream)
+    for name in names:
+        begin(tmp_path, name)
+    view.look()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) < 20
+    assert lines[-1] == "... and 7 more"
+
+
+def test_elsewhere_the_view_is_plain_lines(tmp_path, impatient):
+    """Also of a line of metrics that is being written."""
+    stream = StringIO()
+    log_of(tmp_path / "b").write_text("of another day\n")
+    view = View(tmp_path, ["a", "b"], total=2, stream=stream)
+    begin(tmp_path, "a")
+    with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    view.look()
+    lines = stream.getvalue().splitlines()
+    assert lines[:2] == ["a begins", "0 of 2 done, 1 running"]
+    assert lines[2].startswith("  a  3/400  loss ")
+    assert len(lines) == 3
+    assert "\x1b" not in stream.getvalue()
