@@ -147,26 +147,33 @@ def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
     assert taken == [run]
 
 
-def test_ctrl_c_stops_all_with_checkpoints(tmp_path):
-    """It comes from a terminal, to all processes; no run ends by it alone."""
+def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
+    """A terminal tells all processes: the runs wait for the word of the sweep."""
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
-    command = [sys.executable, "-m", "isometry", "sweep", "copying", "--jobs", "2"]
-    command += [*words(**options), "--out", str(tmp_path)]
-    first, second, third = (
-        tmp_path / n for n in names(expand("copying", SMALL | options))
-    )
-    with subprocess.Popen(
-        command, start_new_session=True, stderr=subprocess.PIPE, text=True
-    ) as process:
-        process_of(first)
-        process_of(second)
-        os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert f"Go on with: isometry sweep --resume {tmp_path}" in said
-    for folder in (first, second):
-        assert read_run(folder).status == "interrupted"
+    cells = expand("copying", SMALL | options)
+    first, second, third = (tmp_path / name for name in names(cells))
+    early: list[bool] = []
+
+    def interrupt() -> None:
+        for process in [process_of(first), process_of(second)]:
+            os.kill(process, signal.SIGINT)
+        # a hundred steps, in which a run would have listened
+        size = (first / "metrics.jsonl").stat().st_size
+        until(lambda: (first / "metrics.jsonl").stat().st_size > size + 10000)
+        early.extend((f / "summary.json").exists() for f in (first, second))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    line = ["sweep", "copying", *words(**options), "--jobs", "2"]
+    assert main([*line, "--out", str(tmp_path)]) == 130
+    thread.join()
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    assert f"Go on with: isometry sweep --resume {tmp_path}" in said.err
+    assert early == [False, False]
+    assert [read_run(f).status for f in (first, second)] == ["interrupted"] * 2
     assert not third.exists()
 
 
