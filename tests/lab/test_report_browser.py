@@ -96,9 +96,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("eurnn", 512, "finished", 1e-2),
         )
     ]
-    # several sizes of one network, as in the paper's table: dashes, not colours
+    # several sizes of one network, as in the paper's table: dashes, not colours; and
+    # several seeds, whose labels are long
     pixels: dict[str, Any] = {"task": "mnist", "options": {"permute": True}}
-    runs += [fake_run(root / f"{n}", hidden_size=n, **pixels) for n in (170, 360, 512)]
+    runs += [
+        fake_run(root / f"{n}-{seed}", hidden_size=n, seed=seed, **pixels)
+        for n in (170, 360, 512)
+        for seed in range(1, 3 if n == 512 else 2)
+    ]
     return write(runs, root / "report")
 
 

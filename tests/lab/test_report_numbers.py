@@ -11,12 +11,13 @@ import pytest
 from isometry.lab.report._buckets import buckets
 from isometry.lab.report._experiment import Experiment, experiments
 from isometry.lab.report._figures import BINS, density, power
+from isometry.lab.report._group import Group
 from isometry.lab.report._names import looks
 from isometry.lab.report._paper import PAPER
 from isometry.lab.report._results import result_of
 from isometry.lab.report._run import Run, read_run
 from isometry.lab.report._table import (
-    best_run,
+    best_group,
     duration,
     markdown,
     results_table,
@@ -39,6 +40,11 @@ def record(step: int, split: str, **values: float) -> dict[str, Any]:
 def column(experiment: Experiment, name: str) -> list[str]:
     table = results_table(experiment)
     return [row.cells[table.columns.index(name)] for row in table.rows]
+
+
+def best(experiment: Experiment) -> tuple[Run, ...] | None:
+    found = best_group(experiment, experiment.groups)
+    return None if found is None else found.runs
 
 
 def test_test_set_is_read_at_the_best_validation():
@@ -74,14 +80,14 @@ def test_a_diverged_run_is_not_the_best():
     """Its last losses may be small."""
     good = run_of([record(1, "train", loss=0.2)], task="copying")
     bad = run_of([record(1, "train", loss=0.1)], task="copying", status="diverged")
-    assert best_run(Experiment("copying", "", "loss", (bad, good))) is good
-    assert best_run(Experiment("copying", "", "loss", (bad,))) is None
+    assert best(Experiment("copying", "", "loss", (bad, good))) == (good,)
+    assert best(Experiment("copying", "", "loss", (bad,))) is None
 
 
 def test_the_best_accuracy_is_the_largest():
-    low, high = (run_of([record(1, "test", accuracy=a)]) for a in (0.3, 0.6))
+    low, high = (run_of([record(1, "test", accuracy=a)], lr=a) for a in (0.3, 0.6))
     found = Experiment("mnist", "", "accuracy", (low, high))
-    assert best_run(found) is high
+    assert best(found) == (high,)
     assert [row.best for row in results_table(found).rows] == [False, True]
     assert markdown(results_table(found)).count("**") == 2
 
@@ -150,7 +156,7 @@ def test_options_of_another_version_cost_the_baseline_alone(tmp_path):
 def test_equal_labels_are_told_apart(tmp_path):
     """By seed where it differs, by folder where it does not."""
     runs = [
-        read_run(fake_run(tmp_path / name, seed=seed, steps=1))
+        Group((read_run(fake_run(tmp_path / name, seed=seed, steps=1)),))
         for name, seed in (("a", 1), ("b", 2), ("c", 2))
     ]
     labels = [look.label for look in looks(runs)]

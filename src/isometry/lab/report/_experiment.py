@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
+from isometry.lab.report._group import Group, groups
 from isometry.lab.report._paper import PAPER, PaperTable
 from isometry.lab.report._run import Run, as_number
 
@@ -13,8 +15,8 @@ METRICS = {"mnist": "accuracy", "timit": "mse", "adding": "mse"}
 # of which larger values are better
 LARGER_IS_BETTER = {"accuracy"}
 
-# options of a task that say where data lies, which does not change them
-PLACES = {"root", "folder"}
+# options of a task that do not change it: where data lies, and what else is measured
+PLACES = {"root", "folder", "scores"}
 
 # options that change how a number is chosen, not the task: the paper's still applies
 CHOICES = {"validation", "held_out"}
@@ -37,6 +39,16 @@ class Experiment:
     metric: str
     runs: tuple[Run, ...]
     paper: PaperTable | None = None
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The runs, those of several seeds together."""
+        return groups(self.runs)
+
+    @cached_property
+    def singles(self) -> tuple[Group, ...]:
+        """Each run by itself."""
+        return tuple(Group((run,)) for run in self.runs)
 
     @property
     def baseline(self) -> float | None:

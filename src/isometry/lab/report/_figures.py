@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isometry.lab.report._buckets import buckets
+from isometry.lab.report._buckets import Buckets, buckets
 from isometry.lab.report._experiment import Experiment
+from isometry.lab.report._group import Curve, Group
 from isometry.lab.report._names import LIGHT, Look, looks
 from isometry.lab.report._run import Run, as_number
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
+
+# of a figure, in inches, with at most three rows of its legend
+WIDTH, HEIGHT = 4.5, 3.7
 
 # beyond this ratio of largest to smallest value an axis is logarithmic
 DECADES = 30
@@ -98,7 +102,7 @@ def _axes() -> Iterator[tuple]:
 
     # a figure of its own, outside pyplot: no state, no window, no memory kept
     with mpl.rc_context(STYLE):
-        figure = Canvas(figsize=(4.5, 3.7), layout="constrained")
+        figure = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
         yield figure, figure.add_subplot()
 
 
@@ -117,6 +121,7 @@ LOSS = (
     "Training loss against {} of training. Lines are medians, shades the range around "
     "them; a cross marks a run that diverged."
 )
+SEEDS = " Of several seeds the line is the mean, and the shade their range."
 DRIFT = "How far the recurrent matrix is from orthogonal while it is trained."
 ANGLES = (
     "Where the eigenvalues of the recurrent matrix lie on the unit circle at the end. "
@@ -126,27 +131,28 @@ ANGLES = (
 
 def _panels(experiment: Experiment) -> Iterator[Panel]:
     """Name, caption and painter of each figure that the records can fill."""
-    runs, metric = experiment.runs, experiment.metric
+    runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
+    seeds = SEEDS if len(groups) < len(runs) else ""
 
     def curves(quantity: Quantity) -> Callable[["Axes"], None]:
-        return lambda axes: _curves(axes, runs, quantity)
+        return lambda axes: _curves(axes, groups, quantity)
 
     if _has(runs, "loss", "train"):
         for against, unit in UNITS.items():
             drawn = Quantity("loss", "train", against, experiment.baseline)
-            yield f"loss-{unit}", LOSS.format(unit), curves(drawn)
+            yield f"loss-{unit}", LOSS.format(unit) + seeds, curves(drawn)
     # the paper shows the test set; without it, what was held out
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
         # the baseline is a loss
         base = None if metric == "accuracy" else experiment.baseline
         drawn = Quantity(metric, split, baseline=base)
-        caption = f"{_words(drawn).capitalize()} against iterations."
+        caption = f"{_words(drawn).capitalize()} against iterations.{seeds}"
         yield f"{metric}-{split}", caption, curves(drawn)
     if _has(runs, "orthogonality", None):
-        yield "orthogonality", DRIFT, curves(Quantity("orthogonality", None))
+        yield "orthogonality", DRIFT + seeds, curves(Quantity("orthogonality", None))
     if any(_angles(run) for run in runs):
-        yield "angles", ANGLES, lambda axes: _spectra(axes, runs)
+        yield "angles", ANGLES, lambda axes: _spectra(axes, groups)
 
 
 def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
@@ -161,15 +167,18 @@ def _words(quantity: Quantity) -> str:
     return f"{'training' if split == 'train' else split} {name}"
 
 
-def _curves(axes: "Axes", runs: Sequence[Run], quantity: Quantity) -> None:
-    """One line a run, with the range of what it sums up, and the baseline."""
+def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
+    """One line a group, with the range of what it sums up, and the baseline."""
     what, split, against, baseline = quantity
     values: list[float] = []
-    for run, look in zip(runs, looks(runs), strict=True):
-        x, y = run.curve(what, split, against=against)
-        if x:
-            _curve(axes, x, y, look, failed=run.status == "diverged")
-            values += y
+    for group, look in zip(groups, looks(groups), strict=True):
+        curve = group.curve(what, split, against=against)
+        if curve.x:
+            _curve(axes, curve, look, is_mean=len(group.runs) > 1)
+            values += curve.low + curve.high
+        for run in group.runs:
+            if run.status == "diverged":
+                values += _failed(axes, run, look, quantity)
     if baseline is not None:
         label = f"baseline {baseline:.4g}"
         axes.axhline(baseline, color=INK, lw=1, ls=(0, (1, 2)), label=label)
@@ -181,11 +190,9 @@ def _curves(axes: "Axes", runs: Sequence[Run], quantity: Quantity) -> None:
     _scale(axes, values, always=what == "orthogonality")
 
 
-def _curve(
-    axes: "Axes", x: list[float], y: list[float], look: Look, *, failed: bool
-) -> None:
+def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
     colour = LIGHT[look.colour]
-    points = buckets(x, y)
+    points = _thinned(curve)
     axes.plot(
         *(points.x, points.middle),
         color=colour,
@@ -197,12 +204,26 @@ def _curve(
         ms=4.5,
         label=look.label,
     )
-    if len(x) > len(points.x):
+    if is_mean or len(curve.x) > len(points.x):
         axes.fill_between(
             *(points.x, points.low, points.high), color=colour, alpha=0.18, lw=0
         )
-    if failed:
-        axes.plot(x[-1:], y[-1:], color=colour, marker="x", ms=10, mew=2.5)
+
+
+def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
+    """A cross where a run ended, at the end of a thin line; returns its values."""
+    x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
+    colour, points = LIGHT[look.colour], buckets(x, y)
+    axes.plot(points.x, points.middle, color=colour, ls=look.dashes, lw=0.8)
+    axes.plot(x[-1:], y[-1:], color=colour, marker="x", ms=10, mew=2.5)
+    return y
+
+
+def _thinned(curve: Curve) -> Buckets:
+    """The mean in few points, with the lowest and highest of all runs around them."""
+    middle = buckets(curve.x, curve.middle)
+    low, high = buckets(curve.x, curve.low), buckets(curve.x, curve.high)
+    return Buckets(middle.x, middle.middle, low.low, high.high)
 
 
 def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
@@ -239,11 +260,11 @@ def _angles(run: Run) -> list[float]:
     return [angle for angle in found if angle is not None]
 
 
-def _spectra(axes: "Axes", runs: Sequence[Run]) -> None:
-    """Density of the angles of each run; that of random matrices is 1 everywhere."""
+def _spectra(axes: "Axes", groups: Sequence[Group]) -> None:
+    """Density of the angles of each group; that of random matrices is 1 everywhere."""
     edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
-    for run, look in zip(runs, looks(runs), strict=True):
-        angles = _angles(run)
+    for group, look in zip(groups, looks(groups), strict=True):
+        angles = [angle for run in group.runs for angle in _angles(run)]
         if angles:
             axes.stairs(
                 *(density(angles), edges),
@@ -270,9 +291,16 @@ def density(angles: Sequence[float]) -> list[float]:
 
 
 def _legend(axes: "Axes") -> None:
-    """Below the axes, where it covers nothing."""
+    """Below the axes, where it covers nothing, in as many columns as have room."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        axes.figure.legend(
-            handles, labels, loc="outside lower center", ncols=3, fontsize=9.5
+        # inches of a line, of a letter of a browser's wider fonts, and of the figure
+        longest = 0.55 + 0.078 * max(len(label) for label in labels)
+        columns = max(1, min(3, int(WIDTH / longest)))
+        figure: Any = axes.figure
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
         )
+        # more rows must not squeeze the axes, whose labels would not fit
+        rows = -(-len(labels) // columns)
+        figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)

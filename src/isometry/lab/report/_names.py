@@ -1,9 +1,10 @@
 """How networks are called and drawn, the same in every figure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from isometry.lab.report._run import Run
+from isometry.lab.report._group import ELSEWHERE, Group
 
 # vermilion, blue, green, purple, brown, light blue, grey: found by a search for those
 # that readers without red or green cones tell apart, and that stand out from the page
@@ -32,9 +33,18 @@ DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True)
 class Look:
-    """Label, colour, marker and dashes of a run."""
+    """How a run is drawn, or several with other seeds.
+
+    Attributes:
+        label: in legends.
+        note: options that tell it from others of its network and size.
+        colour: number in the palette.
+        marker: as matplotlib calls it.
+        dashes: as matplotlib calls them.
+    """
 
     label: str
+    note: str
     colour: int
     marker: str
     dashes: str
@@ -45,32 +55,65 @@ def network_label(model: str) -> str:
     return NETWORKS[model][0] if model in NETWORKS else model
 
 
-def looks(runs: Sequence[Run]) -> list[Look]:
+def looks(groups: Sequence[Group]) -> list[Look]:
     """How the runs of an experiment are drawn: colour by network, dashes by run.
 
     Args:
-        runs: those of one figure.
+        groups: those of one figure.
 
     Returns:
-        One look a run. Seeds, then folders, are named where labels would be equal.
+        One look a group. What tells them apart is named where labels would be equal:
+        options, then seeds, then folders.
     """
-    labels = [_label(run) for run in runs]
-    for more in (lambda run: f"seed {run.config.get('seed')}", lambda r: r.path.name):
+    labels = [_label(group) for group in groups]
+    named = _options_of(groups)
+    for more in (named, _seed, lambda group: group.first.path.name):
         doubled = {label for label in labels if labels.count(label) > 1}
         labels = [
-            f"{label}, {more(run)}" if label in doubled else label
-            for label, run in zip(labels, runs, strict=True)
+            ", ".join(filter(None, (label, more(group) if label in doubled else "")))
+            for label, group in zip(labels, groups, strict=True)
         ]
     seen: dict[str, int] = {}
     found = []
-    for run, label in zip(runs, labels, strict=True):
-        nth = seen[run.model] = seen.get(run.model, -1) + 1
+    for group, label in zip(groups, labels, strict=True):
+        model = group.first.model
+        nth = seen[model] = seen.get(model, -1) + 1
         # a network of the user's own
-        _, colour, marker = NETWORKS.get(run.model, ("", len(seen) % len(LIGHT), "H"))
-        found.append(Look(label, colour, marker, DASHES[nth % len(DASHES)]))
+        _, colour, marker = NETWORKS.get(model, ("", len(seen) % len(LIGHT), "H"))
+        seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+        dashes = DASHES[nth % len(DASHES)]
+        found.append(Look(label + seeds, named(group), colour, marker, dashes))
     return found
 
 
-def _label(run: Run) -> str:
-    size = run.hidden_size
-    return network_label(run.model) + (f" {size}" if size is not None else "")
+def _label(group: Group) -> str:
+    size = group.first.hidden_size
+    return network_label(group.first.model) + (f" {size}" if size is not None else "")
+
+
+def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
+    """What names the options in which groups of one network and size differ."""
+    known = ELSEWHERE | {"task", "model", "hidden_size"}
+
+    def text(group: Group) -> str:
+        mine = group.first.config
+        others = [g.first.config for g in groups if _label(g) == _label(group)]
+        names = [
+            name
+            for name in mine
+            if name not in known and any(o.get(name) != mine[name] for o in others)
+        ]
+        return ", ".join(_option(name, mine[name]) for name in names)
+
+    return text
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(_option(*item) for item in value.items()) or "no options"
+    words = name.replace("_", " ")
+    return f"usual {words}" if value is None else f"{words} {value}"
+
+
+def _seed(group: Group) -> str:
+    return f"seed {group.first.config.get('seed')}" if len(group.runs) == 1 else ""

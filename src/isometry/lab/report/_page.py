@@ -11,15 +11,16 @@ from isometry.lab.report._experiment import Experiment
 from isometry.lab.report._figures import GRID, INK, PAGE, Figure
 from isometry.lab.report._names import DARK, LIGHT, looks
 from isometry.lab.report._paper import SOURCE
-from isometry.lab.report._results import result_of
 from isometry.lab.report._run import Run
 from isometry.lab.report._table import (
     Table,
     TableRow,
-    best_run,
+    best_group,
     compared,
     results_table,
+    runs_table,
     small,
+    spread,
     whole,
 )
 
@@ -107,6 +108,7 @@ def _section(experiment: Experiment, figures: Sequence[Figure], *, alone: bool) 
 {heading}
 <p class="lead">{escape(headline(experiment))}</p>
 {_table(results_table(experiment))}
+{_each(experiment)}
 {_paper(experiment)}
 <div class="figures">{"".join(_figure(figure) for figure in figures)}</div>
 <h3>Commands</h3>
@@ -116,7 +118,15 @@ def _section(experiment: Experiment, figures: Sequence[Figure], *, alone: bool) 
 
 
 def _labelled(experiment: Experiment):
-    return zip(experiment.runs, looks(experiment.runs), strict=True)
+    return zip(experiment.runs, looks(experiment.singles), strict=True)
+
+
+def _each(experiment: Experiment) -> str:
+    """The runs that rows of means stand for, folded away."""
+    table = runs_table(experiment)
+    if table is None:
+        return ""
+    return f"<details><summary>Each run</summary>{_table(table)}</details>"
 
 
 def headline(experiment: Experiment) -> str:
@@ -128,16 +138,18 @@ def headline(experiment: Experiment) -> str:
     Returns:
         Plain text.
     """
-    top = best_run(experiment)
+    groups = experiment.groups
+    top = best_group(experiment, groups)
     if top is None:
         return "No run has measured anything yet."
-    value = compared(experiment, result_of(top, experiment.metric))
-    label = next(look.label for run, look in _labelled(experiment) if run is top)
+    value = spread(compared(experiment, top))
+    label = looks(groups)[groups.index(top)].label
     what = {"accuracy": "test accuracy", "mse": "test error"}.get(
         experiment.metric, "final training loss"
     )
-    name = label if len(experiment.runs) == 1 else f"Best is {label}"
-    text = f"{name}: {what} {small(value)} after {whole(top.steps)} steps."
+    name = label if len(groups) == 1 else f"Best is {label}"
+    steps = whole(max(run.steps for run in top.counted))
+    text = f"{name}: {what} {value} after {steps} steps."
     if experiment.baseline is not None and experiment.metric != "accuracy":
         text += f" The trivial solution gets {small(experiment.baseline)}."
     return text

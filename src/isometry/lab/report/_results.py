@@ -40,19 +40,33 @@ def result_of(run: Run, metric: str) -> Result:
         Its numbers.
     """
     better = max if metric in LARGER_IS_BETTER else min
-    test_steps, test = run.curve(metric, "test")
-    steps, validation = run.curve(metric, "validation")
+    _, test = run.curve(metric, "test")
     _, loss = run.curve("loss", "train")
     measured = (run.summary, *run.records)
     drift = [as_number(found.get("orthogonality")) for found in measured]
-    chosen = None
-    if validation:
-        at = steps[validation.index(better(validation))]
-        chosen = dict(zip(test_steps, test, strict=True)).get(at)
     return Result(
-        chosen=chosen,
+        chosen=at_best(run, metric, metric),
         best=better(test, default=None),
         loss=median(loss[-LAST:]) if loss else None,
         orthogonality=max((d for d in drift if d is not None), default=None),
         parameters=run.summary.get("parameters"),
     )
+
+
+def at_best(run: Run, metric: str, what: str) -> float | None:
+    """A number of the test set at the step of the best validation.
+
+    Args:
+        run: finished or not.
+        metric: what chooses the step: "accuracy", "mse" or "loss".
+        what: the number, which may be another.
+
+    Returns:
+        Its value; None if it was not measured there.
+    """
+    better = max if metric in LARGER_IS_BETTER else min
+    steps, validation = run.curve(metric, "validation")
+    if not validation:
+        return None
+    at = steps[validation.index(better(validation))]
+    return dict(zip(*run.curve(what, "test"), strict=True)).get(at)

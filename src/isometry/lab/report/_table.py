@@ -2,27 +2,32 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import mean, stdev
 
 from isometry.lab.report._experiment import LARGER_IS_BETTER, Experiment
+from isometry.lab.report._group import Group
 from isometry.lab.report._names import Look, looks, network_label
 from isometry.lab.report._paper import PaperTable, Row
-from isometry.lab.report._results import Result, result_of
-from isometry.lab.report._run import Run
+from isometry.lab.report._results import at_best, result_of
+from isometry.lab.report._run import Run, as_number
 
 DASH = "–"
 
 # with spaces that do not break
 DRIFT = "‖QᴴQ\u00a0−\u00a0I‖"
 
+# how predicted speech sounds, by its name in the summary
+SOUNDS = {"segsnr": "SegSNR, dB", "stoi": "STOI", "pesq": "PESQ"}
+
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row: a run, or what the paper has and nobody has run yet.
+    """A row: runs, or what the paper has and nobody has run yet.
 
     Attributes:
         cells: one a column.
-        look: how the figures draw the run; None for a row of the paper alone.
-        best: whether no other run is better.
+        look: how the figures draw the runs; None for a row of the paper alone.
+        best: whether no other row is better.
     """
 
     cells: tuple[str, ...]
@@ -39,30 +44,21 @@ class Table:
     result: int
 
 
-# a column: its heading, the cell of a run, and the cell of a row of the paper alone
-Column = tuple[str, Callable[[Run, Result], str], Callable[[Row], str]]
+# a column: its heading, the cell of a group, and the cell of a row of the paper alone
+Column = tuple[str, Callable[[Group], str], Callable[[Row], str]]
 
 
 def results_table(experiment: Experiment) -> Table:
-    """The table of an experiment.
+    """The table of an experiment; runs that differ in their seeds alone are one row.
 
     Args:
         experiment: the runs.
 
     Returns:
-        A row for each run, then one for each row of the paper without a run.
+        A row for each group, then one for each row of the paper without a run.
     """
-    columns = _columns(experiment)
-    results = [result_of(run, experiment.metric) for run in experiment.runs]
-    top = best_run(experiment)
-    rows = [
-        TableRow(
-            tuple(cell(run, result) for _, cell, _ in columns), look, best=run is top
-        )
-        for run, result, look in zip(
-            experiment.runs, results, looks(experiment.runs), strict=True
-        )
-    ]
+    columns = _columns(experiment, experiment.groups)
+    rows = _rows(experiment, experiment.groups, columns)
     done = {(run.model, run.hidden_size) for run in experiment.runs}
     paper = experiment.paper.rows if experiment.paper else ()
     rows += [
@@ -73,93 +69,151 @@ def results_table(experiment: Experiment) -> Table:
     return Table(tuple(heading for heading, *_ in columns), tuple(rows), result=3)
 
 
-def compared(experiment: Experiment, result: Result) -> float | None:
-    """The number of a result that the paper's protocol looks at."""
-    return {"accuracy": result.best, "mse": result.chosen}.get(
-        experiment.metric, result.loss
-    )
+def runs_table(experiment: Experiment) -> Table | None:
+    """Each run by itself, where the table of the experiment has means of several.
+
+    Args:
+        experiment: the runs.
+
+    Returns:
+        A row for each run; None if the other table has them already.
+    """
+    if len(experiment.groups) == len(experiment.runs):
+        return None
+    columns = _columns(experiment, experiment.singles)
+    rows = _rows(experiment, experiment.singles, columns)
+    return Table(tuple(heading for heading, *_ in columns), tuple(rows), result=3)
 
 
-def best_run(experiment: Experiment) -> Run | None:
-    """The run with the best number, if any has one; a diverged one is not good."""
+def _rows(
+    experiment: Experiment, groups: Sequence[Group], columns: Sequence[Column]
+) -> list[TableRow]:
+    top = best_group(experiment, groups)
+    rows = []
+    for group, look in zip(groups, looks(groups), strict=True):
+        name, *cells = (cell(group) for _, cell, _ in columns)
+        name = ", ".join(filter(None, (name, look.note)))
+        rows.append(TableRow((name, *cells), look, best=group is top))
+    return rows
+
+
+def compared(experiment: Experiment, group: Group) -> list[float]:
+    """Of each run the number that the paper's protocol looks at."""
+    metric = experiment.metric
+    name = {"accuracy": "best", "mse": "chosen"}.get(metric, "loss")
+    return group.values(lambda run: getattr(result_of(run, metric), name))
+
+
+def best_group(experiment: Experiment, groups: Sequence[Group]) -> Group | None:
+    """The group with the best mean, if any has one; a diverged one is not good."""
     sign = -1 if experiment.metric in LARGER_IS_BETTER else 1
     scores = [
-        (sign * value, number)
-        for number, run in enumerate(experiment.runs)
-        if run.status != "diverged"
-        for value in [compared(experiment, result_of(run, experiment.metric))]
-        if value is not None
+        (sign * mean(values), number)
+        for number, group in enumerate(groups)
+        if any(run.status != "diverged" for run in group.runs)
+        for values in [compared(experiment, group)]
+        if values
     ]
-    return experiment.runs[min(scores)[1]] if scores else None
+    return groups[min(scores)[1]] if scores else None
 
 
-def _columns(experiment: Experiment) -> list[Column]:
-    def nothing(_row: Row) -> str:
-        return DASH
+def _nothing(_row: Row) -> str:
+    return DASH
 
+
+def _columns(experiment: Experiment, groups: Sequence[Group]) -> list[Column]:
     columns: list[Column] = [
-        ("Network", lambda run, _: network_label(run.model), _label),
+        (
+            "Network",
+            lambda group: network_label(group.first.model),
+            lambda row: network_label(row.model),
+        ),
         (
             "n",
-            lambda run, _: str(run.hidden_size or DASH),
-            lambda r: f"{r.hidden_size}",
+            lambda group: str(group.first.hidden_size or DASH),
+            lambda row: f"{row.hidden_size}",
         ),
-        ("Parameters", lambda _, result: whole(result.parameters), nothing),
+        ("Parameters", _parameters, _nothing),
         *_scores(experiment),
     ]
     if experiment.paper and experiment.paper.rows:
         columns += _paper_columns(experiment.paper)
-    seeds = {run.config.get("seed") for run in experiment.runs}
-    if len(seeds) > 1:
-        columns.append(("Seed", lambda run, _: f"{run.config.get('seed')}", nothing))
+    if len(groups) < len(experiment.runs):
+        columns.append(("Seeds", lambda group: group.seeds, _nothing))
+    elif len({run.config.get("seed") for run in experiment.runs}) > 1:
+        columns.append(("Seed", lambda g: f"{g.first.config.get('seed')}", _nothing))
     columns += [
-        ("Steps", lambda run, _: _steps(run), nothing),
-        ("Time", lambda run, _: duration(run.seconds), nothing),
-        ("Per step", lambda run, _: _pace(run), nothing),
-        (DRIFT, lambda _, result: small(result.orthogonality), nothing),
-        ("Status", lambda run, _: run.status, lambda _: "not run"),
+        ("Steps", _steps, _nothing),
+        ("Time", lambda g: duration(mean(r.seconds for r in g.counted)), _nothing),
+        ("Per step", _pace, _nothing),
+        (DRIFT, _drift, _nothing),
+        ("Status", lambda group: group.status, lambda _: "not run"),
     ]
     return columns
 
 
-def _label(row: Row) -> str:
-    return network_label(row.model)
-
-
 def _scores(experiment: Experiment) -> list[Column]:
     """What the runs reached: first the number that the paper would print."""
+    metric, runs = experiment.metric, experiment.runs
 
-    def nothing(_row: Row) -> str:
-        return DASH
+    def of(heading: str, take: Callable[[Run], float | None]) -> Column:
+        return heading, lambda group: spread(group.values(take)), _nothing
 
-    def of(name: str) -> Callable[[Run, Result], str]:
-        return lambda _, result: small(getattr(result, name))
+    def measured(name: str) -> bool:
+        return any(name in record for run in runs for record in run.records)
 
-    if experiment.metric == "accuracy":
-        return [
-            ("Best test accuracy", of("best"), nothing),
-            ("Test accuracy at best validation", of("chosen"), nothing),
-        ]
-    if experiment.metric == "mse":
-        return [
-            ("Test error at best validation", of("chosen"), nothing),
-            ("Best test error", of("best"), nothing),
-        ]
-    columns: list[Column] = [("Final training loss", of("loss"), nothing)]
-    if any("accuracy" in record for run in experiment.runs for record in run.records):
+    best = of(f"Best test {_word(metric)}", lambda run: result_of(run, metric).best)
+    chosen = f"Test {_word(metric)} at best validation"
+    if metric == "accuracy":
+        return [best, of(chosen, lambda run: result_of(run, metric).chosen)]
+    if metric == "mse":
+        padded = measured("padded_mse")
+        valid = f"{chosen}, valid frames" if padded else chosen
+        columns = [of(valid, lambda run: result_of(run, metric).chosen)]
+        if padded:
+            # the error of [WPH16], which the paper's rows of others have
+            columns.append(
+                of(
+                    "The same, padded frames",
+                    lambda run: at_best(run, metric, "padded_mse"),
+                )
+            )
+        return [*columns, best, *_sounds(runs, of)]
+    columns = [of("Final training loss", lambda run: result_of(run, metric).loss)]
+    if measured("accuracy"):
         columns.append(
-            (
+            of(
                 "Test accuracy at best validation",
-                lambda run, _: small(result_of(run, "accuracy").chosen),
-                nothing,
+                lambda run: result_of(run, "accuracy").chosen,
             )
         )
     return columns
 
 
+def _word(metric: str) -> str:
+    return {"mse": "error"}.get(metric, metric)
+
+
+def _sounds(runs: Sequence[Run], of: Callable[..., Column]) -> list[Column]:
+    """SegSNR, STOI and PESQ of the test set, where a run was listened to."""
+
+    def sound(name: str) -> Callable[[Run], float | None]:
+        def take(run: Run) -> float | None:
+            scores = run.summary.get("scores") or {}
+            return as_number((scores.get("test") or {}).get(name))
+
+        return take
+
+    return [
+        of(heading, sound(name))
+        for name, heading in SOUNDS.items()
+        if any(sound(name)(run) is not None for run in runs)
+    ]
+
+
 def _paper_columns(paper: PaperTable) -> list[Column]:
-    def row_of(run: Run) -> Row | None:
-        return paper.row(run.model, run.hidden_size)
+    def row_of(group: Group) -> Row | None:
+        return paper.row(group.first.model, group.first.hidden_size)
 
     def result(row: Row | None) -> str:
         return row.result or DASH if row else DASH
@@ -168,22 +222,45 @@ def _paper_columns(paper: PaperTable) -> list[Column]:
         return f"≈ {row.params}" if row else DASH
 
     return [
-        ("Paper", lambda run, _: result(row_of(run)), result),
-        ("Paper’s parameters", lambda run, _: params(row_of(run)), params),
+        ("Paper", lambda group: result(row_of(group)), result),
+        ("Paper’s parameters", lambda group: params(row_of(group)), params),
     ]
 
 
-def _steps(run: Run) -> str:
-    planned = run.config.get("iterations")
-    if planned is None or planned == run.steps:
-        return whole(run.steps)
-    return f"{whole(run.steps)} of {whole(planned)}"
+def _parameters(group: Group) -> str:
+    known = (run.summary.get("parameters") for run in group.runs)
+    return whole(next((count for count in known if count is not None), None))
 
 
-def _pace(run: Run) -> str:
-    if not run.steps or not run.seconds:
-        return DASH
-    return f"{small(1e3 * run.seconds / run.steps)} ms"
+def _steps(group: Group) -> str:
+    planned = group.first.config.get("iterations")
+    found = sorted({run.steps for run in group.counted})
+    text = "–".join(whole(steps) for steps in dict.fromkeys((found[0], found[-1])))
+    return text if planned is None or found == [planned] else f"{text} of {planned:,}"
+
+
+def _pace(group: Group) -> str:
+    paces = [1e3 * run.seconds / run.steps for run in group.counted if run.steps]
+    return f"{small(mean(paces))} ms" if any(paces) else DASH
+
+
+def _drift(group: Group) -> str:
+    """The worst of all runs."""
+    found = group.values(lambda run: result_of(run, "loss").orthogonality)
+    return small(max(found, default=None))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation of a sample; of one value, itself."""
+    if len(values) < 2:
+        return small(values[0] if values else None)
+    middle, deviation = mean(values), stdev(values)
+    text = small(middle)
+    if "e" in text:
+        return f"{text} ± {deviation:.1e}"
+    return (
+        f"{text} ± {deviation:.4f}" if abs(middle) < 1 else f"{text} ± {deviation:.2g}"
+    )
 
 
 def whole(value: int | None) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from isometry.lab.report._experiment import Experiment, experiments
 from isometry.lab.report._paper import SOURCE
 from isometry.lab.report._run import read_run
-from isometry.lab.report._table import markdown, results_table
+from isometry.lab.report._table import markdown, results_table, runs_table
 
 
 def write(runs: Sequence[Path], out: Path) -> Path:
@@ -48,6 +48,9 @@ def _markdown(found: Sequence[Experiment]) -> str:
     parts = []
     for experiment in found:
         parts += [f"## {experiment.title}", markdown(results_table(experiment))]
+        each = runs_table(experiment)
+        if each is not None:
+            parts += ["Each run:", markdown(each)]
         paper = experiment.paper
         if paper is not None:
             parts.append(f"The paper, {paper.where}: {paper.words()} ({SOURCE})")

@@ -1,0 +1,203 @@
+"""Runs of several seeds: one row of means, one curve, and each run where asked for."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from isometry.lab.report import write
+from isometry.lab.report._experiment import Experiment, experiments
+from isometry.lab.report._figures import Quantity, _curves
+from isometry.lab.report._group import Group, groups
+from isometry.lab.report._names import looks
+from isometry.lab.report._page import headline
+from isometry.lab.report._run import Run, read_run
+from isometry.lab.report._table import Table, results_table, runs_table, spread
+from tests.lab.fake_runs import fake_run
+
+
+def run_of(seed: int, *values: float, status: str = "finished", **config: Any) -> Run:
+    """A run on MNIST with these test accuracies, one a step."""
+    given = {"task": "mnist", "model": "exprnn", "hidden_size": 170, "seed": seed}
+    records = tuple(
+        {"step": n, "seconds": 2.0 * n * seed, "split": split, "accuracy": value}
+        for n, value in enumerate(values, start=1)
+        for split in ("validation", "test")
+    )
+    return Run(Path(f"run-{seed}"), given | config, records, {"status": status})
+
+
+def of(*runs: Run) -> Experiment:
+    return Experiment("mnist", "MNIST", "accuracy", runs)
+
+
+def cells(table: Table | None, name: str) -> list[str]:
+    assert table is not None
+    return [row.cells[table.columns.index(name)] for row in table.rows]
+
+
+def seeds_of(found: tuple[Group, ...]) -> list[list[int]]:
+    return [[run.config["seed"] for run in group.runs] for group in found]
+
+
+def test_runs_that_differ_in_their_seeds_alone_are_together():
+    """Neither threads nor the command matters; another rate or network does."""
+    runs = [
+        run_of(1, lr=0.1, threads=1, command="a"),
+        run_of(2, lr=0.1, threads=2, command="b"),
+        run_of(1, lr=0.2),
+        run_of(3, lr=0.1, model="lstm"),
+        run_of(3, lr=0.1),
+    ]
+    assert seeds_of(groups(runs)) == [[1, 2, 3], [1], [3]]
+
+
+def test_a_seed_twice_is_no_second_sample():
+    """Its numbers are the same to the last bit, and would narrow the spread."""
+    assert seeds_of(groups([run_of(1), run_of(1), run_of(2)])) == [[1, 2], [1]]
+
+
+def test_a_row_has_mean_and_deviation():
+    """Of 0.90, 0.92 and 0.97: 0.93, and the root of (9 + 1 + 16) / 2 percent."""
+    found = of(run_of(1, 0.90), run_of(2, 0.92), run_of(3, 0.97))
+    table = results_table(found)
+    deviation = math.sqrt((9 + 1 + 16) / 2) / 100
+    assert cells(table, "Best test accuracy") == [f"0.9300 ± {deviation:.4f}"]
+    assert cells(table, "Seeds") == ["3"]
+    assert headline(found).startswith("ExpRNN 170, 3 seeds: test accuracy 0.9300 ± ")
+
+
+def test_each_run_is_in_a_table_of_its_own():
+    found = of(run_of(1, 0.90), run_of(2, 0.92), run_of(1, 0.5, model="lstm"))
+    each = runs_table(found)
+    assert cells(each, "Best test accuracy") == ["0.9000", "0.9200", "0.5000"]
+    assert cells(each, "Seed") == ["1", "2", "1"]
+    # the best mean in one, the best run in the other
+    assert [row.best for row in results_table(found).rows] == [True, False]
+    assert each is not None
+    assert [row.best for row in each.rows] == [False, True, False]
+
+
+def test_without_several_seeds_there_is_one_table():
+    assert runs_table(of(run_of(1, 0.9), run_of(1, 0.8, model="lstm"))) is None
+
+
+def test_a_diverged_seed_is_counted_but_not_averaged():
+    found = of(run_of(1, 0.90), run_of(2, 0.92), run_of(3, 0.1, 0.1, status="diverged"))
+    table = results_table(found)
+    assert cells(table, "Best test accuracy")[0].startswith("0.9100 ± ")
+    assert cells(table, "Seeds") == ["2 of 3"]
+    assert cells(table, "Status") == ["2 finished, 1 diverged"]
+
+
+def test_seeds_that_are_not_equally_far():
+    found = results_table(of(run_of(1, *(0.9, 0.9)), run_of(2, 0.9)))
+    assert cells(found, "Steps") == ["1–2"]
+
+
+def test_a_curve_is_the_mean_of_the_runs_that_are_there():
+    """And of their seconds, for the same step takes each its own time."""
+    (group,) = groups([run_of(1, 0.2, 0.4, 0.6), run_of(2, 0.4, 0.8)])
+    found = group.curve("accuracy", "test")
+    assert found.x == [1, 2, 3]
+    assert found.middle == pytest.approx([0.3, 0.6, 0.6])
+    assert (found.low, found.high) == ([0.2, 0.4, 0.6], [0.4, 0.8, 0.6])
+    assert group.curve("accuracy", "test", against="seconds").x == [3, 6, 6]
+
+
+def test_options_tell_rows_of_one_network_apart():
+    """The folder said nothing to a reader."""
+    runs = [run_of(s, lr=lr) for lr in (None, 0.1) for s in (1, 2)]
+    labels = [look.label for look in looks(groups(runs))]
+    assert labels == ["ExpRNN 170, usual lr, 2 seeds", "ExpRNN 170, lr 0.1, 2 seeds"]
+    table = results_table(of(*runs))
+    assert cells(table, "Network") == ["ExpRNN, usual lr", "ExpRNN, lr 0.1"]
+    options = [run_of(1, model_options=o) for o in ({}, {"rebase_every": 3})]
+    labels = [look.label for look in looks(groups(options))]
+    assert labels == ["ExpRNN 170, no options", "ExpRNN 170, rebase every 3"]
+
+
+def test_several_seeds_are_one_line_with_a_shade():
+    found = of(
+        run_of(1, 0.2, 0.4), run_of(2, 0.4, 0.8), run_of(1, 0.1, 0.1, model="lstm")
+    )
+    axes: Any = Figure().add_subplot()
+    _curves(axes, found.groups, Quantity("accuracy", "test"))
+    mean, lstm = axes.lines
+    assert mean.get_label() == "ExpRNN 170, 2 seeds"
+    assert list(mean.get_ydata()) == pytest.approx([0.3, 0.6])
+    assert lstm.get_label() == "LSTM 170"
+    (shade,) = axes.collections
+    corners = shade.get_paths()[0].vertices
+    assert {(x, y) for x, y in corners} == {(1, 0.2), (1, 0.4), (2, 0.4), (2, 0.8)}
+
+
+def test_a_diverged_seed_is_marked():
+    (group,) = groups([run_of(1, 0.2, 0.4), run_of(2, 0.6, status="diverged")])
+    axes: Any = Figure().add_subplot()
+    _curves(axes, (group,), Quantity("accuracy", "test"))
+    mean, failed, cross = axes.lines
+    assert list(mean.get_ydata()) == [0.2, 0.4]
+    assert failed.get_linewidth() < mean.get_linewidth()
+    assert cross.get_marker() == "x"
+    assert cross.get_xydata().tolist() == [[1, 0.6]]
+
+
+def test_the_page_shows_means_and_each_run(tmp_path):
+    runs = [fake_run(tmp_path / f"{s}", seed=s, steps=9) for s in (1, 2)]
+    page = write(runs, tmp_path / "report").read_text()
+    assert "<summary>Each run</summary>" in page
+    assert "ExpRNN 190, 2 seeds" in page
+    assert "the line is the mean" in page
+    markdown = (tmp_path / "report" / "results.md").read_text()
+    assert "Each run:" in markdown
+    assert markdown.count("| ExpRNN | 190 |") == 3
+
+
+def speech_run(path: Path, mse: float, model: str = "exprnn", **scores: float) -> Run:
+    """A run on TIMIT, listened to if there are scores."""
+    options = {"scores": bool(scores)}
+    run = read_run(fake_run(path, task="timit", options=options, model=model, steps=1))
+    records = tuple(
+        {"step": n, "split": split, "mse": mse + worse, "padded_mse": 0.5 * mse + 2 - n}
+        for n, worse in ((1, 1.0), (2, 0.0), (3, 2.0))
+        for split in ("validation", "test")
+    )
+    heard = {"scores": {"validation": {}, "test": scores}} if scores else {}
+    return Run(path, run.config, records, {**run.summary, **heard})
+
+
+def test_both_errors_of_speech_are_shown(tmp_path):
+    """Of one step, that of the best validation, each with what it divides by."""
+    (found,) = experiments([speech_run(tmp_path / "run", 8.0)])
+    table = results_table(found)
+    assert cells(table, "Test error at best validation, valid frames")[0] == "8"
+    assert cells(table, "The same, padded frames")[0] == "4"
+
+
+def test_how_speech_sounds_is_shown_where_it_was_heard(tmp_path):
+    """The test set's; a run without `--scores` is the same experiment."""
+    runs = [
+        speech_run(tmp_path / "one", 8.0, segsnr=4.0, stoi=0.75, pesq=2.5),
+        speech_run(tmp_path / "two", 8.0, "lstm"),
+    ]
+    (found,) = experiments(runs)
+    table = results_table(found)
+    assert cells(table, "SegSNR, dB")[:2] == ["4", "–"]
+    assert cells(table, "STOI")[:2] == ["0.7500", "–"]
+    assert cells(table, "PESQ")[:2] == ["2.5", "–"]
+    silent = experiments([runs[1]])[0]
+    assert "STOI" not in results_table(silent).columns
+
+
+def test_spread_of_few():
+    """One value has no deviation, and none has nothing."""
+    assert [spread(v) for v in ([], [0.5], [0.25, 0.75])] == [
+        *("–", "0.5000", "0.5000 ± 0.3536")
+    ]
+    # with as many digits as the mean has
+    assert spread([0.0028, 0.0032]) == "0.0030 ± 0.0003"
+    assert spread([1e-5, 3e-5]) == "2.0e-05 ± 1.4e-05"
+    assert spread([5.0, 6.0]) == "5.5 ± 0.71"
