@@ -143,13 +143,18 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         (["--lag", "0"], "`lag` must be at least 1; got 0"),
         (["--model", "rnn"], "`name` must be one of 'exprnn'"),
         (["--config", "{file}"], "got lagg. `isometry train copying --help`"),
+        (["--config", "{file}.toml"], "`--config` must be a file of TOML; got "),
+        (["--config", "{bad}"], "bad.toml: Invalid value (at end of document)"),
     ],
     ids=str,
 )
 def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
     """Exit code 2, no traceback."""
     (tmp_path / "run.toml").write_text("lagg = 3\n")
-    words = [word.format(made=tmp_path, file=tmp_path / "run.toml") for word in words]
+    (tmp_path / "bad.toml").write_text("lag = [")
+    places = {"made": tmp_path, "file": tmp_path / "run.toml"}
+    places["bad"] = tmp_path / "bad.toml"
+    words = [word.format(**places) for word in words]
     out = [] if "--out" in words else ["--out", str(tmp_path / "run")]
     assert _cli.main(["train", "copying", *SMALL, *out, *words]) == 2
     said = capsys.readouterr()

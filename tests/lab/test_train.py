@@ -262,6 +262,11 @@ def test_progress_elsewhere_is_plain_lines():
         ({"iterations": None, "epochs": 1}, "`epochs` must be left out .* endless"),
         ({"optimizer": "adam"}, "`optimizer` must be a class of torch.optim"),
         ({"model": "rnn"}, "`name` must be one of 'exprnn'"),
+        ({"lr": -1.0}, "`lr` must be a number from 0 on; got -1"),
+        ({"lr": math.nan}, "`lr` must be a number from 0 on; got nan"),
+        ({"device": "gpu"}, "`device` must be one that torch has here; got 'gpu'"),
+        ({"model_options": {"foo": 1}}, "must be options of exprnn; got init, foo"),
+        ({"model_options": {"input_size": 1}}, "leave the sizes alone; got input_size"),
     ],
     ids=str,
 )

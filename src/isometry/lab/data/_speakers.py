@@ -1,7 +1,7 @@
 """Which recordings a speech corpus trains on, and which it is judged by."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -73,11 +73,16 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
     counts = {name: len(getattr(found, name)) for name in COUNTS}
     if counts != COUNTS:
         raise ValueError(
-            f"`root` must hold TIMIT, with {COUNTS} recordings; got {counts}. Give "
-            f"the folder that has TRAIN and TEST in it, or ask for the split "
-            f'"speakers" (`--split speakers`), which takes any folder of recordings.'
+            f"`root` must hold TIMIT, with {_listed(COUNTS)} recordings; got "
+            f"{_listed(counts)}. Give the folder that has TRAIN and TEST in it, or ask "
+            f'for the split "speakers" (`--split speakers`), which takes any folder of '
+            f"recordings."
         )
     return found
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def speaker_splits(paths: Sequence[PurePath]) -> Splits:

@@ -48,9 +48,10 @@ def build(config: Config, device: torch.device) -> Experiment:
         The experiment.
 
     Raises:
-        ValueError: if the task, the network or the optimizer is unknown.
+        ValueError: if the task, the network, the optimizer or an option is unknown.
     """
     task, training = make_task(config), config.training
+    _check_options(training)
     # the sizes of the data come last: reading them may take a while
     recipe = by_name(
         training.model,
@@ -64,13 +65,34 @@ def build(config: Config, device: torch.device) -> Experiment:
     # torch's own layers draw from the global generator
     torch.manual_seed(training.seed)
     generator = torch.Generator().manual_seed(training.seed)
-    model = recipe.model(generator=generator).to(device)
+    model = _model(recipe, generator).to(device)
     resolved = config.resolved(
         epoch=task.epoch(training.batch_size),
         hidden_size=recipe.hidden_size,
         threads=torch.get_num_threads(),
     )
     return Experiment(resolved, task, recipe, model, make_optimizers(recipe, model))
+
+
+def _check_options(training: Training) -> None:
+    sizes = training.model_options.keys() & {"input_size", "output_size", "hidden_size"}
+    if sizes:
+        raise ValueError(
+            f"`model_options` must leave the sizes alone; got {', '.join(sizes)}. The "
+            f"task has those of inputs and outputs; that of the state is `hidden_size`."
+        )
+
+
+def _model(recipe: Recipe, generator: torch.Generator) -> SequenceModel:
+    """The network; an option that it has not is named."""
+    try:
+        return recipe.model(generator=generator)
+    except TypeError as error:
+        raise ValueError(
+            f"`model_options` must be options of {recipe.name}; got "
+            f"{', '.join(recipe.options)}: {error}. The documentation of `isometry.nn` "
+            f"lists them."
+        ) from error
 
 
 def make_task(config: Config) -> Task:

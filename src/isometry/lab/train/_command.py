@@ -80,7 +80,8 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
         The config, and the folder if one is given.
 
     Raises:
-        ValueError: if no task is named, or a name of the file is unknown.
+        ValueError: if no task is named, the file cannot be read, or a name of it is
+            unknown.
     """
     from isometry.lab.tasks import TASKS
 
@@ -88,7 +89,7 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
     out, file = given.pop("out", None), given.pop("config", None)
     if isinstance(given.get("model_options"), list):
         given["model_options"] = dict(given["model_options"])
-    from_file = {} if file is None else tomllib.loads(file.read_text())
+    from_file = {} if file is None else _read_file(file)
     task = given.pop("task", None) or from_file.get("task")
     if task not in TASKS:
         raise ValueError(
@@ -108,6 +109,16 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
     task_options = {k: _plain(v) for k, v in asdict(made).items()}
     command = shlex.join(_words(task, values))
     return Config(task, task_options, training, command), out
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"`--config` must be a file of TOML; got {path}: {error}. Each line of it "
+            f"reads `name = value`, with texts in quotes."
+        ) from error
 
 
 def _words(task: str, values: dict[str, Any]) -> list[str]:

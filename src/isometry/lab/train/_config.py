@@ -1,6 +1,7 @@
 """What a run is: a task, a network, and how it is trained."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -63,6 +64,13 @@ class Training:
                 raise ValueError(
                     f"`{name}` must be at least 1; got {value}. Leave it out for the "
                     f"usual one."
+                )
+        for name in ("lr", "lr_ratio", "solved"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(
+                    f"`{name}` must be a number from 0 on; got {value}. Leave it out "
+                    f"for the usual one."
                 )
         if not 0 <= self.seed < 2**31:
             raise ValueError(

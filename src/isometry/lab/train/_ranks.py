@@ -68,7 +68,11 @@ def joined(device: str) -> Iterator[Ranks]:
 
     Yields:
         This process among them.
+
+    Raises:
+        ValueError: if torch has no such device here.
     """
+    _check_device(device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Ranks(0, 1, torch.device(device))
@@ -83,3 +87,15 @@ def joined(device: str) -> Iterator[Ranks]:
         yield Ranks(dist.get_rank(), count, place)
     finally:
         dist.destroy_process_group()
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device)
+    # what torch raises depends on how it was built
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(
+            f"`device` must be one that torch has here; got {device!r}: {first}. "
+            f"Leave it out to train on the processor."
+        ) from error
