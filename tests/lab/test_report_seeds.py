@@ -111,12 +111,12 @@ def test_options_tell_rows_of_one_network_apart():
     """The folder said nothing to a reader."""
     runs = [run_of(s, lr=lr) for lr in (None, 0.1) for s in (1, 2)]
     labels = [look.label for look in looks(groups(runs))]
-    assert labels == ["ExpRNN 170, usual lr, 2 seeds", "ExpRNN 170, lr 0.1, 2 seeds"]
+    assert labels == ["ExpRNN 170, 2 seeds", "ExpRNN 170, lr 0.1, 2 seeds"]
     table = results_table(of(*runs))
-    assert cells(table, "Network") == ["ExpRNN, usual lr", "ExpRNN, lr 0.1"]
+    assert cells(table, "Network") == ["ExpRNN", "ExpRNN, lr 0.1"]
     options = [run_of(1, model_options=o) for o in ({}, {"rebase_every": 3})]
     labels = [look.label for look in looks(groups(options))]
-    assert labels == ["ExpRNN 170, no options", "ExpRNN 170, rebase every 3"]
+    assert labels == ["ExpRNN 170", "ExpRNN 170, rebase every 3"]
 
 
 def test_several_seeds_are_one_line_with_a_shade():

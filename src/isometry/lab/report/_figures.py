@@ -1,6 +1,7 @@
 """Figures of an experiment, drawn by matplotlib without a window."""
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,7 +187,7 @@ def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
     axes.set_xlabel(UNITS[against])
     axes.set_ylabel(_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
-    axes.locator_params(axis="x", nbins=6)
+    axes.locator_params(axis="x", nbins=6, integer=against == "step")
     _scale(axes, values, always=what == "orthogonality")
 
 
@@ -294,13 +295,15 @@ def _legend(axes: "Axes") -> None:
     """Below the axes, where it covers nothing, in as many columns as have room."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        # inches of a line, of a letter of a browser's wider fonts, and of the figure
-        longest = 0.55 + 0.078 * max(len(label) for label in labels)
+        labels = [textwrap.fill(label, 46) for label in labels]
+        lines = [line for label in labels for line in label.splitlines()]
+        # inches of a line, and of a letter of a browser's wider fonts
+        longest = 0.55 + 0.078 * max(map(len, lines))
         columns = max(1, min(3, int(WIDTH / longest)))
         figure: Any = axes.figure
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
         )
         # more rows must not squeeze the axes, whose labels would not fit
-        rows = -(-len(labels) // columns)
+        rows = -(-len(lines) // columns)
         figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)

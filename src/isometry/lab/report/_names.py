@@ -92,7 +92,10 @@ def _label(group: Group) -> str:
 
 
 def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
-    """What names the options in which groups of one network and size differ."""
+    """What names the options in which groups of one network and size differ.
+
+    Those that are the usual ones need no name.
+    """
     known = ELSEWHERE | {"task", "model", "hidden_size"}
 
     def text(group: Group) -> str:
@@ -103,16 +106,16 @@ def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
             for name in mine
             if name not in known and any(o.get(name) != mine[name] for o in others)
         ]
-        return ", ".join(_option(name, mine[name]) for name in names)
+        found = [_option(name, mine[name]) for name in names if mine[name] is not None]
+        return ", ".join(filter(None, found))
 
     return text
 
 
 def _option(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(_option(*item) for item in value.items()) or "no options"
-    words = name.replace("_", " ")
-    return f"usual {words}" if value is None else f"{words} {value}"
+        return ", ".join(_option(*item) for item in value.items())
+    return f"{name.replace('_', ' ')} {value}"
 
 
 def _seed(group: Group) -> str:
