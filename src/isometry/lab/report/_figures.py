@@ -187,7 +187,7 @@ def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
     axes.set_xlabel(UNITS[against])
     axes.set_ylabel(_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
-    axes.locator_params(axis="x", nbins=6, integer=against == "step")
+    axes.locator_params(axis="x", nbins=6)
     _scale(axes, values, always=what == "orthogonality")
 
 
