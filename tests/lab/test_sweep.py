@@ -158,10 +158,14 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
         for process in [process_of(first), process_of(second)]:
             os.kill(process, signal.SIGINT)
         # a hundred steps, in which a run would have listened
-        size = (first / "metrics.jsonl").stat().st_size
-        until(lambda: (first / "metrics.jsonl").stat().st_size > size + 10000)
-        early.extend((f / "summary.json").exists() for f in (first, second))
+        metrics = first / "metrics.jsonl"
+        size = metrics.stat().st_size + 10000
+        until(lambda: metrics.stat().st_size > size or any(ended()))
+        early.extend(ended())
         os.kill(os.getpid(), signal.SIGINT)
+
+    def ended() -> list[bool]:
+        return [(folder / "summary.json").exists() for folder in (first, second)]
 
     thread = threading.Thread(target=interrupt)
     thread.start()

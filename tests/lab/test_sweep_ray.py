@@ -72,9 +72,10 @@ def test_ray_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.errors
-def test_an_address_that_is_none_is_told(tmp_path, capsys):
-    line = ["sweep", "copying", *words(), "--engine", "ray", "--address", "nowhere"]
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1"])
+def test_an_address_of_no_cluster_is_told(address, tmp_path, capsys):
+    """At once: Ray itself tries a port where nobody listens for minutes."""
+    line = ["sweep", "copying", *words(), "--engine", "ray", "--address", address]
     assert main([*line, "--out", str(tmp_path)]) == 2
-    assert "`--address` must be that of a Ray cluster; got 'nowhere'" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert f"`--address` must be that of a Ray cluster; got '{address}'" in said

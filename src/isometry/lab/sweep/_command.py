@@ -1,6 +1,7 @@
 """`isometry sweep`: options of `isometry train`, each with one value or several."""
 
 import argparse
+import shlex
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -75,8 +76,9 @@ def main(options: argparse.Namespace) -> int:
             )
         cells = _planned(given, out, resume=own["resume"] is not None)
         if own["dry_run"]:
-            lines = [f"{c.config.command} --out {out / c.name}\n" for c in cells]
-            sys.stdout.writelines(lines)
+            for cell in cells:
+                folder = shlex.quote(f"{out / cell.name}")
+                sys.stdout.write(f"{cell.config.command} --out {folder}\n")
             return 0
         return _sweep(cells, out, engine)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -122,8 +123,9 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
     if address == "local":
         quiet |= {"num_cpus": cpus, "include_dashboard": False}
     try:
+        _check_reachable(address)
         ray.init(address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise RunError(
             f"`--address` must be that of a Ray cluster; got {address!r}: {error}. "
             f"Leave it out for this machine alone."
@@ -132,3 +134,10 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise if nobody listens at HOST:PORT; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()
