@@ -115,6 +115,17 @@ def test_padded_error_is_the_masked_one_times_the_mean_length(root):
     assert found["padded_mse"] == pytest.approx(found["mse"] * factor, rel=1e-14)
 
 
+def test_parts_of_a_batch_are_padded_alike(root):
+    """Else the error over padded frames would depend on the number of processes."""
+    task = by_speakers(root)
+    parts = [task.batch(0, size=4, seed=1, rank=r, ranks=2) for r in range(2)]
+    lengths = [part.lengths.max() for part in parts if part.lengths is not None]
+    assert lengths[0] != lengths[1]
+    whole = task.batch(0, size=4, seed=1)
+    assert_close(torch.cat([p.x for p in parts], 1), whole.x, rtol=0, atol=0)
+    assert_close(torch.cat([p.y for p in parts], 1), whole.y, rtol=0, atol=0)
+
+
 def test_padding_is_not_learned(root, rng):
     """What a network says after the end changes neither loss nor gradient."""
     task = by_speakers(root)

@@ -80,16 +80,13 @@ class TimitTask:
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """Spectra (time, batch, 129), padded to the longest of the part."""
-        rows = training_rows(
-            len(self._splits.train),
-            step,
-            size=size,
-            seed=seed,
-            rank=rank,
-            ranks=ranks,
+        """Spectra (time, batch, 129), padded to the longest of all ranks."""
+        choose = functools.partial(
+            training_rows, len(self._splits.train), step, size=size, seed=seed
         )
-        return self._batch([self._train[row] for row in rows])
+        mine, whole = choose(rank=rank, ranks=ranks), choose(rank=0, ranks=1)
+        longest = max(len(self._train[row]) for row in whole)
+        return self._batch([self._train[row] for row in mine], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
         """Recordings of a split, padded to the longest of both splits."""
