@@ -152,7 +152,8 @@ def _parameters(row: Row) -> str:
 
 
 def _pace(row: Row) -> str:
-    paces = [1e3 * run.seconds / run.steps for run in row.runs if run.steps]
+    timed = [run for run in row.done or row.runs if run.steps]
+    paces = [1e3 * run.seconds / run.steps for run in timed]
     return f"{small(mean(paces))} ms" if paces else DASH
 
 
