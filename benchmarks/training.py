@@ -23,7 +23,7 @@ from isometry.lab.train._ranks import Ranks
 TRAINING = "training step"
 CPU = torch.device("cpu")
 # the bare products gain less from a second thread than the loop does
-THREADS = (2, 1)
+THREADS = sorted({torch.get_num_threads(), 1}, reverse=True)
 
 
 class Case(NamedTuple):
