@@ -176,7 +176,10 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
         )
     metric = summary["metric"]
     ends = [f"{status} after {steps} steps, {summary['seconds']:.0f} s"]
-    for name, place in (("best", "validation"), ("best_by_test", "test, as the paper")):
+    for name, place in (
+        ("best", "validation"),
+        ("best_by_test", "test, as the paper does"),
+    ):
         if "test" in summary[name]:
             found = summary[name]["test"][metric]
             ends.append(f"test {metric} {found:.4g} at the best {place}")
