@@ -139,14 +139,18 @@ def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):
     view = View(tmp_path, ["a", "b", "c"], total=5, done=2, stream=stream)
     for name in "ab":
         begin(tmp_path, name)
+    # 397 steps of a quarter of a second are left
     view.look()
     first = stream.getvalue()
     assert first.splitlines()[0] == "2 of 5 done, 2 running"
-    assert first.splitlines()[1].startswith("  a  3/400  loss ")
+    assert first.splitlines()[1].startswith("  a  3/400  0:01:39 left  loss ")
     stream.truncate(0)
     view.look()
     # three lines up, and all below away
     assert stream.getvalue().lstrip("\0") == f"\x1b[3A\x1b[J{first}"
+    (tmp_path / "b" / "metrics.jsonl").write_text("")
+    view.look()
+    assert stream.getvalue().endswith("  b  begins\n")
     view.end("a", "no luck")
     assert "a failed  (2 of 5 done, 1 running, 1 failed)\n" in stream.getvalue()
     view.look()
@@ -181,6 +185,6 @@ def test_elsewhere_the_view_is_plain_lines(tmp_path, impatient):
     view.look()
     lines = stream.getvalue().splitlines()
     assert lines[:2] == ["a begins", "0 of 2 done, 1 running"]
-    assert lines[2].startswith("  a  3/400  loss ")
+    assert lines[2].startswith("  a  3/400  0:01:39 left  loss ")
     assert len(lines) == 3
     assert "\x1b" not in stream.getvalue()

@@ -19,6 +19,30 @@ TABLE = "sweep.md"
 # as one speaks of them; the singular serves, too
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
 
+_OWN: dict[str, dict[str, Any]] = {
+    "--out": {"type": Path, "metavar": "DIR", "help": "folder of all its runs"},
+    "--config": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "options as a TOML file, with underscores, lists for several values; "
+        "those of the line win",
+    },
+    "--jobs": {
+        "type": int,
+        "metavar": "N",
+        "help": "runs at a time (as many as there are cores for)",
+    },
+    "--engine": {
+        "choices": ["local", "ray"],
+        "help": "processes of this machine, or tasks of Ray (local)",
+    },
+    "--address": {
+        "metavar": "HOST:PORT",
+        "help": "of a Ray cluster (that of RAY_ADDRESS, else this machine)",
+    },
+    "--dry-run": {"action": "store_true", "help": "print the commands and run none"},
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command, with one command below it for each task.
@@ -136,45 +160,5 @@ def _sweep(cells: Sequence[Cell], out: Path, engine: Engine) -> int:
 def _add_own(parser: argparse.ArgumentParser) -> None:
     """Options of the sweep itself, before and after the task."""
     group = parser.add_argument_group("options of the sweep")
-    places: list[tuple[str, dict[str, Any]]] = [
-        ("--out", {"type": Path, "metavar": "DIR", "help": "folder of all its runs"}),
-        (
-            "--config",
-            {
-                "type": Path,
-                "metavar": "FILE",
-                "help": "options as a TOML file, with underscores, lists for several "
-                "values; those of the line win",
-            },
-        ),
-        (
-            "--jobs",
-            {
-                "type": int,
-                "metavar": "N",
-                "help": "runs at a time (default: the cores, by the threads of a run, "
-                "of which there is one if `--threads` does not say more)",
-            },
-        ),
-        (
-            "--engine",
-            {
-                "choices": ["local", "ray"],
-                "help": "processes of this machine, or tasks of Ray (local)",
-            },
-        ),
-        (
-            "--address",
-            {
-                "metavar": "HOST:PORT",
-                "help": "of a Ray cluster (default: that of RAY_ADDRESS, else this "
-                "machine)",
-            },
-        ),
-        (
-            "--dry-run",
-            {"action": "store_true", "help": "print the commands and run none"},
-        ),
-    ]
-    for option, how in places:
+    for option, how in _OWN.items():
         group.add_argument(option, default=argparse.SUPPRESS, **how)

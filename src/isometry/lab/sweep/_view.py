@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -107,15 +108,17 @@ class View:
         return ", ".join(parts)
 
     def _line(self, name: str) -> str:
-        folder = self.out / name
-        total = _json(folder / CONFIG).get("iterations", "?")
-        record = _last_record(folder / METRICS)
+        record = _last_record(self.out / name / METRICS)
+        if not record:
+            return f"  {name}  begins"
+        step, total = record["step"], _json(self.out / name / CONFIG)["iterations"]
+        left = timedelta(seconds=round((total - step) * record["seconds"] / step))
         values = "  ".join(
-            f"{key} {value:.4g}"
-            for key, value in record.items()
-            if key in ("loss", "accuracy", "orthogonality")
+            f"{key} {record[key]:.4g}"
+            for key in ("loss", "accuracy", "orthogonality")
+            if key in record
         )
-        return f"  {name}  {record.get('step', 0)}/{total}  {values}".rstrip()
+        return f"  {name}  {step}/{total}  {left} left  {values}"
 
     def _log(self, name: str) -> int:
         path = log_of(self.out / name)
