@@ -126,6 +126,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
             ["copying", "--engine", "ray", "--address", "x:1", "--jobs", "2"],
             "`--jobs` must be left out with `--address`",
         ),
+        (["copying", "--out", "{file}"], "File exists"),
         (["--resume", "{out}"], "must be the folder of a sweep; it has no sweep.json"),
         (
             ["--resume", "{out}", "copying", "--lag", "3"],
@@ -140,7 +141,7 @@ def test_mistakes_are_told_before_anything_runs(line, message, tmp_path, capsys)
     file.write_text('task = "copying"\nlagg = 3\n')
     empty.write_text('task = "copying"\nseeds = []\n')
     line = [word.format(file=file, empty=empty, out=out) for word in line]
-    if line != ["copying"] and "--resume" not in line:
+    if line != ["copying"] and not {"--resume", "--out"} & set(line):
         line += ["--out", str(out)]
     assert main(["sweep", *line]) == 2
     said = capsys.readouterr()

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 
 import pytest
 
 from isometry.lab._cli import main
+from isometry.lab.report._run import read_run
 from isometry.lab.sweep._plan import expand
 from isometry.lab.sweep._ray import resources
 from isometry.lab.sweep._work import log_of
@@ -50,6 +52,22 @@ def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_
     import ray
 
     assert not ray.is_initialized()
+
+
+@pytest.mark.soak
+def test_ctrl_c_stops_the_tasks_with_checkpoints(tmp_path):
+    """From a terminal, to the sweep and all that Ray has started."""
+    options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
+    command = [sys.executable, "-m", "isometry", "sweep", "copying", *words(**options)]
+    command += ["--engine", "ray", "--jobs", "2", "--out", str(tmp_path)]
+    folders = [tmp_path / c.name for c in expand("copying", SMALL | options)]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        for folder in folders[:2]:
+            process_of(folder)
+        os.killpg(process.pid, signal.SIGINT)
+    assert process.returncode == 130
+    assert [read_run(folder).status for folder in folders[:2]] == ["interrupted"] * 2
+    assert not folders[2].exists()
 
 
 def test_a_task_asks_for_what_its_run_uses():

@@ -105,7 +105,7 @@ def main(options: argparse.Namespace) -> int:
                 sys.stdout.write(f"{cell.config.command} --out {folder}\n")
             return 0
         return _sweep(cells, out, engine)
-    except (RunError, ValueError, TypeError, FileNotFoundError) as error:
+    except (RunError, ValueError, TypeError, OSError) as error:
         sys.stderr.write(f"isometry sweep: {error}\n")
         return 2
     except KeyboardInterrupt:
