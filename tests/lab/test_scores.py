@@ -110,6 +110,7 @@ def test_more_noise_has_a_lower_score(score, said):
 def test_silence_has_no_score(score, samples):
     """Nor has what is too short; a number for it would move the mean."""
     assert score(np.zeros(samples), np.ones(samples)) is None
+    assert score(np.zeros(samples), np.zeros(samples)) is None
     if samples == 40:
         assert score(np.ones(samples), np.ones(samples)) is None
 
