@@ -82,6 +82,17 @@ def test_another_plan_extends_the_table(worked, tmp_path, capsys):
     assert "| LSTM | 6 | 1 |" in text
 
 
+def test_a_plan_that_contradicts_is_refused(worked, tmp_path, capsys):
+    """Before anything runs, and the plan stays."""
+    out = ["--out", str(tmp_path)]
+    assert main(["sweep", "copying", *words(seed=1), *out]) == 0
+    before = (tmp_path / "sweep.json").read_bytes()
+    worked.clear()
+    assert main(["sweep", "copying", *words(seed=[1, 2], lag=5), *out]) == 2
+    assert "must keep its options; got lag 5, and it has 3" in capsys.readouterr().err
+    assert (worked, (tmp_path / "sweep.json").read_bytes()) == ([], before)
+
+
 def test_a_bad_run_does_not_stop_the_others(worked, tmp_path, capsys):
     """An option that one network does not have, and a rate that diverges."""
     options = words(model=["lstm", "exprnn"], lr=[0.001, 1e38], seed=1)

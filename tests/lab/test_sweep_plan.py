@@ -103,6 +103,13 @@ def test_a_run_keeps_its_options(tmp_path):
 
 
 @pytest.mark.errors
+def test_names_of_runs_differ():
+    """What a folder's name had better not have becomes an underscore there."""
+    with pytest.raises(ValueError, match="must differ in letters and digits"):
+        expand("copying", {"model_options": {"orthogonal_map": ["a/b", "a b"]}})
+
+
+@pytest.mark.errors
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     cells = expand("copying", SMALL)
     (tmp_path / cells[0].name).mkdir()

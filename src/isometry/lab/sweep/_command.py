@@ -100,7 +100,7 @@ def main(options: argparse.Namespace) -> int:
             )
         cells = _planned(given, out, resume=own["resume"] is not None)
         if own["dry_run"]:
-            for cell in cells:
+            for cell in fit(out, cells):
                 folder = shlex.quote(f"{out / cell.name}")
                 sys.stdout.write(f"{cell.config.command} --out {folder}\n")
             return 0
@@ -129,7 +129,7 @@ def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[Cell]:
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
     task = given.pop("task", None) or from_file.get("task")
     values = {k: v for k, v in from_file.items() if k != "task"} | given
-    return fit(out, expand(task, values))
+    return expand(task, values)
 
 
 def _sweep(cells: Sequence[Cell], out: Path, engine: Engine) -> int:
@@ -140,6 +140,7 @@ def _sweep(cells: Sequence[Cell], out: Path, engine: Engine) -> int:
 
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
+        cells = fit(out, cells)
         save(out, cells)
         failed = carry_out(cells, out, engine)
         bad = verdicts(cells, out, failed)
