@@ -70,7 +70,7 @@ def test_angles_lie_between_their_bounds(b, name, power, dtype, rng):
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     theta=st.lists(st.floats(0, 1), min_size=1, max_size=12),
-    scale=st.sampled_from([1e-5, 1e-2, 0.36, 3.5, 100.0, 1e4]),
+    scale=st.sampled_from([1e-5, 1e-2, 0.36, 1.7, 3.5, 100.0, 1e4]),
     dtype=st.sampled_from(DTYPES),
     power=st.sampled_from([2, 4]),
     seed=st.integers(0, 1000),
@@ -272,6 +272,8 @@ def products(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
     ("dtype", "norm", "cost"),
     [
         (torch.float32, 0.35, (3, 4)),
+        (torch.float32, 1.69, (4, 5)),
+        (torch.complex64, 1.69, (4, 5)),
         (torch.float32, 3.4, (4, 6)),
         (torch.float32, 6.9, (5, 8)),
         (torch.float32, 13.9, (6, 11)),
@@ -284,16 +286,17 @@ def products(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
     ],
 )
 def test_costs_are_those_of_the_docstring(dtype, norm, cost, rng):
-    """3 + 4 products, then 4 + 6; a doubling adds 1 + 2, and from the second 1 + 3.
+    """3 + 4 products, then 4 + 5 and 4 + 6; a doubling adds 1 + 2.
 
-    From the third on, two more make the value orthogonal.
+    From the second doubling on 1 + 3; from the third on, two more make the value
+    orthogonal.
     """
     A = random_skew(8, norm=norm, dtype=dtype, rng=rng)
     assert products(A, norm_bound=norm) == cost
     forward, backward = products(A, norm_bound=None)
     # finding the angle may cost one product, and may take the next plan
     assert forward - cost[0] in (0, 1, 2)
-    assert backward - cost[1] in (0, 2, 3)
+    assert backward - cost[1] in (0, 1, 2, 3)
 
 
 def test_the_derivative_costs_three_exponentials(rng):

@@ -47,7 +47,8 @@ void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
     }
 }
 
-/* A = L - L^T, with L the strictly lower triangle of X. */
+/* A = L - L^T, with L the strictly lower triangle of X. Rows are written from left to
+ * right: above the diagonal by blocks of X that are read first and turned. */
 void NAME(skew)(const REAL *X, REAL *A, long batch, long n)
 {
     const long side = (n + BLOCK - 1) / BLOCK;
@@ -56,24 +57,21 @@ void NAME(skew)(const REAL *X, REAL *A, long batch, long n)
         const REAL *x = X + index / side * n * n;
         REAL *a = A + index / side * n * n;
         const long i0 = index % side * BLOCK, i1 = MIN(i0 + BLOCK, n);
-        for (long j0 = 0; j0 < i1; j0 += BLOCK) {
+        for (long i = i0; i < i1; i++)
+            memcpy(a + i * n, x + i * n, sizeof(REAL) * i0);
+        for (long j0 = i0; j0 < n; j0 += BLOCK) {
             const long j1 = MIN(j0 + BLOCK, n);
-            if (i0 == j0) {
-                for (long i = i0; i < i1; i++) {
-                    a[i * n + i] = 0;
-                    for (long j = j0; j < i; j++)
-                        a[j * n + i] = -(a[i * n + j] = x[i * n + j]);
-                }
-                continue;
-            }
             REAL turned[BLOCK][BLOCK];
+            for (long j = j0; j < j1; j++)
+                for (long i = i0; i < i1; i++)
+                    turned[i - i0][j - j0] = -x[j * n + i];
             for (long i = i0; i < i1; i++)
                 for (long j = j0; j < j1; j++)
-                    turned[j - j0][i - i0] = -x[i * n + j];
-            for (long i = i0; i < i1; i++)
-                memcpy(a + i * n + j0, x + i * n + j0, sizeof(REAL) * (j1 - j0));
-            for (long j = j0; j < j1; j++)
-                memcpy(a + j * n + i0, turned[j - j0], sizeof(REAL) * (i1 - i0));
+                    a[i * n + j] = turned[i - i0][j - j0];
+        }
+        for (long i = i0; i < i1; i++) {
+            memcpy(a + i * n + i0, x + i * n + i0, sizeof(REAL) * (i - i0));
+            a[i * n + i] = 0;
         }
     }
 }

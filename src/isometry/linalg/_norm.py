@@ -49,7 +49,7 @@ def angle_bounds(pair: Tensor, *, power: int) -> tuple[NDArray, NDArray]:
 
 def angle_bound(pair: Tensor, *, power: int) -> tuple[float, float]:
     """The same for a batch of one, in numbers; infinite for NaN."""
-    s2, s3, _, s4 = _gram(pair)[0].tolist()
+    s2, s3, s4 = _sums(pair)
     sound = 0 < s4 < math.inf
     lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, s2**0.5)
     upper = upper ** (1 / power) * _MARGIN
@@ -63,6 +63,19 @@ def _extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
     v = abs(s4 / s2 - r * r)
     w = (v * abs(s2 - lower * lower)) ** 0.5
     return lower, (r + (r * r + 4 * w) ** 0.5) / 2
+
+
+def _sums(pair: Tensor) -> tuple[float, float, float]:
+    """<X, X>, <X, Y> and <Y, Y> for a batch of one, halved if real."""
+    if pair.device.type != "cpu":
+        # one number after the other would be three synchronizations
+        s2, s3, _, s4 = _gram(pair)[0].tolist()
+        return s2, s3, s4
+    X, Y = (torch.view_as_real(pair) if pair.is_complex() else pair).flatten(1)
+    share = 1 if pair.is_complex() else 0.5
+    dots = (float(torch.dot(*two)) for two in ((X, X), (X, Y), (Y, Y)))
+    s2, s3, s4 = (share * dot for dot in dots)
+    return s2, s3, s4
 
 
 def _gram(pair: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ All of it lives in one tensor `W` of shape (slots, batch, n, n), so that a linea
 combination of any number of matrices is one thin product with the table's rows.
 
 $A^2$ and $A^4$ are Hermitian: pulling a gradient back through either square costs one
-product, not two. A scheme of $m$ products costs $2 m - 2$ in the backward pass.
+product, not two. The same holds of a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of
+$m$ products, $h$ of them such squares, costs $2 m - h$ in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -47,17 +48,29 @@ class Scheme:
         """Matrix products of one evaluation, $A^2$ and $A^4$ included."""
         return 2 + len(self.rows) // 2
 
+    @property
+    def squares(self) -> int:
+        """How many of them are squares of Hermitian or skew matrices."""
+        return 2 + sum(map(_is_square, self.rows[:-1:2], self.rows[1::2]))
+
+
+def _is_square(L: tuple[float, ...], R: tuple[float, ...]) -> bool:
+    """Whether L R is the square of a Hermitian combination, of A^2 and A^4."""
+    return L == R and L[:2] == (0.0, 0.0)
+
 
 class _Stage(NamedTuple):
     """One product L R; the last one comes with the final combination F.
 
-    Each is a row of coefficients over the slots of W; L has a multiple of I besides.
+    Each is a row of coefficients over the slots of W; L has a multiple of I besides. A
+    square has one row.
     """
 
     factors: Tensor
     final: Tensor
     transposed: Tensor
     identity: float
+    is_square: bool
 
 
 @lru_cache(maxsize=256)
@@ -72,9 +85,12 @@ def _stages(
         rows = scheme.rows[start : start + (3 if last else 2)]
         scaled = [(r[1] / unit, r[2] / unit**2, r[3] / unit**4, *r[4:]) for r in rows]
         table = torch.tensor(scaled, dtype=dtype, device=device)
+        if _is_square(*rows[:2]):
+            stages.append(_Stage(table[:1], table[2:], table[:1].T, 0.0, True))
+            continue
         # R before L in the backward pass, where the gradient of R takes its place
         order = [1, 0, 2] if last else [1, 0]
-        stages.append(_Stage(table[:2], table[2:], table[order].T, rows[0][0]))
+        stages.append(_Stage(table[:2], table[2:], table[order].T, rows[0][0], False))
     return tuple(stages)
 
 
@@ -110,6 +126,10 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     diagonal = L.diagonal(dim1=-2, dim2=-1)
     for k, stage in enumerate(stages, start=3):
         known = W_rows[:k]
+        if stage.is_square:
+            torch.mm(stage.factors, known, out=factor_rows[:1])
+            square(L, out=W[k])
+            continue
         torch.mm(stage.factors, known, out=factor_rows)
         if stage.identity:
             diagonal.add_(stage.identity)
@@ -134,6 +154,14 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     L_adjoint, R_adjoint, diagonal = L.mH, R.mH, L.diagonal(dim1=-2, dim2=-1)
     gF.copy_(G)
     for stage in reversed(stages):
+        if stage.is_square:
+            torch.mm(stage.factors, W_rows[:k], out=rows[:1])
+            torch.bmm(_add_adjoint(G, 1, out=gL), L, out=R)
+            # A is not in it
+            rows[5 : 4 + k].addmm_(stage.transposed[1:], rows[1:2])
+            k -= 1
+            G = slots[k]
+            continue
         torch.mm(stage.factors, W_rows[:k], out=rows[:2])
         if stage.identity:
             diagonal.add_(stage.identity)
