@@ -7,6 +7,9 @@ A scheme (see `_polynomial.py`) is fitted to $e^{ix}$ and to its derivative toge
 $|x| \le \theta$: a polynomial that fits the value alone has a derivative up to
 degree$^2$ times worse at the ends, which would be a biased gradient.
 
+*Two products* give every polynomial of degree 4,
+$p = I + c_1 A + (c_2 I + c_3 A + c_4 A^2) A^2$.
+
 *Three products* give every polynomial of degree 6: with $\alpha = c_6 / c_5$,
 $P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ supplies $A^3$, $A^5$ and $A^6$, and the
 final combination the rest.
@@ -86,8 +89,10 @@ class Table:
 def evaluate(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
     """Value of the scheme at A = i theta z, its x-derivative, basis and factors."""
     i = mp.mpc(0, 1)
-    basis = [mp.mpc(1), i * z, mp.mpc(-(z**2)), mp.mpc(z**4)]
-    slopes = [mp.mpc(0), i, mp.mpc(-2 * z), mp.mpc(4 * z**3)]
+    # without A^4 for the shortest
+    known = len(rows[0])
+    basis = [mp.mpc(1), i * z, mp.mpc(-(z**2)), mp.mpc(z**4)][:known]
+    slopes = [mp.mpc(0), i, mp.mpc(-2 * z), mp.mpc(4 * z**3)][:known]
     factors = []
     for L, R in zip(rows[:-1:2], rows[1::2], strict=True):
         left, right = dot(L, basis), dot(R, basis)
@@ -113,7 +118,7 @@ def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
     t = [mp.mpc(0)] * (last + 1)
     out = [[(basis[j], slopes[j] / theta) for j in range(last)]]
     for stage in reversed(range(len(factors))):
-        j = 4 + stage
+        j = len(rows[0]) + stage
         left, right, dleft, dright = factors[stage]
         L, R = rows[2 * stage], rows[2 * stage + 1]
         # value depends on b_j by s_j; slope on b_j by t_j and on its slope by s_j
@@ -196,20 +201,32 @@ def normal_equations(rows, free, theta: mp.mpf, tolerance: mp.mpf):
     return normal, right
 
 
-def degree_six(theta: mp.mpf) -> list[Row]:
-    """Three products: the least-squares polynomial of degree 6, rearranged."""
-    powers = range(1, 7)
-    normal, right = mp.zeros(6), mp.zeros(6, 1)
+def polynomial(theta: mp.mpf, degree: int) -> Row:
+    """Coefficients of the least-squares polynomial, but the constant, which is 1."""
+    powers = range(1, degree + 1)
+    normal, right = mp.zeros(degree), mp.zeros(degree, 1)
     for z in NODES:
         exact = mp.expj(theta * z)
         value = [4 * (1j * z) ** k for k in powers]
         slope = [1j * k * (1j * z) ** (k - 1) / theta for k in powers]
         for col, wanted in ((value, 4 * (exact - 1)), (slope, 1j * exact)):
-            for a in range(6):
+            for a in range(degree):
                 right[a] += mp.re(mp.conj(col[a]) * wanted)
-                for b in range(6):
+                for b in range(degree):
                     normal[a, b] += mp.re(mp.conj(col[a]) * col[b])
-    c1, c2, c3, c4, c5, c6 = mp.lu_solve(normal, right)
+    return list(mp.lu_solve(normal, right))
+
+
+def degree_four(theta: mp.mpf) -> list[Row]:
+    """Two products, and no A^4."""
+    c1, c2, c3, c4 = polynomial(theta, 4)
+    zero, one = mp.mpf(0), mp.mpf(1)
+    return [[c2, c3, c4], [zero, zero, one], [one, c1, zero]]
+
+
+def degree_six(theta: mp.mpf) -> list[Row]:
+    """Three products: any polynomial of degree 6, rearranged."""
+    c1, c2, c3, c4, c5, c6 = polynomial(theta, 6)
     alpha = c6 / c5
     zero, one = mp.mpf(0), mp.mpf(1)
     return [
@@ -245,12 +262,14 @@ def table(rows: Sequence[Row], theta: mp.mpf, code: str) -> Table:
     rounded = tuple(tuple(float(a) for a in row) for row in rows)
     used = []
     for row in rounded:
-        units = [1, theta, theta**2, theta**4] + [1] * (len(row) - 4)
+        known = len(rows[0])
+        units = [1, theta, theta**2, theta**4][:known] + [1] * (len(row) - known)
         working = [float(a / unit) for a, unit in zip(row, units, strict=True)]
         working = struct.unpack(code * len(row), struct.pack(code * len(row), *working))
         used.append([a * unit for a, unit in zip(working, units, strict=True)])
     value, gradient = backward_errors(used, theta)
-    return Table(2 + len(rows) // 2, float(theta), up(value), up(gradient), rounded)
+    products = len(rows[0]) - 2 + len(rows) // 2
+    return Table(products, float(theta), up(value), up(gradient), rounded)
 
 
 def up(x: mp.mpf) -> float:
@@ -262,17 +281,19 @@ def up(x: mp.mpf) -> float:
 def tables() -> dict[str, list[Table]]:
     """All schemes by precision, cheapest first."""
     # theta: where the gradient's error reaches eps of the precision, rounded down
-    small, middle, wide = mp.mpf(0.36), mp.mpf(1.7), mp.mpf(3.5)
-    tiny, medium = mp.mpf(0.0125), mp.mpf(0.875)
+    tiny, small, middle, wide = map(mp.mpf, (0.065, 0.36, 1.7, 3.5))
+    smallest, short, long = map(mp.mpf, (0.00045, 0.0125, 0.875))
     return {
         "float32": [
+            table(degree_four(tiny), tiny, "f"),
             table(degree_six(small), small, "f"),
             table(four_products(SQUARE_START, middle, "3e-8"), middle, "f"),
             table(four_products(SINGLE_START, wide, "3e-8"), wide, "f"),
         ],
         "float64": [
-            table(degree_six(tiny), tiny, "d"),
-            table(four_products(DOUBLE_START, medium, "1e-16"), medium, "d"),
+            table(degree_four(smallest), smallest, "d"),
+            table(degree_six(short), short, "d"),
+            table(four_products(DOUBLE_START, long, "1e-16"), long, "d"),
         ],
     }
 
@@ -314,7 +335,7 @@ def markdown() -> str:
     lines = [f"| {header} |", "| --- | --- | --- | --- | --- |"]
     for precision, schemes in tables().items():
         for s in schemes:
-            squares = 2 + (s.rows[0] == s.rows[1])
+            squares = len(s.rows[0]) - 2 + (s.rows[0] == s.rows[1])
             products = f"{s.products} + {2 * s.products - squares}"
             lines.append(
                 f"| {precision} | {products} | {s.theta:g} "

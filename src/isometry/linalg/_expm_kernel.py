@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isometry.linalg._norm import angle_bound, angle_bounds
+from isometry.linalg._norm import angle_bound, angle_bounds, quick_bound
 from isometry.linalg._polynomial import (
     Scheme,
+    add_fourth,
     evaluate,
     powers,
     pull_back,
@@ -60,8 +61,11 @@ def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
 def estimate_plan(W: Tensor) -> Tensor:
     """The plan for each matrix, from bounds of its angles.
 
-    W holds its powers, and has room for A^8 after them.
+    W holds A and A^2, and gets A^4 unless all angles are tiny; it has room for A^8.
     """
+    if quick_bound(W[1]) <= plan_edges(W.dtype)[0]:
+        return torch.zeros(W.shape[1], dtype=torch.int64, device="cpu")
+    add_fourth(W)
     if W.shape[1] == 1:
         return torch.tensor([_plan_of_one(W)], device="cpu")
     edges = plan_edges(W.dtype)
@@ -118,9 +122,10 @@ def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
     if norm_bound is None:
         plan = estimate_plan(W)
     else:
-        plan = torch.full(
-            (b,), bisect_left(plan_edges(A.dtype), norm_bound), device="cpu"
-        )
+        which = bisect_left(plan_edges(A.dtype), norm_bound)
+        plan = torch.full((b,), which, device="cpu")
+        if which > 0:
+            add_fourth(W)
     Q = A
     for which, index in groups(plan):
         if index is None:

@@ -30,15 +30,15 @@ def expm_skew(
     $g$; the derivative is defined along skew directions. A matrix that is not skew
     gives a meaningless result: this is not checked (`check_skew` does).
 
-    By default in matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Up to angle 0.36
-    (float32; 0.0125 in float64) the value costs 3 products and the gradient 4; up to
-    1.7 (float32 only), 4 and 5; up to 3.5 (0.875), 4 and 6; each doubling of the angle
-    beyond adds 1 and 2, and from the second on one more for the gradient; from the
-    third on the value is orthogonalized, by 2 products. Finding the angle may cost one
-    product more, and a device synchronization; `norm_bound` spares both. A matrix with
-    NaN or infinity, or with an angle above 1/eps (rounding it alone turns the result by
-    a radian), gives NaN, for that matrix only. float16 and bfloat16 are computed in
-    float32 and cast back.
+    By default in matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Up to angle 0.065
+    (float32; 0.00045 in float64) the value costs 2 products and the gradient 3; up to
+    0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.5 (0.875), 4 and
+    6; each doubling of the angle beyond adds 1 and 2, and from the second on one more
+    for the gradient; from the third on the value is orthogonalized, by 2 products.
+    Finding the angle may cost one product more, and device synchronizations;
+    `norm_bound` spares them. A matrix with NaN or infinity, or with an angle above
+    1/eps (rounding it alone turns the result by a radian), gives NaN, for that matrix
+    only. float16 and bfloat16 are computed in float32 and cast back.
 
     Args:
         A: skew; any number of batch axes.

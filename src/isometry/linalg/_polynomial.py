@@ -7,8 +7,9 @@ $$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
    p(A) = P_m + f_0 I + f_1 A + f_2 A^2 + f_3 A^4 + \cdots, \qquad
    L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}). $$
 
-All of it lives in one tensor `W` of shape (slots, batch, n, n), so that a linear
-combination of any number of matrices is one thin product with the table's rows.
+For tiny angles there is no $A^4$. All of it lives in one tensor `W` of shape (slots,
+batch, n, n), so that a linear combination of any number of matrices is one thin product
+with the table's rows.
 
 $A^2$ and $A^4$ are Hermitian: pulling a gradient back through either square costs one
 product, not two. The same holds of a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of
@@ -32,10 +33,10 @@ class Scheme:
     r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
 
     `rows` holds $L_3, R_3, L_4, R_4, \ldots$ and last the final combination, each
-    over $(I, A, A^2, A^4, P_3, \ldots)$. No $R_j$ has a multiple of $I$, so every
-    product vanishes with $A$, and the final combination has exactly $I$: near 0 the
-    result is not built by cancellation. `value_error` and `gradient_error` bound
-    $|p(ix) - e^{ix}|$ and $|\frac{d}{dx}(p(ix) - e^{ix})|$ over $|x| \le \theta$.
+    over $(I, A, A^2, A^4, P_3, \ldots)$, or without $A^4$. No $R_j$ has a multiple of
+    $I$, so every product vanishes with $A$, and the final combination has exactly $I$:
+    near 0 the result is not built by cancellation. `value_error` and `gradient_error`
+    bound $|p(ix) - e^{ix}|$ and $|\frac{d}{dx}(p(ix) - e^{ix})|$ over $|x| \le \theta$.
     """
 
     theta: float
@@ -44,14 +45,20 @@ class Scheme:
     rows: tuple[tuple[float, ...], ...]
 
     @property
+    def powers(self) -> int:
+        """How many of $A$, $A^2$ and $A^4$ there are."""
+        return len(self.rows[0]) - 1
+
+    @property
     def products(self) -> int:
         """Matrix products of one evaluation, $A^2$ and $A^4$ included."""
-        return 2 + len(self.rows) // 2
+        return self.powers - 1 + len(self.rows) // 2
 
     @property
     def squares(self) -> int:
         """How many of them are squares of Hermitian or skew matrices."""
-        return 2 + sum(map(_is_square, self.rows[:-1:2], self.rows[1::2]))
+        stages = map(_is_square, self.rows[:-1:2], self.rows[1::2])
+        return self.powers - 1 + sum(stages)
 
 
 def _is_square(L: tuple[float, ...], R: tuple[float, ...]) -> bool:
@@ -78,12 +85,16 @@ def _stages(
     scheme: Scheme, squarings: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[_Stage, ...]:
     """The table for the powers of A itself, when p(A / 2^squarings) is wanted."""
-    unit = scheme.theta * 2.0**squarings
+    unit, p = scheme.theta * 2.0**squarings, scheme.powers
+    units = (unit, unit**2, unit**4)[:p]
     stages = []
     for start in range(0, len(scheme.rows) - 1, 2):
         last = start + 3 == len(scheme.rows)
         rows = scheme.rows[start : start + (3 if last else 2)]
-        scaled = [(r[1] / unit, r[2] / unit**2, r[3] / unit**4, *r[4:]) for r in rows]
+        scaled = [
+            (*(c / u for c, u in zip(r[1:], units, strict=False)), *r[p + 1 :])
+            for r in rows
+        ]
         table = torch.tensor(scaled, dtype=dtype, device=device)
         if _is_square(*rows[:2]):
             stages.append(_Stage(table[:1], table[2:], table[:1].T, 0.0, True))
@@ -104,13 +115,15 @@ def flat(W: Tensor) -> Tensor:
 
 
 def powers(A: Tensor, slots: int) -> Tensor:
-    """Room for a scheme's slots, with A, A^2 and A^4 in the first three."""
+    """Room for a scheme's slots, with A and A^2 in the first two."""
     W = recycled((slots, *A.shape), A)
-    A1, A2, A4 = W[:3].unbind()
-    A1.copy_(A)
-    square(A1, out=A2)
-    square(A2, out=A4)
+    square(W[0].copy_(A), out=W[1])
     return W
+
+
+def add_fourth(W: Tensor) -> None:
+    """Write A^4 into the third slot."""
+    square(W[1], out=W[2])
 
 
 # Below, every product writes into memory that is there, and autocast spares `out=` and
@@ -124,7 +137,7 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     L, R = factors.unbind()
     W_rows, factor_rows = flat(W), flat(factors)
     diagonal = L.diagonal(dim1=-2, dim2=-1)
-    for k, stage in enumerate(stages, start=3):
+    for k, stage in enumerate(stages, start=scheme.powers):
         known = W_rows[:k]
         if stage.is_square:
             torch.mm(stage.factors, known, out=factor_rows[:1])
@@ -146,7 +159,7 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
 def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A / 2^squarings)."""
     stages = _table(scheme, squarings, W)
-    k = len(stages) + 2
+    k = len(stages) + scheme.powers - 1
     # L; R, then its gradient; those of L and of the final combination; of the slots
     room = scratch(W[0], 4 + k)
     L, R, gL, gF, *slots = room.unbind()
@@ -173,11 +186,12 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
             rows[4 : 4 + k].addmm_(stage.transposed, rows[1:3])
         k -= 1
         G = slots[k]
-    gA, gA2, gA4 = slots[:3]
+    gA, gA2 = slots[:2]
     # only the Hermitian part of a gradient at A^2 or A^4 counts; for a Hermitian S, the
     # gradient S A2 + A2 S is twice the Hermitian part of S A2, and with skew A
     # -(S A + A S) is twice the skew part of -S A; the skew part has a half of its own
-    gA2.baddbmm_(_add_adjoint(gA4, 1, out=gL), W[1])
+    if scheme.powers == 3:
+        gA2.baddbmm_(_add_adjoint(slots[2], 1, out=gL), W[1])
     gA.baddbmm_(_add_adjoint(gA2, 1, out=gL), W[0], beta=0.5, alpha=-0.5)
     return _add_adjoint(gA, -1, out=torch.empty_like(gA))
 
@@ -208,7 +222,9 @@ def push_forward(
     first = (A / unit, E / unit)
     second = times(first, first)
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    basis = [(eye, torch.zeros_like(eye)), first, second, times(second, second)]
+    basis = [(eye, torch.zeros_like(eye)), first, second]
+    if scheme.powers == 3:
+        basis.append(times(second, second))
     for L, R in zip(scheme.rows[:-1:2], scheme.rows[1::2], strict=True):
         basis.append(times(_sum(L, basis), _sum(R, basis)))
     return _sum((*scheme.rows[-1], 1.0), basis)

@@ -7,6 +7,28 @@ from isometry.linalg._polynomial import Scheme
 SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {
     torch.float32: (
         Scheme(
+            theta=0.065,
+            value_error=1.3e-07,
+            gradient_error=1.3e-07,
+            rows=(
+                (
+                    0.002112499902606684,
+                    4.575472774150518e-05,
+                    7.435801001616455e-07,
+                ),
+                (
+                    0.0,
+                    0.0,
+                    1.0,
+                ),
+                (
+                    1.0,
+                    0.06499999396884357,
+                    0.0,
+                ),
+            ),
+        ),
+        Scheme(
             theta=0.36,
             value_error=1.3e-07,
             gradient_error=1.3e-07,
@@ -113,6 +135,28 @@ SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {
         ),
     ),
     torch.float64: (
+        Scheme(
+            theta=0.00045,
+            value_error=2.3e-16,
+            gradient_error=2.3e-16,
+            rows=(
+                (
+                    1.0124999999999998e-07,
+                    1.5187499743710943e-11,
+                    1.7085937283756127e-15,
+                ),
+                (
+                    0.0,
+                    0.0,
+                    1.0,
+                ),
+                (
+                    1.0,
+                    0.0004499999999999999,
+                    0.0,
+                ),
+            ),
+        ),
         Scheme(
             theta=0.0125,
             value_error=1.2e-16,
