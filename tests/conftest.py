@@ -40,7 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Recorder:
-    """Collects one row per test; `record_property` adds measured numbers to a row."""
+    """Collects one row per test; `record_property` adds measured numbers to a row.
+
+    Rows of tests that a run did not select stay: a long soak may go in parts.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,6 +57,7 @@ class Recorder:
                     "test": report.nodeid,
                     "outcome": report.outcome,
                     "seconds": round(report.duration, 2),
+                    "finished": datetime.now(UTC).isoformat(timespec="seconds"),
                     **dict(report.user_properties),
                 }
             )
@@ -62,12 +66,13 @@ class Recorder:
         # a run that selected nothing must not replace the record of one that did
         if not self.rows:
             return
+        kept = json.loads(self.path.read_text())["tests"] if self.path.exists() else []
+        rows = {str(row["test"]): row for row in (*kept, *self.rows)}
         record = {
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "tests": self.rows,
+            "tests": [rows[name] for name in sorted(rows)],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(record, indent=2) + "\n")
