@@ -164,6 +164,101 @@ def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
 
 
 @pytest.mark.errors
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("lag = true", "`lag` must be a whole number; got True"),
+        ("lag = 3.5", "`lag` must be a whole number; got 3.5"),
+        ("seed = 1.5", "`seed` must be a whole number; got 1.5"),
+        ('lr = "small"', "`lr` must be a number; got 'small'"),
+        ("model_options = 3", "`model_options` must be a table of names and values"),
+        ('answer = "late"', "`answer` must be one of at-marker, after-marker; got"),
+        ("tensorboard = 1", "`tensorboard` must be true or false; got 1"),
+        ('task = ["copying"]', "`task` must be one of copying"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(line, message, tmp_path, capsys):
+    """The line has its own check; without one a file failed in the middle of things."""
+    (tmp_path / "run.toml").write_text(line)
+    task = [] if line.startswith("task") else ["copying"]
+    words = ["--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
+    assert _cli.main(["train", *task, *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_whole_numbers_and_null_are_what_they_were(tmp_path):
+    """1 is a rate, too; a file of JSON has null for what was left out."""
+    file = tmp_path / "run.toml"
+    file.write_text("lr = 1\n")
+    training = config_of(f"train copying --config {file}").training
+    assert training == Training(lr=1)
+    config = Config("copying", {}, training)
+    assert Config.from_json(config.to_json()) == config
+
+
+def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
+    """A run goes on where another folder is the current one."""
+    monkeypatch.chdir(tmp_path)
+    config = config_of("train mnist --root some/where")
+    assert config.task_options["root"] == str(tmp_path / "some" / "where")
+    assert config_of(config.command.removeprefix("isometry ")) == config
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("words", "program", "hint"),
+    [
+        ("train copying --lga 5", "isometry train copying", "--lga 5; do you mean --"),
+        ("train copying --lga=5", "isometry train copying", "--lga=5; do you mean --"),
+        (
+            "sweep adding --lengths 5 6",
+            "isometry sweep adding",
+            "do you mean --length?",
+        ),
+        ("report --uot x y", "isometry report", "do you mean --out?"),
+        ("train copying --frobnicate", "isometry train copying", "--frobnicate\n"),
+    ],
+)
+def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
+    """argparse printed the usage of `isometry`, which has none of them."""
+    with pytest.raises(SystemExit, match="2"):
+        _cli.main(shlex.split(words))
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: {program} ")
+    assert f"{program}: error: unrecognized arguments" in said
+    assert hint in said
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("words", [["copying", "--lag", "9"], ["--out", "x"]], ids=str)
+def test_a_run_that_goes_on_takes_no_options(words, tmp_path, capsys):
+    """They were left out without a word."""
+    start(small(iterations=1), tmp_path / "run")
+    assert _cli.main(["train", "--resume", str(tmp_path / "run"), *words]) == 2
+    assert "`--resume` must stand alone" in capsys.readouterr().err
+
+
+@pytest.mark.errors
+def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    words = [*SMALL, "--out", str(tmp_path / "file" / "run")]
+    assert _cli.main(["train", "copying", *words]) == 2
+    assert "must be a place for a new folder; got" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_training_is_no_traceback(monkeypatch, capsys):
+    """Imports take seconds, in which nothing waits for the end of a step."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isometry.lab.train._command.read", interrupted)
+    assert _cli.main(["train", "copying"]) == 130
+    assert capsys.readouterr().err == "isometry: interrupted\n"
+
+
+@pytest.mark.errors
 def test_train_without_a_task(capsys):
     assert _cli.main(["train"]) == 2
     assert "`task` must be one of copying" in capsys.readouterr().err

@@ -55,6 +55,33 @@ def test_rates_are_the_papers_or_the_users(options, expected):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
+# what a step of ours does not give, or the parameters are not
+REFUSED = {"LBFGS": "dense", "SparseAdam": "dense", "Muon": "only supports 2D"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, found in vars(torch.optim).items()
+        if isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
+    ],
+)
+def test_any_optimizer_of_torch_trains_or_says_why_not(name, tmp_path):
+    """Two steps change the weights; what cannot be is told before a folder is made."""
+    config = small(optimizer=name, iterations=2)
+    if name in REFUSED or name == "Optimizer":
+        reason = REFUSED.get(name, "takes these parameters")
+        with pytest.raises(ValueError, match=rf"`optimizer` must.*{reason}"):
+            start(config, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        return
+    assert start(config, tmp_path / "run").summary["steps"] == 2
+    first = build(config, CPU).model.state_dict()["output.weight"]
+    last = tensors(tmp_path / "run")["model.output.weight"]
+    assert last != first.numpy().tobytes()
+
+
 def test_defaults_are_written_out():
     """`config.json` says what the paper's defaults were on that day."""
     config = build(Config("copying", {}, Training()), CPU).config.training

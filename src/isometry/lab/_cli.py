@@ -5,9 +5,11 @@ one that is called is imported: the list of all must come at once.
 """
 
 import argparse
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import isometry
 
@@ -25,6 +27,23 @@ COMMANDS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells of an option that is not there where it was looked for, and a close one.
+
+    argparse leaves that to the first parser, which knows no option of a command.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and end the program if something is left."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            word = rest[0].partition("=")[0]
+            close = difflib.get_close_matches(word, self._option_string_actions, n=1)
+            hint = f"; do you mean {close[0]}?" if close else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        return found, rest
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -32,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its words after the program's name; those of this process if None.
 
     Returns:
-        The exit code: 0, or 2 for what cannot be understood.
+        The exit code: 0, 2 for what cannot be understood, 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="isometry",
         description="Experiments with orthogonal and unitary networks.",
     )
@@ -49,4 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == called:
             importlib.import_module(place).add_arguments(command)
     options = parser.parse_args(words)
-    return importlib.import_module(COMMANDS[options.command][0]).main(options)
+    try:
+        return importlib.import_module(COMMANDS[options.command][0]).main(options)
+    except KeyboardInterrupt:
+        # before there was anything to save: what trains waits for the end of a step
+        sys.stderr.write("isometry: interrupted\n")
+        return 130

@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     from isometry.lab.report._write import write
 
     out = options.out or options.runs[0].resolve().parent / "report"
-    # a shell's DIR/* names the report before, and the files of a sweep
+    # a shell's DIR/* names the reports before, and the files of a sweep
     runs = [path for path in options.runs if not _lies_beside(path)]
     try:
         page = write(runs, out)
@@ -45,4 +45,6 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _lies_beside(path: Path) -> bool:
-    return path.is_file() or (path / "report.html").is_file()
+    # `isometry reproduce` has a report for each figure
+    reports = (*path.glob("report.html"), *path.glob("*/report.html"))
+    return path.is_file() or (bool(reports) and not (path / "config.json").is_file())

@@ -1,5 +1,6 @@
 """Runs of one task side by side: what is compared, and how it is called."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -79,6 +80,8 @@ def experiments(runs: Iterable[Run]) -> list[Experiment]:
         other = unusual(config)
         paper = None if other.keys() - CHOICES else PAPER.get(key)
         title += "".join(f", {name.replace('_', ' ')} {v}" for name, v in other.items())
+        # a run may have any name, and those of files are made of this
+        key = re.sub(r"[^\w.+=-]+", "_", key)
         keys.append(key)
         if (nth := keys.count(key)) > 1:
             key = f"{key}-{nth}"

@@ -49,6 +49,8 @@ STYLE: dict[Any, Any] = {
     # names of parts do not change from one drawing to the next
     "svg.hashsalt": "isometry",
     "text.color": INK,
+    # a dollar in the name of a network is one
+    "text.parse_math": False,
     "xtick.color": INK,
     "ytick.color": INK,
 }

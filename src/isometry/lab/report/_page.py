@@ -24,6 +24,9 @@ from isometry.lab.report._table import (
     whole,
 )
 
+# a second lock beside the escaping: no script runs, and nothing is fetched
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
 # colours of the drawings as they are named in the style sheet
 COLOURS = {INK: "--ink", GRID: "--grid", PAGE: "--page"} | {
     colour: f"--c{number}" for number, colour in enumerate(LIGHT)
@@ -50,6 +53,7 @@ def page(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <title>Isometry: {escape(_title(parts))}</title>
 <style>{_style()}</style>
 </head>
@@ -205,7 +209,7 @@ def inline(path: Path, name: str, caption: str) -> str:
     Returns:
         The element.
     """
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
     for colour, variable in COLOURS.items():
         text = text.replace(colour, f"var({variable})")

@@ -56,7 +56,8 @@ class Run:
         return float(found if found is not None else self._last("seconds", 0.0))
 
     def _last(self, name: str, default: float) -> float:
-        return max((r[name] for r in self.records if name in r), default=default)
+        found = (as_number(record.get(name)) for record in self.records)
+        return max((value for value in found if value is not None), default=default)
 
     def curve(
         self, what: str, split: str | None, *, against: str = "step"
@@ -87,7 +88,12 @@ def as_number(value: object) -> float | None:
     """A value of a record, if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        found = float(value)
+    except OverflowError:
+        # an integer of more than 308 digits
+        return None
+    return found if math.isfinite(found) else None
 
 
 def read_run(path: Path) -> Run:
@@ -132,17 +138,50 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        # half of a surrogate pair is JSON, but no text that a page can have
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error
     if not isinstance(found, dict):
         raise ValueError(  # noqa: TRY004 - the content of a file, not an argument
             f"`{path}` must hold an object; got {type(found).__name__}. {_REMEDY}"
         )
+    for name, kind in _KINDS[path.name].items():
+        value = found.get(name)
+        if value is not None and not _is(value, kind):
+            raise ValueError(
+                f"`{name}` in `{path}` must be {kind}; got {value!r:.60}. {_REMEDY}"
+            )
     return found
 
 
 _REMEDY = "Remove the file or leave the run out."
+
+# what is read of each file; the folder may come from anybody
+_KINDS = {
+    "config.json": {
+        **dict.fromkeys(("task", "model", "command"), "a text"),
+        **dict.fromkeys(("hidden_size", "iterations", "seed"), "a whole number"),
+        **dict.fromkeys(("task_options", "model_options"), "an object"),
+    },
+    "summary.json": {
+        "status": "a text",
+        **dict.fromkeys(("steps", "parameters"), "a whole number"),
+        "seconds": "a number",
+        "angles": "a list",
+        "scores": "an object",
+    },
+    "environment.json": {"versions": "an object"},
+}
+
+
+def _is(value: object, kind: str) -> bool:
+    if kind == "a number":
+        return as_number(value) is not None
+    if kind == "a whole number":
+        return as_number(value) is not None and isinstance(value, int)
+    return isinstance(value, {"a text": str, "a list": list, "an object": dict}[kind])
 
 
 def _lines(path: Path) -> tuple[Record, ...]:
@@ -155,12 +194,14 @@ def _lines(path: Path) -> tuple[Record, ...]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):
-                break
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            found.append(record)
+        elif number < len(lines):
             raise ValueError(
-                f"`{path}` must hold JSON in each line; got {line[:40]!r} in line "
-                f"{number}. Remove that line or leave the run out."
-            ) from error
-        found.append(record)
+                f"`{path}` must hold an object of JSON in each line; got "
+                f"{line[:40]!r} in line {number}. Remove that line or leave the run "
+                f"out."
+            )
     return tuple(found)

@@ -286,11 +286,17 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def one_line(text: str) -> str:
+    """A text of a run in Markdown, where it must be no markup and no second line."""
+    return " ".join(text.splitlines()).replace("<", "&lt;")
+
+
 def markdown(table: Table) -> str:
     """The table in Markdown; the best run is bold."""
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        kept = (one_line(cell).replace("|", "\\|") for cell in cells)
+        return "| " + " | ".join(kept) + " |"
 
     lines = [line(table.columns), line(["---"] * len(table.columns))]
     for row in table.rows:

@@ -6,7 +6,7 @@ from pathlib import Path
 from isometry.lab.report._experiment import Experiment, experiments
 from isometry.lab.report._paper import SOURCE
 from isometry.lab.report._run import read_run
-from isometry.lab.report._table import markdown, results_table, runs_table
+from isometry.lab.report._table import markdown, one_line, results_table, runs_table
 
 
 def write(runs: Sequence[Path], out: Path) -> Path:
@@ -38,16 +38,17 @@ def write(runs: Sequence[Path], out: Path) -> Path:
 
     out.mkdir(parents=True, exist_ok=True)
     parts = [(experiment, draw(experiment, out)) for experiment in found]
-    (out / "results.md").write_text(_markdown(found))
+    (out / "results.md").write_text(_markdown(found), encoding="utf-8")
     html = out / "report.html"
-    html.write_text(page(parts))
+    html.write_text(page(parts), encoding="utf-8")
     return html
 
 
 def _markdown(found: Sequence[Experiment]) -> str:
     parts = []
     for experiment in found:
-        parts += [f"## {experiment.title}", markdown(results_table(experiment))]
+        parts += [f"## {one_line(experiment.title)}"]
+        parts += [markdown(results_table(experiment))]
         each = runs_table(experiment)
         if each is not None:
             parts += ["Each run:", markdown(each)]

@@ -122,13 +122,17 @@ def load(out: Path) -> list[Cell]:
     """
     try:
         runs = json.loads((out / PLAN).read_bytes())["runs"]
+        for name in runs:
+            # a path would lead out of the folder
+            if re.fullmatch(r"\w[\w.+=-]*", name) is None:
+                raise ValueError(f"the name {name!r}")  # noqa: TRY301 - told below
         return [Cell(n, Config.from_json(json.dumps(run))) for n, run in runs.items()]
     except FileNotFoundError:
         raise RunError(
             f"{out} must be the folder of a sweep; it has no {PLAN}. Give the `--out` "
             f"of `isometry sweep`."
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
             f"{out / PLAN} must be the plan of a sweep; got {error!r}. Remove it and "
             f"the runs, or choose another `--out`."

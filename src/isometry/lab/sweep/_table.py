@@ -11,7 +11,15 @@ from isometry.lab.report._experiment import Experiment, experiments
 from isometry.lab.report._names import network_label
 from isometry.lab.report._results import result_of
 from isometry.lab.report._run import Run
-from isometry.lab.report._table import DASH, Table, TableRow, markdown, small, whole
+from isometry.lab.report._table import (
+    DASH,
+    Table,
+    TableRow,
+    markdown,
+    one_line,
+    small,
+    whole,
+)
 from isometry.lab.sweep._carry_out import WHOLE
 
 # in the name of the row, its cells, or of no matter for what is learned
@@ -55,7 +63,7 @@ def table(runs: Sequence[Run]) -> str:
         columns = _columns(experiment, rows)
         cells = [TableRow(tuple(cell(row) for _, cell in columns)) for row in rows]
         made = Table(tuple(heading for heading, _ in columns), tuple(cells), result=0)
-        parts += [f"## {experiment.title}", markdown(made)]
+        parts += [f"## {one_line(experiment.title)}", markdown(made)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -12,6 +12,7 @@ import isometry.optim
 from isometry.lab._task import Task
 from isometry.lab.tasks import TASKS
 from isometry.lab.train._config import Config, Training
+from isometry.lab.train._options import make
 from isometry.nn import by_name
 from isometry.nn._recipes import OptimizerRecipe
 from isometry.nn._registry import Recipe
@@ -105,14 +106,14 @@ def make_task(config: Config) -> Task:
         The task.
 
     Raises:
-        ValueError: if there is none of that name.
+        ValueError: if there is none of that name, or an option is not one of its own.
     """
     if config.task not in TASKS:
         raise ValueError(
             f"`task` must be one of {', '.join(TASKS)}; got {config.task!r}. Choose "
             f"one of them."
         )
-    return TASKS[config.task](**config.task_options)
+    return make(TASKS[config.task], config.task_options)
 
 
 def make_optimizers(recipe: Recipe, model: SequenceModel) -> list[Optimizer]:
@@ -126,7 +127,8 @@ def make_optimizers(recipe: Recipe, model: SequenceModel) -> list[Optimizer]:
         One for each that has something to move.
 
     Raises:
-        ValueError: if a plain optimizer would move a weight off its manifold.
+        ValueError: if a plain optimizer would move a weight off its manifold, or one
+            does not take the parameters.
     """
     made = []
     for wanted, groups in recipe.groups(model):
@@ -136,8 +138,14 @@ def make_optimizers(recipe: Recipe, model: SequenceModel) -> list[Optimizer]:
                 f"`optimizer` must be one that moves on a manifold, as {recipe.name} "
                 f"has a weight there; got {wanted.name}. Leave it out."
             )
-        make: Any = ours or getattr(torch.optim, wanted.name)
-        made.append(make(groups, **wanted.options))
+        kind: Any = ours or getattr(torch.optim, wanted.name)
+        try:
+            made.append(kind(groups, **wanted.options))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"`optimizer` must be one that takes these parameters; got "
+                f"{wanted.name}: {error}. Choose another, such as Adam."
+            ) from error
     return made
 
 
@@ -159,9 +167,18 @@ def _optimizers(recipe: Recipe, training: Training) -> list[OptimizerRecipe]:
     return found
 
 
+# it evaluates the loss several times a step; it wants sparse gradients
+_OTHER = ("LBFGS", "SparseAdam")
+
+
 def _known(name: str) -> str:
     found = getattr(torch.optim, name, None) or getattr(isometry.optim, name, None)
     known = isinstance(found, type) and issubclass(found, Optimizer)
+    if known and name in _OTHER:
+        raise ValueError(
+            f"`optimizer` must need no more than gradients that are dense; got {name}. "
+            f"Choose another, such as Adam."
+        )
     if not known:
         raise ValueError(
             f"`optimizer` must be a class of torch.optim or isometry.optim, such as "

@@ -11,7 +11,7 @@ from typing import Any
 from isometry.lab.train._config import Config, Training
 from isometry.lab.train._folder import RunError
 from isometry.lab.train._memory import keep_freed_memory
-from isometry.lab.train._options import add_fields
+from isometry.lab.train._options import add_fields, make
 
 # what a shell sees, by the status of the run; 130 is what Ctrl-C usually gives
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
@@ -54,6 +54,7 @@ def main(options: argparse.Namespace) -> int:
     folder = given.pop("resume", None)
     try:
         if folder is not None:
+            _check_alone(given)
             outcome = _run.resume(folder)
         else:
             config, out = read(given)
@@ -91,7 +92,7 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
         given["model_options"] = dict(given["model_options"])
     from_file = {} if file is None else _read_file(file)
     task = given.pop("task", None) or from_file.get("task")
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise ValueError(
             f"`task` must be one of {', '.join(TASKS)}; got {task!r}. Name it after "
             f"`isometry train`, or as `task` in the file."
@@ -104,9 +105,13 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
             f"options must be fields of {task} or of training; got "
             f"{', '.join(sorted(unknown))}. `isometry train {task} --help` lists them."
         )
-    made = TASKS[task](**{k: v for k, v in values.items() if k in task_names})
-    training = Training(**{k: v for k, v in values.items() if k in names})
-    task_options = {k: _plain(v) for k, v in asdict(made).items()}
+    made = make(TASKS[task], {k: v for k, v in values.items() if k in task_names})
+    training = make(Training, {k: v for k, v in values.items() if k in names})
+    task_options = asdict(made)
+    if task_options.get("root") is not None:
+        # the run may go on where another folder is the current one
+        values["root"] = str(Path(task_options["root"]).expanduser().absolute())
+        task_options["root"] = values["root"]
     command = shlex.join(_words(task, values))
     return Config(task, task_options, training, command), out
 
@@ -137,9 +142,14 @@ def _words(task: str, values: dict[str, Any]) -> list[str]:
     return words
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
-    return str(value.absolute()) if isinstance(value, Path) else value
+def _check_alone(given: dict[str, Any]) -> None:
+    """Raise if a run that goes on is given options, which would do nothing."""
+    extra = [k for k, v in given.items() if k != "command" and v is not None]
+    if extra:
+        raise ValueError(
+            f"`--resume` must stand alone, as a run keeps its options; got "
+            f"{', '.join(extra)}. Leave them out, or begin another run."
+        )
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:

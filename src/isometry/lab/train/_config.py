@@ -5,6 +5,8 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
+from isometry.lab.train._options import make
+
 # what the paper trains for: iterations where data is endless, epochs where it is not.
 # The adding problem is not in it; 10,000 batches are those of its own authors.
 ITERATIONS = {"copying": 4000, "adding": 10000}
@@ -109,8 +111,10 @@ class Config:
     def from_json(cls, text: bytes | str) -> Self:
         """The other way."""
         flat = json.loads(text)
+        if not isinstance(flat["task_options"], dict):
+            raise TypeError(f"task_options {flat['task_options']!r:.60}")
         known = {f.name for f in fields(Training)}
-        training = Training(**{k: v for k, v in flat.items() if k in known})
+        training = make(Training, {k: v for k, v in flat.items() if k in known})
         return cls(flat["task"], flat["task_options"], training, flat["command"])
 
     def resolved(self, *, epoch: int | None, hidden_size: int, threads: int) -> Self:

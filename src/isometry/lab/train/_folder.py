@@ -1,6 +1,7 @@
 """The folder of a run: written by one process, and whole at every moment."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -56,26 +57,29 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
         files: contents by name.
 
     Raises:
-        RunError: if it exists.
+        RunError: if it exists or cannot be made.
     """
     if folder.exists():
         raise RunError(
             f"{folder} exists, and runs are never overwritten. Choose another `--out`, "
             f"or go on with it: isometry train --resume {folder}"
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    # one that a dead process of this number has left is ours
-    partial.mkdir(exist_ok=True)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # one that a dead process of this number has left is ours
+        partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
         # fails if somebody else has made and filled it in the meantime
         partial.rename(folder)
-    except OSError:
+        _sync_folder(folder.parent)
+    except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
-    _sync_folder(folder.parent)
+        raise RunError(
+            f"{folder} must be a place for a new folder; got {error}. Mend that, or "
+            f"choose another `--out`."
+        ) from error
 
 
 def default_folder(name: str) -> Path:
@@ -90,7 +94,7 @@ def default_folder(name: str) -> Path:
     from platformdirs import user_data_path
 
     runs = user_data_path("isometry") / "runs"
-    candidates = (runs / f"{name}-{i:03}" for i in range(1, 1000))
+    candidates = (runs / f"{name}-{i:03}" for i in itertools.count(1))
     return next(path for path in candidates if not path.exists())
 
 
@@ -105,7 +109,7 @@ def locked(folder: Path) -> Iterator[None]:
         Nothing.
 
     Raises:
-        RunError: if another process has it.
+        RunError: if another process has it, or it cannot be written to.
     """
     from filelock import FileLock, Timeout
 
@@ -117,6 +121,11 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is being written by another process. Wait until it has ended, "
             f"or train into another folder."
         ) from None
+    except OSError as error:
+        raise RunError(
+            f"{folder} must be a folder that can be written to; got {error}. Mend "
+            f"that, or copy it to a place of yours."
+        ) from error
     try:
         yield
     finally:

@@ -6,11 +6,74 @@ The dataclass is the only list: its annotations give the types, its docstring th
 import argparse
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
+
+# how TOML and JSON have values of a type, and what they are called
+_KINDS = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+    str: (str, "a text"),
+    dict: (dict, "a table of names and values"),
+    NoneType: (NoneType, "null"),
+}
+
+Made = TypeVar("Made")
+
+
+def make(config: type[Made], values: Mapping[str, Any]) -> Made:
+    """A dataclass from the values of a file, which can be anything.
+
+    Args:
+        config: the dataclass.
+        values: by name.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: if a name is no field, or a value is not of its type.
+    """
+    made: Any = config
+    hints = {field.name: get_type_hints(made)[field.name] for field in fields(made)}
+    if unknown := sorted(values.keys() - hints.keys()):
+        raise ValueError(
+            f"options must be among {', '.join(hints)}; got {', '.join(unknown)}. "
+            f"Leave it out, or mind its spelling."
+        )
+    for name, value in values.items():
+        if not _fits(value, hints[name]):
+            raise ValueError(
+                f"`{name}` must be {_kind(hints[name])}; got {value!r:.60}. Leave it "
+                f"out for the usual one."
+            )
+    return made(**values)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value of TOML or JSON is of a type; true is no number."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    kind = get_origin(hint) or hint
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, _KINDS[kind][0])
+
+
+def _kind(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        return " or ".join(_kind(part) for part in parts)
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    return _KINDS[get_origin(hint) or hint][1]
 
 
 def add_fields(

@@ -1,6 +1,7 @@
 """A run from its beginning or its checkpoint to its summary."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +88,8 @@ def resume(folder: Path) -> Outcome:
         The folder and the summary.
 
     Raises:
-        RunError: if it holds no run, or one that another process writes or that has
-            diverged.
+        RunError: if it holds no run, a damaged one, or one that another process writes
+            or that has diverged.
     """
     config = _read_config(folder)
     summary = _read_summary(folder)
@@ -126,13 +127,15 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
             stack.enter_context(locked(folder))
             path = folder / CHECKPOINT
             data = path.read_bytes() if path.exists() else None
-            # of an interruption: what follows may be one, too
-            (folder / SUMMARY).unlink(missing_ok=True)
+            if data == b"":
+                raise RunError(_damaged(path, "an empty file"))
         data = ranks.share(data)
         state, size = State(), 0
         if data:
-            known = unpack(data, experiment.model, experiment.optimizers)
-            state, size = State(**known["state"]), known["metrics"]
+            state, size = _restored(data, experiment)
+        if folder is not None:
+            # of an interruption: what follows may be one, too
+            (folder / SUMMARY).unlink(missing_ok=True)
         training = experiment.config.training
         assert training.iterations is not None
         progress = Progress(training.iterations, state.step, quiet=folder is None)
@@ -158,6 +161,24 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
             except KeyboardInterrupt:
                 status = "interrupted"
         return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
+
+
+def _restored(data: bytes, experiment: Experiment) -> tuple[State, int]:
+    """The state of a checkpoint, whose tensors are loaded, and bytes of metrics."""
+    try:
+        known = unpack(data, experiment.model, experiment.optimizers)
+        return State(**known["state"]), int(known["metrics"])
+    # a file that somebody else wrote can be wrong in any way; nothing of it is run
+    except Exception as error:
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RunError(_damaged(Path(CHECKPOINT), first)) from error
+
+
+def _damaged(path: Path, found: str) -> str:
+    return (
+        f"{path} must be what `isometry train` has written for this run; got {found}. "
+        f"Restore it from a copy, or train anew."
+    )
 
 
 def _is_judged(task: Task) -> TypeGuard[TimitTask]:
@@ -240,13 +261,21 @@ def _read_config(folder: Path) -> Config:
             f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
             f"that `isometry train` has printed."
         ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(_damaged(folder / CONFIG, repr(error))) from error
 
 
 def _read_summary(folder: Path) -> dict[str, Any]:
-    import json
-
     path = folder / SUMMARY
-    return json.loads(path.read_bytes()) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+        if {"status", "steps", "seconds", "metric", "best"} <= found.keys():
+            return found
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise RunError(_damaged(path, "no summary of a run"))
 
 
 @contextlib.contextmanager

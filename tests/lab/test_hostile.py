@@ -1,0 +1,208 @@
+"""Folders that somebody else wrote: nothing of them is run, or leads out of them."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isometry.lab._cli import main
+from isometry.lab.report import write
+from isometry.lab.report._table import Table, markdown
+from isometry.lab.train import RunError, resume, start
+from tests.lab.fake_runs import fake_run
+from tests.lab.small_runs import records, small
+from tests.lab.test_report import Seen, edit
+
+MARKUP = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>"""
+
+
+class CodeRanError(BaseException):
+    """Code of a file was run; no `except Exception` hides it."""
+
+
+class Trap:
+    """Raises when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (_spring, ())
+
+
+def _spring() -> None:
+    raise CodeRanError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted after its last checkpoint."""
+    folder = tmp_path_factory.mktemp("hostile") / "run"
+    start(small(iterations=3), folder)
+    edit(folder / "summary.json", status="interrupted")
+    return folder
+
+
+def edited(**changes: object) -> Callable[[Path], None]:
+    """Changes `config.json`."""
+    return lambda folder: edit(folder / "config.json", **changes)
+
+
+def written(name: str, data: bytes) -> Callable[[Path], object]:
+    """Replaces a file."""
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def zipped(folder: Path) -> None:
+    """The format of `torch.save`, which holds a pickle."""
+    torch.save({"state": Trap()}, folder / "checkpoint.safetensors")
+
+
+def cut(folder: Path) -> None:
+    path = folder / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (zipped, "checkpoint.safetensors must be what"),
+        (
+            written("checkpoint.safetensors", pickle.dumps(Trap())),
+            "checkpoint.safetensors must be what",
+        ),
+        (cut, "checkpoint.safetensors must be what"),
+        # began anew without a word, and threw the metrics away
+        (written("checkpoint.safetensors", b""), "got an empty file"),
+        # a length of 2^63 bytes, which nobody should make room for
+        (
+            written("checkpoint.safetensors", b"\xff" * 7 + b"\x7f{}"),
+            "checkpoint.safetensors must be what",
+        ),
+        (edited(hidden_size=7), "checkpoint.safetensors must be what"),
+        (edited(hidden_size="6"), "`hidden_size` must be a whole number; got '6'"),
+        (edited(seed=1.5), "`seed` must be a whole number; got 1.5"),
+        (edited(task="../copying"), "`task` must be one of copying"),
+        (edited(task_options={"lgg": 3}), "options must be among lag, .* got lgg"),
+        (edited(task_options={"lag": True}), "`lag` must be a whole number; got True"),
+        (edited(task_options=[3]), r"got TypeError.*\[3\]"),
+        (written("config.json", b"[]"), "config.json must be what"),
+        (written("config.json", b"[" * 10**5), "config.json must be what"),
+        (written("config.json", b"\xff\xfe"), "config.json must be what"),
+        (written("summary.json", b"[]"), "summary.json must be what"),
+        (written("summary.json", b'{"status": "solved"}'), "summary.json must be what"),
+    ],
+)
+def test_a_run_that_was_harmed_does_not_go_on(harm, message, made, tmp_path):
+    """It is told in a line, no code of it runs, and nothing of it is lost."""
+    folder = shutil.copytree(made, tmp_path / "run")
+    harm(folder)
+    before = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "lock"}
+    with pytest.raises((RunError, ValueError), match=message):
+        resume(folder)
+    assert before == {
+        p.name: p.read_bytes() for p in folder.iterdir() if p.name in before
+    }
+
+
+def test_a_run_goes_on_in_another_place(made, tmp_path):
+    """A copy, with spaces and an accent in its path, is the same run."""
+    folder = shutil.copytree(made, tmp_path / "a café of files")
+    assert resume(folder).summary["status"] == "finished"
+    assert records(folder) == records(made)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": "../../outside"},
+        {"task": MARKUP},
+        {"task_options": {"lag": "/../../../outside"}},
+    ],
+    ids=str,
+)
+def test_no_name_leads_out_of_the_report(changes, tmp_path):
+    """Figures are named after the task: a run wrote wherever its name led."""
+    run = fake_run(tmp_path / "runs" / "run", steps=9)
+    edit(run / "config.json", **changes)
+    write([run], tmp_path / "out" / "here")
+    assert not list(tmp_path.glob("*outside*"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
+    drawn = list((tmp_path / "out" / "here").glob("*.svg"))
+    assert len(drawn) == 3
+    # each of them is on the page
+    assert Seen(tmp_path / "out" / "here" / "report.html").tags.count("svg") == 3
+
+
+def test_no_text_of_a_run_is_markup(tmp_path):
+    """Neither on the page nor in the table: of a task, a network or a folder."""
+    run = fake_run(tmp_path / "<script>run", model=MARKUP, steps=9)
+    other = fake_run(tmp_path / "other", task=MARKUP, model="$\\frac{", steps=9)
+    options = {"lag": 9, MARKUP: MARKUP}
+    for path in (run, other):
+        texts = {"command": MARKUP, "model_options": {MARKUP: MARKUP}, MARKUP: MARKUP}
+        edit(path / "config.json", **texts, task_options=options)
+        edit(path / "summary.json", status=MARKUP)
+        edit(path / "environment.json", cpu=MARKUP, versions={"torch": MARKUP})
+    page = Seen(write([run, other], tmp_path / "report"))
+    assert {"script", "img"}.isdisjoint(page.tags)
+    assert MARKUP in page.text
+    # should a text ever get through, the browser still runs and fetches nothing
+    assert "default-src 'none'; style-src 'unsafe-inline'" in page.values("content")
+    assert "<" not in (tmp_path / "report" / "results.md").read_text()
+
+
+def test_a_line_of_a_table_stays_one():
+    table = Table(("a\nb|c",), (), result=0)
+    assert markdown(table).splitlines()[0] == "| a b\\|c |"
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("config.json", '{"task": ["copying"], "model": "lstm"}', "must be a text"),
+        ("config.json", '{"task": "a", "model": "\\ud800"}', "surrogates not allowed"),
+        ("summary.json", '{"steps": Infinity}', "must be a whole number; got inf"),
+        ("summary.json", '{"seconds": NaN}', "must be a number; got nan"),
+        ("summary.json", '{"steps": %s}' % ("9" * 400), "must be a whole number"),
+        ("summary.json", '{"angles": "none"}', "must be a list; got 'none'"),
+        ("summary.json", '{"a":' + "[" * 10**5, "must be JSON; got maximum recursion"),
+        ("environment.json", '{"versions": [1]}', "must be an object"),
+        ("metrics.jsonl", "[1]\n{}\n", r"must hold an object .* '\[1\]' in line 1"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_report_names_what_is_wrong(file, text, message, tmp_path):
+    """Before it writes anything."""
+    run = fake_run(tmp_path / "run", steps=9)
+    (run / file).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        write([run], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_numbers_that_are_none_are_left_out(tmp_path):
+    """Texts, infinities and integers beyond float64 make no point of a curve."""
+    run = fake_run(tmp_path / "run", steps=9, status=None)
+    before = write([run], tmp_path / "before").read_text()
+    with (run / "metrics.jsonl").open("a") as lines:
+        for value in ("NaN", "-Infinity", "1e999", "9" * 400, '"9"', "[1]", "true"):
+            lines.write(f'{{"step": {value}, "loss": {value}, "split": "train"}}\n')
+    assert write([run], tmp_path / "after").read_text() == before
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("name", ["../outside", "/outside", "..", ".hidden", "a/b", ""])
+def test_no_name_leads_out_of_a_sweep(name, tmp_path, capsys):
+    """Its plan names the folders of runs."""
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    plan = {"runs": {name: json.loads(small().to_json())}}
+    (sweep / "sweep.json").write_text(json.dumps(plan))
+    assert main(["sweep", "--resume", str(sweep)]) == 2
+    assert "must be the plan of a sweep; got" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep"}
