@@ -21,6 +21,9 @@ Scale = float | Tensor
 # their algebras are all skew matrices
 _ALL_SKEW = (SO, U)
 
+# below, a BLAS may add the terms of a complex product to Q one by one
+_SMALL = 32
+
 
 class AbstractFrame(ABC):
     """Tangent vectors of one manifold as real arrays, with the metric's gradients.
@@ -121,6 +124,9 @@ class BodyFrame(AbstractFrame):
             # of a product of two, rounding is more than an occasional polish removes
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
+        if Q.shape[-1] < _SMALL:
+            # each of them would be rounded as Q is: thrice the defect in U(9)
+            return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=room("point", Q.shape, Q))
 
 
