@@ -158,6 +158,23 @@ def test_a_checkpoint_of_another_manifold_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("make", "theirs", "options"),
+    [
+        (RiemannianRMSprop, torch.optim.RMSprop, {"centered": True}),
+        (RiemannianAdam, torch.optim.AdamW, {}),
+    ],
+)
+def test_a_checkpoint_of_another_rule_is_refused(make, theirs, options):
+    """They used to load, and went on by our rule without a word."""
+    p = nn.Parameter(torch.ones(3))
+    saved = theirs([p], **options).state_dict()
+    with pytest.raises(
+        ValueError, match=r"`state_dict` must be .*; got (centered|decoupled_w.*)=True"
+    ):
+        make([p]).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
     ("make", "options"),
     [
         (RiemannianSGD, {"lr": -1.0}),

@@ -7,6 +7,9 @@ from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
 from isometry.linalg._policy import autocast_off
 
+# those of torch's optimizers that make another step: RMSprop's, and AdamW's
+_OTHER_RULES = ("centered", "decoupled_weight_decay")
+
 
 def check_group(group: dict) -> None:
     """Raise unless the parameters are points of the group's manifold, if any."""
@@ -53,6 +56,17 @@ def check_same_manifold(ours: str | None, theirs: str | None) -> None:
             f"`state_dict` must be that of the same manifolds; got a group on {theirs} "
             f"where this optimizer has {ours}. Make the groups in the same order."
         )
+
+
+def check_same_rule(group: dict) -> None:
+    """Raise if a loaded group of torch's was stepped by a rule that is not here."""
+    for option in _OTHER_RULES:
+        if group.get(option):
+            raise ValueError(
+                f"`state_dict` must be that of a rule which this optimizer has; got "
+                f"{option}={group[option]}, as only torch's own optimizer knows it. "
+                f"Load it there, or begin without a state."
+            )
 
 
 def check_numbers(**least: float) -> None:

@@ -17,6 +17,7 @@ from isometry.optim._checks import (
     check_group,
     check_point,
     check_same_manifold,
+    check_same_rule,
 )
 from isometry.optim._frame_of import frame_of
 from isometry.optim._frames import Scale
@@ -176,11 +177,13 @@ class AbstractRiemannian(Optimizer):
             state_dict: what `state_dict` returned.
 
         Raises:
-            ValueError: if a group was on another manifold.
+            ValueError: if a group was on another manifold, or is torch's of a rule that
+                is not here, AdamW or centered RMSprop.
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):
             check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
+            check_same_rule(theirs)
             theirs["manifold"] = ours["manifold"]
             # torch's own optimizers know fewer options; their checkpoints load too
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
