@@ -30,6 +30,9 @@ _SIGNATURES = {
     "square": "pppll",
     "skew": "ppll",
     "skew_adjoint": "ppll",
+    "powers": "pppppl",
+    "evaluate": "pppppllll",
+    "pull_back": "ppppppllll",
     "scan": "p" * 7 + "llll",
     "scan_adjoint": "p" * 14 + "lllll",
 }
@@ -43,6 +46,9 @@ class Kernels:
     square: Callable[..., None]
     skew: Callable[..., None]
     skew_adjoint: Callable[..., None]
+    powers: Callable[..., None]
+    evaluate: Callable[..., None]
+    pull_back: Callable[..., None]
     scan: Callable[..., None]
     scan_adjoint: Callable[..., None]
 

@@ -14,12 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isometry.linalg._norm import angle_bound, angle_bounds, quick_bound
+from isometry.linalg._norm import (
+    angle_bound,
+    angle_bounds,
+    power_sums,
+    quick_bound,
+)
 from isometry.linalg._polynomial import (
     Scheme,
     add_fourth,
     evaluate,
+    in_one_call,
     powers,
+    powers_of_one,
     pull_back,
     push_forward,
     times,
@@ -67,7 +74,8 @@ def estimate_plan(W: Tensor) -> Tensor:
         return torch.zeros(W.shape[1], dtype=torch.int64, device="cpu")
     add_fourth(W)
     if W.shape[1] == 1:
-        return torch.tensor([_plan_of_one(W)], device="cpu")
+        plan = _plan_of_one(W, power_sums(W[1:3]))
+        return torch.tensor([plan], device="cpu")
     edges = plan_edges(W.dtype)
     lower, upper = angle_bounds(W[1:3], power=2)
     # NaN goes to the end
@@ -82,14 +90,14 @@ def estimate_plan(W: Tensor) -> Tensor:
     return torch.from_numpy(plan)
 
 
-def _plan_of_one(W: Tensor) -> int:
+def _plan_of_one(W: Tensor, sums: tuple[float, float, float]) -> int:
     """The same for a batch of one, in numbers: arrays would be a tenth of n = 64."""
     edges = plan_edges(W.dtype)
-    lower, upper = angle_bound(W[1:3], power=2)
+    lower, upper = angle_bound(sums, power=2)
     plan = bisect_left(edges, upper)
     if bisect_left(edges, lower) < plan < len(edges):
         square(W[2], out=W[3])
-        _, sharper = angle_bound(W[2:4], power=4)
+        _, sharper = angle_bound(power_sums(W[2:4]), power=4)
         plan = bisect_left(edges, min(upper, sharper))
     return plan
 
@@ -118,6 +126,11 @@ def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
     if A.numel() == 0:
         plan = torch.zeros(b, dtype=torch.int64, device="cpu")
         return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plan
+    if norm_bound is None and (native := in_one_call(A)):
+        tiny = plan_edges(A.dtype)[0]
+        W, sums = powers_of_one(native, A, slots(A.dtype), tiny=tiny)
+        which = 0 if sums is None else _plan_of_one(W, sums)
+        return _value(W, which), W, torch.tensor([which], device="cpu")
     W = powers(A, slots(A.dtype))
     if norm_bound is None:
         plan = estimate_plan(W)

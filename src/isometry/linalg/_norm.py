@@ -59,9 +59,9 @@ def angle_bounds(pair: Tensor, *, power: int) -> tuple[NDArray, NDArray]:
     return lower ** (1 / power) / _MARGIN, upper ** (1 / power) * _MARGIN
 
 
-def angle_bound(pair: Tensor, *, power: int) -> tuple[float, float]:
-    """The same for a batch of one, in numbers; infinite for NaN."""
-    s2, s3, s4 = _sums(pair)
+def angle_bound(sums: tuple[float, float, float], *, power: int) -> tuple[float, float]:
+    """The same for a batch of one, of its `power_sums`; infinite for NaN."""
+    s2, s3, s4 = sums
     sound = 0 < s4 < math.inf
     lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, s2**0.5)
     upper = min(upper, s2**0.5) ** (1 / power) * _MARGIN
@@ -77,7 +77,7 @@ def _extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
     return lower, (r + (r * r + 4 * w) ** 0.5) / 2
 
 
-def _sums(pair: Tensor) -> tuple[float, float, float]:
+def power_sums(pair: Tensor) -> tuple[float, float, float]:
     """<X, X>, <X, Y> and <Y, Y> for a batch of one, halved if real."""
     if pair.device.type != "cpu":
         # one number after the other would be three synchronizations

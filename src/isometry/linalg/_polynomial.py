@@ -16,6 +16,7 @@ product, not two. The same holds of a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A sc
 $m$ products, $h$ of them such squares, costs $2 m - h$ in the backward pass.
 """
 
+import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isometry._native import Kernels, fits, kernels
 from isometry.linalg._scratch import recycled, scratch
 from isometry.linalg._square import square
 
@@ -80,6 +82,39 @@ class _Stage(NamedTuple):
     is_square: bool
 
 
+# up to here a polynomial is one call to C; larger matrices are worth a call each step
+_ONE_CALL = 256
+
+
+class _Numbers(NamedTuple):
+    """A scheme as C reads it; see polynomial.h."""
+
+    table: Tensor
+    powers: int
+    stages: int
+    squares: int
+
+
+@lru_cache(maxsize=256)
+def _numbers(scheme: Scheme, squarings: int, dtype: torch.dtype) -> _Numbers:
+    stages = _stages(scheme, squarings, dtype, torch.device("cpu"))
+    numbers: list[float] = []
+    for stage in stages:
+        L, R = stage.factors.expand(2, -1).tolist()
+        numbers += [stage.identity, *L, *R, *stage.final.flatten().tolist()]
+    mask = sum(stage.is_square << s for s, stage in enumerate(stages))
+    table = torch.tensor(numbers, dtype=dtype, device="cpu")
+    return _Numbers(table, scheme.powers, len(stages), mask)
+
+
+def in_one_call(*tensors: Tensor) -> Kernels | None:
+    """The kernels in C, if these matrices are single and so small that it pays."""
+    X = tensors[-1]
+    if len(X) != 1 or X.shape[-1] > _ONE_CALL or not fits(*tensors):
+        return None
+    return kernels(X.dtype)
+
+
 @lru_cache(maxsize=256)
 def _stages(
     scheme: Scheme, squarings: int, dtype: torch.dtype, device: torch.device
@@ -121,6 +156,22 @@ def powers(A: Tensor, slots: int) -> Tensor:
     return W
 
 
+def powers_of_one(
+    native: Kernels, A: Tensor, slots: int, *, tiny: float
+) -> tuple[Tensor, tuple[float, float, float] | None]:
+    """The same in one call, with A^4 and the power sums unless all angles are tiny."""
+    W = recycled((slots, *A.shape), A)
+    # s2, s3, s4, and the largest s2 of angles that are tiny
+    numbers = (ctypes.c_double * 4)(0, 0, 0, tiny**4)
+    sums = ctypes.addressof(numbers)
+    native.powers(
+        *(native.product, A.data_ptr(), W.data_ptr()),
+        *(sums, sums + 3 * ctypes.sizeof(ctypes.c_double), A.shape[-1]),
+    )
+    s2, s3, s4, least = numbers
+    return W, None if s2 <= least else (s2, s3, s4)
+
+
 def add_fourth(W: Tensor) -> None:
     """Write A^4 into the third slot."""
     square(W[1], out=W[2])
@@ -132,8 +183,14 @@ def add_fourth(W: Tensor) -> None:
 
 def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
-    stages = _table(scheme, squarings, W)
     factors = scratch(W[0], 2)
+    if native := in_one_call(W, W[0]):
+        Q, numbers = torch.empty_like(W[0]), _numbers(scheme, squarings, W.dtype)
+        table, *counts = numbers
+        pointers = (X.data_ptr() for X in (W, Q, factors, table))
+        native.evaluate(native.product, *pointers, *counts, W.shape[-1])
+        return Q
+    stages = _table(scheme, squarings, W)
     L, R = factors.unbind()
     W_rows, factor_rows = flat(W), flat(factors)
     diagonal = L.diagonal(dim1=-2, dim2=-1)
@@ -158,10 +215,16 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
 
 def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A / 2^squarings)."""
-    stages = _table(scheme, squarings, W)
-    k = len(stages) + scheme.powers - 1
+    k = len(scheme.rows) // 2 + scheme.powers - 1
     # L; R, then its gradient; those of L and of the final combination; of the slots
     room = scratch(W[0], 4 + k)
+    if native := in_one_call(W, G):
+        X, numbers = torch.empty_like(G), _numbers(scheme, squarings, W.dtype)
+        table, *counts = numbers
+        pointers = (Y.data_ptr() for Y in (W, G, X, room, table))
+        native.pull_back(native.product, *pointers, *counts, W.shape[-1])
+        return X
+    stages = _table(scheme, squarings, W)
     L, R, gL, gF, *slots = room.unbind()
     rows, W_rows = flat(room), flat(W)
     L_adjoint, R_adjoint, diagonal = L.mH, R.mH, L.diagonal(dim1=-2, dim2=-1)
