@@ -76,6 +76,22 @@ def test_a_long_step_of_one_does_not_change_the_others(manifold, retraction, rng
         assert_close(p.mT if tall else p, q, rtol=0, atol=1e-14)
 
 
+def test_states_whose_sum_is_too_large_are_finite_each(rng):
+    """One sum says whether all numbers are finite; that of three points overflows."""
+    make, _, options = OPTIMIZERS["Adagrad"]
+    options = options | {"lr": 1e3, "initial_accumulator": 4e37, "manifold": SO(2)}
+    starts = SO(2).random(3, dtype=torch.float32, generator=rng)
+    together = [nn.Parameter(X.clone()) for X in starts]
+    alone = [nn.Parameter(X.clone()) for X in starts]
+    for p, q in zip(together, alone, strict=True):
+        p.grad = q.grad = 1e15 * torch.randn(2, 2, generator=rng)
+        make([q], **options).step()
+    make(together, **options).step()
+    for p, q, X in zip(together, alone, starts, strict=True):
+        assert_close(p, q, rtol=0, atol=1e-6)
+        assert torch.dist(p, X) > 0.01
+
+
 def test_state_of_a_batch_is_separate(rng):
     """Views of one tensor would be saved, and kept, whole."""
     params = [nn.Parameter(SO(4).random(generator=rng)) for _ in range(3)]
