@@ -132,7 +132,8 @@ def test_runs_go_to_the_data_directory(tmp_path, monkeypatch, capsys):
 def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     words = [*SMALL, "--lr", "1e38", "--out", str(tmp_path / "run")]
     assert _cli.main(["train", "copying", *words]) == 1
-    assert "diverged at step" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "diverged at step 2. That was before its first checkpoint; try a" in said
 
 
 @pytest.mark.errors

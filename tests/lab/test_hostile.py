@@ -140,7 +140,7 @@ def test_no_name_leads_out_of_the_report(changes, tmp_path):
 def test_no_text_of_a_run_is_markup(tmp_path):
     """Neither on the page nor in the table: of a task, a network or a folder."""
     run = fake_run(tmp_path / "<script>run", model=MARKUP, steps=9)
-    other = fake_run(tmp_path / "other", task=MARKUP, model="$\\frac{", steps=9)
+    other = fake_run(tmp_path / "other", task=MARKUP, model="$\\frac{$", steps=9)
     options = {"lag": 9, MARKUP: MARKUP}
     for path in (run, other):
         texts = {"command": MARKUP, "model_options": {MARKUP: MARKUP}, MARKUP: MARKUP}

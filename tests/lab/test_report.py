@@ -186,14 +186,16 @@ def test_text_of_a_run_is_not_taken_for_markup(tmp_path):
 def test_the_command_prints_the_page(tmp_path, capsys):
     """By default the report lies beside the runs."""
     run = fake_run(tmp_path / "run", steps=9)
-    # a shell's DIR/* has more: that of `isometry reproduce`, and a file of a sweep
-    other = tmp_path / "figures" / "figure1-left"
-    other.mkdir(parents=True)
-    (other / "report.html").touch()
-    (tmp_path / "sweep.json").touch()
-    beside = [str(other.parent), str(tmp_path / "sweep.json")]
-    assert main(["report", str(run), *beside]) == 0
+    assert main(["report", str(run)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report' / 'report.html'}\n"
+
+
+@pytest.mark.errors
+def test_the_command_names_a_place_that_is_none(tmp_path, capsys):
+    """A folder cannot lie in a file."""
+    run = fake_run(tmp_path / "run", steps=9)
+    assert main(["report", str(run), "--out", str(run / "config.json" / "x")]) == 2
+    assert "config.json" in capsys.readouterr().err
 
 
 @pytest.mark.errors

@@ -145,15 +145,17 @@ def test_as_many_runs_as_there_are_cores_for(monkeypatch):
 
 
 def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
-    """`isometry report DIR/*`: files and the report before are no runs."""
+    """`isometry report DIR/*`: files and reports are no runs, of a figure neither."""
     taken: list[Path] = []
     monkeypatch.setattr(
         "isometry.lab.report._write.write", lambda runs, out: taken.extend(runs) or out
     )
     run = fake_run(tmp_path / "a", steps=1)
     (tmp_path / "sweep.json").write_text("{}")
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "report.html").write_text("")
+    # of a sweep or runs, and of `isometry reproduce`
+    for place in ("report", "figures/figure1-left"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "report.html").write_text("")
     assert main(["report", *map(str, sorted(tmp_path.iterdir()))]) == 0
     assert taken == [run]
 

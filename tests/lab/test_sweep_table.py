@@ -1,6 +1,7 @@
 """What a sweep says at its end and while it runs."""
 
 import json
+import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from isometry.lab.report._run import Run, read_run
-from isometry.lab.sweep._table import spread, table
+from isometry.lab.sweep._table import table
 from isometry.lab.sweep._view import View
 from isometry.lab.sweep._work import log_of
 from tests.lab.fake_runs import fake_run
@@ -82,12 +83,6 @@ def test_a_row_tells_what_was_trained(runs):
     assert (second["Network"], second["Seeds"]) == ("LSTM", "1")
 
 
-def test_spread_of_numbers():
-    assert spread([]) == "–"
-    assert spread([2.0]) == "2"
-    assert spread([1.0, 2.0, 3.0]) == "2 ± 1"
-
-
 @pytest.mark.parametrize("status", ["diverged", "interrupted", None])
 def test_what_did_not_end_is_not_averaged(status, runs, tmp_path):
     """It is counted in the status alone."""
@@ -104,6 +99,14 @@ def test_options_that_vary_have_a_column(runs):
     found = rows(table([runs[0], *changed]))
     assert [(row["lr"], row["Seeds"]) for row in found] == [("–", "1"), ("0.5", "2")]
     assert "lr" not in rows(table(runs[:1]))[0]
+
+
+def test_the_same_seed_is_no_other_sample(runs, tmp_path):
+    """Both thread counts of a sweep have a row, over the same seeds."""
+    copies = (shutil.copytree(run.path, tmp_path / f"{run.path.name}t") for run in runs)
+    again = [with_option(read_run(path), "threads", 2) for path in copies]
+    found = rows(table([*runs[:3], *again[:3]]))
+    assert [(row["threads"], row["Seeds"]) for row in found] == [("–", "3"), ("2", "3")]
 
 
 def test_each_task_has_its_table(tmp_path, runs):

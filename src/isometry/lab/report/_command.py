@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
         options: of the command line.
 
     Returns:
-        The exit code: 2 if a folder is no run.
+        The exit code: 2 if a folder is no run, or the report cannot be written.
     """
     from isometry.lab.report._write import write
 
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
     runs = [path for path in options.runs if not _lies_beside(path)]
     try:
         page = write(runs, out)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.stderr.write(f"isometry report: {error}\n")
         return 2
     sys.stdout.write(f"{page}\n")

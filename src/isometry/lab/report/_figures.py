@@ -189,7 +189,8 @@ def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
     axes.set_xlabel(UNITS[against])
     axes.set_ylabel(_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
-    axes.locator_params(axis="x", nbins=6)
+    # there is no half of a step
+    axes.locator_params(axis="x", nbins=6, integer=against == "step")
     _scale(axes, values, always=what == "orthogonality")
 
 

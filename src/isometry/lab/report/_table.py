@@ -133,7 +133,7 @@ def _columns(experiment: Experiment, groups: Sequence[Group]) -> list[Column]:
             lambda group: str(group.first.hidden_size or DASH),
             lambda row: f"{row.hidden_size}",
         ),
-        ("Parameters", _parameters, _nothing),
+        ("Parameters", parameters, _nothing),
         *_scores(experiment),
     ]
     if experiment.paper and experiment.paper.rows:
@@ -227,7 +227,8 @@ def _paper_columns(paper: PaperTable) -> list[Column]:
     ]
 
 
-def _parameters(group: Group) -> str:
+def parameters(group: Group) -> str:
+    """How many each of its runs learns, as the first that has ended tells."""
     known = (run.summary.get("parameters") for run in group.runs)
     return whole(next((count for count in known if count is not None), None))
 

@@ -10,6 +10,7 @@ from isometry.lab.report._run import read_run
 from isometry.lab.reproduce._carry_out import DONE, status_of
 from isometry.lab.sweep._plan import Cell
 from isometry.lab.sweep._view import View
+from isometry.lab.train._folder import last_good
 
 # of a run that came to its end and can be averaged
 WHOLE = ("finished", "solved")
@@ -131,8 +132,8 @@ def verdicts(
         if status == "diverged":
             steps = read_run(out / cell.name).steps
             message = (
-                f"the loss diverged at step {steps + 1}. The last good checkpoint "
-                f"stays; sweep over smaller values of `--lr`."
+                f"the loss diverged at step {steps + 1}. "
+                f"{last_good(out / cell.name)}; sweep over smaller values of `--lr`."
             )
         found[cell.name] = message or "interrupted. The same command goes on with it."
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab.train._config import Config, Training
-from isometry.lab.train._folder import RunError
+from isometry.lab.train._folder import RunError, last_good
 from isometry.lab.train._memory import keep_freed_memory
 from isometry.lab.train._options import add_fields, make
 
@@ -176,8 +176,8 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
     status, steps = summary["status"], summary["steps"]
     if status == "diverged":
         return (
-            f"isometry: the loss diverged at step {steps + 1}. The last good "
-            f"checkpoint is in {folder}; try a smaller `--lr`."
+            f"isometry: the loss diverged at step {steps + 1}. {last_good(folder)}; "
+            f"try a smaller `--lr`."
         )
     if status == "interrupted":
         return (

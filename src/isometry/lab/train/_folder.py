@@ -82,6 +82,14 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
         ) from error
 
 
+def last_good(folder: Path) -> str:
+    """What a run that has diverged leaves behind, as the first half of a sentence."""
+    path = folder / CHECKPOINT
+    if path.exists():
+        return f"The last good checkpoint is {path}"
+    return "That was before its first checkpoint"
+
+
 def default_folder(name: str) -> Path:
     """A new folder under the user's data directory.
 

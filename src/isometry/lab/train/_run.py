@@ -26,6 +26,7 @@ from isometry.lab.train._folder import (
     as_json,
     create,
     default_folder,
+    last_good,
     locked,
     write_atomically,
 )
@@ -98,8 +99,7 @@ def resume(folder: Path) -> Outcome:
     if summary.get("status") == "diverged":
         raise RunError(
             f"{folder} has diverged at step {summary['steps']}, and would again. Train "
-            f"anew with another rate, such as `--lr`; its last good checkpoint is "
-            f"{folder / CHECKPOINT}."
+            f"anew with another rate, `--lr`. {last_good(folder)}."
         )
     with _threads(config.training.threads), joined(config.training.device) as ranks:
         experiment = _ready(config, ranks)
