@@ -65,16 +65,14 @@ def spectrum(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("norm", [0.0, 1e-8, 0.1, 1.0, math.pi, 30.0, 1e4])
 @pytest.mark.parametrize("n", [1, 2, 7, 32])
-def test_value_and_gradient_are_those_of_the_eigendecomposition(
-    n, norm, dtype, method, rng
-):
+def test_value_and_gradient_are_those_of_the_eigendecomposition(n, dtype, method, rng):
     """Q = V e^{i theta} V^H, and the gradient by the divided differences of exp."""
-    A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,))
-    G = unit_cotangent(A, rng)
-    worst = errors(partial(expm_skew, method=method), A, G)
-    assert max(worst) <= TOLERANCE[method] * max(1.0, norm)
+    for norm in (0.0, 1e-8, 0.1, 1.0, math.pi, 30.0, 1e4):
+        A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,))
+        G = unit_cotangent(A, rng)
+        worst = errors(partial(expm_skew, method=method), A, G)
+        assert max(worst) <= TOLERANCE[method] * max(1.0, norm), norm
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

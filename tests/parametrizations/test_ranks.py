@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -62,47 +61,53 @@ def sharded(network: nn.Sequential) -> nn.Sequential:
     return network
 
 
-def work(rank: int, folder: str, kind: str, policy: dict) -> None:
-    """One rank: half of the batch."""
+POLICIES = [{}, {"rebase_every": 5}, {"rebase_radius": 0.15}]
+CASES = [(kind, policy) for kind in ("DDP", "FSDP") for policy in POLICIES]
+
+
+def work(rank: int, folder: str) -> None:
+    """One rank, in all cases: half of the batch."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
+    seen = [run(rank, f"{folder}/{i}", *case) for i, case in enumerate(CASES)]
+    torch.save(seen, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def run(rank: int, checkpoint: str, kind: str, policy: dict) -> dict[str, Any]:
+    """The state after training, and when the first base was moved."""
     x, y = (t[rank * 4 : rank * 4 + 4] for t in data())
     network = model(policy)
     network = DistributedDataParallel(network) if kind == "DDP" else sharded(network)
     moved = train(network, x, y)
     plain = getattr(network, "module", network)
     state = {k: whole(v).clone() for k, v in plain.state_dict().items()}
-    torch.save({"state": state, "moved": moved}, Path(folder) / f"{rank}.pt")
     if kind == "FSDP":
-        state_dict_saver.save(
-            network.state_dict(), checkpoint_id=f"{folder}/checkpoint"
-        )
+        state_dict_saver.save(network.state_dict(), checkpoint_id=checkpoint)
         fresh = sharded(model(policy))
         restored = fresh.state_dict()
-        state_dict_loader.load(restored, checkpoint_id=f"{folder}/checkpoint")
+        state_dict_loader.load(restored, checkpoint_id=checkpoint)
         fresh.load_state_dict(restored)
-        assert torch.equal(fresh(x), network(x))
-    dist.destroy_process_group()
+        assert torch.equal(fresh(x), network(x)), (kind, policy)
+    return {"state": state, "moved": moved}
 
 
-POLICIES = [{}, {"rebase_every": 5}, {"rebase_radius": 0.15}]
+def test_two_processes_are_as_one(tmp_path):
+    """Base, counter and coordinates: the same bits on both ranks, as of one process.
 
-
-@pytest.mark.parametrize("kind", ["DDP", "FSDP"])
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_two_processes_are_as_one(policy, kind, tmp_path):
-    """Base, counter and coordinates: the same bits on both ranks, as of one process."""
-    spawn(work, (str(tmp_path), kind, policy), nprocs=2)
-    first, second = (
-        torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)
-    )
-    assert first["moved"] == second["moved"]
-    assert bool(first["moved"]) == bool(policy)
-    for key, value in first["state"].items():
-        assert torch.equal(value, second["state"][key]), key
-    alone = model(policy)
-    assert train(alone, *data()) == first["moved"]
-    for key, value in alone.state_dict().items():
-        assert_close(value, first["state"][key], rtol=0, atol=1e-12)
+    All cases share the two processes, whose start takes longer than their training.
+    """
+    spawn(work, (str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    for case, first, second in zip(CASES, *ranks, strict=True):
+        policy = case[1]
+        assert first["moved"] == second["moved"], case
+        assert bool(first["moved"]) == bool(policy), case
+        for key, value in first["state"].items():
+            assert torch.equal(value, second["state"][key]), (case, key)
+        alone = model(policy)
+        assert train(alone, *data()) == first["moved"], case
+        for key, value in alone.state_dict().items():
+            assert_close(value, first["state"][key], rtol=0, atol=1e-12)
