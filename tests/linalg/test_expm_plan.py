@@ -310,7 +310,7 @@ def test_costs_are_those_of_the_docstring(dtype, norm, cost, rng):
     orthogonal.
     """
     # two of them: products of a single one are out of sight, in C
-    A = random_skew(8, norm=norm, dtype=dtype, rng=rng, batch=(2,))
+    A = random_skew(8, norm=norm, dtype=dtype, rng=rng).repeat(2, 1, 1)
     assert products(A, norm_bound=norm) == cost
     forward, backward = products(A, norm_bound=None)
     # finding the angle may cost one product, and may take the next plan
