@@ -1,6 +1,9 @@
-"""Runes that only the record needs, and the products of any pass."""
+"""Runs that only the record needs, and the products of any pass."""
 
+import contextlib
 import math
+from collections.abc import Iterator
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -39,14 +42,30 @@ _PRODUCTS = {
 }
 
 
+@contextlib.contextmanager
+def _in_sight() -> Iterator[None]:
+    """All products by torch, where its profiler sees them; none in C."""
+    with contextlib.ExitStack() as stack:
+        for name in (
+            "_square.kernels",
+            "_polynomial.in_one_call",
+            "_expm_kernel.in_one_call",
+        ):
+            none = mock.patch(f"isometry.linalg.{name}", lambda *_: None)
+            stack.enter_context(none)
+        yield
+
+
 def count_products(call: Run, n: int, batch: int = 1) -> float:
     """Work of a pass in matrix products, in units of one n x n product (of a batch).
 
-    Linear combinations, which are thin products, are not what is counted.
+    Linear combinations, which are thin products, are not what is counted. The square
+    of a symmetric or skew matrix is a whole one.
     """
-    call()
-    with torch.profiler.profile(record_shapes=True) as profile:
+    with _in_sight():
         call()
+        with torch.profiler.profile(record_shapes=True) as profile:
+            call()
     work = 0
     for event in profile.events() or ():
         if event.name in _PRODUCTS:
