@@ -3,7 +3,10 @@
 import io
 import json
 import math
+import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +141,11 @@ def test_what_a_run_leaves_behind(tmp_path):
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["threads"] == 1
     assert environment["versions"]["torch"] == torch.__version__
+    sources = Path(__file__).parents[2]
+    if (sources / ".git").exists():
+        head = ["git", "-C", str(sources), "rev-parse", "--short=7", "HEAD"]
+        revision = subprocess.run(head, capture_output=True, text=True, check=True)
+        assert revision.stdout.strip() in environment["revision"]
 
 
 def test_best_is_that_of_the_split_that_selects(tmp_path):
@@ -267,6 +275,21 @@ def said(stream: io.StringIO) -> str:
         progress.step(step, 0.5)
     progress.record({"step": 2, "loss": 0.25, "split": "validation"})
     return stream.getvalue()
+
+
+def test_progress_tells_rate_time_and_numbers(monkeypatch):
+    """Two of four steps in half a second each: a second is left."""
+    clock = SimpleNamespace(monotonic=lambda: 1.0)
+    monkeypatch.setattr("isometry.lab.train._progress.time", clock)
+    progress = Progress(4, quiet=True)
+    progress.begun = 0.0
+    progress.step(2, 0.5)
+    place = {"step": 2, "seconds": 1.0}
+    progress.record(place | {"accuracy": 0.25, "split": "train"})
+    progress.record(place | {"orthogonality": 1e-7, "split": "test"})
+    assert progress.line() == (
+        "2/4  2.00 steps/s  0:00:01 left  loss 0.5  accuracy 0.25  orthogonality 1e-07"
+    )
 
 
 def test_progress_on_a_terminal_is_one_line():

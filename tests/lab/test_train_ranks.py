@@ -1,8 +1,11 @@
 """Two processes train as one."""
 
 import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,32 +29,59 @@ OPTIONS = {
 }
 
 
+def torchrun(words: list[str], given: dict[str, Any]) -> subprocess.Popen[str]:
+    """Several processes that train what is given."""
+    options = [f"--{name.replace('_', '-')}={v}" for name, v in given.items()][1:]
+    command = [sys.executable, "-m", "torch.distributed.run", *words]
+    return subprocess.Popen(
+        [*command, "-m", "isometry", "train", "copying", *options],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 # complex parameters need no more than real ones, but a second start of torch
 @pytest.mark.parametrize(
     "model", ["exprnn", pytest.param("urnn", marks=pytest.mark.soak)]
 )
 def test_two_processes_are_as_one(model, tmp_path):
     """torchrun, gloo: the same loss and metrics at every step, with the same batch."""
-    given = OPTIONS | {"model": model}
-    words = [f"--{name.replace('_', '-')}={v}" for name, v in given.items()][1:]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", "-m", "isometry", "train", "copying", *words]
-    done = subprocess.run(
-        [*command, f"--out={tmp_path}/two"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    given = OPTIONS | {"model": model, "out": tmp_path / "two"}
+    done = torchrun(["--standalone", "--nproc-per-node=2"], given)
+    out, err = done.communicate()
+    assert done.returncode == 0, err
     # one of them writes and speaks
-    assert done.stdout == f"{tmp_path}/two\n"
-    start(read(dict(given))[0], tmp_path / "one")
-    alone, together = records(tmp_path / "one"), records(tmp_path / "two")
+    assert out == f"{tmp_path}/two\n"
+    assert_as_one_process(given, tmp_path)
+
+
+@pytest.mark.soak
+def test_two_machines_are_as_one(tmp_path):
+    """Each has a torchrun of its own; only the first writes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = ["--nnodes=2", "--nproc-per-node=1"]
+    place += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    # the second has no place of the first's name: they share no disk
+    given = [OPTIONS | {"out": tmp_path / name} for name in ("two", "none")]
+    nodes = [torchrun([*place, f"--node-rank={i}"], g) for i, g in enumerate(given)]
+    said = [node.communicate() for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert [out for out, _ in said] == [f"{tmp_path}/two\n", ""]
+    assert not (tmp_path / "none").exists()
+    assert_as_one_process(given[0], tmp_path)
+
+
+def assert_as_one_process(given: dict[str, Any], folder: Path) -> None:
+    """The run `two` in a folder has the numbers of one process."""
+    start(read(dict(given))[0], folder / "one")
+    alone, together = records(folder / "one"), records(folder / "two")
     assert len(alone) == len(together) == 14
     for one, two in zip(alone, together, strict=True):
         assert two.pop("split") == one.pop("split")
         # sums in another order; twice the worst over three seeds and both networks,
         # 2.4e-7 of a loss and 1.4e-7 of an orthogonality error
         assert two == pytest.approx(one, rel=5e-7, abs=3e-7)
-    assert summary(tmp_path / "two")["status"] == "finished"
+    assert summary(folder / "two")["status"] == "finished"
