@@ -29,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "once: neither the kernels in C nor executed shapes can change the outcome; "
+        "the second pass of `make test` leaves it out",
+    )
     if config.getoption("--shapes"):
         from jaxtyping import install_import_hook
 

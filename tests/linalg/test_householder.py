@@ -139,6 +139,7 @@ def test_half_precision_is_rounded_from_float32(dtype, rng):
     assert_close(householder(V), householder(V.float()).to(dtype), rtol=0, atol=0)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
 @pytest.mark.parametrize("columns", [None, 1])
 def test_gradients_of_any_order(columns, shape, rng):

@@ -70,6 +70,7 @@ def exponential_gradient(A: Tensor, G: Tensor) -> Tensor:
     return real_if(A, (g - g.mH) / 2)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("degree", DEGREES)
 def test_coefficients_are_those_of_mpmath(degree):
     """p = sum b_j z^j with b_0 = 1 matches the series of exp to order 2m."""
@@ -146,6 +147,7 @@ def test_spectra_at_the_edge_of_the_radius(degree, dtype, rng):
     assert error <= gradient * n * eps(dtype) * matrix_norm(G)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("degree", [1, 2, 3, 5, 7, 9, 13])
 def test_radius_bounds_the_error_of_value_and_derivative(degree, dtype):
@@ -255,6 +257,7 @@ def test_half_precision_is_rounded_from_float32(dtype, rng):
     assert_close(Q, expected, rtol=0, atol=0)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("degree", [1, 2, 6])
 @pytest.mark.parametrize("squarings", [0, 2, "auto"])
 def test_gradients_of_any_order(degree, squarings, rng):

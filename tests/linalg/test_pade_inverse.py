@@ -94,6 +94,7 @@ def test_the_inverse_of_the_approximant_is_a(norm, degree, dtype, rng):
     assert (matrix_norm(A - B) <= 13 * 7 * eps(dtype)).all()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("degree", DEGREES)
 def test_the_scalar_inverse_is_that_of_mpmath(degree):
     """r_m(ix) = exp(i theta), solved in 40 digits, with all digits for small theta."""

@@ -14,6 +14,9 @@ from isometry.linalg._schemes import SCHEMES
 from tests.helpers import eps
 from tools import generate_schemes as tool
 
+# arithmetic of mpmath and tables
+pytestmark = pytest.mark.once
+
 PAIRS = [(dtype, scheme) for dtype, schemes in SCHEMES.items() for scheme in schemes]
 NAMES = [f"{dtype}-{scheme.theta:g}" for dtype, scheme in PAIRS]
 each_scheme = pytest.mark.parametrize(("dtype", "scheme"), PAIRS, ids=NAMES)

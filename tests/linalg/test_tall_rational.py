@@ -70,6 +70,7 @@ def exact_zero(p: list, u: float, w: float) -> Any:
     return z
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("degree", [*range(1, 14), 25, 40])
 def test_factors_are_those_of_mpmath(degree):
     """u = -2 Re(1/z), w = 1/|z|^2 for pairs and u = -1/z for a real z, to the bit."""
@@ -293,6 +294,7 @@ def test_half_precision_and_autocast_are_computed_in_float32(n, k, dtype, rng):
     assert torch.equal(rational_tall(X, B, degree=3), expected)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 @pytest.mark.parametrize("shape", [(5, 2), (3, 2)], ids=str)
 @pytest.mark.parametrize(("norm", "degree"), [(0.0, 1), (2.5, 1), (2.5, 2), (2.5, 3)])
