@@ -49,10 +49,7 @@ def test_processes_that_race(tmp_path):
         assert "native True" in finish(process)
     names = sorted(path.suffix for path in (tmp_path / "isometry").iterdir())
     assert names == ["", ".so"]
-
-
-def test_a_second_process_builds_nothing(tmp_path):
-    finish(start(tmp_path))
+    # and the next process builds nothing
     (library,) = (tmp_path / "isometry").glob("*.so")
     before = library.stat().st_mtime_ns
     finish(start(tmp_path))
@@ -97,7 +94,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("compiler", ["env cc", "cc -pipe", ""], ids=repr)
+@pytest.mark.parametrize("compiler", ["env cc -pipe", ""], ids=repr)
 @pytest.mark.usefixtures("empty_cache")
 def test_a_compiler_of_several_words(compiler, monkeypatch):
     """As "ccache gcc", which was no compiler; an empty CC is none at all."""
