@@ -305,7 +305,7 @@ def source() -> str:
         "",
         "import torch",
         "",
-        "from isometry.linalg._polynomial import Scheme",
+        "from isometry.linalg._scheme import Scheme",
         "",
         "SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {",
     ]

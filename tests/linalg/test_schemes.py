@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isometry.linalg._polynomial import Scheme, _stages
+from isometry.linalg._scheme import Scheme, stages_of
 from isometry.linalg._schemes import SCHEMES
 from tests.helpers import eps
 from tools import generate_schemes as tool
@@ -50,7 +50,7 @@ def used_rows(scheme: Scheme, dtype: torch.dtype) -> list[list[Any]]:
     """What multiplies the powers of A after rounding, in the variable A / theta."""
     theta = mpmath.mpf(scheme.theta)
     rows = []
-    for stage in _stages(scheme, 0, dtype, torch.device("cpu")):
+    for stage in stages_of(scheme, 0, dtype, torch.device("cpu")):
         # a square has one row for both factors
         factors = stage.factors.expand(2, -1)
         table = torch.cat([factors, stage.final]).double().tolist()

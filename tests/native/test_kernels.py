@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from isometry._native import Kernels, fits, kernels
 from isometry.linalg import _polynomial
 from isometry.linalg._norm import power_sums
+from isometry.linalg._one_call import powers_of_one
 from isometry.linalg._schemes import SCHEMES
 from isometry.linalg._skew import skew
 from isometry.linalg._square import square
@@ -92,7 +93,7 @@ def test_a_polynomial_in_one_call(n, dtype, scheme, rng, monkeypatch):
 def test_powers_in_one_call(n, dtype, rng):
     """A, A^2 and A^4 with the inner products of the last two; no A^4 of tiny ones."""
     A = random_skew(n, norm=2.0, dtype=dtype, rng=rng)[None]
-    W, sums = _polynomial.powers_of_one(built(dtype), A, 5, tiny=1e-3)
+    W, sums = powers_of_one(built(dtype), A, 5, tiny=1e-3)
     if n == 1:
         assert sums is None
         return
@@ -102,7 +103,7 @@ def test_powers_in_one_call(n, dtype, rng):
     assert_close(W[2], A @ A @ A @ A)
     pair = torch.stack([A @ A, A @ A @ A @ A])
     assert sums == pytest.approx(power_sums(pair), rel=1e-5)
-    again, none = _polynomial.powers_of_one(built(dtype), A, 5, tiny=2 * n**0.25)
+    again, none = powers_of_one(built(dtype), A, 5, tiny=2 * n**0.25)
     assert none is None
     assert_close(again[1], A @ A)
 

@@ -20,17 +20,16 @@ from isometry.linalg._norm import (
     power_sums,
     quick_bound,
 )
+from isometry.linalg._one_call import in_one_call, powers_of_one
 from isometry.linalg._polynomial import (
-    Scheme,
     add_fourth,
     evaluate,
-    in_one_call,
     powers,
-    powers_of_one,
     pull_back,
     push_forward,
     times,
 )
+from isometry.linalg._scheme import Scheme
 from isometry.linalg._schemes import SCHEMES
 from isometry.linalg._square import square
 
@@ -223,7 +222,10 @@ def frechet(
     end = len(plan_edges(A.dtype))
     unknown = (plan >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)
-    scheme, squarings = decode(min(int(longest), end - 1), A.dtype)
+    # a shorter scheme is fitted to value and gradient only: what is second here would
+    # be off by up to 60 eps
+    least = len(SCHEMES[A.dtype.to_real()]) - 1
+    scheme, squarings = decode(min(max(int(longest), least), end - 1), A.dtype)
     assert scheme is not None
     pair = push_forward(scheme, A, E, squarings)
     for _ in range(squarings):

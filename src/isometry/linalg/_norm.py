@@ -62,7 +62,8 @@ def angle_bounds(pair: Tensor, *, power: int) -> tuple[NDArray, NDArray]:
 def angle_bound(sums: tuple[float, float, float], *, power: int) -> tuple[float, float]:
     """The same for a batch of one, of its `power_sums`; infinite for NaN."""
     s2, s3, s4 = sums
-    sound = 0 < s4 < math.inf
+    # s3 is zero for some matrices that are not skew, such as a cyclic permutation
+    sound = 0 < s4 < math.inf and s3 != 0
     lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, s2**0.5)
     upper = min(upper, s2**0.5) ** (1 / power) * _MARGIN
     return lower ** (1 / power) / _MARGIN, math.inf if math.isnan(upper) else upper

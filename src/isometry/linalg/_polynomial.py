@@ -16,132 +16,17 @@ product, not two. The same holds of a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A sc
 $m$ products, $h$ of them such squares, costs $2 m - h$ in the backward pass.
 """
 
-import ctypes
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from isometry._native import Kernels, fits, kernels
+from isometry.linalg._one_call import evaluate_one, in_one_call, pull_back_one
+from isometry.linalg._scheme import Scheme, Stage, stages_of
 from isometry.linalg._scratch import recycled, scratch
 from isometry.linalg._square import square
 
 
-# compared by identity: hashing the coefficients would be work at every call
-@dataclass(frozen=True, eq=False)
-class Scheme:
-    r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
-
-    `rows` holds $L_3, R_3, L_4, R_4, \ldots$ and last the final combination, each
-    over $(I, A, A^2, A^4, P_3, \ldots)$, or without $A^4$. No $R_j$ has a multiple of
-    $I$, so every product vanishes with $A$, and the final combination has exactly $I$:
-    near 0 the result is not built by cancellation. `value_error` and `gradient_error`
-    bound $|p(ix) - e^{ix}|$ and $|\frac{d}{dx}(p(ix) - e^{ix})|$ over $|x| \le \theta$.
-    """
-
-    theta: float
-    value_error: float
-    gradient_error: float
-    rows: tuple[tuple[float, ...], ...]
-
-    @property
-    def powers(self) -> int:
-        """How many of $A$, $A^2$ and $A^4$ there are."""
-        return len(self.rows[0]) - 1
-
-    @property
-    def products(self) -> int:
-        """Matrix products of one evaluation, $A^2$ and $A^4$ included."""
-        return self.powers - 1 + len(self.rows) // 2
-
-    @property
-    def squares(self) -> int:
-        """How many of them are squares of Hermitian or skew matrices."""
-        stages = map(_is_square, self.rows[:-1:2], self.rows[1::2])
-        return self.powers - 1 + sum(stages)
-
-
-def _is_square(L: tuple[float, ...], R: tuple[float, ...]) -> bool:
-    """Whether L R is the square of a Hermitian combination, of A^2 and A^4."""
-    return L == R and L[:2] == (0.0, 0.0)
-
-
-class _Stage(NamedTuple):
-    """One product L R; the last one comes with the final combination F.
-
-    Each is a row of coefficients over the slots of W; L has a multiple of I besides. A
-    square has one row.
-    """
-
-    factors: Tensor
-    final: Tensor
-    transposed: Tensor
-    identity: float
-    is_square: bool
-
-
-# up to here a polynomial is one call to C; larger matrices are worth a call each step
-_ONE_CALL = 256
-
-
-class _Numbers(NamedTuple):
-    """A scheme as C reads it; see polynomial.h."""
-
-    table: Tensor
-    powers: int
-    stages: int
-    squares: int
-
-
-@lru_cache(maxsize=256)
-def _numbers(scheme: Scheme, squarings: int, dtype: torch.dtype) -> _Numbers:
-    stages = _stages(scheme, squarings, dtype, torch.device("cpu"))
-    numbers: list[float] = []
-    for stage in stages:
-        L, R = stage.factors.expand(2, -1).tolist()
-        numbers += [stage.identity, *L, *R, *stage.final.flatten().tolist()]
-    mask = sum(stage.is_square << s for s, stage in enumerate(stages))
-    table = torch.tensor(numbers, dtype=dtype, device="cpu")
-    return _Numbers(table, scheme.powers, len(stages), mask)
-
-
-def in_one_call(*tensors: Tensor) -> Kernels | None:
-    """The kernels in C, if these matrices are single and so small that it pays."""
-    X = tensors[-1]
-    if len(X) != 1 or X.shape[-1] > _ONE_CALL or not fits(*tensors):
-        return None
-    return kernels(X.dtype)
-
-
-@lru_cache(maxsize=256)
-def _stages(
-    scheme: Scheme, squarings: int, dtype: torch.dtype, device: torch.device
-) -> tuple[_Stage, ...]:
-    """The table for the powers of A itself, when p(A / 2^squarings) is wanted."""
-    unit, p = scheme.theta * 2.0**squarings, scheme.powers
-    units = (unit, unit**2, unit**4)[:p]
-    stages = []
-    for start in range(0, len(scheme.rows) - 1, 2):
-        last = start + 3 == len(scheme.rows)
-        rows = scheme.rows[start : start + (3 if last else 2)]
-        scaled = [
-            (*(c / u for c, u in zip(r[1:], units, strict=False)), *r[p + 1 :])
-            for r in rows
-        ]
-        table = torch.tensor(scaled, dtype=dtype, device=device)
-        if _is_square(*rows[:2]):
-            stages.append(_Stage(table[:1], table[2:], table[:1].T, 0.0, True))
-            continue
-        # R before L in the backward pass, where the gradient of R takes its place
-        order = [1, 0, 2] if last else [1, 0]
-        stages.append(_Stage(table[:2], table[2:], table[order].T, rows[0][0], False))
-    return tuple(stages)
-
-
-def _table(scheme: Scheme, squarings: int, W: Tensor) -> tuple[_Stage, ...]:
-    return _stages(scheme, squarings, W.dtype.to_real(), W.device)
+def _table(scheme: Scheme, squarings: int, W: Tensor) -> tuple[Stage, ...]:
+    return stages_of(scheme, squarings, W.dtype.to_real(), W.device)
 
 
 def flat(W: Tensor) -> Tensor:
@@ -154,22 +39,6 @@ def powers(A: Tensor, slots: int) -> Tensor:
     W = recycled((slots, *A.shape), A)
     square(W[0].copy_(A), out=W[1])
     return W
-
-
-def powers_of_one(
-    native: Kernels, A: Tensor, slots: int, *, tiny: float
-) -> tuple[Tensor, tuple[float, float, float] | None]:
-    """The same in one call, with A^4 and the power sums unless all angles are tiny."""
-    W = recycled((slots, *A.shape), A)
-    # s2, s3, s4, and the largest s2 of angles that are tiny
-    numbers = (ctypes.c_double * 4)(0, 0, 0, tiny**4)
-    sums = ctypes.addressof(numbers)
-    native.powers(
-        *(native.product, A.data_ptr(), W.data_ptr()),
-        *(sums, sums + 3 * ctypes.sizeof(ctypes.c_double), A.shape[-1]),
-    )
-    s2, s3, s4, least = numbers
-    return W, None if s2 <= least else (s2, s3, s4)
 
 
 def add_fourth(W: Tensor) -> None:
@@ -185,11 +54,7 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
     factors = scratch(W[0], 2)
     if native := in_one_call(W, W[0]):
-        Q, numbers = torch.empty_like(W[0]), _numbers(scheme, squarings, W.dtype)
-        table, *counts = numbers
-        pointers = (X.data_ptr() for X in (W, Q, factors, table))
-        native.evaluate(native.product, *pointers, *counts, W.shape[-1])
-        return Q
+        return evaluate_one(native, scheme, W, squarings, room=factors)
     stages = _table(scheme, squarings, W)
     L, R = factors.unbind()
     W_rows, factor_rows = flat(W), flat(factors)
@@ -219,11 +84,7 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     # L; R, then its gradient; those of L and of the final combination; of the slots
     room = scratch(W[0], 4 + k)
     if native := in_one_call(W, G):
-        X, numbers = torch.empty_like(G), _numbers(scheme, squarings, W.dtype)
-        table, *counts = numbers
-        pointers = (Y.data_ptr() for Y in (W, G, X, room, table))
-        native.pull_back(native.product, *pointers, *counts, W.shape[-1])
-        return X
+        return pull_back_one(native, scheme, W, squarings, G, room=room)
     stages = _table(scheme, squarings, W)
     L, R, gL, gF, *slots = room.unbind()
     rows, W_rows = flat(room), flat(W)

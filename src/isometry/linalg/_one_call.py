@@ -1,0 +1,88 @@
+"""A polynomial of one small matrix: one call to C, where calls are most of the work."""
+
+import ctypes
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from isometry._native import Kernels, fits, kernels
+from isometry.linalg._scheme import Scheme, stages_of
+from isometry.linalg._scratch import recycled
+
+# larger matrices are worth a call for each step, and torch's threads
+_LARGEST = 256
+
+
+def in_one_call(*tensors: Tensor) -> Kernels | None:
+    """The kernels in C, if these are of a single matrix, and so small that it pays."""
+    X = tensors[-1]
+    if len(X) != 1 or X.shape[-1] > _LARGEST or not fits(*tensors):
+        return None
+    return kernels(X.dtype)
+
+
+def powers_of_one(
+    native: Kernels, A: Tensor, slots: int, *, tiny: float
+) -> tuple[Tensor, tuple[float, float, float] | None]:
+    """A, A^2 and, unless all angles are tiny, A^4 in slots; and the power sums then."""
+    W = recycled((slots, *A.shape), A)
+    # s2, s3, s4, and the largest s2 of angles that are tiny
+    numbers = (ctypes.c_double * 4)(0, 0, 0, tiny**4)
+    sums = ctypes.addressof(numbers)
+    native.powers(
+        *(native.product, A.data_ptr(), W.data_ptr()),
+        *(sums, sums + 3 * ctypes.sizeof(ctypes.c_double), A.shape[-1]),
+    )
+    s2, s3, s4, least = numbers
+    return W, None if s2 <= least else (s2, s3, s4)
+
+
+def evaluate_one(
+    native: Kernels, scheme: Scheme, W: Tensor, squarings: int, *, room: Tensor
+) -> Tensor:
+    """`_polynomial.evaluate`, with room for two matrices."""
+    table, *counts = _numbers(scheme, squarings, W.dtype)
+    Q = torch.empty_like(W[0])
+    pointers = (X.data_ptr() for X in (W, Q, room, table))
+    native.evaluate(native.product, *pointers, *counts, W.shape[-1])
+    return Q
+
+
+def pull_back_one(
+    native: Kernels,
+    scheme: Scheme,
+    W: Tensor,
+    squarings: int,
+    G: Tensor,
+    *,
+    room: Tensor,
+) -> Tensor:
+    """`_polynomial.pull_back`, with room for three matrices and the slots."""
+    table, *counts = _numbers(scheme, squarings, W.dtype)
+    X = torch.empty_like(G)
+    pointers = (Y.data_ptr() for Y in (W, G, X, room, table))
+    native.pull_back(native.product, *pointers, *counts, W.shape[-1])
+    return X
+
+
+class _Numbers(NamedTuple):
+    """A scheme as C reads it; see polynomial.h."""
+
+    table: Tensor
+    powers: int
+    stages: int
+    squares: int
+
+
+@lru_cache(maxsize=256)
+def _numbers(scheme: Scheme, squarings: int, dtype: torch.dtype) -> _Numbers:
+    stages = stages_of(scheme, squarings, dtype, torch.device("cpu"))
+    numbers: list[float] = []
+    for stage in stages:
+        L, R = stage.factors.expand(2, -1).tolist()
+        numbers += [stage.identity, *L, *R, *stage.final.flatten().tolist()]
+    mask = sum(stage.is_square << s for s, stage in enumerate(stages))
+    table = torch.tensor(numbers, dtype=dtype, device="cpu")
+    return _Numbers(table, scheme.powers, len(stages), mask)
