@@ -211,7 +211,7 @@ def _part(X: Tensor, number: int) -> Sequence[Tensor]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """Whether all sums are, which is one number to read; too large a sum is none."""
+    """One number to read. False also where finite numbers have too large a sum."""
     total = sum(X.sum() for X in tensors)
     assert isinstance(total, Tensor)
     return bool(total.isfinite())
