@@ -61,6 +61,7 @@ def with_singular_values(X: Tensor, B: Tensor, *, ratio: float, norm: float) -> 
 def exact_zero(p: list, u: float, w: float) -> Any:
     """The zero of p next to one of 1 + u z + w z^2, by Newton's method."""
     z = mpmath.mpc(-1 / u if w == 0 else (-u + mpmath.sqrt(u * u - 4 * w)) / (2 * w))
+    step = z
     # quadratic: from 1e-16 or so to 1e-100 in three steps
     for _ in range(6):
         value, slope = mpmath.polyval(p[::-1], z, derivative=True)
