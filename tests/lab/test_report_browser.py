@@ -21,8 +21,11 @@ pytestmark = pytest.mark.skipif(
 
 # what a reader would see, measured inside the page and written below the frame
 PROBE = """
-addEventListener('load', () => {
+addEventListener('load', async () => {
   const page = document.querySelector('iframe').contentDocument;
+  // under load the first layout may be with another font
+  await page.fonts.ready;
+  await new Promise(requestAnimationFrame);
   const style = element => page.defaultView.getComputedStyle(element);
   const inside = svg => [...svg.querySelectorAll('text')].map(text => {
     const a = text.getBoundingClientRect(), b = svg.getBoundingClientRect();
@@ -67,6 +70,8 @@ def look(page: Path, *, width: int, dark: bool) -> dict:
     )
     command = [
         *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+        # promises are kept before the page is read
+        "--virtual-time-budget=10000",
         # containers have a small /dev/shm
         "--disable-dev-shm-usage",
         f"--user-data-dir={page.with_name('profile')}",
