@@ -25,7 +25,6 @@ addEventListener('load', async () => {
   const page = document.querySelector('iframe').contentDocument;
   // under load the first layout may be with another font
   await page.fonts.ready;
-  await new Promise(requestAnimationFrame);
   const style = element => page.defaultView.getComputedStyle(element);
   const inside = svg => [...svg.querySelectorAll('text')].map(text => {
     const a = text.getBoundingClientRect(), b = svg.getBoundingClientRect();
