@@ -266,7 +266,10 @@ def test_compiled_it_is_one_graph_that_trains(backend, options, rng):
         out = model(x)
         (out[0].abs().square().sum() + out[1].abs().sum()).backward()
         gradients.append([*out, *(p.grad.clone() for p in layer.parameters())])
-    assert_close(gradients[0], gradients[1])
+    for found, expected in zip(*gradients, strict=True):
+        # twice the worst over 25 seeds: the graph has torch's operations, and no C
+        atol = 7.5e-6 * float(expected.detach().abs().max())
+        assert_close(found, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.usefixtures("no_shape_hook")

@@ -94,7 +94,10 @@ def test_backward_passes_under_vmap(engine, rng):
     G = torch.randn(3, *last.shape, generator=rng)
     loop = zip(*(gradients(g) for g in G), strict=True)
     for found, wanted in zip(torch.func.vmap(gradients)(G), loop, strict=True):
-        assert_close(found, torch.stack(wanted))
+        expected = torch.stack(wanted)
+        # twice the worst over 25 seeds: `vmap` goes by torch's operations, not by C
+        atol = 1.2e-6 * float(expected.abs().max())
+        assert_close(found, expected, rtol=0, atol=atol)
 
 
 def test_a_minus_that_is_put_off_is_seen(rng):

@@ -125,10 +125,7 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
         data = None
         if folder is not None:
             stack.enter_context(locked(folder))
-            path = folder / CHECKPOINT
-            data = path.read_bytes() if path.exists() else None
-            if data == b"":
-                raise RunError(_damaged(path, "an empty file"))
+            data = _checkpoint(folder)
         data = ranks.share(data)
         state, size = State(), 0
         if data:
@@ -161,6 +158,14 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
             except KeyboardInterrupt:
                 status = "interrupted"
         return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
+
+
+def _checkpoint(folder: Path) -> bytes | None:
+    path = folder / CHECKPOINT
+    data = path.read_bytes() if path.exists() else None
+    if data == b"":
+        raise RunError(_damaged(path, "an empty file"))
+    return data
 
 
 def _restored(data: bytes, experiment: Experiment) -> tuple[State, int]:
