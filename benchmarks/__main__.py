@@ -59,14 +59,13 @@ def environment(rounds: int) -> dict[str, Any]:
 
 def measure_kernels(rounds: int) -> dict[str, Any]:
     """The functions of `isometry.linalg`."""
-    say = Steps(len(kernel.CASES) + 5 + 6 + 6)
+    say = Steps(len(kernel.CASES) + 5 + 4 + 6)
     record = environment(rounds)
     record["kernel"] = kernel.measure_all(rounds=rounds, say=say)
     record["peers"] = [
         kernel.measure_peers(n, rounds=5, say=say) for n in (64, 128, 256, 512, 1024)
     ]
     record["cotangent_scale"] = kernel.measure_cotangent_scale(rounds=5, say=say)
-    record["parts"] = [kernel.measure_parts(n, say=say) for n in (64, 128)]
     record["outlier"] = kernel.measure_outlier(rounds=5, say=say)
     record["accuracy"] = [
         row

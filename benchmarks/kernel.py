@@ -135,23 +135,3 @@ def measure_outlier(*, rounds: int, say: Progress) -> dict[str, float]:
         rounds=rounds,
     )
     return {name: t.best for name, t in times.items()}
-
-
-def measure_parts(n: int, *, say: Progress) -> dict[str, float]:
-    """Where our time goes at a small size: seconds a pass, by kind of operation."""
-    say(f"parts: n = {n}")
-    A = random_skew(n, norm=3.0, dtype=torch.float32)
-    call = passes.ours(A, unit_cotangent(A))
-    whole = interleave({"ours": call}, rounds=9)["ours"].best
-    repeats = 200
-    with torch.profiler.profile() as profile:
-        for _ in range(repeats):
-            call()
-    parts = dict.fromkeys(("products", "linear combinations", "other operations"), 0.0)
-    kinds = {"aten::bmm": "products", "aten::baddbmm_": "products"}
-    kinds |= {"aten::mm": "linear combinations", "aten::addmm_": "linear combinations"}
-    for event in profile.key_averages():
-        if event.key.startswith("aten::"):
-            kind = kinds.get(event.key, "other operations")
-            parts[kind] += event.self_cpu_time_total / 1e6 / repeats
-    return {"n": n, **parts, "Python and autograd": whole - sum(parts.values())}

@@ -45,13 +45,6 @@ def kernel_table(rows: Sequence[dict[str, Any]]) -> str:
     return table(header, body)
 
 
-def parts_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Microseconds by kind of operation."""
-    header = [name for name in rows[0] if name != "n"]
-    body = [[str(r["n"]), *(f"{1e6 * r[name]:.0f}" for name in header)] for r in rows]
-    return table(["n", *header], body)
-
-
 def peer_table(rows: Sequence[dict[str, Any]]) -> str:
     """Every peer's time as a multiple of ours, by size."""
     names = [name for name in rows[0]["seconds"] if name != "isometry"]
@@ -148,10 +141,8 @@ run to run, most of all those of batches.
 
 {kernel_table(record["kernel"])}
 
-What keeps the small ones from their goals is not arithmetic. Microseconds of one pass,
-by the profiler; the rest of the time is Python's and autograd's:
-
-{parts_table(record["parts"])}
+What keeps the small ones from their goals is not arithmetic: the last column says what
+share of the time is not products, but Python and autograd.
 
 ![time and accuracy](assets/kernel.png)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isometry.groups._retraction import pade_degree
 from isometry.linalg._pade_factors import pade_factors
+from isometry.linalg._square import square
 from isometry.optim._room import room
 
 # up to these angles Taylor's polynomials of degree 4 and 6 are the exponential to eps:
@@ -45,7 +46,7 @@ def exponential(A: Tensor) -> Tensor | None:
     as the bound of the angles allows. Cost: two products up to angle 0.1, three up to
     0.35 in single precision.
     """
-    A2 = torch.bmm(A, A, out=room("square", A.shape, A))
+    A2 = square(A, out=room("square", A.shape, A))
     bound = _largest_angle(A, A2)
     inner = room("inner", A.shape, A)
     if bound <= _FOUR[A.dtype.to_real()]:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 
-# of the squared length; above, the factor would lose digits that Householder keeps
+# radians; above, the factor would lose digits that Householder keeps
 _LONG = 1.0
 
 
@@ -18,11 +18,9 @@ def retract_qr(manifold: AbstractManifold, Q: Tensor, E: Tensor) -> Tensor:
 
     Cost: a product of $n k^2$, and half of one.
     """
-    X = Q + E
-    gram = X.mH @ X
-    # tr X^H X = k + |E|^2, for every matrix; written so that NaN is long
-    trace = gram.diagonal(dim1=-2, dim2=-1).real.sum(-1).max()
-    if not float(trace) <= Q.shape[-1] + _LONG:
+    # written so that NaN is long
+    if not float(torch.linalg.matrix_norm(E).max()) <= _LONG:
         return manifold.retract(Q, E, "qr")
-    R = torch.linalg.cholesky_ex(gram, upper=True).L
+    X = Q + E
+    R = torch.linalg.cholesky_ex(X.mH @ X, upper=True).L
     return torch.linalg.solve_triangular(R, X, upper=True, left=False)
