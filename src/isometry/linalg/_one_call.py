@@ -12,7 +12,7 @@ from isometry.linalg._scheme import Scheme, stages_of
 from isometry.linalg._scratch import recycled
 
 # larger matrices are worth a call for each step, and torch's threads
-_LARGEST = 256
+_LARGEST = 512
 
 
 def in_one_call(*tensors: Tensor) -> Kernels | None:
