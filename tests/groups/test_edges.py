@@ -170,7 +170,7 @@ def test_what_a_group_remembers_outlives_the_mode(mode):
     """The basis of an algebra is cached: not as an inference tensor, nor on meta."""
     cached_basis.cache_clear()
     with mode(), torch.device("meta"):
-        Quadrupole().dimension  # noqa: B018
+        Quadrupole().dimension  # noqa: B018 - reading it raises
     X = torch.randn(5, 5, requires_grad=True)
     (g,) = torch.autograd.grad(Quadrupole().algebra_projection(X).sum(), X)
     assert g.isfinite().all()

@@ -1,5 +1,5 @@
 /* Square matrices, row by row, in batches. Everything is defined twice, for float and
- * for double, by including matrices.h. */
+ * for double, by including matrices.h and polynomial.h. */
 
 #include <string.h>
 
@@ -10,14 +10,23 @@
 /* Side of the blocks of a symmetric product: measured best from 256 to 1024. */
 #define TILE 96
 
+/* numbers of a matrix that are combined at a time: they stay in the first-level cache */
+#define CHUNK 1024
+/* below, threads take longer to wake than to work */
+#define LARGE 65536
+/* from here on a square is made of its lower blocks: measured in linalg/_square.py */
+#define HALVED 96
+
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 
 #define REAL float
 #define NAME(x) x##_f32
 #include "matrices.h"
+#include "polynomial.h"
 #undef REAL
 #undef NAME
 
 #define REAL double
 #define NAME(x) x##_f64
 #include "matrices.h"
+#include "polynomial.h"

@@ -1,16 +1,11 @@
-/* Kernels for one type REAL; see polynomial.c.
+/* The polynomial of one skew matrix, and its adjoint, each in one call: for small
+ * matrices most of the time would go into calling. The steps and their names are those
+ * of linalg/_polynomial.py. Kernels for one type REAL; see matrices.c.
  *
  * A scheme is its numbers, stage after stage, and three counts: how many powers of A
  * there are, how many stages, and a mask of those that are squares. A stage that knows k
  * matrices has 1 + k numbers for L, the first for the identity, and k for R; after the
  * last stage come k for the final combination. */
-
-typedef void (*NAME(gemm_t))(const char *, const char *, const long *, const long *,
-                             const long *, const REAL *, const REAL *, const long *,
-                             const REAL *, const long *, const REAL *, REAL *,
-                             const long *);
-
-void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n);
 
 /* C = alpha X Y + beta C, with X or Y transposed where the letter is T. */
 static void NAME(times)(void *product, const char *x, const REAL *X, const char *y,

@@ -62,7 +62,7 @@ def constant_in_graphs(function: _Function) -> _Function:
     """As `torch.compiler.assume_constant_result`, which loads Dynamo: seconds."""
     # the mark that it sets
     marked: Any = function
-    marked._dynamo_marked_constant = True  # noqa: SLF001
+    marked._dynamo_marked_constant = True  # noqa: SLF001 - as torch does
     return function
 
 

@@ -102,6 +102,7 @@ class ExpRNNCell(nn.Module):
         if self.h0 is not None:
             nn.init.zeros_(self.h0)
 
+    # the name is torch's
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:  # noqa: A002
         """The next state.
 

@@ -61,7 +61,7 @@ class AbstractRecurrent(nn.Module):
 
     def forward(
         self,
-        input: Tensor | PackedSequence,  # noqa: A002
+        input: Tensor | PackedSequence,  # noqa: A002 - the name is torch's
         hx: Any = None,
     ) -> tuple[Any, Any]:
         """States of a sequence.

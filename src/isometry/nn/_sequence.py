@@ -53,6 +53,7 @@ class Rows:
         return states if order is None else states[:, order]
 
 
+# the name is torch's
 def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002
     """The rows of what a user hands to a recurrent layer."""
     if isinstance(input, PackedSequence):

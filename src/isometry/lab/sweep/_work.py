@@ -36,7 +36,7 @@ def work(folder: Path, config: Config) -> str:
             sys.stderr.write(f"isometry: {error}\n")
             return str(error)
         # whatever it is, the other runs go on, and the user is told
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - as said above
             traceback.print_exc()
             return f"{type(error).__name__}: {error}. See {log_of(folder)}."
     return ""

@@ -60,14 +60,14 @@ def main(options: argparse.Namespace) -> int:
             config, out = read(given)
             outcome = _run.start(config, out)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
-        print(f"isometry: {error}", file=sys.stderr)  # noqa: T201
+        print(f"isometry: {error}", file=sys.stderr)  # noqa: T201 - it reports
         return 2
     if outcome.folder is None:
         return 0
     summary = outcome.summary
-    print(_verdict(outcome.folder, summary), file=sys.stderr)  # noqa: T201
+    print(_verdict(outcome.folder, summary), file=sys.stderr)  # noqa: T201 - it reports
     # the result alone, so that commands compose
-    print(outcome.folder)  # noqa: T201
+    print(outcome.folder)  # noqa: T201 - it reports
     return _CODES[summary["status"]]
 
 
