@@ -28,11 +28,12 @@ _GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
 _SIGNATURES = {
     "gemm": "ppppl",
     "square": "pppll",
+    "multiply": "pplppl",
     "skew": "ppll",
     "skew_adjoint": "ppll",
-    "powers": "pppppl",
+    "powers": "pppppll",
     "evaluate": "pppppllll",
-    "pull_back": "ppppppllll",
+    "pull_back": "pppppplllll",
     "scan": "p" * 7 + "llll",
     "scan_adjoint": "p" * 14 + "lllll",
 }
@@ -44,6 +45,7 @@ class Kernels:
 
     gemm: Callable[..., None]
     square: Callable[..., None]
+    multiply: Callable[..., None]
     skew: Callable[..., None]
     skew_adjoint: Callable[..., None]
     powers: Callable[..., None]

@@ -17,85 +17,184 @@ void NAME(gemm)(void *product, const REAL *X, const REAL *Y, REAL *C, long n)
                             C, &n);
 }
 
+/* One block of a matrix, at most BLOCK x BLOCK; the rest of a smaller one is zero. */
+typedef struct {
+    REAL x[BLOCK][BLOCK] __attribute__((aligned(64)));
+} NAME(block_t);
+
+static inline void NAME(load)(const REAL *X, long n, long height, long width,
+                              NAME(block_t) *b)
+{
+    /* the compiler makes vectors of loops whose ends it knows */
+    if (height == BLOCK && width == BLOCK) {
+        for (long i = 0; i < BLOCK; i++)
+            for (long j = 0; j < BLOCK; j++)
+                b->x[i][j] = X[i * n + j];
+        return;
+    }
+    memset(b, 0, sizeof *b);
+    for (long i = 0; i < height; i++)
+        for (long j = 0; j < width; j++)
+            b->x[i][j] = X[i * n + j];
+}
+
+static inline void NAME(store)(const NAME(block_t) *b, REAL *X, long n, long height,
+                               long width)
+{
+    if (height == BLOCK && width == BLOCK) {
+        for (long i = 0; i < BLOCK; i++)
+            for (long j = 0; j < BLOCK; j++)
+                X[i * n + j] = b->x[i][j];
+        return;
+    }
+    for (long i = 0; i < height; i++)
+        for (long j = 0; j < width; j++)
+            X[i * n + j] = b->x[i][j];
+}
+
+/* b = scale a^T */
+static inline void NAME(turn)(const NAME(block_t) *a, REAL scale, NAME(block_t) *b)
+{
+    for (long i = 0; i < BLOCK; i++)
+        for (long j = 0; j < BLOCK; j++)
+            b->x[j][i] = scale * a->x[i][j];
+}
+
 static void NAME(mirror)(REAL *C, long n, long i0, long i1, long j0, long j1)
 {
+    NAME(block_t) b, turned;
     for (long i = i0; i < i1; i += BLOCK)
-        for (long j = j0; j < j1; j += BLOCK)
-            for (long q = j; q < MIN(j + BLOCK, j1); q++)
-                for (long p = i; p < MIN(i + BLOCK, i1); p++)
-                    C[q * n + p] = C[p * n + q];
+        for (long j = j0; j < j1; j += BLOCK) {
+            const long height = MIN(BLOCK, i1 - i), width = MIN(BLOCK, j1 - j);
+            NAME(load)(C + i * n + j, n, height, width, &b);
+            NAME(turn)(&b, 1, &turned);
+            NAME(store)(&turned, C + j * n + i, n, width, height);
+        }
 }
 
-/* C = A A for matrices that are symmetric or skew: the lower blocks, then mirrored. */
+/* C = A A for matrices that are symmetric or skew: the lower part, then mirrored. */
 void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
 {
-    const long side = (n + TILE - 1) / TILE, blocks = side * (side + 1) / 2;
+    const long rows = PANEL(n), panels = (n + rows - 1) / rows;
 #pragma omp parallel for schedule(dynamic, 1)
-    for (long index = 0; index < batch * blocks; index++) {
-        const REAL *X = A + index / blocks * n * n;
-        REAL *Y = C + index / blocks * n * n;
-        long row = 0, column = index % blocks;
-        while (column > row)
-            column -= ++row;
-        const long i = row * TILE, j = column * TILE;
-        const long height = MIN(TILE, n - i), width = MIN(TILE, n - j);
-        const REAL one = 1, zero = 0;
-        ((NAME(gemm_t))product)("N", "N", &width, &height, &n, &one, X + j, &n, X + i * n,
-                                &n, &zero, Y + i * n + j, &n);
-        if (row != column)
-            NAME(mirror)(Y, n, i, i + height, j, j + width);
+    for (long index = batch * panels - 1; index >= 0; index--) {
+        const long start = index / panels * n * n, i = index % panels * rows;
+        const long height = MIN(rows, n - i), width = i + height;
+        const REAL one = 1, zero = 0, *X = A + start;
+        REAL *Y = C + start;
+        ((NAME(gemm_t))product)("N", "N", &width, &height, &n, &one, X, &n, X + i * n, &n,
+                                &zero, Y + i * n, &n);
+        NAME(mirror)(Y, n, i, i + height, 0, i);
     }
 }
 
-/* A = L - L^T, with L the strictly lower triangle of X. Rows are written from left to
- * right: above the diagonal by blocks of X that are read first and turned. */
+/* C = alpha X Y + beta C, with X or Y transposed where the letter is T. */
+static void NAME(times)(void *product, const char *x, const REAL *X, const char *y,
+                        const REAL *Y, REAL alpha, REAL beta, REAL *C, long n)
+{
+    const NAME(gemm_t) gemm = (NAME(gemm_t))product;
+    /* a BLAS goes by columns: it sees transposes, and their product is Y^T X^T */
+    if (n < HALVED || n > SMALL || *y == 'T') {
+        gemm(y, x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
+        return;
+    }
+    const long rows = PANEL(n), step = *x == 'T' ? 1 : n;
+#pragma omp parallel for schedule(static)
+    for (long i = 0; i < n; i += rows) {
+        const long height = MIN(rows, n - i);
+        gemm(y, x, &n, &height, &n, &alpha, Y, &n, X + i * step, &n, &beta, C + i * n, &n);
+    }
+}
+
+/* C = X Y, or X^T Y. */
+void NAME(multiply)(void *product, const REAL *X, long transposed, const REAL *Y, REAL *C,
+                    long n)
+{
+    NAME(times)(product, transposed ? "T" : "N", X, "N", Y, 1, 0, C, n);
+}
+
+/* A block below the diagonal, or on it, and the one above that is its mirror image: of
+ * a matrix X into one Y. */
+typedef void (*NAME(pair_t))(const REAL *X, REAL *Y, long n, long i, long j, REAL sign);
+
+static inline __attribute__((always_inline)) void
+NAME(pairs)(NAME(pair_t) pair, const REAL *X, REAL *Y, long batch, long n, REAL sign)
+{
+    const long side = (n + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(dynamic, 1) if (batch * n * n >= LARGE)
+    for (long index = 0; index < batch * side; index++) {
+        const long start = index / side * n * n, i = index % side * BLOCK;
+        for (long j = 0; j <= i; j += BLOCK)
+            pair(X + start, Y + start, n, i, j, sign);
+    }
+}
+
+static inline void NAME(skew_pair)(const REAL *X, REAL *A, long n, long i, long j,
+                                   REAL sign)
+{
+    const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
+    NAME(block_t) b, turned;
+    NAME(load)(X + i * n + j, n, height, width, &b);
+    if (i == j)
+        for (long p = 0; p < BLOCK; p++)
+            for (long q = p; q < BLOCK; q++)
+                b.x[p][q] = 0;
+    NAME(turn)(&b, sign, &turned);
+    if (i == j)
+        for (long p = 0; p < BLOCK; p++)
+            for (long q = 0; q < BLOCK; q++)
+                turned.x[p][q] += b.x[p][q];
+    else
+        NAME(store)(&b, A + i * n + j, n, height, width);
+    NAME(store)(&turned, A + j * n + i, n, width, height);
+}
+
+/* A = L - L^T, with L the strictly lower triangle of X. */
 void NAME(skew)(const REAL *X, REAL *A, long batch, long n)
 {
-    const long side = (n + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(dynamic, 4)
-    for (long index = 0; index < batch * side; index++) {
-        const REAL *x = X + index / side * n * n;
-        REAL *a = A + index / side * n * n;
-        const long i0 = index % side * BLOCK, i1 = MIN(i0 + BLOCK, n);
-        for (long i = i0; i < i1; i++)
-            memcpy(a + i * n, x + i * n, sizeof(REAL) * i0);
-        for (long j0 = i0; j0 < n; j0 += BLOCK) {
-            const long j1 = MIN(j0 + BLOCK, n);
-            REAL turned[BLOCK][BLOCK];
-            for (long j = j0; j < j1; j++)
-                for (long i = i0; i < i1; i++)
-                    turned[i - i0][j - j0] = -x[j * n + i];
-            for (long i = i0; i < i1; i++)
-                for (long j = j0; j < j1; j++)
-                    a[i * n + j] = turned[i - i0][j - j0];
-        }
-        for (long i = i0; i < i1; i++) {
-            memcpy(a + i * n + i0, x + i * n + i0, sizeof(REAL) * (i - i0));
-            a[i * n + i] = 0;
-        }
-    }
+    NAME(pairs)(NAME(skew_pair), X, A, batch, n, -1);
 }
 
-/* The adjoint of that: the strictly lower triangle of G - G^T, and zero above. */
+static inline void NAME(sum_pair)(const REAL *X, REAL *Y, long n, long i, long j,
+                                  REAL sign)
+{
+    const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
+    NAME(block_t) below, above, turned;
+    NAME(load)(X + i * n + j, n, height, width, &below);
+    NAME(load)(X + j * n + i, n, width, height, &above);
+    NAME(turn)(&above, sign, &turned);
+    for (long p = 0; p < BLOCK; p++)
+        for (long q = 0; q < BLOCK; q++)
+            below.x[p][q] += turned.x[p][q];
+    NAME(store)(&below, Y + i * n + j, n, height, width);
+    NAME(turn)(&below, sign, &turned);
+    NAME(store)(&turned, Y + j * n + i, n, width, height);
+}
+
+/* Y = X + sign X^T */
+static void NAME(add_transpose)(const REAL *X, REAL sign, REAL *Y, long n)
+{
+    NAME(pairs)(NAME(sum_pair), X, Y, 1, n, sign);
+}
+
+static inline void NAME(difference_pair)(const REAL *G, REAL *X, long n, long i, long j,
+                                         REAL sign)
+{
+    const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
+    NAME(block_t) below, above, turned;
+    NAME(load)(G + i * n + j, n, height, width, &below);
+    NAME(load)(G + j * n + i, n, width, height, &above);
+    NAME(turn)(&above, sign, &turned);
+    for (long p = 0; p < BLOCK; p++)
+        for (long q = 0; q < BLOCK; q++)
+            below.x[p][q] = i == j && q >= p ? 0 : below.x[p][q] + turned.x[p][q];
+    NAME(store)(&below, X + i * n + j, n, height, width);
+    for (long p = i; i == j && p < i + height; p++)
+        memset(X + p * n + i + width, 0, sizeof(REAL) * (n - i - width));
+}
+
+/* The adjoint of `skew`: the strictly lower triangle of G - G^T, and zero above. */
 void NAME(skew_adjoint)(const REAL *G, REAL *X, long batch, long n)
 {
-    const long side = (n + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(dynamic, 4)
-    for (long index = 0; index < batch * side; index++) {
-        const REAL *g = G + index / side * n * n;
-        REAL *x = X + index / side * n * n;
-        const long i0 = index % side * BLOCK, i1 = MIN(i0 + BLOCK, n);
-        for (long j0 = 0; j0 < i1; j0 += BLOCK) {
-            const long j1 = MIN(j0 + BLOCK, n);
-            REAL turned[BLOCK][BLOCK];
-            for (long j = j0; j < j1; j++)
-                for (long i = i0; i < i1; i++)
-                    turned[i - i0][j - j0] = g[j * n + i];
-            for (long i = i0; i < i1; i++)
-                for (long j = j0; j < j1; j++)
-                    x[i * n + j] = j < i ? g[i * n + j] - turned[i - i0][j - j0] : 0;
-        }
-        for (long i = i0; i < i1; i++)
-            memset(x + i * n + i1, 0, sizeof(REAL) * (n - i1));
-    }
+    NAME(pairs)(NAME(difference_pair), G, X, batch, n, -1);
 }

@@ -7,41 +7,12 @@
  * matrices has 1 + k numbers for L, the first for the identity, and k for R; after the
  * last stage come k for the final combination. */
 
-/* C = alpha X Y + beta C, with X or Y transposed where the letter is T. */
-static void NAME(times)(void *product, const char *x, const REAL *X, const char *y,
-                        const REAL *Y, REAL alpha, REAL beta, REAL *C, long n)
-{
-    /* a BLAS goes by columns: it sees transposes, and their product is Y^T X^T */
-    ((NAME(gemm_t))product)(y, x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
-}
-
 static void NAME(squared)(void *product, const REAL *A, REAL *C, long n)
 {
     if (n >= HALVED)
         NAME(square)(product, A, C, 1, n);
     else
         NAME(times)(product, "N", A, "N", A, 1, 0, C, n);
-}
-
-/* Y = identity I + c_0 W_0 + ... + c_{k-1} W_{k-1} */
-static void NAME(combine)(const REAL *W, REAL identity, const REAL *c, long k, REAL *Y,
-                          long n)
-{
-    const long m = n * n;
-#pragma omp parallel for if (m >= LARGE)
-    for (long i0 = 0; i0 < m; i0 += CHUNK) {
-        const long size = MIN(CHUNK, m - i0);
-        REAL *y = Y + i0;
-        for (long i = 0; i < size; i++)
-            y[i] = c[0] * W[i0 + i];
-        for (long j = 1; j < k; j++) {
-            const REAL *w = W + j * m + i0, factor = c[j];
-            for (long i = 0; i < size; i++)
-                y[i] += factor * w[i];
-        }
-    }
-    for (long i = 0; identity != 0 && i < n; i++)
-        Y[i * n + i] += identity;
 }
 
 /* Y += a X, or Y = a X */
@@ -53,6 +24,34 @@ static void NAME(add)(REAL a, const REAL *X, REAL *Y, long size, int anew)
     else
         for (long i = 0; i < size; i++)
             Y[i] += a * X[i];
+}
+
+/* A row of coefficients over the slots of W, and a multiple of I; what they make. */
+typedef struct {
+    REAL *Y;
+    const REAL *c;
+    REAL identity;
+} NAME(row_t);
+
+/* Y = identity I + c_0 W_0 + ... + c_{k-1} W_{k-1} for each of the rows: W is read
+ * once. */
+static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long count,
+                          long n)
+{
+    const long m = n * n;
+#pragma omp parallel for if (m >= LARGE)
+    for (long i0 = 0; i0 < m; i0 += CHUNK) {
+        const long size = MIN(CHUNK, m - i0);
+        for (long row = 0; row < count; row++) {
+            REAL *y = rows[row].Y + i0;
+            for (long j = 0; j < k; j++)
+                if (j == 0 || rows[row].c[j] != 0)
+                    NAME(add)(rows[row].c[j], W + j * m + i0, y, size, j == 0);
+        }
+    }
+    for (long row = 0; row < count; row++)
+        for (long i = 0; rows[row].identity != 0 && i < n; i++)
+            rows[row].Y[i * n + i] += rows[row].identity;
 }
 
 /* For all j from `first` on, g_j += l_j X + r_j Y, or g_j = f_j G + l_j X + r_j Y. */
@@ -74,26 +73,10 @@ static void NAME(spread)(const REAL *f, const REAL *G, const REAL *l, const REAL
     }
 }
 
-/* Y = X + sign X^T */
-static void NAME(add_transpose)(const REAL *X, REAL sign, REAL *Y, long n)
-{
-#pragma omp parallel for if (n * n >= LARGE)
-    for (long i0 = 0; i0 < n; i0 += BLOCK)
-        for (long j0 = 0; j0 < n; j0 += BLOCK) {
-            const long i1 = MIN(i0 + BLOCK, n), j1 = MIN(j0 + BLOCK, n);
-            REAL turned[BLOCK][BLOCK];
-            for (long j = j0; j < j1; j++)
-                for (long i = i0; i < i1; i++)
-                    turned[i - i0][j - j0] = X[j * n + i];
-            for (long i = i0; i < i1; i++)
-                for (long j = j0; j < j1; j++)
-                    Y[i * n + j] = X[i * n + j] + sign * turned[i - i0][j - j0];
-        }
-}
-
 static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 {
     double total = 0;
+#pragma omp parallel for reduction(+ : total) if (m >= LARGE)
     for (long i0 = 0; i0 < m; i0 += CHUNK) {
         const long size = MIN(CHUNK, m - i0);
         REAL part = 0;
@@ -106,13 +89,17 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 }
 
 /* A, A^2 and, unless |A^2|_F^2 / 2 is at most `tiny`, A^4 into the slots of W; halves of
- * the inner products <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. */
+ * the inner products <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. A may be given by
+ * its lower triangle. */
 void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const double *tiny,
-                  long n)
+                  long triangle, long n)
 {
     const long m = n * n;
     REAL *A2 = W + m, *A4 = W + 2 * m;
-    memcpy(W, A, sizeof(REAL) * m);
+    if (triangle)
+        NAME(skew)(A, W, 1, n);
+    else
+        memcpy(W, A, sizeof(REAL) * m);
     NAME(squared)(product, W, A2, n);
     sums[0] = NAME(dot)(A2, A2, m) / 2;
     sums[1] = sums[2] = 0;
@@ -130,25 +117,23 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
     const long m = n * n;
     REAL *L = room, *R = room + m;
     for (long s = 0; s < stages; s++) {
-        const long k = powers + s;
+        const long k = powers + s, last = s == stages - 1, square = squares >> s & 1;
         const REAL *l = table, *r = table + k + 1, *f = r + k;
-        NAME(combine)(W, l[0], l + 1, k, L, n);
+        const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}, {Q, f, 1}};
+        NAME(combine)(W, k, rows, square ? 1 : 2 + last, n);
         table = f;
-        if (squares >> s & 1) {
+        if (square)
             NAME(squared)(product, L, W + k * m, n);
-            continue;
-        }
-        NAME(combine)(W, 0, r, k, R, n);
-        if (s == stages - 1)
-            NAME(combine)(W, 1, f, k, Q, n);
-        NAME(times)(product, "N", L, "N", R, 1, s == stages - 1,
-                    s == stages - 1 ? Q : W + k * m, n);
+        else
+            NAME(times)(product, "N", L, "N", R, 1, last, last ? Q : W + k * m, n);
     }
 }
 
-/* The skew gradient X at A, given the gradient G at p(A). */
+/* The skew gradient X at A, given the gradient G at p(A); or that at the lower triangle
+ * which A was given by. */
 void NAME(pull_back)(void *product, const REAL *W, const REAL *G, REAL *X, REAL *room,
-                     const REAL *table, long powers, long stages, long squares, long n)
+                     const REAL *table, long powers, long stages, long squares,
+                     long triangle, long n)
 {
     const long m = n * n;
     REAL *L = room, *R = L + m, *gL = R + m, *g = gL + m;
@@ -156,15 +141,16 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *G, REAL *X, REAL 
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
         const REAL *at = last ? G : g + k * m;
-        NAME(combine)(W, l[0], l + 1, k, L, n);
-        if (squares >> s & 1) {
+        const long square = squares >> s & 1;
+        const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
+        NAME(combine)(W, k, rows, square ? 1 : 2, n);
+        if (square) {
             /* of a Hermitian matrix without A: twice the Hermitian part of S L */
             NAME(add_transpose)(at, 1, R, n);
             NAME(times)(product, "N", R, "N", L, 1, 0, gL, n);
             NAME(spread)(0, 0, l + 1, gL, 0, 0, g, 1, k, m);
             continue;
         }
-        NAME(combine)(W, 0, r, k, R, n);
         NAME(times)(product, "N", at, "T", R, 1, 0, gL, n);
         NAME(times)(product, "T", L, "N", at, 1, 0, R, n);
         NAME(spread)(last ? r + k : 0, G, l + 1, gL, r, R, g, 0, k, m);
@@ -174,6 +160,10 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *G, REAL *X, REAL 
         NAME(times)(product, "N", L, "N", W + m, 1, 1, g + m, n);
     }
     NAME(add_transpose)(g + m, 1, L, n);
-    NAME(times)(product, "N", L, "N", W, -0.5, 0.5, g, n);
-    NAME(add_transpose)(g, -1, X, n);
+    const REAL half = triangle ? 1 : 0.5;
+    NAME(times)(product, "N", L, "N", W, -half, half, g, n);
+    if (triangle)
+        NAME(skew_adjoint)(g, X, 1, n);
+    else
+        NAME(add_transpose)(g, -1, X, n);
 }

@@ -12,6 +12,7 @@ from isometry.groups._haar import flip_to_positive_determinant, gaussian, haar_f
 from isometry.groups._manifold import check_size
 from isometry.groups._nearest import nearest_rotation, newton_schulz, unitarity_defect
 from isometry.linalg import logm_unitary, skew
+from isometry.linalg._rotation import rotation
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class SO(AbstractGroup):
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix with the strictly lower triangle of `X`."""
         return skew(X)
+
+    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+        r"""$B\,\phi(A)$, where the skew $A$ has the lower triangle of `X`."""
+        # a subclass may have another algebra
+        if retraction == "exp" and type(self) is SO:
+            return rotation(X, B)
+        return super().point(X, B, retraction)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
         """The strictly lower triangle."""

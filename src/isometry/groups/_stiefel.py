@@ -19,6 +19,7 @@ from isometry.groups._retraction import (
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.groups._unitary import lower_triangle
 from isometry.linalg import expm_tall, polar, skew
+from isometry.linalg._rotation import rotation
 from isometry.linalg._tall_rational import rational_tall
 
 
@@ -141,6 +142,8 @@ class Stiefel(AbstractManifold):
             return self.retract(B.expand_as(X), self.project(B, X), retraction)
         if self.n > self.k:
             return _move(X, B, retraction)
+        if retraction == "exp":
+            return rotation(X, B)
         Q = retraction_at_identity(skew(X), retraction)
         return Q if B is None else B @ Q
 

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isometry._native import Kernels
 from isometry.linalg._norm import (
     angle_bound,
     angle_bounds,
     power_sums,
     quick_bound,
 )
-from isometry.linalg._one_call import in_one_call, powers_of_one
+from isometry.linalg._one_call import in_one_call, powers_of_one, pull_back_one
 from isometry.linalg._polynomial import (
     add_fourth,
     evaluate,
@@ -126,10 +127,8 @@ def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
         plan = torch.zeros(b, dtype=torch.int64, device="cpu")
         return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plan
     if norm_bound is None and (native := in_one_call(A)):
-        tiny = plan_edges(A.dtype)[0]
-        W, sums = powers_of_one(native, A, slots(A.dtype), tiny=tiny)
-        which = 0 if sums is None else _plan_of_one(W, sums)
-        return _value(W, which), W, torch.tensor([which], device="cpu")
+        Q, W, which = forward_of_one(native, A)
+        return Q, W, torch.tensor([which], device="cpu")
     W = powers(A, slots(A.dtype))
     if norm_bound is None:
         plan = estimate_plan(W)
@@ -147,6 +146,16 @@ def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
             Q[index] = _value(V, which)
             W[3:, index] = V[3:]
     return Q, W, plan
+
+
+def forward_of_one(
+    native: Kernels, A: Tensor, *, triangle: bool = False
+) -> tuple[Tensor, Tensor, int]:
+    """The same for a batch of one in C; with `triangle`, of exp(skew(A))."""
+    tiny = plan_edges(A.dtype)[0]
+    W, sums = powers_of_one(native, A, slots(A.dtype), tiny=tiny, triangle=triangle)
+    which = 0 if sums is None else _plan_of_one(W, sums)
+    return _value(W, which), W, which
 
 
 def _value(W: Tensor, plan: int) -> Tensor:
@@ -203,13 +212,27 @@ def _gradient(W: Tensor, plan: int, G: Tensor) -> Tensor:
     if W.shape[-1] == 1:
         g = G * W[-1].conj()
         return (g - g.conj()) / 2
+    return pull_back(scheme, W, squarings, _before_squarings(W, squarings, G))
+
+
+def backward_of_one(native: Kernels, W: Tensor, plan: int, G: Tensor) -> Tensor:
+    """The gradient at X, given G at exp(skew(X)): the lower triangle of a matrix."""
+    scheme, squarings = decode(plan, W.dtype)
+    if scheme is None:
+        return _nan_like(G).tril(-1)
+    G = _before_squarings(W, squarings, G)
+    return pull_back_one(native, scheme, W, squarings, G, triangle=True)
+
+
+def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
+    """The gradient at p(A / 2^s), given G at its power 2^s."""
     # what was squared on the way is recomputed rather than kept
     squares = [W[-1]]
     for _ in range(squarings - 1):
         squares.append(_product(squares[-1], squares[-1]))
     for P in reversed(squares[:squarings]):
         G = _product(G, P.mH).baddbmm_(P.mH, G)
-    return pull_back(scheme, W, squarings, G)
+    return G
 
 
 def frechet(

@@ -32,7 +32,7 @@ def expm_skew(
 
     By default in matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Up to angle 0.065
     (float32; 0.00045 in float64) the value costs 2 products and the gradient 3; up to
-    0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.5 (0.875), 4 and
+    0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875), 4 and
     6; each doubling of the angle beyond adds 1 and 2, and from the second on one more
     for the gradient; from the third on the value is orthogonalized, by 2 products.
     Finding the angle may cost one product more, and device synchronizations;

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isometry._native import Kernels, fits, kernels
 from isometry.linalg._scheme import Scheme, stages_of
-from isometry.linalg._scratch import recycled
+from isometry.linalg._scratch import recycled, scratch
 
 # larger matrices are worth a call for each step, and torch's threads
 _LARGEST = 512
@@ -24,27 +24,30 @@ def in_one_call(*tensors: Tensor) -> Kernels | None:
 
 
 def powers_of_one(
-    native: Kernels, A: Tensor, slots: int, *, tiny: float
+    native: Kernels, A: Tensor, slots: int, *, tiny: float, triangle: bool = False
 ) -> tuple[Tensor, tuple[float, float, float] | None]:
-    """A, A^2 and, unless all angles are tiny, A^4 in slots; and the power sums then."""
+    """A, A^2 and, unless all angles are tiny, A^4 in slots; and the power sums then.
+
+    With `triangle`, A is the skew matrix that `skew` makes of what is given.
+    """
     W = recycled((slots, *A.shape), A)
     # s2, s3, s4, and the largest s2 of angles that are tiny
     numbers = (ctypes.c_double * 4)(0, 0, 0, tiny**4)
     sums = ctypes.addressof(numbers)
     native.powers(
         *(native.product, A.data_ptr(), W.data_ptr()),
-        *(sums, sums + 3 * ctypes.sizeof(ctypes.c_double), A.shape[-1]),
+        *(sums, sums + 3 * ctypes.sizeof(ctypes.c_double), triangle, A.shape[-1]),
     )
     s2, s3, s4, least = numbers
     return W, None if s2 <= least else (s2, s3, s4)
 
 
-def evaluate_one(
-    native: Kernels, scheme: Scheme, W: Tensor, squarings: int, *, room: Tensor
-) -> Tensor:
-    """`_polynomial.evaluate`, with room for two matrices."""
+def evaluate_one(native: Kernels, scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
+    """`_polynomial.evaluate`."""
     table, *counts = _numbers(scheme, squarings, W.dtype)
     Q = torch.empty_like(W[0])
+    # L and R
+    room = scratch(Q, 2)
     pointers = (X.data_ptr() for X in (W, Q, room, table))
     native.evaluate(native.product, *pointers, *counts, W.shape[-1])
     return Q
@@ -57,14 +60,27 @@ def pull_back_one(
     squarings: int,
     G: Tensor,
     *,
-    room: Tensor,
+    triangle: bool = False,
 ) -> Tensor:
-    """`_polynomial.pull_back`, with room for three matrices and the slots."""
+    """`_polynomial.pull_back`; with `triangle` through `skew` as well."""
     table, *counts = _numbers(scheme, squarings, W.dtype)
     X = torch.empty_like(G)
+    # L, R, the gradient of L, and those of the slots
+    room = scratch(X, 3 + scheme.powers + len(scheme.rows) // 2)
     pointers = (Y.data_ptr() for Y in (W, G, X, room, table))
-    native.pull_back(native.product, *pointers, *counts, W.shape[-1])
+    native.pull_back(native.product, *pointers, *counts, triangle, W.shape[-1])
     return X
+
+
+def multiply(
+    native: Kernels, X: Tensor, Y: Tensor, *, transposed: bool = False
+) -> Tensor:
+    """X Y, or X^T Y, of single matrices."""
+    C, n = torch.empty_like(Y), Y.shape[-1]
+    native.multiply(
+        *(native.product, X.data_ptr(), transposed, Y.data_ptr(), C.data_ptr(), n)
+    )
+    return C
 
 
 class _Numbers(NamedTuple):

@@ -52,9 +52,9 @@ def add_fourth(W: Tensor) -> None:
 
 def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
-    factors = scratch(W[0], 2)
     if native := in_one_call(W, W[0]):
-        return evaluate_one(native, scheme, W, squarings, room=factors)
+        return evaluate_one(native, scheme, W, squarings)
+    factors = scratch(W[0], 2)
     stages = _table(scheme, squarings, W)
     L, R = factors.unbind()
     W_rows, factor_rows = flat(W), flat(factors)
@@ -80,11 +80,11 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
 
 def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A / 2^squarings)."""
+    if native := in_one_call(W, G):
+        return pull_back_one(native, scheme, W, squarings, G)
     k = len(scheme.rows) // 2 + scheme.powers - 1
     # L; R, then its gradient; those of L and of the final combination; of the slots
     room = scratch(W[0], 4 + k)
-    if native := in_one_call(W, G):
-        return pull_back_one(native, scheme, W, squarings, G, room=room)
     stages = _table(scheme, squarings, W)
     L, R, gL, gF, *slots = room.unbind()
     rows, W_rows = flat(room), flat(W)

@@ -11,7 +11,7 @@ from isometry._typing import Square
 from isometry.linalg._policy import is_batched_gradient, transforms
 
 # below, torch's operations are as fast
-_SMALLEST = 32
+SMALLEST = 32
 
 
 def skew(X: Square) -> Square:
@@ -37,7 +37,7 @@ def skew(X: Square) -> Square:
         ValueError: if `X` is not square.
     """
     check_square(X, name="X")
-    if X.shape[-1] >= _SMALLEST and _plain(X) and kernels(X.dtype):
+    if X.shape[-1] >= SMALLEST and is_plain(X) and kernels(X.dtype):
         return LowerTriangle.apply(X)
     L = X.tril(-1)
     A = L - L.mH
@@ -46,7 +46,7 @@ def skew(X: Square) -> Square:
     return A
 
 
-def _plain(X: Tensor) -> bool:
+def is_plain(X: Tensor) -> bool:
     """Whether X is ordinary memory, in eager mode."""
     return (
         not torch.compiler.is_compiling()
