@@ -13,6 +13,7 @@ from isometry._native import Kernels, fits, kernels
 from isometry.linalg import _polynomial
 from isometry.linalg._norm import power_sums
 from isometry.linalg._one_call import powers_of_one
+from isometry.linalg._rotation import rotation
 from isometry.linalg._schemes import SCHEMES
 from isometry.linalg._skew import skew
 from isometry.linalg._square import square
@@ -145,3 +146,20 @@ def test_tensors_that_do_not_fit(rng):
     assert torch.equal(skew(X.mT), skew(X.mT.contiguous()))
     assert torch.equal(skew(X[::2, ::2]), skew(X[::2, ::2].contiguous()))
     assert skew(X.to("meta")).is_meta
+
+
+@pytest.mark.parametrize("n", [130, 300, 512])
+def test_threads_do_not_change_a_bit(n, rng):
+    """Value and gradient of a layer's weight, by one thread and by two."""
+    X = random_skew(n, norm=3.0, dtype=torch.float32, rng=rng).requires_grad_()
+    B = torch.linalg.qr(torch.randn(n, n, generator=rng)).Q.contiguous()
+    G = torch.randn(n, n, generator=rng)
+    results = []
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        Q = rotation(X, B)
+        results.append((Q, *torch.autograd.grad(Q, X, G)))
+    torch.set_num_threads(before)
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)

@@ -7,19 +7,23 @@
  * blocks fit the first-level cache even when n is a power of two and they collide. */
 #define BLOCK 16
 
-/* Rows of a product that one thread makes at a time. Measured: a BLAS does thin panels
- * faster than the whole while the other factor stays in the second-level cache. */
-#define PANEL(n) ((n) <= SMALL ? 32 : 96)
+/* Panels of rows, of which a thread makes one at a time: about 32 rows each, or 96.
+ * Measured: a BLAS does thin panels faster than the whole while the other factor stays in
+ * the second-level cache. */
+#define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
 #define SMALL 512
 
 /* numbers of a matrix that are combined at a time: they stay in the first-level cache */
 #define CHUNK 1024
+/* terms of a linear combination */
+#define MOST 4
 /* below, threads take longer to wake than to work */
 #define LARGE 65536
 /* from here on a square is made of its lower blocks: measured in linalg/_square.py */
 #define HALVED 96
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 #define REAL float
 #define NAME(x) x##_f32

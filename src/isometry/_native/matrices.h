@@ -75,11 +75,12 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1, long j0, long j1)
 /* C = A A for matrices that are symmetric or skew: the lower part, then mirrored. */
 void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
 {
-    const long rows = PANEL(n), panels = (n + rows - 1) / rows;
+    const long panels = PANELS(n);
 #pragma omp parallel for schedule(dynamic, 1)
     for (long index = batch * panels - 1; index >= 0; index--) {
-        const long start = index / panels * n * n, i = index % panels * rows;
-        const long height = MIN(rows, n - i), width = i + height;
+        const long start = index / panels * n * n, panel = index % panels;
+        const long i = panel * n / panels, width = (panel + 1) * n / panels;
+        const long height = width - i;
         const REAL one = 1, zero = 0, *X = A + start;
         REAL *Y = C + start;
         ((NAME(gemm_t))product)("N", "N", &width, &height, &n, &one, X, &n, X + i * n, &n,
@@ -88,21 +89,23 @@ void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
     }
 }
 
-/* C = alpha X Y + beta C, with X or Y transposed where the letter is T. */
-static void NAME(times)(void *product, const char *x, const REAL *X, const char *y,
-                        const REAL *Y, REAL alpha, REAL beta, REAL *C, long n)
+/* C = alpha X Y + beta C, or with X^T. */
+static void NAME(times)(void *product, const REAL *X, int transposed, const REAL *Y,
+                        REAL alpha, REAL beta, REAL *C, long n)
 {
     const NAME(gemm_t) gemm = (NAME(gemm_t))product;
+    const char *x = transposed ? "T" : "N";
     /* a BLAS goes by columns: it sees transposes, and their product is Y^T X^T */
-    if (n < HALVED || n > SMALL || *y == 'T') {
-        gemm(y, x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
+    if (n < HALVED || n > SMALL) {
+        gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;
     }
-    const long rows = PANEL(n), step = *x == 'T' ? 1 : n;
+    const long panels = PANELS(n), step = transposed ? 1 : n;
 #pragma omp parallel for schedule(static)
-    for (long i = 0; i < n; i += rows) {
-        const long height = MIN(rows, n - i);
-        gemm(y, x, &n, &height, &n, &alpha, Y, &n, X + i * step, &n, &beta, C + i * n, &n);
+    for (long panel = 0; panel < panels; panel++) {
+        const long i = panel * n / panels, height = (panel + 1) * n / panels - i;
+        gemm("N", x, &n, &height, &n, &alpha, Y, &n, X + i * step, &n, &beta, C + i * n,
+             &n);
     }
 }
 
@@ -110,7 +113,7 @@ static void NAME(times)(void *product, const char *x, const REAL *X, const char 
 void NAME(multiply)(void *product, const REAL *X, long transposed, const REAL *Y, REAL *C,
                     long n)
 {
-    NAME(times)(product, transposed ? "T" : "N", X, "N", Y, 1, 0, C, n);
+    NAME(times)(product, X, transposed, Y, 1, 0, C, n);
 }
 
 /* A block below the diagonal, or on it, and the one above that is its mirror image: of

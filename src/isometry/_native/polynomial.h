@@ -12,18 +12,52 @@ static void NAME(squared)(void *product, const REAL *A, REAL *C, long n)
     if (n >= HALVED)
         NAME(square)(product, A, C, 1, n);
     else
-        NAME(times)(product, "N", A, "N", A, 1, 0, C, n);
+        NAME(times)(product, A, 0, A, 1, 0, C, n);
 }
 
-/* Y += a X, or Y = a X */
-static void NAME(add)(REAL a, const REAL *X, REAL *Y, long size, int anew)
+/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}, or y += that. */
+static inline __attribute__((always_inline)) void
+NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long size,
+             int anew)
 {
-    if (anew)
-        for (long i = 0; i < size; i++)
-            Y[i] = a * X[i];
-    else
-        for (long i = 0; i < size; i++)
-            Y[i] += a * X[i];
+#pragma GCC ivdep
+    for (long i = 0; i < size; i++) {
+        REAL total = anew ? 0 : y[i];
+        for (long j = 0; j < k; j++)
+            total += c[j] * x[j][i];
+        y[i] = total;
+    }
+}
+
+/* The same for k up to MOST, each compiled by itself, without terms that are zero. */
+static void NAME(sum)(long k, const REAL *const *terms, const REAL *factors, REAL *y,
+                      long size, int anew)
+{
+    const REAL *x[MOST];
+    REAL c[MOST];
+    long count = 0;
+    for (long j = 0; j < k; j++)
+        if (factors[j] != 0) {
+            x[count] = terms[j];
+            c[count++] = factors[j];
+        }
+    switch (count) {
+    case 0:
+        if (anew)
+            memset(y, 0, sizeof(REAL) * size);
+        return;
+    case 1:
+        NAME(sum_of)(1, x, c, y, size, anew);
+        return;
+    case 2:
+        NAME(sum_of)(2, x, c, y, size, anew);
+        return;
+    case 3:
+        NAME(sum_of)(3, x, c, y, size, anew);
+        return;
+    default:
+        NAME(sum_of)(4, x, c, y, size, anew);
+    }
 }
 
 /* A row of coefficients over the slots of W, and a multiple of I; what they make. */
@@ -40,14 +74,12 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
 {
     const long m = n * n;
 #pragma omp parallel for if (m >= LARGE)
-    for (long i0 = 0; i0 < m; i0 += CHUNK) {
-        const long size = MIN(CHUNK, m - i0);
-        for (long row = 0; row < count; row++) {
-            REAL *y = rows[row].Y + i0;
-            for (long j = 0; j < k; j++)
-                if (j == 0 || rows[row].c[j] != 0)
-                    NAME(add)(rows[row].c[j], W + j * m + i0, y, size, j == 0);
-        }
+    for (long i = 0; i < m; i += CHUNK) {
+        const REAL *x[MOST];
+        for (long j = 0; j < k; j++)
+            x[j] = W + j * m + i;
+        for (long row = 0; row < count; row++)
+            NAME(sum)(k, x, rows[row].c, rows[row].Y + i, MIN(CHUNK, m - i), 1);
     }
     for (long row = 0; row < count; row++)
         for (long i = 0; rows[row].identity != 0 && i < n; i++)
@@ -60,17 +92,12 @@ static void NAME(spread)(const REAL *f, const REAL *G, const REAL *l, const REAL
                          long m)
 {
 #pragma omp parallel for if (m >= LARGE)
-    for (long i = 0; i < m; i += CHUNK) {
-        const long size = MIN(CHUNK, m - i);
+    for (long i = 0; i < m; i += CHUNK)
         for (long j = first; j < k; j++) {
-            REAL *to = g + j * m + i;
-            if (f)
-                NAME(add)(f[j], G + i, to, size, 1);
-            NAME(add)(l[j], X + i, to, size, 0);
-            if (Y)
-                NAME(add)(r[j], Y + i, to, size, 0);
+            const REAL *x[] = {X + i, Y + i, G + i};
+            const REAL c[] = {l[j], r[j], f ? f[j] : 0};
+            NAME(sum)(3, x, c, g + j * m + i, MIN(CHUNK, m - i), f != 0);
         }
-    }
 }
 
 static double NAME(dot)(const REAL *X, const REAL *Y, long m)
@@ -125,43 +152,45 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
         if (square)
             NAME(squared)(product, L, W + k * m, n);
         else
-            NAME(times)(product, "N", L, "N", R, 1, last, last ? Q : W + k * m, n);
+            NAME(times)(product, L, 0, R, 1, last, last ? Q : W + k * m, n);
     }
 }
 
-/* The skew gradient X at A, given the gradient G at p(A); or that at the lower triangle
- * which A was given by. */
-void NAME(pull_back)(void *product, const REAL *W, const REAL *G, REAL *X, REAL *room,
+/* The skew gradient X at A, or that at the lower triangle which A was given by, from the
+ * transpose H of the gradient at p(A). Transposes of all gradients are kept: so no product
+ * has a transposed factor, which a BLAS is slower to read. */
+void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL *room,
                      const REAL *table, long powers, long stages, long squares,
                      long triangle, long n)
 {
     const long m = n * n;
+    const REAL zeros[MOST] = {0};
     REAL *L = room, *R = L + m, *gL = R + m, *g = gL + m;
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
-        const REAL *at = last ? G : g + k * m;
+        const REAL *at = last ? H : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
             /* of a Hermitian matrix without A: twice the Hermitian part of S L */
             NAME(add_transpose)(at, 1, R, n);
-            NAME(times)(product, "N", R, "N", L, 1, 0, gL, n);
-            NAME(spread)(0, 0, l + 1, gL, 0, 0, g, 1, k, m);
+            NAME(times)(product, R, 0, L, 1, 0, gL, n);
+            NAME(spread)(0, gL, l + 1, gL, zeros, gL, g, 1, k, m);
             continue;
         }
-        NAME(times)(product, "N", at, "T", R, 1, 0, gL, n);
-        NAME(times)(product, "T", L, "N", at, 1, 0, R, n);
-        NAME(spread)(last ? r + k : 0, G, l + 1, gL, r, R, g, 0, k, m);
+        NAME(times)(product, R, 0, at, 1, 0, gL, n);
+        NAME(times)(product, at, 0, L, 1, 0, R, n);
+        NAME(spread)(last ? r + k : 0, H, l + 1, gL, r, R, g, 0, k, m);
     }
     if (powers == 3) {
         NAME(add_transpose)(g + 2 * m, 1, L, n);
-        NAME(times)(product, "N", L, "N", W + m, 1, 1, g + m, n);
+        NAME(times)(product, L, 0, W + m, 1, 1, g + m, n);
     }
     NAME(add_transpose)(g + m, 1, L, n);
-    const REAL half = triangle ? 1 : 0.5;
-    NAME(times)(product, "N", L, "N", W, -half, half, g, n);
+    const REAL half = triangle ? -1 : -0.5;
+    NAME(times)(product, L, 0, W, half, half, g, n);
     if (triangle)
         NAME(skew_adjoint)(g, X, 1, n);
     else

@@ -21,7 +21,12 @@ from isometry.linalg._norm import (
     power_sums,
     quick_bound,
 )
-from isometry.linalg._one_call import in_one_call, powers_of_one, pull_back_one
+from isometry.linalg._one_call import (
+    evaluate_one,
+    in_one_call,
+    powers_of_one,
+    pull_back_one,
+)
 from isometry.linalg._polynomial import (
     add_fourth,
     evaluate,
@@ -155,7 +160,10 @@ def forward_of_one(
     tiny = plan_edges(A.dtype)[0]
     W, sums = powers_of_one(native, A, slots(A.dtype), tiny=tiny, triangle=triangle)
     which = 0 if sums is None else _plan_of_one(W, sums)
-    return _value(W, which), W, which
+    scheme, squarings = decode(which, A.dtype)
+    if scheme is None or squarings or A.shape[-1] == 1:
+        return _value(W, which), W, which
+    return evaluate_one(native, scheme, W, 0), W, which
 
 
 def _value(W: Tensor, plan: int) -> Tensor:
@@ -215,13 +223,14 @@ def _gradient(W: Tensor, plan: int, G: Tensor) -> Tensor:
     return pull_back(scheme, W, squarings, _before_squarings(W, squarings, G))
 
 
-def backward_of_one(native: Kernels, W: Tensor, plan: int, G: Tensor) -> Tensor:
-    """The gradient at X, given G at exp(skew(X)): the lower triangle of a matrix."""
+def backward_of_one(native: Kernels, W: Tensor, plan: int, H: Tensor) -> Tensor:
+    """The gradient at X, given the transpose of that at exp(skew(X))."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
-        return _nan_like(G).tril(-1)
-    G = _before_squarings(W, squarings, G)
-    return pull_back_one(native, scheme, W, squarings, G, triangle=True)
+        return _nan_like(H).tril(-1)
+    if squarings:
+        H = _before_squarings(W, squarings, H.mT).mT.contiguous()
+    return pull_back_one(native, scheme, W, squarings, H, triangle=True)
 
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:

@@ -58,16 +58,16 @@ def pull_back_one(
     scheme: Scheme,
     W: Tensor,
     squarings: int,
-    G: Tensor,
+    H: Tensor,
     *,
     triangle: bool = False,
 ) -> Tensor:
-    """`_polynomial.pull_back`; with `triangle` through `skew` as well."""
+    """`_polynomial.pull_back` of the transpose; with `triangle` through `skew`, too."""
     table, *counts = _numbers(scheme, squarings, W.dtype)
-    X = torch.empty_like(G)
+    X = torch.empty_like(H)
     # L, R, the gradient of L, and those of the slots
     room = scratch(X, 3 + scheme.powers + len(scheme.rows) // 2)
-    pointers = (Y.data_ptr() for Y in (W, G, X, room, table))
+    pointers = (Y.data_ptr() for Y in (W, H, X, room, table))
     native.pull_back(native.product, *pointers, *counts, triangle, W.shape[-1])
     return X
 

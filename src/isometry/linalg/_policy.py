@@ -21,7 +21,10 @@ def in_float32_or_wider(X: Tensor) -> Tensor:
 
 def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     """Products in the dtype of their factors, also inside `torch.autocast`."""
-    if torch.amp.is_autocast_available(device.type):
+    if not torch.amp.is_autocast_available(device.type):
+        return contextlib.nullcontext()
+    # to switch off what is off takes as long as a whole small product
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()
 

@@ -81,7 +81,7 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
 def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A / 2^squarings)."""
     if native := in_one_call(W, G):
-        return pull_back_one(native, scheme, W, squarings, G)
+        return pull_back_one(native, scheme, W, squarings, G.mT.contiguous())
     k = len(scheme.rows) // 2 + scheme.powers - 1
     # L; R, then its gradient; those of L and of the final combination; of the slots
     room = scratch(W[0], 4 + k)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._native import fits, kernels
+from isometry._native import kernels
 from isometry._typing import Square
 from isometry.linalg._expm_kernel import backward_of_one, forward_of_one
 from isometry.linalg._expm_skew import expm_skew
@@ -44,7 +44,7 @@ def _in_one_piece(X: Tensor, B: Tensor | None) -> bool:
         X.ndim == 2
         and X.shape[-1] >= SMALLEST
         and is_plain(X)
-        and (B is None or (is_plain(B) and not B.requires_grad and fits(X, B)))
+        and (B is None or (is_plain(B) and not B.requires_grad and X.dtype == B.dtype))
         and in_one_call(X[None]) is not None
     )
 
@@ -71,6 +71,8 @@ class Rotation(torch.autograd.Function):
             return g, None
         native = kernels(X.dtype)
         assert native is not None
-        G = G.contiguous()
-        G = G if B is None else multiply(native, B, G, transposed=True)
-        return backward_of_one(native, W, ctx.plan, G[None])[0], None
+        if B is None:
+            H = G.mT.contiguous()
+        else:
+            H = multiply(native, G.contiguous(), B, transposed=True)
+        return backward_of_one(native, W, ctx.plan, H[None])[0], None

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from isometry._checks import check_square
 from isometry._native import fits, kernels
@@ -53,7 +54,15 @@ def is_plain(X: Tensor) -> bool:
         and type(X) in (Tensor, torch.nn.Parameter)
         and not transforms()
         and fits(X)
-        and torch.autograd.forward_ad.unpack_dual(X).tangent is None
+        and not _has_tangent(X)
+    )
+
+
+def _has_tangent(X: Tensor) -> bool:
+    # outside of forward mode, which has no public sign, nothing has: asking takes long
+    return (
+        forward_ad._current_level >= 0  # noqa: SLF001
+        and forward_ad.unpack_dual(X).tangent is not None
     )
 
 

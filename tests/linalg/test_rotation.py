@@ -1,0 +1,186 @@
+"""`rotation`: in one piece and in steps it is B exp(skew X), in value and gradient."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.linalg import matrix_norm
+from torch.testing import assert_close
+
+from isometry._native import kernels
+from isometry.groups import SO, Stiefel
+from isometry.linalg import _rotation, expm_skew, skew
+from isometry.linalg._rotation import Rotation, rotation
+from tests.helpers import eps, random_skew, random_unitary
+from tests.linalg.reference import expm, gradient
+
+REAL = [torch.float32, torch.float64]
+# every plan: tiny, short, middle, wide, one squaring and four (with a Newton step)
+NORMS = [0.0, 0.01, 0.3, 1.2, 3.0, 6.0, 50.0]
+
+
+def reference(X: Tensor, B: Tensor | None, G: Tensor) -> tuple[Tensor, Tensor]:
+    """Value and gradient in double or extended precision, rounded to double."""
+    L = X.detach().tril(-1)
+    A, G = L - L.mT, G.double()
+    G = G if B is None else B.double().mT @ G
+    Q = expm(A)
+    return Q if B is None else B.double() @ Q, 2 * gradient(A, G).tril(-1)
+
+
+@pytest.fixture
+def is_whole() -> None:
+    """Whether there is a C kernel to test."""
+    if kernels(torch.float32) is None:
+        pytest.skip("no native kernels: all goes in steps, which other tests cover")
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("n", [32, 33, 97])
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.usefixtures("is_whole")
+def test_value_and_gradient(dtype, n, norm, with_base, rng):
+    """Against torch's exponential in double precision, at every plan."""
+    # what is above the diagonal is not read
+    X = random_skew(n, norm=norm, dtype=dtype, rng=rng).requires_grad_()
+    B = random_unitary(n, dtype=dtype, rng=rng).contiguous() if with_base else None
+    G = torch.randn(n, n, dtype=dtype, generator=rng)
+    Q = rotation(X, B)
+    assert isinstance(Q.grad_fn, Rotation._backward_cls)
+    (g,) = torch.autograd.grad(Q, X, G)
+    expected, expected_g = reference(X, B, G)
+    # 4: twice the worst over 20 seeds, 1.9 (float32, norm 0.01, the gradient)
+    atol = 4 * eps(dtype) * max(1.0, norm)
+    assert matrix_norm(Q - expected) <= atol * n**0.5
+    assert matrix_norm(g - expected_g) <= atol * matrix_norm(G)
+    assert torch.equal(g, g.tril(-1))
+
+
+@pytest.mark.parametrize("norm", [0.3, 1.2, 3.0, 6.0])
+@pytest.mark.usefixtures("is_whole")
+def test_one_piece_and_steps_agree(norm, rng):
+    """The same numbers, up to the order of sums."""
+    X = random_skew(64, norm=norm, dtype=torch.float64, rng=rng).requires_grad_()
+    B = random_unitary(64, dtype=torch.float64, rng=rng).contiguous()
+    G = torch.randn(64, 64, dtype=torch.float64, generator=rng)
+    Q, steps = rotation(X, B), B @ expm_skew(skew(X))
+    assert_close(Q, steps, rtol=0, atol=2e-14)
+    for H in (G, G.mT.contiguous().mT):
+        (g,) = torch.autograd.grad(Q, X, H, retain_graph=True)
+        (expected,) = torch.autograd.grad(steps, X, H, retain_graph=True)
+        assert_close(g, expected, rtol=0, atol=2e-13)
+
+
+@pytest.mark.usefixtures("is_whole")
+def test_second_derivative(rng):
+    """`create_graph`, in both the coordinates and the gradient that comes in."""
+    X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
+    B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
+    G = torch.randn(40, 40, dtype=torch.float64, generator=rng).requires_grad_()
+    V = torch.randn(40, 40, dtype=torch.float64, generator=rng)
+    results = []
+    for Q in (rotation(X, B), B @ expm_skew(skew(X))):
+        (g,) = torch.autograd.grad(Q, X, G, create_graph=True)
+        results.append(torch.autograd.grad(g, (X, G), V))
+    assert_close(results[0], results[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("is_whole")
+def test_transforms(rng):
+    """Forward mode, vmap and batched gradients, for which there are only steps."""
+    X = random_skew(33, norm=1.0, dtype=torch.float64, rng=rng)
+    B = random_unitary(33, dtype=torch.float64, rng=rng).contiguous()
+    E = torch.randn(33, 33, dtype=torch.float64, generator=rng)
+
+    def steps(X: Tensor) -> Tensor:
+        return B @ expm_skew(skew(X))
+
+    def whole(X: Tensor) -> Tensor:
+        return rotation(X, B)
+
+    pairs = [torch.func.jvp(f, (X,), (E,)) for f in (whole, steps)]
+    assert_close(*pairs)
+    stack = torch.stack([X, 2 * X])
+    assert_close(torch.func.vmap(whole)(stack), steps(stack))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(X, E)
+        tangent = torch.autograd.forward_ad.unpack_dual(whole(dual)).tangent
+    assert_close(tangent, pairs[1][1])
+    Y = X.clone().requires_grad_()
+    many = torch.stack([E, E.mT])
+    (g,) = torch.autograd.grad(whole(Y), Y, many, is_grads_batched=True)
+    (expected,) = torch.autograd.grad(steps(Y), Y, many, is_grads_batched=True)
+    assert_close(g, expected)
+
+
+@pytest.mark.usefixtures("is_whole")
+def test_a_base_with_a_gradient_gets_it(rng):
+    """And a base that changes before the backward pass is found out."""
+    X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
+    B = random_unitary(40, dtype=torch.float32, rng=rng).contiguous()
+    B.requires_grad_()
+    G = torch.randn(40, 40, generator=rng)
+    _, gB = torch.autograd.grad(rotation(X, B), (X, B), G)
+    assert_close(gB, G @ expm_skew(skew(X)).mT)
+    B = B.detach()
+    Q = rotation(X, B)
+    B.mul_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        Q.backward(G)
+
+
+@pytest.mark.usefixtures("is_whole")
+def test_what_has_no_exponential(rng):
+    """NaN and angles beyond 1 / eps give NaN, in the gradient below the diagonal."""
+    for bad in (float("nan"), 1e9):
+        X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng)
+        X[7, 3] = bad
+        X.requires_grad_()
+        Q = rotation(X, None)
+        (g,) = torch.autograd.grad(Q, X, torch.ones_like(Q))
+        assert Q.isnan().all()
+        assert g.tril(-1).isnan().sum() == 40 * 39 // 2
+        assert torch.equal(g.triu(), torch.zeros(40, 40))
+
+
+def test_what_goes_in_steps(rng, monkeypatch):
+    """Small, batched, complex, transposed, half-precision, meta tensors; compiling."""
+    monkeypatch.setattr(Rotation, "apply", None)
+    for X in (
+        random_skew(8, norm=1.0, dtype=torch.float32, rng=rng),
+        random_skew(40, norm=1.0, dtype=torch.float32, rng=rng, batch=(2,)),
+        random_skew(40, norm=1.0, dtype=torch.complex64, rng=rng),
+        random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).mT,
+        random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).bfloat16(),
+        torch.empty(40, 40, device="meta"),
+    ):
+        assert rotation(X, None).shape == X.shape
+        B = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+        assert rotation(X, B).shape == X.shape
+
+
+@pytest.mark.usefixtures("is_whole")
+def test_autocast_is_spared(rng):
+    """The weight is float32, whatever the products around it are."""
+    X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng)
+    B = random_unitary(40, dtype=torch.float32, rng=rng).contiguous()
+    expected = rotation(X, B)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(rotation(X, B), expected)
+
+
+def test_groups_use_it(rng, monkeypatch):
+    """`SO` and square `Stiefel`; a group with an algebra of its own keeps that."""
+
+    class Halves(SO):
+        def algebra(self, X: Tensor) -> Tensor:
+            return skew(X) / 2
+
+    X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng)
+    B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
+    assert_close(Halves(40).point(X, B), B @ expm_skew(X / 2))
+    calls = []
+    monkeypatch.setattr(_rotation, "_in_one_piece", lambda *_: calls.append(1))
+    for group in (SO(40), Stiefel(40, 40)):
+        assert_close(group.point(X, B), B @ expm_skew(X))
+    assert len(calls) == 2
