@@ -63,8 +63,8 @@ static inline void NAME(turn)(const NAME(block_t) *a, REAL scale, NAME(block_t) 
 static void NAME(mirror)(REAL *C, long n, long i0, long i1, long j0, long j1)
 {
     NAME(block_t) b, turned;
-    for (long i = i0; i < i1; i += BLOCK)
-        for (long j = j0; j < j1; j += BLOCK) {
+    for (long j = j0; j < j1; j += BLOCK)
+        for (long i = i0; i < i1; i += BLOCK) {
             const long height = MIN(BLOCK, i1 - i), width = MIN(BLOCK, j1 - j);
             NAME(load)(C + i * n + j, n, height, width, &b);
             NAME(turn)(&b, 1, &turned);

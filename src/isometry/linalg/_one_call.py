@@ -1,4 +1,8 @@
-"""A polynomial of one small matrix: one call to C, where calls are most of the work."""
+"""A polynomial of one matrix: one call to C.
+
+For small matrices calls would be most of the work. For large ones C goes through memory
+less often than torch's operations do: 8 percent of a layer's step at n = 1024.
+"""
 
 import ctypes
 from functools import lru_cache
@@ -11,16 +15,11 @@ from isometry._native import Kernels, fits, kernels
 from isometry.linalg._scheme import Scheme, stages_of
 from isometry.linalg._scratch import recycled, scratch
 
-# larger matrices are worth a call for each step, and torch's threads
-_LARGEST = 512
-
 
 def in_one_call(*tensors: Tensor) -> Kernels | None:
-    """The kernels in C, if these are of a single matrix, and so small that it pays."""
+    """The kernels in C, if these are of a single matrix that they can read."""
     X = tensors[-1]
-    if len(X) != 1 or X.shape[-1] > _LARGEST or not fits(*tensors):
-        return None
-    return kernels(X.dtype)
+    return kernels(X.dtype) if len(X) == 1 and fits(*tensors) else None
 
 
 def powers_of_one(
