@@ -50,7 +50,7 @@ def _in_sight() -> Iterator[None]:
             "_square.kernels",
             "_polynomial.in_one_call",
             "_expm_kernel.in_one_call",
-            "_rotation.in_one_call",
+            "_rotation.kernels",
         ):
             none = mock.patch(f"isometry.linalg.{name}", return_value=None)
             stack.enter_context(none)

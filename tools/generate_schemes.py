@@ -287,7 +287,7 @@ def up(x: mp.mpf) -> float:
 
 def tables() -> dict[str, list[Table]]:
     """All schemes by precision, cheapest first."""
-    # theta: where the gradient's error reaches eps of the precision, rounded down
+    # theta: where the gradient's error reaches about eps of the precision
     tiny, small, middle, wide = map(mp.mpf, (0.065, 0.36, 1.7, 3.68))
     smallest, short, long = map(mp.mpf, (0.00045, 0.0125, 0.875))
     return {

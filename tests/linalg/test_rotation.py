@@ -1,10 +1,13 @@
 """`rotation`: in one piece and in steps it is B exp(skew X), in value and gradient."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from isometry._native import kernels
 from isometry.groups import SO, Stiefel
@@ -28,8 +31,8 @@ def reference(X: Tensor, B: Tensor | None, G: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture
-def is_whole() -> None:
-    """Whether there is a C kernel to test."""
+def needs_kernels() -> None:
+    """Skip where there are none."""
     if kernels(torch.float32) is None:
         pytest.skip("no native kernels: all goes in steps, which other tests cover")
 
@@ -38,11 +41,12 @@ def is_whole() -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("n", [32, 33, 97])
 @pytest.mark.parametrize("dtype", REAL, ids=str)
-@pytest.mark.usefixtures("is_whole")
+@pytest.mark.usefixtures("needs_kernels")
 def test_value_and_gradient(dtype, n, norm, with_base, rng):
     """Against torch's exponential in double precision, at every plan."""
+    X = random_skew(n, norm=norm, dtype=dtype, rng=rng)
     # what is above the diagonal is not read
-    X = random_skew(n, norm=norm, dtype=dtype, rng=rng).requires_grad_()
+    X = X.tril(-1).add_(torch.full_like(X, math.nan).triu()).requires_grad_()
     B = random_unitary(n, dtype=dtype, rng=rng).contiguous() if with_base else None
     G = torch.randn(n, n, dtype=dtype, generator=rng)
     Q = rotation(X, B)
@@ -57,7 +61,7 @@ def test_value_and_gradient(dtype, n, norm, with_base, rng):
 
 
 @pytest.mark.parametrize("norm", [0.3, 1.2, 3.0, 6.0])
-@pytest.mark.usefixtures("is_whole")
+@pytest.mark.usefixtures("needs_kernels")
 def test_one_piece_and_steps_agree(norm, rng):
     """The same numbers, up to the order of sums."""
     X = random_skew(64, norm=norm, dtype=torch.float64, rng=rng).requires_grad_()
@@ -71,7 +75,7 @@ def test_one_piece_and_steps_agree(norm, rng):
         assert_close(g, expected, rtol=0, atol=2e-13)
 
 
-@pytest.mark.usefixtures("is_whole")
+@pytest.mark.usefixtures("needs_kernels")
 def test_second_derivative(rng):
     """`create_graph`, in both the coordinates and the gradient that comes in."""
     X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
@@ -85,7 +89,7 @@ def test_second_derivative(rng):
     assert_close(results[0], results[1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("is_whole")
+@pytest.mark.usefixtures("needs_kernels")
 def test_transforms(rng):
     """Forward mode, vmap and batched gradients, for which there are only steps."""
     X = random_skew(33, norm=1.0, dtype=torch.float64, rng=rng)
@@ -113,7 +117,7 @@ def test_transforms(rng):
     assert_close(g, expected)
 
 
-@pytest.mark.usefixtures("is_whole")
+@pytest.mark.usefixtures("needs_kernels")
 def test_a_base_with_a_gradient_gets_it(rng):
     """And a base that changes before the backward pass is found out."""
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
@@ -129,7 +133,7 @@ def test_a_base_with_a_gradient_gets_it(rng):
         Q.backward(G)
 
 
-@pytest.mark.usefixtures("is_whole")
+@pytest.mark.usefixtures("needs_kernels")
 def test_what_has_no_exponential(rng):
     """NaN and angles beyond 1 / eps give NaN, in the gradient below the diagonal."""
     for bad in (float("nan"), 1e9):
@@ -144,7 +148,7 @@ def test_what_has_no_exponential(rng):
 
 
 def test_what_goes_in_steps(rng, monkeypatch):
-    """Small, batched, complex, transposed, half-precision, meta tensors; compiling."""
+    """Small, batched, complex, transposed, half-precision and meta tensors."""
     monkeypatch.setattr(Rotation, "apply", None)
     for X in (
         random_skew(8, norm=1.0, dtype=torch.float32, rng=rng),
@@ -157,16 +161,88 @@ def test_what_goes_in_steps(rng, monkeypatch):
         assert rotation(X, None).shape == X.shape
         B = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
         assert rotation(X, B).shape == X.shape
-
-
-@pytest.mark.usefixtures("is_whole")
-def test_autocast_is_spared(rng):
-    """The weight is float32, whatever the products around it are."""
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng)
-    B = random_unitary(40, dtype=torch.float32, rng=rng).contiguous()
+    many = random_unitary(40, dtype=torch.float32, rng=rng, batch=(3,)).contiguous()
+    assert_close(rotation(X, many), many @ expm_skew(X))
+    assert_close(rotation(X, many[0, :1]), many[0, :1] @ expm_skew(X))
+
+
+@pytest.mark.parametrize("n", [20, 40])
+def test_autocast_is_spared(n, rng):
+    """The weight is float32, whatever the products around it are."""
+    X = random_skew(n, norm=1.0, dtype=torch.float32, rng=rng)
+    B = random_unitary(n, dtype=torch.float32, rng=rng).contiguous()
     expected = rotation(X, B)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(rotation(X, B), expected)
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.usefixtures("needs_kernels")
+def test_a_backward_pass_inside_autocast(again, rng):
+    """Torch advises against it; here it does no harm."""
+    X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
+    B = random_unitary(40, dtype=torch.float32, rng=rng).contiguous()
+    (expected,) = torch.autograd.grad(rotation(X, B), X, B)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (g,) = torch.autograd.grad(rotation(X, B), X, B, create_graph=again)
+    assert_close(g, expected)
+
+
+@pytest.mark.parametrize("group", [SO(40), Stiefel(40, 40)], ids=str)
+def test_other_shapes_are_refused(group):
+    """C would read beyond their end."""
+    for shape in ((40, 64), (64, 40), (40,)):
+        with pytest.raises(ValueError, match="`X` must have shape"):
+            group.point(torch.zeros(shape), None)
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+def test_gradients_that_are_no_plain_memory(with_base, rng):
+    """A minus that torch has put off, and what hooks make of saved tensors."""
+    X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
+    B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
+    B = B if with_base else None
+    G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
+    (expected,) = torch.autograd.grad(rotation(X, B), X, G)
+    for H in (torch._neg_view(-G), torch._neg_view(-G.mT.contiguous()).mT):
+        (g,) = torch.autograd.grad(rotation(X, B), X, H)
+        assert_close(g, expected)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t.mT.contiguous() if t.ndim > 1 else t,
+        lambda t: t.mT if t.ndim > 1 else t,
+    ):
+        Q = rotation(X, B)
+    (g,) = torch.autograd.grad(Q, X, G)
+    assert_close(g, expected)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_coordinates_that_change_before_the_backward_pass(rng):
+    """The gradient is that of what was computed; a second derivative is refused."""
+    X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
+    G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
+    (expected,) = torch.autograd.grad(rotation(X, None), X, G)
+    Q = rotation(X, None)
+    with torch.no_grad():
+        X.zero_()
+    (g,) = torch.autograd.grad(Q, X, G, retain_graph=True)
+    assert torch.equal(g, expected)
+    with pytest.raises(RuntimeError, match="must not change before a second"):
+        torch.autograd.grad(Q, X, G, create_graph=True)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_a_checkpoint_of_other_coordinates(rng):
+    """A region that is computed again has the plan of its own slots."""
+    X = random_skew(40, norm=3.0, dtype=torch.float64, rng=rng).requires_grad_()
+    G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
+    Q = checkpoint(lambda: rotation(X, None), use_reentrant=False)
+    with torch.no_grad():
+        X.mul_(1e-6)
+    (g,) = torch.autograd.grad(Q, X, G)
+    (expected,) = torch.autograd.grad(rotation(X, None), X, G)
+    assert_close(g, expected)
 
 
 def test_groups_use_it(rng, monkeypatch):

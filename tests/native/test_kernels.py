@@ -21,8 +21,9 @@ from tests.helpers import random_skew
 
 REAL = [torch.float32, torch.float64]
 
-# around the blocks of the kernels: 16 for a transpose, 96 for a product
-SIZES = [1, 2, 15, 16, 17, 95, 96, 97, 200]
+# around the blocks of a transpose (16), the first panels (96) and thick ones (512), and
+# large enough for threads (256)
+SIZES = [1, 2, 15, 16, 17, 95, 96, 97, 257, 520]
 
 
 def built(dtype: torch.dtype) -> Kernels:
@@ -156,10 +157,12 @@ def test_threads_do_not_change_a_bit(n, rng):
     G = torch.randn(n, n, generator=rng)
     results = []
     before = torch.get_num_threads()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        Q = rotation(X, B)
-        results.append((Q, *torch.autograd.grad(Q, X, G)))
-    torch.set_num_threads(before)
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            Q = rotation(X, B)
+            results.append((Q, *torch.autograd.grad(Q, X, G)))
+    finally:
+        torch.set_num_threads(before)
     for one, two in zip(*results, strict=True):
         assert torch.equal(one, two)

@@ -3,23 +3,31 @@
 
 #include <string.h>
 
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#define omp_get_max_threads() 1
+#endif
+
 /* Side of the blocks in which a matrix and its transpose are visited: the rows of both
  * blocks fit the first-level cache even when n is a power of two and they collide. */
 #define BLOCK 16
 
-/* Panels of rows, of which a thread makes one at a time: about 32 rows each, or 96.
- * Measured: a BLAS does thin panels faster than the whole while the other factor stays in
- * the second-level cache. */
-#define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
+/* A product is made of panels of rows: measured, a BLAS does thin ones faster than the
+ * whole while the other factor stays in the second-level cache. */
 #define SMALL 512
+/* those of a square, which grow from panel to panel: about 32 rows each, or 96 */
+#define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
 
 /* numbers of a matrix that are combined at a time: they stay in the first-level cache */
 #define CHUNK 1024
-/* terms of a linear combination */
+/* terms of a linear combination: as many as a scheme has products */
 #define MOST 4
+/* of a sum over a matrix, each for one thread */
+#define PARTS 16
 /* below, threads take longer to wake than to work */
 #define LARGE 65536
-/* from here on a square is made of its lower blocks: measured in linalg/_square.py */
+/* from here on a square is made of its lower half: measured in linalg/_square.py */
 #define HALVED 96
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))

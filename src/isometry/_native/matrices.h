@@ -100,7 +100,9 @@ static void NAME(times)(void *product, const REAL *X, int transposed, const REAL
         gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;
     }
-    const long panels = PANELS(n), step = transposed ? 1 : n;
+    /* as many panels for each thread, of at most 128 rows */
+    const long threads = omp_get_max_threads(), step = transposed ? 1 : n;
+    const long panels = (n + 128 * threads - 1) / (128 * threads) * threads;
 #pragma omp parallel for schedule(static)
     for (long panel = 0; panel < panels; panel++) {
         const long i = panel * n / panels, height = (panel + 1) * n / panels - i;

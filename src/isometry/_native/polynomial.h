@@ -100,18 +100,22 @@ static void NAME(spread)(const REAL *f, const REAL *G, const REAL *l, const REAL
         }
 }
 
+/* <X, Y>, by parts that are the same for any number of threads. */
 static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 {
-    double total = 0;
-#pragma omp parallel for reduction(+ : total) if (m >= LARGE)
-    for (long i0 = 0; i0 < m; i0 += CHUNK) {
-        const long size = MIN(CHUNK, m - i0);
-        REAL part = 0;
-#pragma omp simd reduction(+ : part)
-        for (long i = 0; i < size; i++)
-            part += X[i0 + i] * Y[i0 + i];
-        total += part;
-    }
+    double totals[PARTS] = {0}, total = 0;
+#pragma omp parallel for if (m >= LARGE)
+    for (long part = 0; part < PARTS; part++)
+        for (long i0 = part * CHUNK; i0 < m; i0 += PARTS * CHUNK) {
+            const long i1 = MIN(i0 + CHUNK, m);
+            REAL sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (long i = i0; i < i1; i++)
+                sum += X[i] * Y[i];
+            totals[part] += sum;
+        }
+    for (long part = 0; part < PARTS; part++)
+        total += totals[part];
     return total;
 }
 

@@ -65,7 +65,7 @@ def pull_back_one(
     table, *counts = _numbers(scheme, squarings, W.dtype)
     X = torch.empty_like(H)
     # L, R, the gradient of L, and those of the slots
-    room = scratch(X, 3 + scheme.powers + len(scheme.rows) // 2)
+    room = scratch(X, 3 + scheme.products)
     pointers = (Y.data_ptr() for Y in (W, H, X, room, table))
     native.pull_back(native.product, *pointers, *counts, triangle, W.shape[-1])
     return X
@@ -94,6 +94,10 @@ class _Numbers(NamedTuple):
 @lru_cache(maxsize=256)
 def _numbers(scheme: Scheme, squarings: int, dtype: torch.dtype) -> _Numbers:
     stages = stages_of(scheme, squarings, dtype, torch.device("cpu"))
+    # what C takes for granted: sums of at most four terms (MOST), and a last product
+    # that is none of a matrix with itself
+    assert scheme.products <= 4
+    assert not stages[-1].is_square
     numbers: list[float] = []
     for stage in stages:
         L, R = stage.factors.expand(2, -1).tolist()

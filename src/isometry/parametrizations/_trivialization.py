@@ -56,8 +56,7 @@ class Trivialization(AbstractConstraint):
         super().__init__(manifold, layout, map_name=map_name, dtype=dtype)
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
-        # LAPACK leaves columns in memory, where kernels want rows
-        self.register_buffer("base", None if base is None else base.contiguous())
+        self.register_buffer("base", base)
         # steps of an optimizer since the base was moved
         device = None if base is None else base.device
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
