@@ -64,7 +64,7 @@ def test_angles_lie_between_their_bounds(b, name, power, dtype, rng):
     lower, upper = bounds(A, power=power)
     assert (lower <= angles(A)).all()
     assert (angles(A) <= upper).all()
-    # Cauchy and Schwarz are equal for one angle: what is left are the margins of 1e-4
+    # Cauchy and Schwarz are equal for one angle: what is left are the margins of 5e-4
     if name in ("equal", "one alone"):
         assert (upper <= 3 * (1 + 1e-3)).all()
         assert (lower >= 3 * (1 - 1e-3)).all()
@@ -165,7 +165,7 @@ def test_the_quick_bound_is_one(name, dtype, rng):
     assert quick >= 3 * (1 - 1e-6)
     assert bounds(A, power=2)[1] <= quick * (1 + 1e-6)
     if name == "one alone":
-        assert quick == pytest.approx(3, rel=2e-4)
+        assert quick == pytest.approx(3, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
