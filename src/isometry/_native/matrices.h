@@ -160,19 +160,28 @@ void NAME(skew)(const REAL *X, REAL *A, long batch, long n)
     NAME(pairs)(NAME(skew_pair), X, A, batch, n, -1);
 }
 
-static inline void NAME(sum_pair)(const REAL *X, REAL *Y, long n, long i, long j,
-                                  REAL sign)
+/* b = that block of X + sign X^T */
+static inline void NAME(fold)(const REAL *X, long n, long i, long j, REAL sign,
+                              NAME(block_t) *b)
 {
     const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
-    NAME(block_t) below, above, turned;
-    NAME(load)(X + i * n + j, n, height, width, &below);
+    NAME(block_t) above, turned;
+    NAME(load)(X + i * n + j, n, height, width, b);
     NAME(load)(X + j * n + i, n, width, height, &above);
     NAME(turn)(&above, sign, &turned);
     for (long p = 0; p < BLOCK; p++)
         for (long q = 0; q < BLOCK; q++)
-            below.x[p][q] += turned.x[p][q];
-    NAME(store)(&below, Y + i * n + j, n, height, width);
-    NAME(turn)(&below, sign, &turned);
+            b->x[p][q] += turned.x[p][q];
+}
+
+static inline void NAME(sum_pair)(const REAL *X, REAL *Y, long n, long i, long j,
+                                  REAL sign)
+{
+    const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
+    NAME(block_t) b, turned;
+    NAME(fold)(X, n, i, j, sign, &b);
+    NAME(store)(&b, Y + i * n + j, n, height, width);
+    NAME(turn)(&b, sign, &turned);
     NAME(store)(&turned, Y + j * n + i, n, width, height);
 }
 
@@ -182,18 +191,17 @@ static void NAME(add_transpose)(const REAL *X, REAL sign, REAL *Y, long n)
     NAME(pairs)(NAME(sum_pair), X, Y, 1, n, sign);
 }
 
-static inline void NAME(difference_pair)(const REAL *G, REAL *X, long n, long i, long j,
-                                         REAL sign)
+static inline void NAME(lower_pair)(const REAL *G, REAL *X, long n, long i, long j,
+                                    REAL sign)
 {
     const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
-    NAME(block_t) below, above, turned;
-    NAME(load)(G + i * n + j, n, height, width, &below);
-    NAME(load)(G + j * n + i, n, width, height, &above);
-    NAME(turn)(&above, sign, &turned);
-    for (long p = 0; p < BLOCK; p++)
-        for (long q = 0; q < BLOCK; q++)
-            below.x[p][q] = i == j && q >= p ? 0 : below.x[p][q] + turned.x[p][q];
-    NAME(store)(&below, X + i * n + j, n, height, width);
+    NAME(block_t) b;
+    NAME(fold)(G, n, i, j, sign, &b);
+    for (long p = 0; i == j && p < BLOCK; p++)
+        for (long q = p; q < BLOCK; q++)
+            b.x[p][q] = 0;
+    NAME(store)(&b, X + i * n + j, n, height, width);
+    /* the rest of the rows at once, which is faster than block by block */
     for (long p = i; i == j && p < i + height; p++)
         memset(X + p * n + i + width, 0, sizeof(REAL) * (n - i - width));
 }
@@ -201,5 +209,5 @@ static inline void NAME(difference_pair)(const REAL *G, REAL *X, long n, long i,
 /* The adjoint of `skew`: the strictly lower triangle of G - G^T, and zero above. */
 void NAME(skew_adjoint)(const REAL *G, REAL *X, long batch, long n)
 {
-    NAME(pairs)(NAME(difference_pair), G, X, batch, n, -1);
+    NAME(pairs)(NAME(lower_pair), G, X, batch, n, -1);
 }
