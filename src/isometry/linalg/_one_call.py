@@ -44,7 +44,7 @@ def powers_of_one(
 def evaluate_one(native: Kernels, scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """`_polynomial.evaluate`."""
     table, *counts = _numbers(scheme, squarings, W.dtype)
-    Q = torch.empty_like(W[0])
+    Q = W.new_empty(W.shape[1:])
     # L and R
     room = scratch(Q, 2)
     pointers = (X.data_ptr() for X in (W, Q, room, table))

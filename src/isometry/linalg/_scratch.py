@@ -21,6 +21,9 @@ _SMALLEST, _LARGEST = 2**19, 2**26
 # differ from step to step find none of theirs, and must not fill the memory
 _MOST_KEPT, _MOST_BYTES = 8, 2**30
 
+# and how many views of its one piece `scratch` does
+_MOST_VIEWS = 16
+
 _local = threading.local()
 
 _use_count = importlib.import_module("torch._C")._storage_Use_Count  # noqa: SLF001
@@ -35,12 +38,23 @@ def scratch(like: Tensor, slots: int) -> Tensor:
     size = math.prod(shape) * like.element_size()
     if like.device.type != "cpu" or not _SMALLEST <= size <= _LARGEST:
         return like.new_empty(shape)
+    # a training step asks for the same views again and again: to make them takes longer
+    # than to find them
+    views: dict[Any, Tensor] = _local.__dict__.setdefault("views", {})
+    view = views.get((shape, like.dtype))
+    if view is not None:
+        return view
     room: Tensor | None = getattr(_local, "room", None)
-    if room is None or len(room) < size:
-        # a tensor of inference mode could not be written to outside of it
-        with torch.inference_mode(mode=False):
+    # a tensor of inference mode could not be written to outside of it
+    with torch.inference_mode(mode=False):
+        if room is None or len(room) < size:
             room = _local.room = torch.empty(size, dtype=torch.uint8, device="cpu")
-    return room[:size].view(like.dtype).view(shape)
+            views.clear()
+        elif len(views) >= _MOST_VIEWS:
+            views.clear()
+        view = room[:size].view(like.dtype).view(shape)
+    views[shape, like.dtype] = view
+    return view
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -87,4 +101,5 @@ _ONE_REFERENCE = _references([object()], 0)
 def release() -> None:
     """Give this thread's memory back."""
     _local.room = None
+    _local.views = {}
     _local.kept = []
