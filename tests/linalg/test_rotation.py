@@ -189,6 +189,7 @@ def test_a_backward_pass_inside_autocast(again, rng):
     assert_close(g, expected)
 
 
+@pytest.mark.errors
 @pytest.mark.parametrize("group", [SO(40), Stiefel(40, 40)], ids=str)
 def test_other_shapes_are_refused(group):
     """C would read beyond their end."""
@@ -198,6 +199,7 @@ def test_other_shapes_are_refused(group):
 
 
 @pytest.mark.parametrize("with_base", [True, False])
+@pytest.mark.usefixtures("needs_kernels")
 def test_gradients_that_are_no_plain_memory(with_base, rng):
     """A minus that torch has put off, and what hooks make of saved tensors."""
     X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()

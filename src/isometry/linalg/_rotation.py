@@ -15,7 +15,7 @@ from isometry.linalg._policy import autocast_off, is_batched_gradient
 from isometry.linalg._skew import SMALLEST, is_plain, skew
 
 
-def rotation(X: Square, B: Tensor | None) -> Square:
+def rotation(X: Square, B: Tensor | None) -> Tensor:
     r"""$B \exp(\operatorname{skew} X)$, for a constrained layer the whole way.
 
     For one real matrix in eager mode it is one node of the graph, in which the skew
@@ -25,10 +25,10 @@ def rotation(X: Square, B: Tensor | None) -> Square:
 
     Args:
         X: free coordinates; what is above the diagonal is not read.
-        B: a rotation; None for $I$.
+        B: a rotation, or what else is to be multiplied; None for $I$.
 
     Returns:
-        A rotation.
+        The product.
 
     Raises:
         TypeError: if `X` has an integer dtype.
