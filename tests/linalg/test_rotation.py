@@ -264,3 +264,34 @@ def test_groups_use_it(rng, monkeypatch):
     for group in (SO(40), Stiefel(40, 40)):
         assert_close(group.point(X, B), B @ expm_skew(X))
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+@pytest.mark.usefixtures("needs_kernels")
+def test_the_operator_in_graphs(with_base, rng):
+    """It does what an operator has to, and gives what eager mode does, to the bit."""
+    X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
+    B = random_unitary(40, dtype=torch.float32, rng=rng) if with_base else None
+    # the larger has a squaring: no slot is left unwritten, which opcheck would compare
+    larger = (5 * X).detach().requires_grad_()
+    torch.library.opcheck(_rotation._rotation_op, (larger, B))
+    B = None if B is None else B.contiguous()
+    compiled = torch.compile(lambda X: rotation(X, B), fullgraph=True)
+    G = torch.randn(40, 40, generator=rng)
+    for Q in (compiled(X), compiled(X.detach().mT.requires_grad_().mT)):
+        assert torch.equal(Q, rotation(X, B))
+    (g,) = torch.autograd.grad(compiled(X), X, G)
+    (expected,) = torch.autograd.grad(rotation(X, B), X, G)
+    assert torch.equal(g, expected)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_graphs_without_the_operator(rng, monkeypatch):
+    """A base with a gradient, and one of another shape, are compiled in steps."""
+    monkeypatch.setattr(_rotation, "_rotation_op", None)
+    X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
+    B = random_unitary(40, dtype=torch.float32, rng=rng, batch=(2,)).contiguous()
+    compiled = torch.compile(rotation, fullgraph=True)
+    assert_close(compiled(X, B), B @ expm_skew(skew(X)))
+    B = B[0].clone().requires_grad_()
+    assert torch.autograd.grad(compiled(X, B).sum(), B)[0].shape == B.shape

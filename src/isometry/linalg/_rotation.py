@@ -8,10 +8,14 @@ from torch import Tensor
 from isometry._checks import check_square
 from isometry._native import fits, kernels
 from isometry._typing import Square
-from isometry.linalg._expm_kernel import backward_of_one, forward_of_one
+from isometry.linalg._expm_kernel import backward_of_one, forward_of_one, slots
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._one_call import multiply
-from isometry.linalg._policy import autocast_off, is_batched_gradient
+from isometry.linalg._policy import (
+    autocast_off,
+    constant_in_graphs,
+    is_batched_gradient,
+)
 from isometry.linalg._skew import SMALLEST, is_plain, skew
 
 
@@ -35,6 +39,8 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
         ValueError: if `X` is not square.
     """
     check_square(X, name="X")
+    if torch.compiler.is_compiling():
+        return _rotation_op(X, B)[0] if _in_one_op(X, B) else _in_steps(X, B)
     if _in_one_piece(X, B):
         return Rotation.apply(X, B)
     return _in_steps(X, B)
@@ -46,20 +52,35 @@ def _in_steps(X: Tensor, B: Tensor | None) -> Tensor:
         return Q if B is None else B @ Q
 
 
+@constant_in_graphs
+def _has_kernels(dtype: torch.dtype) -> bool:
+    return kernels(dtype) is not None
+
+
+def _in_one_op(X: Tensor, B: Tensor | None) -> bool:
+    """Whether a graph gets one operator: of a kind that the kernels may fit."""
+    return (
+        X.ndim == 2
+        and X.shape[-1] >= SMALLEST
+        and X.device.type == "cpu"
+        and X.dtype in (torch.float32, torch.float64)
+        and (B is None or (_alike(B, X) and not B.requires_grad))
+        and _has_kernels(X.dtype)
+    )
+
+
+def _alike(B: Tensor, X: Tensor) -> bool:
+    return B.shape == X.shape and B.dtype == X.dtype and B.device == X.device
+
+
 def _in_one_piece(X: Tensor, B: Tensor | None) -> bool:
     return (
         X.ndim == 2
         and X.shape[-1] >= SMALLEST
         and is_plain(X)
-        and (B is None or _serves(B, X))
+        and (B is None or (_alike(B, X) and not B.requires_grad and is_plain(B)))
         and kernels(X.dtype) is not None
     )
-
-
-def _serves(B: Tensor, X: Tensor) -> bool:
-    """Whether the kernels can take this base."""
-    same = B.shape == X.shape and B.dtype == X.dtype
-    return same and not B.requires_grad and is_plain(B)
 
 
 class Rotation(torch.autograd.Function):
@@ -67,25 +88,37 @@ class Rotation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, B: Tensor | None) -> Tensor:
-        native = kernels(X.dtype)
-        assert native is not None
-        E, W, plan = forward_of_one(native, X[None], triangle=True)
-        ctx.save_for_backward(B, W, torch.tensor(plan, device="cpu"))
+        Q, W, plan = _forward(X, B)
+        ctx.save_for_backward(B, W, plan)
         # not saved: only a second derivative looks at it, and a first one may come
         # after the coordinates have changed
         if ctx.needs_input_grad[0]:
             ctx.X, ctx.version = X, X._version  # noqa: SLF001 - torch has no other
-        return E[0] if B is None else multiply(native, B, E[0])
+        return Q
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
         B, W, plan = ctx.saved_tensors
-        native = kernels(W.dtype)
         G = G.contiguous()
-        if torch.is_grad_enabled() or native is None or not _readable(G, W, B):
+        if torch.is_grad_enabled() or not _readable(G, W, B):
             return _gradient_in_steps(ctx, B, G), None
-        H = G.mT.contiguous() if B is None else multiply(native, G, B, transposed=True)
-        return backward_of_one(native, W, int(plan), H[None])[0], None
+        return _backward(B, W, plan, G), None
+
+
+def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Value, and for the backward pass the slots and the plan."""
+    native = kernels(X.dtype)
+    assert native is not None
+    E, W, plan = forward_of_one(native, X[None], triangle=True)
+    Q = E[0] if B is None else multiply(native, B, E[0])
+    return Q, W, torch.tensor(plan, device="cpu")
+
+
+def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
+    native = kernels(W.dtype)
+    assert native is not None
+    H = G.mT.contiguous() if B is None else multiply(native, G, B, transposed=True)
+    return backward_of_one(native, W, int(plan), H[None])[0]
 
 
 def _readable(G: Tensor, W: Tensor, B: Tensor | None) -> bool:
@@ -106,3 +139,42 @@ def _gradient_in_steps(ctx: Any, B: Tensor | None, G: Tensor) -> Tensor:
         Q = _in_steps(X, B)
     with autocast_off(X.device):
         return torch.autograd.grad(Q, X, G, create_graph=again)[0]
+
+
+# A graph cannot look at the matrix to choose a plan: the operator does, when it runs.
+
+
+@torch.library.custom_op("isometry::rotation", mutates_args=())
+def _rotation_op(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    return _forward(X.contiguous(), None if B is None else B.contiguous())
+
+
+@_rotation_op.register_fake
+def _(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    W = X.new_empty((slots(X.dtype), 1, *X.shape))
+    plan = torch.empty((), dtype=torch.int64, device="cpu")
+    return X.new_empty(X.shape), W, plan
+
+
+@torch.library.custom_op("isometry::rotation_adjoint", mutates_args=())
+def _adjoint_op(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
+    base = None if B is None else B.contiguous()
+    return _backward(base, W.contiguous(), plan, G.contiguous())
+
+
+@_adjoint_op.register_fake
+def _(_B: Tensor | None, _W: Tensor, _plan: Tensor, G: Tensor) -> Tensor:
+    return G.new_empty(G.shape)
+
+
+# torch passes these arguments by name
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    ctx.save_for_backward(inputs[1], *output[1:])
+
+
+def _pull_back(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor, None]:
+    B, W, plan = ctx.saved_tensors
+    return _adjoint_op(B, W, plan, G), None
+
+
+_rotation_op.register_autograd(_pull_back, setup_context=_save)
