@@ -267,7 +267,7 @@ def test_groups_use_it(rng, monkeypatch):
 
 
 @pytest.mark.parametrize("with_base", [True, False])
-@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.usefixtures("needs_kernels", "no_shape_hook")
 def test_the_operator_in_graphs(with_base, rng):
     """It does what an operator has to, and gives what eager mode does, to the bit."""
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
@@ -285,7 +285,7 @@ def test_the_operator_in_graphs(with_base, rng):
     assert torch.equal(g, expected)
 
 
-@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.usefixtures("needs_kernels", "no_shape_hook")
 def test_graphs_without_the_operator(rng, monkeypatch):
     """A base with a gradient, and one of another shape, are compiled in steps."""
     monkeypatch.setattr(_rotation, "_rotation_op", None)
