@@ -295,3 +295,17 @@ def test_graphs_without_the_operator(rng, monkeypatch):
     assert_close(compiled(X, B), B @ expm_skew(skew(X)))
     B = B[0].clone().requires_grad_()
     assert torch.autograd.grad(compiled(X, B).sum(), B)[0].shape == B.shape
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+def test_the_operator_without_kernels(with_base, rng, monkeypatch):
+    """A program that was exported elsewhere runs, and in steps gives the same."""
+    X = random_skew(40, norm=3.0, dtype=torch.float64, rng=rng).requires_grad_()
+    B = random_unitary(40, dtype=torch.float64, rng=rng) if with_base else None
+    G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
+    expected = rotation(X, B)
+    (gradient,) = torch.autograd.grad(expected, X, G)
+    monkeypatch.setattr(_rotation, "kernels", lambda _: None)
+    Q = _rotation._rotation_op(X, B)[0]
+    assert_close(Q, expected)
+    assert_close(torch.autograd.grad(Q, X, G)[0], gradient)

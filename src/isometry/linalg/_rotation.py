@@ -8,7 +8,7 @@ from torch import Tensor
 from isometry._checks import check_square
 from isometry._native import fits, kernels
 from isometry._typing import Square
-from isometry.linalg._expm_kernel import backward_of_one, forward_of_one, slots
+from isometry.linalg import _expm_kernel as kernel
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._one_call import multiply
 from isometry.linalg._policy import (
@@ -109,7 +109,7 @@ def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Value, and for the backward pass the slots and the plan."""
     native = kernels(X.dtype)
     assert native is not None
-    E, W, plan = forward_of_one(native, X[None], triangle=True)
+    E, W, plan = kernel.forward_of_one(native, X[None], triangle=True)
     Q = E[0] if B is None else multiply(native, B, E[0])
     return Q, W, torch.tensor(plan, device="cpu")
 
@@ -118,14 +118,12 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     native = kernels(W.dtype)
     assert native is not None
     H = G.mT.contiguous() if B is None else multiply(native, G, B, transposed=True)
-    return backward_of_one(native, W, int(plan), H[None])[0]
+    return kernel.backward_of_one(native, W, int(plan), H[None])[0]
 
 
 def _readable(G: Tensor, W: Tensor, B: Tensor | None) -> bool:
     """Whether C can read these: hooks on saved tensors may have made others of them."""
-    if is_batched_gradient(G) or not is_plain(G):
-        return False
-    return fits(G, W) if B is None else fits(G, W, B)
+    return not is_batched_gradient(G) and is_plain(G) and _fit(G, W, B)
 
 
 def _gradient_in_steps(ctx: Any, B: Tensor | None, G: Tensor) -> Tensor:
@@ -142,24 +140,38 @@ def _gradient_in_steps(ctx: Any, B: Tensor | None, G: Tensor) -> Tensor:
 
 
 # A graph cannot look at the matrix to choose a plan: the operator does, when it runs.
+# An exported program may run where there are no kernels, or on another device.
 
 
 @torch.library.custom_op("isometry::rotation", mutates_args=())
 def _rotation_op(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    return _forward(X.contiguous(), None if B is None else B.contiguous())
+    X, B = X.contiguous(), None if B is None else B.contiguous()
+    if _fit(X, B):
+        return _forward(X, B)
+    E, W, plan = kernel.forward(skew(X)[None], None)
+    return E[0] if B is None else B @ E[0], W, plan[0].clone()
 
 
 @_rotation_op.register_fake
 def _(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    W = X.new_empty((slots(X.dtype), 1, *X.shape))
+    W = X.new_empty((kernel.slots(X.dtype), 1, *X.shape))
     plan = torch.empty((), dtype=torch.int64, device="cpu")
     return X.new_empty(X.shape), W, plan
 
 
 @torch.library.custom_op("isometry::rotation_adjoint", mutates_args=())
 def _adjoint_op(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
-    base = None if B is None else B.contiguous()
-    return _backward(base, W.contiguous(), plan, G.contiguous())
+    W, G, B = W.contiguous(), G.contiguous(), None if B is None else B.contiguous()
+    if _fit(G, W, B):
+        return _backward(B, W, plan, G)
+    G = G if B is None else B.mT @ G
+    g = kernel.backward(W, plan.view(1), G[None])[0]
+    return (g - g.mT).tril(-1)
+
+
+def _fit(*tensors: Tensor | None) -> bool:
+    there = [X for X in tensors if X is not None]
+    return fits(*there) and kernels(there[0].dtype) is not None
 
 
 @_adjoint_op.register_fake
