@@ -61,6 +61,17 @@ def plan_edges(dtype: torch.dtype) -> list[float]:
     return edges
 
 
+@lru_cache
+def plan_costs(dtype: torch.dtype) -> list[int]:
+    """Products of each plan, forward and backward; those of no plan last."""
+    costs = []
+    for plan in range(len(plan_edges(dtype))):
+        scheme, squarings = decode(plan, dtype)
+        assert scheme is not None
+        costs.append(3 * scheme.products - scheme.squares + 3 * squarings)
+    return [*costs, 0]
+
+
 def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
     """Polynomial and number of squarings; no polynomial if nothing can be known."""
     schemes = SCHEMES[dtype.to_real()]
@@ -85,8 +96,9 @@ def estimate_plan(W: Tensor) -> Tensor:
     lower, upper = angle_bounds(W[1:3], power=2)
     # NaN goes to the end
     plan = np.searchsorted(edges, upper)
-    # a sharper bound costs one product, a larger plan three
-    worth = (np.searchsorted(edges, lower) < plan) & (plan < len(edges))
+    # a sharper bound costs one product, a larger plan none, two or three
+    costs = np.array(plan_costs(W.dtype))
+    worth = costs[np.searchsorted(edges, lower)] < costs[plan]
     if worth.any():
         V = W[2:4] if worth.all() else W[2:4, torch.from_numpy(worth).to(W.device)]
         square(V[0], out=V[1])
@@ -100,7 +112,8 @@ def _plan_of_one(W: Tensor, sums: tuple[float, float, float]) -> int:
     edges = plan_edges(W.dtype)
     lower, upper = angle_bound(sums, power=2)
     plan = bisect_left(edges, upper)
-    if bisect_left(edges, lower) < plan < len(edges):
+    costs = plan_costs(W.dtype)
+    if costs[bisect_left(edges, lower)] < costs[plan]:
         square(W[2], out=W[3])
         _, sharper = angle_bound(power_sums(W[2:4]), power=4)
         plan = bisect_left(edges, min(upper, sharper))
