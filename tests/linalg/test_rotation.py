@@ -260,7 +260,7 @@ def test_groups_use_it(rng, monkeypatch):
     B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
     assert_close(Halves(40).point(X, B), B @ expm_skew(X / 2))
     calls = []
-    monkeypatch.setattr(_rotation, "_in_one_piece", lambda *_: calls.append(1))
+    monkeypatch.setattr(_rotation, "_are_of_a_kind", lambda *_: calls.append(1))
     for group in (SO(40), Stiefel(40, 40)):
         assert_close(group.point(X, B), B @ expm_skew(X))
     assert len(calls) == 2

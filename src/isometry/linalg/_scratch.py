@@ -26,6 +26,7 @@ _MOST_VIEWS = 16
 
 _local = threading.local()
 
+# torch has no public way to count references
 _use_count = importlib.import_module("torch._C")._storage_Use_Count  # noqa: SLF001
 
 
@@ -80,8 +81,8 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
 
 def _is_free(kept: list[Any], i: int) -> bool:
     """Whether this list alone refers to its i-th storage."""
-    # one reference is ours; torch has no public way to count them
-    if _use_count(kept[i]._cdata) > 1:  # noqa: SLF001
+    # one reference is ours
+    if _use_count(kept[i]._cdata) > 1:  # noqa: SLF001 - as above
         return False
     # who asks torch for the storage itself gets our object, which it counts once
     if _references(kept, i) > _ONE_REFERENCE:

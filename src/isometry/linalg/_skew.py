@@ -59,9 +59,9 @@ def is_plain(X: Tensor) -> bool:
 
 
 def _has_tangent(X: Tensor) -> bool:
-    # outside of forward mode, which has no public sign, nothing has: asking takes long
+    # outside of forward mode nothing has: asking takes long
     return (
-        forward_ad._current_level >= 0  # noqa: SLF001
+        forward_ad._current_level >= 0  # noqa: SLF001 - no public sign
         and forward_ad.unpack_dual(X).tangent is not None
     )
 
