@@ -60,19 +60,27 @@ static inline void NAME(turn)(const NAME(block_t) *a, REAL scale, NAME(block_t) 
             b->x[j][i] = scale * a->x[i][j];
 }
 
-static void NAME(mirror)(REAL *C, long n, long i0, long i1, long j0, long j1)
+/* Make C symmetric from what rows i0 to i1 hold on and below the diagonal. */
+static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 {
     NAME(block_t) b, turned;
-    for (long j = j0; j < j1; j += BLOCK)
-        for (long i = i0; i < i1; i += BLOCK) {
-            const long height = MIN(BLOCK, i1 - i), width = MIN(BLOCK, j1 - j);
+    for (long i = i0; i < i1; i += BLOCK) {
+        const long height = MIN(BLOCK, i1 - i);
+        for (long j = 0; j < i; j += BLOCK) {
+            const long width = MIN(BLOCK, i - j);
             NAME(load)(C + i * n + j, n, height, width, &b);
             NAME(turn)(&b, 1, &turned);
             NAME(store)(&turned, C + j * n + i, n, width, height);
         }
+        for (long p = i; p < i + height; p++)
+            for (long q = i; q < p; q++)
+                C[q * n + p] = C[p * n + q];
+    }
 }
 
-/* C = A A for matrices that are symmetric or skew: the lower part, then mirrored. */
+/* C = A A for matrices that are symmetric or skew: the lower part, then mirrored. The
+ * blocks on the diagonal are mirrored too, although the product has filled them: a BLAS
+ * may sum (i, j) and (j, i) in different orders. */
 void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);
@@ -85,7 +93,7 @@ void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
         REAL *Y = C + start;
         ((NAME(gemm_t))product)("N", "N", &width, &height, &n, &one, X, &n, X + i * n, &n,
                                 &zero, Y + i * n, &n);
-        NAME(mirror)(Y, n, i, i + height, 0, i);
+        NAME(mirror)(Y, n, i, width);
     }
 }
 
