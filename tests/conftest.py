@@ -1,6 +1,7 @@
 """Fixtures, and the modes of the suite.
 
-`--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run.
+`--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run;
+`--seed N` draws other random inputs.
 """
 
 import json
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from tests.helpers import SEED, new_generator, shifted
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write outcome, time and recorded properties of each test to a JSON file",
     )
+    parser.addoption(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="shift the seed of every generator: a test that fails was luck",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "once: neither the kernels in C nor executed shapes can change the outcome; "
         "the second pass of `make test` leaves it out",
     )
+    os.environ[SEED] = str(config.getoption("--seed"))
     if config.getoption("--shapes"):
         from jaxtyping import install_import_hook
 
@@ -85,7 +96,13 @@ class Recorder:
 
 @pytest.fixture
 def rng() -> torch.Generator:
-    return torch.Generator().manual_seed(5544)
+    return new_generator(5544)
+
+
+@pytest.fixture(autouse=True)
+def seeded_layers() -> None:
+    """Layers initialize themselves from the global generator."""
+    torch.manual_seed(shifted(5544))
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,26 @@
 """Inputs for tests: every random number comes from an explicit generator."""
 
 import math
+import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+#: `--seed N` of pytest; a variable of the environment, so that child processes see it
+SEED = "ISOMETRY_TEST_SEED"
+
+
+def shifted(seed: int) -> int:
+    """The seed to use in place of `seed`, which is the same unless `--seed` is set."""
+    # tests count seeds up from 0, so neighbours must stay apart
+    return seed + 100_003 * int(os.environ.get(SEED, "0"))
+
+
+def new_generator(seed: int) -> torch.Generator:
+    """A generator whose draws change with the option `--seed`."""
+    return torch.Generator().manual_seed(shifted(seed))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

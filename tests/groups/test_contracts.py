@@ -13,7 +13,7 @@ from isometry.groups import SO, AbstractGroup, AbstractManifold, Sphere, U
 from isometry.linalg import expm_skew, skew
 from isometry.testing import _points, check_group
 from tests.groups.registry import MANIFOLDS, dtype_of
-from tests.helpers import differences
+from tests.helpers import differences, new_generator
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64], ids=str)
@@ -175,7 +175,7 @@ def _detached(M: Any, X: Tensor, B: Tensor | None, name: str) -> Tensor:
 
 
 def _random_algebra(M: Any) -> Tensor:
-    rng = torch.Generator().manual_seed(0)
+    rng = new_generator(0)
     return M.algebra(torch.randn(2, 3, 3, dtype=torch.float64, generator=rng))
 
 

@@ -14,7 +14,7 @@ from isometry.linalg import expm_skew, expm_skew_frechet, logm_unitary
 from isometry.testing._case import Case, fitted_slope
 from isometry.testing._geometry import orthonormal
 from tests.groups.registry import Quadrupole, dtype_of
-from tests.helpers import eps, skew_with_angles
+from tests.helpers import eps, new_generator, skew_with_angles
 
 GROUPS = [SO(2), SO(3), SO(8), U(1), U(2), U(5), SU(3), Sp(2), Torus(4)]
 NAMED = ["exp", "cayley", "pade-2", "pade-3", "polar", "qr"]
@@ -37,7 +37,7 @@ def inner(A: Tensor, B: Tensor) -> Tensor:
 
 def basis(group: AbstractGroup) -> Tensor:
     """An orthonormal basis of the algebra, by QR of projected Gaussians."""
-    rng = torch.Generator().manual_seed(1)
+    rng = new_generator(1)
     shape = (group.dimension, *group.shape)
     A = group.algebra_projection(torch.randn(shape, dtype=wide(group), generator=rng))
     gram = inner(A[:, None], A[None])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isometry.lab.data._catalogue import Dataset, File, Package
+from tests.helpers import new_generator
 
 NAMES = (
     "train-images-idx3-ubyte",
@@ -26,7 +27,7 @@ def idx(array: Tensor) -> bytes:
 
 def images(train: int = 23, test: int = 7) -> dict[str, bytes]:
     """Files of random images, as those of MNIST."""
-    rng = torch.Generator().manual_seed(1)
+    rng = new_generator(1)
     files: dict[str, bytes] = {}
     for name in NAMES:
         number = train if name.startswith("train") else test

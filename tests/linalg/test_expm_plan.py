@@ -20,7 +20,7 @@ from isometry.linalg._norm import angle_bound, angle_bounds, quick_bound
 from isometry.linalg._one_call import in_one_call, powers_of_one
 from isometry.linalg._polynomial import add_fourth, powers
 from isometry.linalg._schemes import SCHEMES
-from tests.helpers import DTYPES, eps, random_skew, skew_with_angles
+from tests.helpers import DTYPES, eps, new_generator, random_skew, skew_with_angles
 
 METHODS = ["products", "eigh", "pade"]
 
@@ -95,7 +95,7 @@ def test_the_bound_of_a_large_matrix(dtype, largest, rng):
 )
 def test_the_bound_is_never_below_the_truth(theta, scale, dtype, power, seed):
     """For any spectrum; a bound too low would be a result with wrong digits."""
-    rng = torch.Generator().manual_seed(seed)
+    rng = new_generator(seed)
     A = skew_with_angles(scale * torch.tensor(theta), dtype=dtype, rng=rng)[None]
     lower, upper = bounds(A, power=power)
     truth = float(angles(A))

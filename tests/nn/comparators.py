@@ -17,6 +17,7 @@ from isometry.nn import (
     ScuRNN,
     SpectralRNN,
 )
+from tests.helpers import new_generator
 from tests.nn import reference
 
 INPUTS, N = 3, 8
@@ -32,7 +33,7 @@ class Case:
     options: dict[str, Any]
 
     def network(self, **options: Any) -> Any:
-        usual = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(0)}
+        usual = {"dtype": torch.float64, "generator": new_generator(0)}
         return self.make(INPUTS, N, **(usual | self.options | options))
 
 

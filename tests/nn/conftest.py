@@ -5,12 +5,6 @@ from isometry._native import kernels
 from isometry.nn import _engines
 
 
-@pytest.fixture(autouse=True)
-def seeded_layers() -> None:
-    """Layers initialize themselves from the global generator."""
-    torch.manual_seed(5544)
-
-
 @pytest.fixture(params=["C", "torch"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The loop over time in C, and the one for machines without a compiler."""

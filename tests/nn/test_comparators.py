@@ -18,6 +18,7 @@ from isometry.nn import (
     ScoRNN,
     SpectralRNN,
 )
+from tests.helpers import new_generator
 from tests.nn import reference
 from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near
 
@@ -178,7 +179,7 @@ def test_a_generator_makes_one_network_in_all_precisions(case):
 
 def test_survives_a_deepcopy_and_a_state_dict(case, rng):
     network = shaken(case.network(), rng)
-    other = case.network(generator=torch.Generator().manual_seed(1))
+    other = case.network(generator=new_generator(1))
     other.load_state_dict(network.state_dict())
     x = torch.randn(6, 4, INPUTS, dtype=torch.float64, generator=rng)
     assert torch.equal(network(x)[0], other(x)[0])

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.nn import ExpRNN
-from tests.helpers import eps
+from tests.helpers import eps, new_generator
 
 MAPS = ["exp", "cayley", "pade-3"]
 
@@ -84,7 +84,7 @@ def test_other_weights_start_as_in_the_paper():
 
 def test_the_generator_decides_the_recurrent_weight():
     def drawn(seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
+        generator = new_generator(seed)
         return ExpRNN(2, 6, generator=generator).cells[0].weight_hh.detach()
 
     assert torch.equal(drawn(1), drawn(1))

@@ -9,8 +9,9 @@ from torch import nn
 
 from isometry.groups import U
 from isometry.optim import RiemannianRMSprop, RiemannianSGD
+from tests.helpers import shifted
 
-GRADIENTS = np.random.default_rng(5544).normal(size=(6, 3))
+GRADIENTS = np.random.default_rng(shifted(5544)).normal(size=(6, 3))
 LR = 0.01
 
 

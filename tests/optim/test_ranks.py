@@ -12,10 +12,11 @@ from torch.testing import assert_close
 import isometry
 from isometry.groups import SO, Stiefel, declare
 from isometry.optim import RiemannianAdam
+from tests.helpers import new_generator
 
 
 def model() -> nn.Sequential:
-    rng = torch.Generator().manual_seed(0)
+    rng = new_generator(0)
     network = nn.Sequential(
         nn.Linear(6, 6, bias=False), nn.Tanh(), nn.Linear(6, 2), nn.Linear(2, 6)
     ).double()
@@ -31,7 +32,7 @@ def model() -> nn.Sequential:
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
-    rng = torch.Generator().manual_seed(1)
+    rng = new_generator(1)
     x, y = torch.randn(2, 8, 6, dtype=torch.float64, generator=rng)
     return x, y
 

@@ -23,6 +23,7 @@ from isometry.groups import (
     U,
 )
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD, _room
+from tests.helpers import new_generator
 from tests.optim.cases import double, retractions, single
 
 
@@ -205,7 +206,7 @@ RULES: list[tuple[Any, dict[str, Any]]] = [
 
 def interleaved(seed: int) -> list[Tensor]:
     """Many optimizers by turns, short steps and a long one; all that they leave."""
-    rng = torch.Generator().manual_seed(seed)
+    rng = new_generator(seed)
     jobs = []
     for M in LARGE:
         for make, options in RULES:

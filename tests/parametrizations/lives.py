@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import isometry
-from tests.helpers import wide
+from tests.helpers import shifted, wide
 from tests.parametrizations.cases import CASES, MAPS, Weight, defect, orthonormality
 from tests.parametrizations.test_trajectory import reference_weight
 
@@ -119,7 +119,7 @@ class Life:
     """A constrained module, an optimizer of its coordinates, and the slow model."""
 
     def __init__(self, row: Row, seed: int) -> None:
-        torch.manual_seed(seed)
+        torch.manual_seed(shifted(seed))
         self.row, self.kind, self.double = row, KINDS[row.kind], wide(row.dtype)
         self.plain = self.kind.make(dtype=self.double)
         self.module = self.fresh()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import isometry
+from tests.helpers import new_generator, shifted
 
 MOVING = [{"rebase_every": 3}, {"rebase_radius": 0.1}]
 POLICIES = [{}, *MOVING]
@@ -15,7 +16,7 @@ POLICIES = [{}, *MOVING]
 
 def network(dtype: torch.dtype = torch.float64, **policy) -> nn.Sequential:
     """A tall, a square and a plain layer; the same numbers at each call."""
-    torch.manual_seed(7)
+    torch.manual_seed(shifted(7))
     return nn.Sequential(
         isometry.orthogonal(nn.Linear(4, 9, dtype=dtype), **policy),
         nn.Tanh(),
@@ -26,7 +27,7 @@ def network(dtype: torch.dtype = torch.float64, **policy) -> nn.Sequential:
 
 
 def data(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(1)
+    rng = new_generator(1)
     x = torch.randn(32, 4, dtype=dtype, generator=rng)
     return x, torch.stack([x[:, 0] * x[:, 1], x[:, 2].sin()], -1)
 

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.linalg import polar
+from tests.helpers import shifted
 
 SHAPES = [(6, 6), (8, 3), (3, 8), (2, 5, 5)]
 
@@ -43,7 +44,7 @@ def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
     """Same weight, same bias; what torch cannot do is not tested."""
     if map_name == "householder" and dtype.is_complex:
         pytest.skip("torch has no complex reflections")
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     peer = Weights(shape, dtype)
     parametrizations.orthogonal(
         peer, orthogonal_map=map_name, use_trivialization=trivialize
@@ -56,7 +57,7 @@ def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("triv", ["expm", "cayley"])
 def test_checkpoints_of_geotorch(triv, shape):
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     peer = Weights(shape, torch.float64)
     geotorch.orthogonal(peer, "weight", triv)
     model = loaded(trained(peer), "exp" if triv == "expm" else "cayley")
@@ -65,7 +66,7 @@ def test_checkpoints_of_geotorch(triv, shape):
 
 def test_the_map_of_the_checkpoint_can_be_another():
     """A Cayley checkpoint goes on with the exponential."""
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     peer = Weights((5, 5), torch.float64)
     parametrizations.orthogonal(peer, orthogonal_map="cayley")
     model = loaded(trained(peer), "exp", map_name="cayley")
@@ -77,7 +78,7 @@ def test_the_default_map_of_torch_is_not_guessed():
 
     A first version took exp for both: the keys matched, and the weight was another.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     peer = nn.Sequential(
         parametrizations.orthogonal(nn.Linear(5, 5, dtype=torch.float64)),
         parametrizations.orthogonal(nn.Linear(5, 9, dtype=torch.float64)),

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.groups import SU, Sp, Sphere
+from tests.helpers import new_generator
 from tests.parametrizations.cases import Weight, orthonormality
 
 
@@ -15,7 +16,7 @@ def angles(W: torch.Tensor) -> torch.Tensor:
 
 
 def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(7)
+    return new_generator(7)
 
 
 @pytest.mark.parametrize("trivialize", [True, False])

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.groups import SO, Stiefel
+from tests.helpers import new_generator
 from tests.parametrizations.cases import MAPS, Weight, orthonormality
 
 
@@ -83,7 +84,7 @@ def test_shared_memory_reaches_base_and_coordinates():
 def test_sampling_does_not_depend_on_the_default_device():
     """As with `torch.set_default_device("cuda")` and a generator of the CPU."""
     layer = nn.Linear(6, 6)
-    rng = torch.Generator().manual_seed(0)
+    rng = new_generator(0)
     with torch.device("meta"):
         for init in ("haar", "henaff", "cayley"):
             isometry.orthogonal(layer, init=init, generator=rng, rebase_radius=0.01)

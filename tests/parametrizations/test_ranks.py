@@ -13,12 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 import isometry
+from tests.helpers import new_generator, shifted
 
 STEPS = 12
 
 
 def model(policy: dict) -> nn.Sequential:
-    torch.manual_seed(0)
+    torch.manual_seed(shifted(0))
     options = {"bias": False, "dtype": torch.float64}
     return nn.Sequential(
         isometry.orthogonal(nn.Linear(6, 6, **options), **policy),
@@ -29,7 +30,7 @@ def model(policy: dict) -> nn.Sequential:
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
-    rng = torch.Generator().manual_seed(1)
+    rng = new_generator(1)
     x, y = torch.randn(2, 8, 6, dtype=torch.float64, generator=rng)
     return x, y
 

@@ -11,11 +11,12 @@ from torch.nn.utils import parametrize
 
 import isometry
 from isometry.parametrizations._coordinates import COORDINATES
+from tests.helpers import new_generator
 from tests.parametrizations.cases import Weight, orthonormality
 
 
 def layer_and_data(out: int, inner: int, **policy):
-    rng = torch.Generator().manual_seed(3)
+    rng = new_generator(3)
     x = torch.randn(64, inner, generator=rng, dtype=torch.float64)
     A = torch.randn(out, out, generator=rng, dtype=torch.float64)
     A = (A - A.mT) / torch.linalg.matrix_norm(A - A.mT, 2) * 2.5
@@ -168,7 +169,7 @@ def test_a_thousand_rebases_do_not_drift(shape):
     layer = isometry.orthogonal(Weight(torch.randn(shape)))
     X = layer.parametrizations.weight.original
     for step in range(1000):
-        rng = torch.Generator().manual_seed(step)
+        rng = new_generator(step)
         X.data.normal_(std=0.3, generator=rng)
         isometry.rebase(layer)
     # 1e-6: twice the worst, 4e-7

@@ -18,6 +18,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.testing import assert_close
 
 import isometry
+from tests.helpers import new_generator
 from tests.parametrizations import reference
 from tests.parametrizations.cases import orthonormality
 from tests.parametrizations.loops import (
@@ -236,7 +237,7 @@ def test_lbfgs_with_a_line_search(policy, shape):
     search begins anew.
     """
     n, k = shape
-    rng = torch.Generator().manual_seed(0)
+    rng = new_generator(0)
     x = torch.randn(64, k, dtype=torch.float64, generator=rng)
     A = reference.skew(torch.randn(n, n, dtype=torch.float64, generator=rng))
     A = A * (2.5 / torch.linalg.matrix_norm(A, 2))
