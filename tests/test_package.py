@@ -17,7 +17,7 @@ import isometry
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
     path
-    for folder in ("src", "tests", "benchmarks", "tools")
+    for folder in ("src", "tests", "benchmarks", "tools", "docs")
     for path in (ROOT / folder).rglob("*.py")
 )
 

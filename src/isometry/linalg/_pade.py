@@ -86,7 +86,7 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
 
     On the imaginary axis $r_m(ix) = e^{i\varphi(x)}$, and $\varphi$ is odd with
 
-    $$ \varphi(x) = 2 \arg q_m(-ix), \qquad
+    $$ \varphi(x) = 2 \operatorname{arg} q_m(-ix), \qquad
        \varphi'(x) = 1 - \frac{b_m^2 x^{2m}}{|q_m(ix)|^2} \in (0, 1], \qquad
        \varphi(\infty) = m \pi, $$
 
