@@ -23,6 +23,7 @@ _log = logging.getLogger("isometry")
 # dtypes in the names of C functions, and of products in a BLAS
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
+_C_TYPE = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
 # what each kernel takes: p a pointer, l a long
 _SIGNATURES = {
@@ -37,6 +38,12 @@ _SIGNATURES = {
     "scan": "p" * 7 + "llll",
     "scan_adjoint": "p" * 14 + "lllll",
 }
+# wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+# torch has no public way to count the dispatch modes that are active
+_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - as above
+
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
 
 
@@ -64,13 +71,21 @@ class Kernels:
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Whether kernels can read these: contiguous on the CPU, of one real dtype."""
+    """Whether kernels can read these: contiguous on the CPU, of one real dtype.
+
+    False inside every mode that sees torch's operations, such as FakeTensorMode or a
+    counter of FLOPs: it would not see C, and may answer with tensors without memory.
+    """
     dtype = tensors[0].dtype
-    return dtype in _SUFFIX and all(
-        X.dtype == dtype
-        and X.device.type == "cpu"
+    if dtype not in _SUFFIX or _modes():
+        return False
+    return all(
+        type(X) in _PLAIN
+        and X.dtype == dtype
+        and X.is_cpu
         and X.is_contiguous()
-        # a minus that torch has put off is not in memory
+        # torch negates lazily: a tensor with the negative bit set still holds the old
+        # signs in memory
         and not X.is_neg()
         for X in tensors
     )
@@ -108,8 +123,11 @@ def _blas() -> ctypes.CDLL:
 
 def _check(found: Kernels, dtype: torch.dtype) -> None:
     """Multiply once: a BLAS of another kind would show here, not in a training."""
-    X = torch.arange(6, dtype=dtype, device="cpu").view(2, 3)
-    Y = torch.empty(2, 2, dtype=dtype, device="cpu")
-    found.gemm(found.product, X.data_ptr(), X.data_ptr(), Y.data_ptr(), 2)
-    if Y.tolist() != (X @ X.mT).tolist():
+    # no tensors: the first call may come while a program is exported, when new tensors
+    # are fake and have no memory
+    number = _C_TYPE[dtype]
+    X, Y = (number * 6)(*range(6)), (number * 4)()
+    pointer = ctypes.addressof(X)
+    found.gemm(found.product, pointer, pointer, ctypes.addressof(Y), 2)
+    if [*Y] != [5, 14, 14, 50]:
         raise BuildError("the BLAS of this torch multiplies in another way")

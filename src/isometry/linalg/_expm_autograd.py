@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from isometry.linalg import _expm_kernel as kernel
 from isometry.linalg._policy import (
     Maximum,
     autocast_off,
     is_batched_gradient,
+    is_fake,
     nested_forward_mode,
     transforms,
     with_skew_gradient,
@@ -25,7 +25,7 @@ from isometry.linalg._policy import (
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
     """exp(A), differentiable, by the door that fits."""
-    if torch.compiler.is_compiling() or A.is_meta or isinstance(A, FakeTensor):
+    if torch.compiler.is_compiling() or is_fake(A):
         return _expm_op(A, norm_bound)[0]
     if not transforms():
         return EagerExponential.apply(A, norm_bound)

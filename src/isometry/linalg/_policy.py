@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 
 # torch has no public way to ask about its transforms
 _functorch = importlib.import_module("torch._C._functorch")
@@ -59,6 +61,14 @@ def is_batched_gradient(G: Tensor) -> bool:
     return _functorch.is_legacy_batchedtensor(G) or (
         _functorch.is_functorch_wrapped_tensor(G)
     )
+
+
+def is_fake(X: Tensor) -> bool:
+    """Whether operations on `X` compute shapes only.
+
+    True for meta and fake tensors, and for any tensor inside FakeTensorMode.
+    """
+    return X.is_meta or isinstance(X, FakeTensor) or active_fake_mode() is not None
 
 
 def constant_in_graphs(function: _Function) -> _Function:
