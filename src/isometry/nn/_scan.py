@@ -215,9 +215,14 @@ def _adjoint(
     ctx: Any, every: Tensor | None, last: Tensor | None
 ) -> list[Tensor | None]:
     """The gradients in ordinary operations, which can be differentiated again."""
-    x, kernel, W, b, _, h0, *_ = ctx.saved_tensors
-    inputs = (x, kernel, W, b, h0)
+    saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
     with torch.enable_grad():
+        # One saved tensor may have been computed from another: a first state from the
+        # weight of the step before. Autograd would go back from the one to the other
+        # and count that path here, although it belongs to the graph outside. It stops
+        # at an alias, from which nothing else was computed.
+        inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
+        x, kernel, W, b, h0 = inputs
         outputs = unrolled(x, Weights(kernel, W, b), h0, ctx.recurrence)
     pairs = [
         (out, g)
