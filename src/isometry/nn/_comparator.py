@@ -61,8 +61,8 @@ class AbstractCell(nn.Module):
         """What the recurrence does to rows of states, ready for many steps."""
 
     @abstractmethod
-    def activate(self, z: Tensor) -> Tensor:
-        """The nonlinearity of rows."""
+    def activate(self, z: Tensor, b: Tensor) -> Tensor:
+        """The nonlinearity of rows, given the bias."""
 
     def first_state(self, batch: int) -> Tensor:
         """(batch, n): the trained one, or zeros."""
@@ -81,12 +81,14 @@ class AbstractCell(nn.Module):
     ) -> tuple[Tensor | None, Tensor]:
         """States of many steps, as rows; and the last one of each sequence."""
         with autocast_off(h0.device):
-            state_map = self.state_map()
+            # All parameters are read here, once: a chunk is computed again in the
+            # backward pass, when `functional_call` has put the old ones back.
+            kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
 
             def run(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
-                u, states = driven(x, self.weight_ih), []
+                u, states = driven(x, kernel), []
                 for u_t in u.split(steps.sizes):
-                    h = self.activate(state_map(h[: len(u_t)]) + u_t)
+                    h = self.activate(state_map(h[: len(u_t)]) + u_t, b)
                     states.append(h)
                 return torch.cat(states)
 
@@ -119,7 +121,7 @@ class AbstractDenseCell(AbstractCell):
         W = self.recurrent_weight()
         return lambda h: h @ W.mT
 
-    def activate(self, z: Tensor) -> Tensor:
+    def activate(self, z: Tensor, b: Tensor) -> Tensor:
         """Only cells with another nonlinearity than those of the scan have one here."""
         raise NotImplementedError
 

@@ -99,14 +99,14 @@ class EURNNCell(AbstractCell):
         """The layers, as products of blocks."""
         return self.planes.product(self.theta, self.phi, self.omega)
 
-    def activate(self, z: Tensor) -> Tensor:
+    def activate(self, z: Tensor, b: Tensor) -> Tensor:
         """The authors' modReLU, which at b = 0 is not the identity."""
         if not z.is_complex():
-            return modrelu(z, self.bias + _EPSILON)
+            return modrelu(z, b + _EPSILON)
         # `abs` takes three times as long; the root of zero has no gradient
         tiny = torch.finfo(z.real.dtype).tiny
         m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
-        return z * (torch.relu(m + self.bias) / m)
+        return z * (torch.relu(m + b) / m)
 
 
 def _check(n: int, capacity: int, style: Style) -> None:

@@ -96,9 +96,9 @@ class FullCapacityCell(AbstractDenseCell):
         """The unitary matrix."""
         return self.weight_hh
 
-    def activate(self, z: Tensor) -> Tensor:
+    def activate(self, z: Tensor, b: Tensor) -> Tensor:
         """modReLU."""
-        return smooth_modrelu(z, self.bias, self.epsilon)
+        return smooth_modrelu(z, b, self.epsilon)
 
 
 def _structured_unitary(n: int, generator: torch.Generator | None) -> Tensor:

@@ -88,6 +88,6 @@ class ScuRNNCell(AbstractDenseCell):
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return scaled_cayley(self.X, D)
 
-    def activate(self, z: Tensor) -> Tensor:
+    def activate(self, z: Tensor, b: Tensor) -> Tensor:
         """modReLU."""
-        return smooth_modrelu(z, self.bias, self.epsilon)
+        return smooth_modrelu(z, b, self.epsilon)

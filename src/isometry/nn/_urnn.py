@@ -95,9 +95,9 @@ class URNNCell(AbstractCell):
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return structured(D, self.v, self.permutation)
 
-    def activate(self, z: Tensor) -> Tensor:
+    def activate(self, z: Tensor, b: Tensor) -> Tensor:
         """modReLU."""
-        return smooth_modrelu(z, self.bias, self.epsilon)
+        return smooth_modrelu(z, b, self.epsilon)
 
 
 def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
