@@ -1,60 +1,36 @@
 """The plan of the paper's experiments, and how it is carried out."""
 
 import argparse
+import json
 import shlex
-import sys
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from isometry.lab._cli import main
 from isometry.lab.report._paper import PAPER
-from isometry.lab.reproduce import _carry_out, _command, plan
-from isometry.lab.reproduce._carry_out import (
-    Launch,
-    carry_out,
-    launch,
-    next_command,
-    status_of,
-)
+from isometry.lab.reproduce import _command, plan
+from isometry.lab.reproduce._plan import PlannedRun
 from isometry.lab.train._command import add_arguments, read
 from isometry.nn import by_name
-from tests.lab.fake_runs import fake_run
+from tests.lab.small_sweeps import words
 
 FIGURES = ("figure1-left", "figure1-right", "mnist", "pmnist", "timit")
 
 
-class Trainer:
-    """In place of training: writes the run that a command asks for."""
-
-    def __init__(self, *, status: str | None = "finished", fails: str = "") -> None:
-        self.status, self.fails = status, fails
-        self.commands: list[list[str]] = []
-
-    def __call__(self, words: Sequence[str], seconds: float | None) -> None:
-        del seconds
-        self.commands.append(list(words))
-        if self.fails and self.fails in words:
-            return
-        folder = Path(words[-1])
-        if "--resume" in words:
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
-        options = dict(pairwise(words))
-        model = options.get("--model", "exprnn")
-        fake_run(folder, model=model, status=self.status, steps=5)
+TINY = [
+    PlannedRun("copying-3", model, 6, ("copying", *words()))
+    for model in ("exprnn", "lstm")
+]
 
 
 @pytest.fixture
 def reproduce(monkeypatch, tmp_path):
-    """`isometry reproduce` into a folder, with a trainer."""
+    """`isometry reproduce recorded` of two runs of a second, into a folder."""
 
-    def call(*words: str, trainer: Launch | None = None) -> int:
-        monkeypatch.setattr(_command, "launch", trainer or Trainer())
-        return main(["reproduce", *words, "--out", str(tmp_path)])
+    def call(*more: str) -> int:
+        monkeypatch.setattr(_command, "plan", lambda *_: TINY)
+        return main(["reproduce", "recorded", *more, "--out", str(tmp_path / "out")])
 
     return call
 
@@ -107,8 +83,8 @@ def parsed(words: Sequence[str]):
     [
         ("figure1-left", "copying", {"iterations": 4000}, {"lag": 1000}),
         ("figure1-right", "copying", {"iterations": 4000}, {"lag": 2000}),
-        ("mnist", "mnist", {"epochs": 70}, {"permute": False, "validation": 0}),
-        ("pmnist", "mnist", {"epochs": 70}, {"permute": True, "validation": 0}),
+        ("mnist", "mnist", {"epochs": 70}, {"permute": False, "validation": 5000}),
+        ("pmnist", "mnist", {"epochs": 70}, {"permute": True, "validation": 5000}),
         ("timit", "timit", {"epochs": 1200}, {}),
     ],
 )
@@ -116,13 +92,36 @@ def test_train_understands_every_command(what, task, length, options, tmp_path):
     """And takes the paper's protocol: batch, seed, length, and no early stop."""
     more = ("--root", str(tmp_path)) if what == "timit" else ()
     for run in plan(what):
-        config, out = parsed(run.command(tmp_path / run.name, *more))
+        config, _ = parsed(run.command(*more))
         training = config.training
-        assert (config.task, out) == (task, tmp_path / run.name)
+        assert config == run.cell(*more).config
+        assert config.task == task
         assert (training.model, training.hidden_size) == (run.model, run.hidden_size)
-        assert (training.batch_size, training.seed, training.solved) == (128, 5544, 0)
+        assert (training.batch_size, training.seed, training.threads) == (128, 5544, 1)
+        assert training.solved == 0 or task != "copying"
         assert length.items() <= vars(training).items()
         assert options.items() <= config.task_options.items()
+
+
+def test_recorded_runs_have_names_and_commands_of_their_own(tmp_path):
+    """Each command, read again, makes the same run."""
+    runs = plan("recorded")
+    assert len({run.name for run in runs}) == len(runs)
+    for run in runs:
+        more = ("--root", str(tmp_path)) if run.words[0] == "timit" else ()
+        cell = run.cell(*more)
+        again, _ = parsed(shlex.split(cell.config.command)[1:])
+        assert again == cell.config
+
+
+def test_recorded_runs_of_exprnn_state_base_map_and_rates():
+    """A later default must not change what a record means."""
+    for run in plan("recorded", ["exprnn"]):
+        if run.words[0] == "timit":
+            continue
+        training = run.cell().config.training
+        assert {"orthogonal_map", "rebase_every", "init"} <= set(training.model_options)
+        assert None not in (training.lr, training.lr_ratio)
 
 
 @pytest.mark.errors
@@ -133,169 +132,82 @@ def test_what_is_not_in_the_paper_is_named():
         plan("mnist", ["exprnn", "transformer"])
 
 
-def test_only_what_is_missing_is_run(reproduce, tmp_path, capsys):
-    """Done ones are left alone, interrupted and killed ones go on, others begin."""
-    names = {run.model: run.name for run in plan("figure1-left")}
-    for model, status in (
-        ("exprnn", "finished"),
-        ("scornn", "diverged"),
-        ("lstm", "interrupted"),
-        ("urnn", None),
-    ):
-        fake_run(tmp_path / names[model], model=model, status=status, steps=5)
-    trainer = Trainer()
-    assert reproduce("figure1-left", trainer=trainer) == 0
-    begun = [words for words in trainer.commands if "--resume" not in words]
-    resumed = [words[-1] for words in trainer.commands if "--resume" in words]
-    assert resumed == [str(tmp_path / names[model]) for model in ("lstm", "urnn")]
-    assert [words[3] for words in begun] == ["rgd", "scurnn"]
+def test_models_are_chosen():
+    assert {run.model for run in plan("figure1-left", ["lstm", "exprnn"])} == {
+        *("exprnn", "lstm")
+    }
+
+
+def test_what_is_missing_is_trained_and_reported(reproduce, tmp_path, capsys):
+    """A second call finds nothing to do, and reports the same."""
+    assert reproduce() == 0
     captured = capsys.readouterr()
-    assert "6 of 6 runs are done" in captured.err
-    # the result alone
-    page = Path(captured.out.strip())
-    assert page == tmp_path / "report" / "figure1-left" / "report.html"
-    assert page.read_text().count("<tr>") == 1 + 6
-
-    trainer = Trainer()
-    assert reproduce("figure1-left", trainer=trainer) == 0
-    assert trainer.commands == []
-
-
-def test_models_are_chosen(reproduce, tmp_path):
-    trainer = Trainer()
-    reproduce("figure1-left", "--models", "lstm", "exprnn", trainer=trainer)
-    assert [words[3] for words in trainer.commands] == ["exprnn", "lstm"]
+    assert "2 of 2 runs are done" in captured.err
+    out = tmp_path / "out"
+    assert (out / "report" / "report.html").exists()
+    found = {path: path.read_bytes() for path in out.glob("*/checkpoint.safetensors")}
+    assert len(found) == 2
+    assert reproduce() == 0
+    assert capsys.readouterr().out == captured.out
+    assert {path: path.read_bytes() for path in found} == found
 
 
-def test_a_failure_does_not_stop_the_others(reproduce, tmp_path, capsys):
-    """It is named at the end, by exit code too; the rest is reported."""
-    trainer = Trainer(fails="exprnn")
-    words = ("figure1-left", "--models", "exprnn", "lstm")
-    assert reproduce(*words, trainer=trainer) == 1
-    captured = capsys.readouterr()
-    assert f"{tmp_path / 'copying-1000-exprnn-190'} failed" in captured.err
-    assert "1 of 2 runs are done" in captured.err
-    assert Path(captured.out.strip()).exists()
+def test_a_record_says_what_its_names_stand_for(reproduce, tmp_path):
+    """Every option of the network and of its optimizers, and a format."""
+    assert reproduce() == 0
+    text = (tmp_path / "out" / "copying-3-exprnn-6" / "config.json").read_text()
+    config = json.loads(text)
+    assert config["format"] == 2
+    recipe = config["recipe"]
+    assert recipe["network"] == "ExpRNN"
+    expected = {"orthogonal_map": "exp", "init": "henaff", "rebase_every": None}
+    assert expected.items() <= recipe["options"].items()
+    rest, weight = recipe["optimizers"]
+    assert (rest["name"], rest["options"]) == ("RMSprop", {"lr": 2e-4})
+    assert weight["parameters"] == ["weight_hh"]
 
 
-def test_nothing_to_report_is_no_error_of_the_report(reproduce, capsys):
-    words = ("figure1-left", "--models", "exprnn")
-    assert reproduce(*words, trainer=Trainer(fails="exprnn")) == 1
-    assert capsys.readouterr().out == ""
+def test_a_budget_stops_runs_that_can_go_on(reproduce, tmp_path, capsys):
+    """Too short for anything; the same command then comes to the end."""
+    assert reproduce("--budget", "1e-9") == 1
+    assert "interrupted. The same command goes on with it" in capsys.readouterr().err
+    assert reproduce() == 0
 
 
 def test_a_dry_run_prints_what_would_be_run(reproduce, tmp_path, capsys):
-    trainer = Trainer()
-    assert reproduce("figure1-left", "--dry-run", trainer=trainer) == 0
+    assert reproduce("--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert trainer.commands == []
-    assert len(lines) == 6
-    words = shlex.split(lines[0])
-    assert words[0] == "isometry"
-    assert parsed(words[1:])[0].task == "copying"
+    assert len(lines) == 2
+    assert not (tmp_path / "out").exists()
+    first = shlex.split(lines[0])
+    assert first[0] == "isometry"
+    config, out = parsed(first[1:])
+    assert (config.task, out) == ("copying", tmp_path / "out" / "copying-3-exprnn-6")
 
 
 @pytest.mark.errors
-def test_speech_needs_its_corpus(reproduce, capsys):
+def test_speech_needs_its_corpus(tmp_path, capsys):
     """Alone that is an error; among all it is left out, and said."""
-    assert reproduce("timit") == 2
+    assert main(["reproduce", "timit"]) == 2
     assert "`--timit` must name the folder" in capsys.readouterr().err
-    assert reproduce("all", "--dry-run") == 0
-    captured = capsys.readouterr()
-    assert "leaving out timit" in captured.err
-    assert "train timit" not in captured.out
+    for what in ("all", "recorded"):
+        assert main(["reproduce", what, "--dry-run"]) == 0
+        captured = capsys.readouterr()
+        assert "leaving out timit" in captured.err
+        assert "train timit" not in captured.out
 
 
 @pytest.mark.errors
 @pytest.mark.parametrize("hours", ["0", "-1", "nan"])
 def test_a_budget_is_positive(reproduce, hours, capsys):
-    assert reproduce("mnist", "--budget", hours) == 2
+    assert reproduce("--budget", hours) == 2
     assert "`--budget` must be a positive number" in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_all_as_it_is(reproduce, monkeypatch, capsys):
-    def interrupted(words: Sequence[str], seconds: float | None) -> None:
+def test_ctrl_c_says_how_to_go_on(reproduce, monkeypatch, capsys):
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    assert reproduce("figure1-left", trainer=interrupted) == 130
-    assert "the same command goes on" in capsys.readouterr().err
-
-
-def test_the_budget_is_shared_by_all_runs(tmp_path):
-    """Each may take what is left; when nothing is, no other begins, and none failed."""
-    clock, given = [0.0], []
-
-    def launch(words: Sequence[str], seconds: float | None) -> None:
-        given.append(seconds)
-        clock[0] += 1500
-        status = "finished" if clock[0] < 3600 else "interrupted"
-        fake_run(Path(words[0]), status=status, steps=1)
-
-    commands = [(tmp_path / name, [str(tmp_path / name)]) for name in "abcd"]
-    failed = carry_out(commands, hours=1, launch=launch, now=lambda: clock[0])
-    assert given == [3600, 2100, 600]
-    assert failed == []
-
-
-def test_a_run_is_resumed_where_it_is(tmp_path):
-    run = plan("figure1-left")[0]
-    folder = tmp_path / run.name
-    assert status_of(folder) == "missing"
-    assert next_command(run, folder) == run.command(folder)
-    fake_run(folder, status=None, steps=1)
-    assert next_command(run, folder) == ["train", "--resume", str(folder)]
-
-
-# a process in place of `python -m isometry`: it says when it is interrupted
-CHILD = """
-import signal, sys, time
-def stop(*_):
-    open(sys.argv[-1], "w").write("interrupted")
-    sys.exit(130)
-signal.signal(signal.SIGINT, stop{})
-open(sys.argv[-1] + ".ready", "w").close()
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def child(monkeypatch, tmp_path):
-    """`launch` runs this program instead."""
-
-    def make(text: str) -> None:
-        path = tmp_path / "child.py"
-        path.write_text(text)
-        start = _carry_out.subprocess.Popen
-
-        def popen(line: list[str], **options):
-            assert line[1:3] == ["-m", "isometry"]
-            return start([sys.executable, str(path), *line[3:]], **options)
-
-        monkeypatch.setattr(_carry_out.subprocess, "Popen", popen)
-
-    return make
-
-
-def test_a_run_whose_time_is_over_is_interrupted(child, tmp_path):
-    """As by Ctrl-C, so that it writes what it has."""
-    child(CHILD.format(""))
-    # long enough for a process to start, also on a busy machine
-    launch([str(tmp_path / "told")], 3.0)
-    assert (tmp_path / "told").read_text() == "interrupted"
-
-
-def test_a_run_that_does_not_listen_is_killed(child, tmp_path, monkeypatch):
-    """Its last checkpoint serves: resuming needs nothing else."""
-    monkeypatch.setattr(_carry_out, "GRACE", 0.1)
-    child(CHILD.format(" if False else signal.SIG_IGN"))
-    launch([str(tmp_path / "told")], 3.0)
-    assert (tmp_path / "told.ready").exists()
-    assert not (tmp_path / "told").exists()
-
-
-def test_what_a_run_prints_is_news(child, tmp_path, capfd):
-    """Standard output carries the report alone, so that commands compose."""
-    child("print('a line')")
-    launch(["anything"], None)
-    captured = capfd.readouterr()
-    assert (captured.out, captured.err) == ("", "a line\n")
+    monkeypatch.setattr(_command, "sweep", interrupted)
+    assert reproduce() == 130
+    assert "The same command resumes every run" in capsys.readouterr().err

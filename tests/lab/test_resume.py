@@ -130,14 +130,15 @@ def room_for(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("size", [700, 1300, 2500])
-def test_full_disk_stops_a_run_that_goes_on_later(size, tmp_path):
-    """A line of metrics, or a checkpoint, has no room; later it has."""
+@pytest.mark.parametrize(("size", "checkpoint_every"), [(1500, 3), (1500, 100)])
+def test_full_disk_stops_a_run_that_goes_on_later(size, checkpoint_every, tmp_path):
+    """A checkpoint, or a line of metrics, has no room; later it has."""
+    config = small(checkpoint_every=checkpoint_every)
     with room_for(size), pytest.raises(RunError, match=r"File too large.*--resume"):
-        start(small(), tmp_path / "cut")
+        start(config, tmp_path / "cut")
     assert not list((tmp_path / "cut").glob("*.partial"))
     resume(tmp_path / "cut")
-    start(small(), tmp_path / "whole")
+    start(config, tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 

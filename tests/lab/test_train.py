@@ -131,7 +131,9 @@ def test_what_a_run_leaves_behind(tmp_path):
     for split in ("validation", "test"):
         lines = [r for r in found if r["split"] == split]
         assert [r["step"] for r in lines] == [4, 8, 12]
-        assert lines[0].keys() == {"step", "loss", "accuracy", "orthogonality", "split"}
+        assert lines[0].keys() == {
+            *("step", "loss", "accuracy", "orthogonality", "largest_angle", "split")
+        }
     end = summary(folder)
     assert end["status"] == "finished"
     # as the paper counts, for n = 6 with 10 inputs and 9 outputs
@@ -169,6 +171,35 @@ def test_stops_when_solved(tmp_path):
     outcome = start(small(solved=100.0), tmp_path / "run")
     assert (outcome.summary["status"], outcome.summary["steps"]) == ("solved", 4)
     assert resume(tmp_path / "run").summary["status"] == "solved"
+
+
+def test_stops_when_it_stays_solved(tmp_path):
+    """Solved at the evaluation of step 4, and at all until eight steps later."""
+    outcome = start(small(solved=100.0, solved_for=8), tmp_path / "run")
+    assert (outcome.summary["status"], outcome.summary["steps"]) == ("solved", 12)
+    assert outcome.summary["solved_at"] == 4
+
+
+def test_a_retraction_reaches_the_optimizer(tmp_path):
+    outcome = start(small(model="rgd", retraction="exp"), tmp_path / "run")
+    recipe = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
+    assert outcome.summary["status"] == "finished"
+    assert recipe["optimizers"][1]["options"]["retraction"] == "exp"
+
+
+@pytest.mark.errors
+def test_a_retraction_needs_a_manifold(tmp_path):
+    with pytest.raises(ValueError, match="`retraction` must be left out for exprnn"):
+        start(small(retraction="exp"), tmp_path / "run")
+
+
+def test_angles_of_the_coordinates_are_recorded(tmp_path):
+    """Those of the first weight at the first evaluation, near the first values."""
+    start(small(lr=0.0), tmp_path / "run")
+    lines = records(tmp_path / "run")
+    angles = [r["largest_angle"] for r in lines if r["split"] == "test"]
+    assert len(angles) == 3
+    assert 0 < angles[0] <= math.pi
 
 
 @pytest.mark.errors

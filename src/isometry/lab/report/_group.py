@@ -11,7 +11,7 @@ from isometry.lab.report._run import Run
 
 # options that change neither what is trained nor what is measured
 ELSEWHERE = {
-    *("seed", "command", "threads", "device", "tensorboard"),
+    *("seed", "command", "format", "recipe", "threads", "device", "tensorboard"),
     *("log_every", "checkpoint_every", "task_options"),
 }
 

@@ -1,19 +1,13 @@
-"""`isometry reproduce figure1-left|figure1-right|mnist|pmnist|timit|all`."""
+"""`isometry reproduce figure1-left|figure1-right|mnist|pmnist|timit|all|recorded`."""
 
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from isometry.lab.reproduce._carry_out import (
-    DONE,
-    carry_out,
-    launch,
-    next_command,
-    status_of,
-)
-from isometry.lab.reproduce._plan import PROTOCOLS, PlannedRun, plan
+from isometry.lab.reproduce._plan import PLANS, PlannedRun, plan
+from isometry.lab.sweep._carry_out import Engine, sweep
+from isometry.lab.train._folder import RunError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,15 +16,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: that of `isometry reproduce`.
     """
-    parser.add_argument("what", choices=[*PROTOCOLS, "all"], help="figure or table")
     parser.add_argument(
-        "--models", nargs="+", metavar="MODEL", help="networks (default: the paper's)"
+        "what",
+        choices=PLANS,
+        help="a figure or table of the paper at full length, or the shorter runs that "
+        "are recorded in docs/reproduction.md",
+    )
+    parser.add_argument(
+        "--models", nargs="+", metavar="MODEL", help="networks (default: all)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs at a time (1)"
     )
     parser.add_argument(
         "--budget",
         type=float,
         metavar="HOURS",
-        help="stop after so many hours; the same command goes on from there",
+        help="stop after so many hours; the same command resumes every run",
     )
     parser.add_argument(
         "--out",
@@ -40,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "directory)",
     )
     parser.add_argument(
-        "--timit", type=Path, metavar="DIR", help="folder of the TIMIT corpus"
+        "--timit",
+        type=Path,
+        metavar="DIR",
+        help="folder of the TIMIT corpus; for `recorded`, of its free sample",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the commands and run none"
@@ -54,41 +59,35 @@ def main(options: argparse.Namespace) -> int:
         options: of the command line.
 
     Returns:
-        The exit code: 1 if a run failed, 2 if the plan makes no sense, 130 if it was
-        interrupted.
+        The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 after
+        an interruption.
     """
     out = options.out or _default_folder()
     try:
+        engine = Engine(jobs=options.jobs, hours=options.budget)
         runs = _planned(options)
-        commands = _commands(runs, out, options.timit)
-    except ValueError as error:
+        cells = [run.cell(*_places(run, options.timit)) for run in runs]
+        if options.dry_run:
+            for cell in cells:
+                folder = shlex.quote(f"{out / cell.name}")
+                sys.stdout.write(f"{cell.config.command} --out {folder}\n")
+            return 0
+        bad = sweep(cells, out, engine)
+    except (RunError, ValueError, TypeError, OSError) as error:
         sys.stderr.write(f"isometry reproduce: {error}\n")
         return 2
-    if options.dry_run:
-        lines = [shlex.join(["isometry", *words]) for _, words in commands]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        return 0
-    try:
-        failed = carry_out(commands, hours=options.budget, launch=launch)
     except KeyboardInterrupt:
-        sys.stderr.write("isometry reproduce: interrupted; the same command goes on.\n")
-        return 130
-    _report([out / run.name for run in runs], out / "report" / options.what)
-    for folder in failed:
         sys.stderr.write(
-            f"isometry reproduce: {folder} failed; its message is above. The same "
-            f"command tries again.\n"
+            "isometry reproduce: interrupted. The same command resumes every run.\n"
         )
-    return 1 if failed else 0
+        return 130
+    for name, message in bad.items():
+        sys.stderr.write(f"isometry reproduce: {name}: {message}\n")
+    return 1 if bad else 0
 
 
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:
-    """The plan; of `all`, speech is left out where there is none."""
-    if options.budget is not None and not options.budget > 0:
-        raise ValueError(
-            f"`--budget` must be a positive number of hours; got {options.budget}. "
-            f"Leave it out to run to the end."
-        )
+    """The plan; where there is no speech, `all` and `recorded` leave it out."""
     runs = plan(options.what, options.models)
     if options.timit is not None:
         return runs
@@ -97,7 +96,7 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
             "`--timit` must name the folder of the TIMIT corpus; got none. The corpus "
             "is sold by the LDC as LDC93S1."
         )
-    rest = [run for run in runs if run.experiment != "timit"]
+    rest = [run for run in runs if not _is_speech(run)]
     if len(rest) < len(runs):
         sys.stderr.write(
             "isometry reproduce: leaving out timit; give its folder by `--timit`.\n"
@@ -105,27 +104,12 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
     return rest
 
 
-def _commands(
-    runs: Sequence[PlannedRun], out: Path, timit: Path | None
-) -> list[tuple[Path, list[str]]]:
-    found = []
-    for run in runs:
-        more = ("--root", f"{timit}") if run.experiment == "timit" else ()
-        words = next_command(run, out / run.name, *more)
-        if words is not None:
-            found.append((out / run.name, words))
-    return found
+def _is_speech(run: PlannedRun) -> bool:
+    return run.words[0] == "timit"
 
 
-def _report(folders: Sequence[Path], out: Path) -> None:
-    """Report what there is, and say how much that is."""
-    from isometry.lab.report import write
-
-    begun = [folder for folder in folders if status_of(folder) != "missing"]
-    done = [folder for folder in begun if status_of(folder) in DONE]
-    sys.stderr.write(f"{len(done)} of {len(folders)} runs are done.\n")
-    if begun:
-        sys.stdout.write(f"{write(begun, out)}\n")
+def _places(run: PlannedRun, timit: Path | None) -> tuple[str, ...]:
+    return ("--root", f"{timit}") if _is_speech(run) else ()
 
 
 def _default_folder() -> Path:

@@ -1,19 +1,25 @@
 """Carry out a sweep: begin what is missing, resume what was interrupted."""
 
+import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from isometry.lab.report._run import read_run
-from isometry.lab.reproduce._carry_out import DONE, status_of
-from isometry.lab.sweep._plan import Cell
+from isometry.lab.sweep._plan import Cell, fit, load, save
 from isometry.lab.sweep._view import View
-from isometry.lab.train._folder import last_good
+from isometry.lab.train._folder import last_good, locked, write_atomically
 
-# of a run that came to its end and can be averaged
+TABLE = "sweep.md"
+
+# a run that came to its end and can be averaged
 WHOLE = ("finished", "solved")
+
+# a run that needs nothing more; one that diverged would do so again
+DONE = (*WHOLE, "diverged")
 
 
 @dataclass(frozen=True)
@@ -24,13 +30,27 @@ class Engine:
         name: processes of this machine, or tasks of Ray.
         address: of a Ray cluster, if any.
         jobs: runs at a time; as many as there are cores for if None.
+        hours: time for all runs together; no end if None. What is not done by then
+            has its checkpoint.
     """
 
     name: Literal["local", "ray"] = "local"
     address: str | None = None
     jobs: int | None = None
+    hours: float | None = None
 
     def __post_init__(self) -> None:
+        if self.hours is not None and not self.hours > 0:
+            raise ValueError(
+                f"`--budget` must be a positive number of hours; got {self.hours}. "
+                f"Leave it out to run to the end."
+            )
+        if self.hours is not None and self.name != "local":
+            raise ValueError(
+                f"`--budget` must come with `--engine local`; got {self.hours} with "
+                f"{self.name!r}. Leave it out, and stop the command when you like: "
+                f"the same command resumes every run."
+            )
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(
                 f"`--jobs` must be at least 1; got {self.jobs}. Leave it out for as "
@@ -61,6 +81,56 @@ class Engine:
         if any(cell.config.training.device != "cpu" for cell in cells):
             return 1
         return max(1, cores() // threads(cells))
+
+
+def status_of(folder: Path) -> str:
+    """How far a run is.
+
+    Args:
+        folder: where it is or will be.
+
+    Returns:
+        "missing", "unfinished", or the status of its summary.
+    """
+    return read_run(folder).status if folder.exists() else "missing"
+
+
+def sweep(cells: Sequence[Cell], out: Path, engine: Engine) -> dict[str, str]:
+    """Make the runs that are missing, then write the table and the report of all.
+
+    The table goes to stdout too, everything else that is said to stderr.
+
+    Args:
+        cells: the runs, in the order in which they are made.
+        out: folder of the sweep.
+        engine: where they are made.
+
+    Returns:
+        Why runs did not come to their end, by name.
+
+    Raises:
+        RunError: if the folder holds other runs of these names, or is in use.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
+    """
+    from isometry.lab.report import write
+    from isometry.lab.sweep._table import table
+
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        cells = fit(out, cells)
+        save(out, cells)
+        failed = carry_out(cells, out, engine)
+        bad = verdicts(cells, out, failed)
+        # runs of earlier commands belong to the sweep too
+        begun = [out / c.name for c in load(out) if (out / c.name).exists()]
+        if begun:
+            text = table([read_run(folder) for folder in begun])
+            write_atomically(out / TABLE, text.encode())
+            page = write(begun, out / "report")
+            sys.stderr.write(f"table {out / TABLE}\nreport {page}\n")
+            sys.stdout.write(text)
+    sys.stderr.write(f"{len(cells) - len(bad)} of {len(cells)} runs are done.\n")
+    return bad
 
 
 def cores() -> int:
@@ -105,7 +175,8 @@ def carry_out(cells: Sequence[Cell], out: Path, engine: Engine) -> dict[str, str
             return _ray.run(missing, out, view, address=engine.address, cpus=cpus)
         from isometry.lab.sweep import _local
 
-        return _local.run(missing, out, view, jobs=jobs)
+        seconds = math.inf if engine.hours is None else 3600 * engine.hours
+        return _local.run(missing, out, view, jobs=jobs, seconds=seconds)
     finally:
         view.close()
 

@@ -4,17 +4,14 @@ import argparse
 import shlex
 import sys
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isometry.lab.sweep._carry_out import Engine, carry_out, verdicts
-from isometry.lab.sweep._plan import Cell, expand, fit, load, save
+from isometry.lab.sweep._carry_out import Engine, sweep
+from isometry.lab.sweep._plan import Cell, expand, fit, load
 from isometry.lab.train._config import Training
-from isometry.lab.train._folder import RunError, locked, write_atomically
+from isometry.lab.train._folder import RunError
 from isometry.lab.train._options import add_fields
-
-TABLE = "sweep.md"
 
 # as one speaks of them; the singular serves, too
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
@@ -31,6 +28,11 @@ _OWN: dict[str, dict[str, Any]] = {
         "type": int,
         "metavar": "N",
         "help": "runs at a time (as many as there are cores for)",
+    },
+    "--budget": {
+        "type": float,
+        "metavar": "HOURS",
+        "help": "stop after so many hours; the same command resumes every run",
     },
     "--engine": {
         "choices": ["local", "ray"],
@@ -87,11 +89,15 @@ def main(options: argparse.Namespace) -> int:
         if it was interrupted.
     """
     given = {k: v for k, v in vars(options).items() if k != "command"}
-    own = {k: given.pop(k, None) for k in ("resume", "out", "jobs", "dry_run")}
+    names = ("resume", "out", "jobs", "budget", "dry_run")
+    own = {k: given.pop(k, None) for k in names}
     out: Path | None = own["resume"] or own["out"]
     try:
         engine = Engine(
-            given.pop("engine", "local"), given.pop("address", None), own["jobs"]
+            given.pop("engine", "local"),
+            given.pop("address", None),
+            own["jobs"],
+            own["budget"],
         )
         if out is None:
             raise ValueError(  # noqa: TRY301 - told as the others are
@@ -104,7 +110,7 @@ def main(options: argparse.Namespace) -> int:
                 folder = shlex.quote(f"{out / cell.name}")
                 sys.stdout.write(f"{cell.config.command} --out {folder}\n")
             return 0
-        return _sweep(cells, out, engine)
+        bad = sweep(cells, out, engine)
     except (RunError, ValueError, TypeError, OSError) as error:
         sys.stderr.write(f"isometry sweep: {error}\n")
         return 2
@@ -113,6 +119,9 @@ def main(options: argparse.Namespace) -> int:
             f"isometry sweep: interrupted. Go on with: isometry sweep --resume {out}\n"
         )
         return 130
+    for name, message in bad.items():
+        sys.stderr.write(f"isometry sweep: {name}: {message}\n")
+    return 1 if bad else 0
 
 
 def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[Cell]:
@@ -130,32 +139,6 @@ def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[Cell]:
     task = given.pop("task", None) or from_file.get("task")
     values = {k: v for k, v in from_file.items() if k != "task"} | given
     return expand(task, values)
-
-
-def _sweep(cells: Sequence[Cell], out: Path, engine: Engine) -> int:
-    """Run, and tell what came out: the table on stdout, all else on stderr."""
-    from isometry.lab.report import write
-    from isometry.lab.report._run import read_run
-    from isometry.lab.sweep._table import table
-
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
-        cells = fit(out, cells)
-        save(out, cells)
-        failed = carry_out(cells, out, engine)
-        bad = verdicts(cells, out, failed)
-        # also those of earlier commands
-        begun = [out / c.name for c in load(out) if (out / c.name).exists()]
-        if begun:
-            text = table([read_run(folder) for folder in begun])
-            write_atomically(out / TABLE, text.encode())
-            page = write(begun, out / "report")
-            sys.stderr.write(f"table {out / TABLE}\nreport {page}\n")
-            sys.stdout.write(text)
-    sys.stderr.write(f"{len(cells) - len(bad)} of {len(cells)} runs are done.\n")
-    for name, message in bad.items():
-        sys.stderr.write(f"isometry sweep: {name}: {message}\n")
-    return 1 if bad else 0
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:

@@ -35,14 +35,22 @@ class _Child:
     told: connection.Connection
 
 
-def run(cells: Sequence[Cell], out: Path, view: View, *, jobs: int) -> dict[str, str]:
-    """Make runs, some at a time, until all have ended.
+def run(
+    cells: Sequence[Cell],
+    out: Path,
+    view: View,
+    *,
+    jobs: int,
+    seconds: float = math.inf,
+) -> dict[str, str]:
+    """Make runs, some at a time, until all have ended or the time is over.
 
     Args:
         cells: the runs, in order.
         out: folder of the sweep.
         view: what the user sees.
         jobs: processes at a time.
+        seconds: after which every run writes its checkpoint and stops.
 
     Returns:
         Why runs failed, by name.
@@ -51,13 +59,16 @@ def run(cells: Sequence[Cell], out: Path, view: View, *, jobs: int) -> dict[str,
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
     """
     waiting, children, failed = list(cells), dict[int, _Child](), dict[str, str]()
-    end = math.inf
+    end, over = math.inf, time.monotonic() + seconds
     with Signals() as signals, _ended(children):
-        while children or (waiting and not signals.came):
-            while waiting and len(children) < jobs and not signals.came:
+        while True:
+            stop = signals.came or time.monotonic() >= over
+            if not children and (stop or not waiting):
+                break
+            while waiting and len(children) < jobs and not stop:
                 child = _begin(waiting.pop(0), out)
                 children[child.process.sentinel] = child
-            if signals.came and end == math.inf:
+            if stop and end == math.inf:
                 end = time.monotonic() + GRACE
                 _terminate(children.values())
             if time.monotonic() > end:

@@ -25,7 +25,10 @@ from isometry.lab.sweep._carry_out import WHOLE
 Column = tuple[str, Callable[[Group], str]]
 
 # in the name of the row, its cells, or of no matter for what is learned
-_KNOWN = ("task", "task_options", "model", "hidden_size", "seed", "command")
+_KNOWN = (
+    *("task", "task_options", "model", "hidden_size", "seed", "command"),
+    *("format", "recipe"),
+)
 
 
 def table(runs: Sequence[Run]) -> str:

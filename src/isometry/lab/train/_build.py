@@ -1,5 +1,6 @@
 """From a config to what is trained: task, network and optimizers."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,10 +14,12 @@ from isometry.lab._task import Task
 from isometry.lab.tasks import TASKS
 from isometry.lab.train._config import Config, Training
 from isometry.lab.train._options import make
+from isometry.linalg import skew
 from isometry.nn import by_name
 from isometry.nn._recipes import OptimizerRecipe
 from isometry.nn._registry import Recipe
 from isometry.nn._sequence_model import SequenceModel
+from isometry.parametrizations._constrained import constrained
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def build(config: Config, device: torch.device) -> Experiment:
         hidden_size=recipe.hidden_size,
         threads=torch.get_num_threads(),
     )
+    resolved = replace(resolved, recipe=described(recipe, model))
     return Experiment(resolved, task, recipe, model, make_optimizers(recipe, model))
 
 
@@ -164,7 +168,59 @@ def _optimizers(recipe: Recipe, training: Training) -> list[OptimizerRecipe]:
         name = made.name if keep else _known(training.optimizer or "")
         rate = made.options["lr"] if ratio * lr == made.options["lr"] else lr * ratio
         found.append(replace(made, name=name, options=options | {"lr": rate}))
-    return found
+    return found if training.retraction is None else _retracted(found, training)
+
+
+def _retracted(
+    recipes: Sequence[OptimizerRecipe], training: Training
+) -> list[OptimizerRecipe]:
+    """Optimizers whose steps on a manifold go by the retraction that was asked for."""
+    if not any("retraction" in made.options for made in recipes):
+        raise ValueError(
+            f"`retraction` must be left out for {training.model}, which moves no "
+            f"weight on a manifold; got {training.retraction!r}. Only rgd and spectral "
+            f"take it."
+        )
+    return [
+        replace(made, options={**made.options, "retraction": training.retraction})
+        if "retraction" in made.options
+        else made
+        for made in recipes
+    ]
+
+
+def described(recipe: Recipe, model: SequenceModel) -> dict[str, Any]:
+    """A recipe in full, for the record: defaults may change from version to version.
+
+    Args:
+        recipe: of a run.
+        model: the network that it makes.
+
+    Returns:
+        Values that JSON can hold.
+    """
+    signature = inspect.signature(type(model.network).__init__)
+    usual = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if isinstance(parameter.default, bool | int | float | str | None)
+    }
+    options = usual | dict(recipe.options)
+    places = ("device", "dtype", "generator")
+    return {
+        "network": type(model.network).__name__,
+        "options": {k: v for k, v in options.items() if k not in places},
+        "optimizers": [
+            {
+                "name": made.name,
+                "options": dict(made.options),
+                "parameters": list(made.parameters),
+            }
+            for made in recipe.optimizers
+        ],
+        "clip_norm": recipe.clip_norm,
+        "source": recipe.source,
+    }
 
 
 # it evaluates the loss several times a step; it wants sparse gradients
@@ -225,6 +281,28 @@ def orthogonality(model: SequenceModel) -> float | None:
         return None
     gram = W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)
     return float(torch.linalg.matrix_norm(gram)) / len(W) ** 0.5
+
+
+@torch.no_grad()
+def largest_angle(model: SequenceModel) -> float | None:
+    r"""Largest angle of the coordinates $A$ of the first constrained weight.
+
+    The exponential is one to one while it is below $\pi$: the domain $V$ of the paper.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The angle; None if no weight is made by an exponential, or it is not finite.
+    """
+    for found in constrained(model):
+        A = found.coordinates.detach()
+        square = A.shape[-1] == A.shape[-2]
+        is_exp = square and found.constraint.map_name == "exp"
+        if not is_exp or not bool(A.isfinite().all()):
+            return None
+        return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())
+    return None
 
 
 @torch.no_grad()

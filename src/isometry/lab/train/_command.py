@@ -1,6 +1,7 @@
 """`isometry train`: options of a task and of its training, from line and file."""
 
 import argparse
+import json
 import shlex
 import sys
 import tomllib
@@ -135,7 +136,7 @@ def _words(task: str, values: dict[str, Any]) -> list[str]:
             words.append(option if value else option.replace("--", "--no-", 1))
         elif isinstance(value, dict):
             for key, inner in value.items():
-                text = str(inner).lower() if isinstance(inner, bool) else str(inner)
+                text = inner if isinstance(inner, str) else json.dumps(inner)
                 words += [option, f"{key}={text}"]
         else:
             words += [option, str(value)]

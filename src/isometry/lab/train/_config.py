@@ -12,6 +12,10 @@ from isometry.lab.train._options import make
 ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "timit": 1200}
 
+# of `config.json` and the files beside it; it grows when what they hold changes its
+# meaning. Folders without a number are of format 1, which had no recipe.
+FORMAT = 2
+
 
 @dataclass(frozen=True)
 class Training:
@@ -28,9 +32,11 @@ class Training:
         optimizer: a class of torch.optim, instead of the paper's
         lr: learning rate
         lr_ratio: rate of the orthogonal weight as a part of lr
+        retraction: map of the steps of a Riemannian optimizer, instead of the paper's
         seed: of the first weights and of the batches
         solved: stop when the validation loss is below this part of the baseline, if
             data is endless; 0 never stops
+        solved_for: steps that the loss has to stay below before the run stops
         log_every: steps between records of the training loss
         evaluate_every: steps between evaluations; an epoch for finite data
         checkpoint_every: steps between checkpoints
@@ -48,8 +54,10 @@ class Training:
     optimizer: str | None = None
     lr: float | None = None
     lr_ratio: float | None = None
+    retraction: str | None = None
     seed: int = 5544
     solved: float = 0.01
+    solved_for: int = 0
     log_every: int = 10
     evaluate_every: int | None = None
     checkpoint_every: int = 100
@@ -74,6 +82,11 @@ class Training:
                     f"`{name}` must be a number from 0 on; got {value}. Leave it out "
                     f"for the usual one."
                 )
+        if self.solved_for < 0:
+            raise ValueError(
+                f"`solved_for` must be a number of steps; got {self.solved_for}. Use 0 "
+                f"to stop at once."
+            )
         if not 0 <= self.seed < 2**31:
             raise ValueError(
                 f"`seed` must be in [0, 2^31); got {self.seed}. Choose another."
@@ -94,28 +107,38 @@ class Config:
         task_options: the fields of the task.
         training: how its network is trained.
         command: what makes the same run again.
+        recipe: what the names in `training` stand for: every option of the network and
+            of its optimizers, whatever later versions take for granted.
     """
 
     task: str
     task_options: dict[str, Any]
     training: Training
     command: str = ""
+    recipe: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """One flat object: the task, then the fields of the training."""
-        flat = {"task": self.task, "task_options": self.task_options}
+        flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}
         flat |= asdict(self.training) | {"command": self.command}
+        flat |= {"recipe": self.recipe}
         return (json.dumps(flat, indent=2) + "\n").encode()
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
         """The other way."""
         flat = json.loads(text)
+        if not flat.get("format", 1) <= FORMAT:
+            raise ValueError(
+                f"format {flat['format']}, of a later version of isometry than this, "
+                f"which reads {FORMAT}"
+            )
         if not isinstance(flat["task_options"], dict):
             raise TypeError(f"task_options {flat['task_options']!r:.60}")
         known = {f.name for f in fields(Training)}
         training = make(Training, {k: v for k, v in flat.items() if k in known})
-        return cls(flat["task"], flat["task_options"], training, flat["command"])
+        task, options, command = flat["task"], flat["task_options"], flat["command"]
+        return cls(task, options, training, command, flat.get("recipe", {}))
 
     def resolved(self, *, epoch: int | None, hidden_size: int, threads: int) -> Self:
         """With every number that a default stood for.

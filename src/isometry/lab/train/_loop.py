@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from isometry.lab._task import Batch, Split, evaluate
-from isometry.lab.train._build import Experiment, orthogonality
+from isometry.lab.train._build import Experiment, largest_angle, orthogonality
 from isometry.lab.train._ranks import Ranks
 from isometry.lab.train._recorder import Recorder
 from isometry.lab.train._signals import Signals
@@ -31,6 +31,7 @@ class State:
         last: the latest means of each split.
         best: the same at the best validation, with its step.
         best_test: the same at the best test, as the paper reports.
+        solved_at: first of the latest evaluations that all found the task solved.
     """
 
     step: int = 0
@@ -39,6 +40,7 @@ class State:
     last: dict[str, Any] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)
     best_test: dict[str, Any] = field(default_factory=dict)
+    solved_at: int | None = None
 
 
 def train(
@@ -166,14 +168,15 @@ def _evaluate(
     """
     config, task, model = experiment.config.training, experiment.task, experiment.model
     state.last = {"step": state.step}
-    error = orthogonality(model)
+    error, angle = orthogonality(model), largest_angle(model)
+    extra = {} if error is None else {"orthogonality": error}
+    extra |= {} if angle is None else {"largest_angle": angle}
     model.eval()
     for split in SPLITS:
         found = evaluate(
             task, lambda x: model(x.to(ranks.device)), split, config.batch_size
         )
         state.last[split] = found
-        extra = {} if error is None else {"orthogonality": error}
         if found:
             recorder.write(state, split, found | extra)
     model.train()
@@ -184,7 +187,12 @@ def _evaluate(
     # data with an end is learned, not solved
     if task.baseline is None or task.epoch(config.batch_size) is not None:
         return False
-    return state.last["validation"]["loss"] < config.solved * task.baseline
+    if state.last["validation"]["loss"] >= config.solved * task.baseline:
+        state.solved_at = None
+        return False
+    if state.solved_at is None:
+        state.solved_at = state.step
+    return state.step >= state.solved_at + config.solved_for
 
 
 def _better(new: dict[str, float], old: dict[str, float], metric: str) -> bool:

@@ -238,6 +238,7 @@ def summarize(experiment: Experiment, state: State, status: str) -> dict[str, An
         "metric": experiment.task.metric,
         "best": state.best,
         "best_by_test": state.best_test,
+        "solved_at": state.solved_at,
         "final": state.last,
         "parameters": count_parameters(model),
         "baseline": experiment.task.baseline,
