@@ -1,0 +1,80 @@
+"""Records of runs, and the definitions that were fixed before the runs."""
+
+import json
+
+import pytest
+
+from isometry.lab.report._run import read_run
+from tests.lab.fake_runs import fake_run
+from tests.lab.small_runs import small, start
+from tools.reproduction.criteria import spikes
+from tools.reproduction.records import read, record, thinned, without_places, write
+
+BASELINE = 0.02
+
+
+def test_a_smooth_curve_has_no_spikes():
+    """Neither a fall by four decades, nor noise below 1 % of the baseline."""
+    falling = [BASELINE * 10 ** (-4 * t / 1000) for t in range(1000)]
+    assert spikes(falling, BASELINE).count == 0
+    noisy = [1e-6 * (1 + 99 * (t % 10 == 0)) for t in range(1000)]
+    assert spikes(noisy, BASELINE).count == 0
+
+
+def test_a_jump_is_counted_once_however_long_it_lasts():
+    losses = [0.5 * BASELINE] * 1000
+    for start_of, length in ((200, 1), (300, 40), (600, 200)):
+        losses[start_of : start_of + length] = [2 * BASELINE] * length
+    found = spikes(losses, BASELINE)
+    assert (found.count, found.steps) == (3, 1 + 40 + 200)
+    assert found.worst == pytest.approx(4)
+    assert found.unstable
+
+
+def test_first_steps_do_not_count():
+    losses = [0.5 * BASELINE] * 200
+    losses[60] = 1.0
+    assert not spikes(losses, BASELINE).count
+
+
+def test_thinned_curves_keep_their_extremes():
+    steps = list(range(1, 1001))
+    losses = [1.0] * 1000
+    losses[777] = 9.0
+    found = thinned(steps, losses)
+    assert len(found["step"]) == 200
+    assert (max(found["high"]), max(found["median"])) == (9.0, 1.0)
+    assert found["step"][-1] == 1000
+
+
+def test_a_record_has_what_the_run_has(tmp_path):
+    """Config, environment, commit, summary and curves; no place on this machine."""
+    folder = tmp_path / "runs" / "one"
+    start(small(), folder)
+    run = read_run(folder)
+    found = record(run)
+    assert found["config"]["recipe"]["network"] == "ExpRNN"
+    assert "command" not in found["config"]
+    assert found["environment"]["cpu"]
+    assert found["test"]["step"] == [4, 8, 12]
+    assert len(found["train"]["step"]) == 12
+    assert found["summary"]["steps"] == 12
+    assert str(tmp_path) not in json.dumps(found)
+
+
+def test_only_runs_that_ended_are_recorded(tmp_path):
+    """And what was written is read again."""
+    for name, status in (("done", "finished"), ("killed", None)):
+        folder = fake_run(tmp_path / name, status=status)
+        config = json.loads((folder / "config.json").read_text())
+        text = json.dumps(config | {"log_every": 1})
+        (folder / "config.json").write_text(text)
+    written = write([tmp_path / "done", tmp_path / "killed"], tmp_path / "records")
+    assert [path.name for path in written] == ["done.json"]
+    found = read(tmp_path / "records")
+    assert found["done"]["summary"]["status"] == "finished"
+
+
+def test_commands_name_no_folder():
+    command = "isometry train timit --root /data/here --epochs 3"
+    assert without_places(command) == "isometry train timit --root DIR --epochs 3"

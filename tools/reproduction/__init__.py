@@ -1,0 +1,5 @@
+"""The paper, reproduced: records of runs, and the page that is made from them.
+
+python -m tools.reproduction record RUNS   # thin finished runs into records/runs
+python -m tools.reproduction page          # write docs/reproduction.md, its figures
+"""

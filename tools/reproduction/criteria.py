@@ -1,0 +1,63 @@
+"""What counts, fixed before the runs were made.
+
+*Solved*: the validation loss is below 1 % of the baseline and stays there for 200
+steps; a run may stop then. *Spike*: a training loss that is more than twice the median
+of the 50 steps before it, and above 1 % of the baseline; a spike lasts until the loss
+is below that line again. *Unstable*: three spikes or more, counted from step 100 on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+WINDOW = 50
+FIRST = 100
+FACTOR = 2.0
+FLOOR = 0.01
+UNSTABLE = 3
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """How often and how far a training loss jumped.
+
+    Attributes:
+        count: jumps, however long each of them lasts.
+        steps: steps that are part of one.
+        worst: largest ratio of a loss to the median before it.
+    """
+
+    count: int
+    steps: int
+    worst: float
+
+    @property
+    def unstable(self) -> bool:
+        """Whether there are three or more."""
+        return self.count >= UNSTABLE
+
+
+def spikes(losses: Sequence[float], baseline: float) -> Spikes:
+    """The jumps of a training loss.
+
+    Args:
+        losses: of every step, from the first.
+        baseline: of the task.
+
+    Returns:
+        Their number and size.
+    """
+    count, steps, worst, line = 0, 0, 0.0, None
+    for t in range(FIRST, len(losses)):
+        loss = losses[t]
+        before = median(losses[t - WINDOW : t])
+        worst = max(worst, loss / before)
+        # inside of a jump the line is the one that it crossed
+        limit = max(FACTOR * before, FLOOR * baseline) if line is None else line
+        if not loss > limit:
+            line = None
+            continue
+        count += line is None
+        steps += 1
+        line = limit
+    return Spikes(count, steps, worst)

@@ -1,0 +1,131 @@
+"""Records of runs: everything that the page needs, and no more."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from isometry.lab.report._run import Run, read_run
+from tools.reproduction.criteria import spikes
+
+FOLDER = Path("records") / "runs"
+
+# of what a record holds; it grows when the meaning of something in it changes
+FORMAT = 1
+
+# points of a training curve; each is the median of some steps, with their range
+POINTS = 200
+
+# where data lay, and what a run said about its own machine's folders
+PLACES = ("root", "command")
+
+
+def record(run: Run) -> dict[str, Any]:
+    """A run in a few kilobytes.
+
+    Args:
+        run: one that came to its end.
+
+    Returns:
+        Values that JSON can hold; numbers have five digits.
+    """
+    config = {k: v for k, v in run.config.items() if k not in PLACES}
+    options = {k: v for k, v in config["task_options"].items() if k not in PLACES}
+    summary = dict(run.summary)
+    steps, losses = run.curve("loss", "train")
+    baseline = summary.get("baseline")
+    found = {
+        "format": FORMAT,
+        "name": run.path.name,
+        "command": without_places(str(run.config["command"])),
+        "config": config | {"task_options": options},
+        "environment": dict(run.environment),
+        "summary": summary,
+        "train": thinned(steps, losses),
+    }
+    for split in ("validation", "test"):
+        found[split] = evaluations(run, split)
+    # every step is needed to see a jump
+    if baseline is not None and config["log_every"] == 1:
+        jumps = spikes(losses, baseline)
+        found["spikes"] = {
+            "count": jumps.count,
+            "steps": jumps.steps,
+            "worst": jumps.worst,
+        }
+    return rounded(found)
+
+
+def without_places(command: str) -> str:
+    """A command without the folder of its data."""
+    words = command.split(" ")
+    if "--root" in words:
+        at = words.index("--root")
+        words[at : at + 2] = ["--root", "DIR"]
+    return " ".join(words)
+
+
+def thinned(steps: Sequence[float], losses: Sequence[float]) -> dict[str, list[float]]:
+    """Medians of a training loss over equal parts, with the range of each part."""
+    size = max(1, -(-len(steps) // POINTS))
+    parts = [slice(start, start + size) for start in range(0, len(steps), size)]
+    return {
+        "step": [steps[part][-1] for part in parts],
+        "median": [median(losses[part]) for part in parts],
+        "low": [min(losses[part]) for part in parts],
+        "high": [max(losses[part]) for part in parts],
+    }
+
+
+def evaluations(run: Run, split: str) -> dict[str, list[Any]]:
+    """All that was measured on a split, by quantity."""
+    lines = [r for r in run.records if r.get("split") == split]
+    names = dict.fromkeys(name for line in lines for name in line if name != "split")
+    return {name: [line.get(name) for line in lines] for name in names}
+
+
+def rounded(value: Any) -> Any:
+    """Floats to five digits, wherever they are."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(inner) for inner in value]
+    return value
+
+
+def write(folders: Sequence[Path], out: Path = FOLDER) -> list[Path]:
+    """Write the records of finished runs.
+
+    Args:
+        folders: of runs.
+        out: where records are kept.
+
+    Returns:
+        The files that were written.
+    """
+    written = []
+    out.mkdir(parents=True, exist_ok=True)
+    for folder in folders:
+        run = read_run(folder)
+        if run.status not in ("finished", "solved", "diverged"):
+            continue
+        path = out / f"{folder.name}.json"
+        path.write_text(json.dumps(record(run), separators=(",", ":")) + "\n")
+        written.append(path)
+    return written
+
+
+def read(out: Path = FOLDER) -> dict[str, dict[str, Any]]:
+    """All records, by name."""
+    records = {}
+    for path in sorted(out.glob("*.json")):
+        found = json.loads(path.read_text())
+        if found["format"] > FORMAT:
+            raise ValueError(
+                f"`{path}` must have format {FORMAT} or less; got {found['format']}."
+            )
+        records[found["name"]] = found
+    return records
