@@ -1,6 +1,7 @@
 """Sequences as users have them, and as rows one step after the other."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -9,6 +10,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from isometry.linalg._policy import transforms
 from isometry.nn._steps import Steps
+
+# sizes of a packed sequence that an error shows
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,14 @@ class Rows:
     def unsorted(self, states: Tensor) -> Tensor:
         """(layers, batch, n) in the order of the user's sequences."""
         order = None if self.packed is None else self.packed.unsorted_indices
-        states = states if order is None else states[:, order]
+        states = states if order is None else states.index_select(1, order)
         return states if self.batched else states[:, 0]
 
     def sorted(self, states: Tensor) -> Tensor:
         """The same the other way."""
         states = states if self.batched else states[:, None]
         order = None if self.packed is None else self.packed.sorted_indices
-        return states if order is None else states[:, order]
+        return states if order is None else states.index_select(1, order)
 
 
 # the name is torch's
@@ -90,8 +94,45 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
             f"`input` must pack sequences (time, features), or (time,) of indices; got "
             f"data of shape {tuple(x.shape)}, {x.dtype}. Reshape them."
         )
-    steps = Steps(tuple(packed.batch_sizes.tolist()))
-    return Rows(x, steps, packed, batch_first, batched=True)
+    sizes = _checked_sizes(packed.batch_sizes, len(x))
+    for name in ("sorted_indices", "unsorted_indices"):
+        _check_order(getattr(packed, name), sizes[0], name)
+    return Rows(x, Steps(sizes), packed, batch_first, batched=True)
+
+
+def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
+    """The sizes of a packed sequence, which C takes to be true."""
+    if batch_sizes.dtype != torch.int64 or batch_sizes.ndim != 1:
+        raise TypeError(
+            f"`input.batch_sizes` must be one axis of torch.int64; got shape "
+            f"{tuple(batch_sizes.shape)}, {batch_sizes.dtype}. Pack sequences with "
+            f"`torch.nn.utils.rnn.pack_sequence`."
+        )
+    sizes = tuple(batch_sizes.tolist())
+    shrinking = all(a >= b for a, b in pairwise(sizes))
+    if not sizes or sizes[-1] < 1 or not shrinking or sum(sizes) != rows:
+        raise ValueError(
+            f"`input.batch_sizes` must be positive, must not grow, and must add up to "
+            f"the {rows} rows of `input.data`; got {_shortened(sizes)} with the sum "
+            f"{sum(sizes)}. Pack sequences with `torch.nn.utils.rnn.pack_sequence`."
+        )
+    return sizes
+
+
+def _shortened(sizes: tuple[int, ...]) -> str:
+    if len(sizes) <= _SHOWN:
+        return str(list(sizes))
+    return f"[{', '.join(map(str, sizes[:_SHOWN]))}, ...]"
+
+
+def _check_order(order: Tensor | None, batch: int, name: str) -> None:
+    # torch's own indexing checks the values, on every device and without waiting
+    if order is not None and tuple(order.shape) != (batch,):
+        raise ValueError(
+            f"`input.{name}` must have one index for each of the {batch} sequences; "
+            f"got shape {tuple(order.shape)}. Pack sequences with "
+            f"`torch.nn.utils.rnn.pack_sequence`."
+        )
 
 
 def _is_index(x: Tensor) -> bool:
