@@ -49,6 +49,23 @@ def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
             )
 
 
+def check_flags(**flags: bool) -> None:
+    """Raise unless each is True or False; another type is often a misplaced argument.
+
+    Args:
+        **flags: values by the names of the arguments.
+
+    Raises:
+        TypeError: if one of them is not a bool.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(
+                f"`{name}` must be True or False; got {value!r}. Pass the other "
+                f"options by name, so that none takes its place."
+            )
+
+
 def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 

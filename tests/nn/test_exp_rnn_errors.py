@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from isometry.nn import ExpRNN
+from isometry.nn import EURNN, ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell, ScoRNN
 
 pytestmark = pytest.mark.errors
 
@@ -77,9 +77,14 @@ def test_autocast_does_not_take_the_imaginary_part_away():
         ({"nonlinearity": "relu", "unitary": True}, r"with `unitary=True`; got 'relu'"),
         ({"chunk": 4}, r"`chunk` must be positive, and needs `last_only=True`; got 4"),
         ({"chunk": 0, "last_only": True}, r"`chunk` must be positive"),
-        ({"num_layers": 0}, r"`num_layers` must be at least 1; got 0"),
-        ({"dropout": -0.1}, r"`dropout` must be a probability below 1; got -0.1"),
-        ({"dropout": 1.0}, r"`dropout` must be a probability below 1; got 1.0"),
+        ({"chunk": True, "last_only": True}, r"`chunk` must be positive"),
+        ({"num_layers": 0}, r"`num_layers` must be a positive integer; got 0"),
+        ({"num_layers": 1.5}, r"`num_layers` must be a positive integer; got 1.5"),
+        ({"num_layers": True}, r"`num_layers` must be a positive integer; got True"),
+        ({"dropout": -0.1}, r"`dropout` must be between 0 and 1; got -0.1"),
+        ({"dropout": 1.1}, r"`dropout` must be between 0 and 1; got 1.1"),
+        ({"dropout": True}, r"`dropout` must be between 0 and 1; got True"),
+        ({"dropout": "none"}, r"`dropout` must be between 0 and 1; got 'none'"),
         ({"rebase_every": 0}, r"`rebase_every` must be"),
         ({"orthogonal_map": "svd"}, r"the map must be one of .* got 'svd'"),
     ],
@@ -88,6 +93,27 @@ def test_autocast_does_not_take_the_imaginary_part_away():
 def test_options_that_do_not_fit(options, message):
     with pytest.raises(ValueError, match=message):
         ExpRNN(3, 5, **options)
+
+
+@pytest.mark.parametrize(
+    ("layer", "flags"),
+    [
+        (ExpRNN, ["bias", "batch_first", "bidirectional", "last_only"]),
+        (ExpRNN, ["unitary", "train_h0"]),
+        (ExpRNNCell, ["bias", "unitary", "train_h0"]),
+        (ExpLSTM, ["bias", "batch_first", "bidirectional"]),
+        (ExpGRU, ["bias", "batch_first", "bidirectional"]),
+        (ScoRNN, ["batch_first", "bidirectional", "last_only"]),
+        (EURNN, ["unitary"]),
+    ],
+)
+@pytest.mark.parametrize("value", ["tanh", 1, None], ids=repr)
+def test_flags_are_true_or_false(layer, flags, value):
+    """`ExpLSTM(3, 5, 1, "tanh")` was a layer with a bias (issue 14)."""
+    for flag in flags:
+        message = rf"`{flag}` must be True or False; got {value!r}"
+        with pytest.raises(TypeError, match=message):
+            layer(4, 8, **{flag: value})
 
 
 def test_a_layer_survives_bad_input(rng):

@@ -359,7 +359,7 @@ def test_evaluation_can_be_differentiated(kind, loop, rng):
             r"`proj_size` must be 0; got 2",
         ),
         (lambda: ExpGRU(3, 0), ValueError, r"`hidden_size` must be a positive integer"),
-        (lambda: ExpGRU(3, 5, 0), ValueError, r"`num_layers` must be at least 1"),
+        (lambda: ExpGRU(3, 5, 0), ValueError, r"`num_layers` must be a positive"),
         (
             lambda: ExpLSTM(3, 5)(torch.zeros(7, 4, 3), torch.zeros(1, 4, 5)),
             TypeError,

@@ -1,10 +1,12 @@
 """One step of the recurrence with an orthogonal weight."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, U
 from isometry.nn._scan import Recurrence, Weights, scan
 from isometry.nn._sequence import check_rows, in_dtype_of, read
@@ -63,6 +65,7 @@ class ExpRNNCell(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(input_size, hidden_size)
+        check_flags(bias=bias, unitary=unitary, train_h0=train_h0)
         self.sigma: Sigma = _sigma(nonlinearity, unitary=unitary)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.nonlinearity = nonlinearity
@@ -153,10 +156,15 @@ class ExpRNNCell(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, {self.nonlinearity}{unitary}"
 
 
+def is_positive(size: Any) -> bool:
+    """Whether it is a positive integer, and no flag."""
+    return isinstance(size, int) and not isinstance(size, bool) and size > 0
+
+
 def check_sizes(input_size: int, hidden_size: int) -> None:
     """Raise unless both are positive integers."""
     for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if not is_positive(size):
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")
 
 

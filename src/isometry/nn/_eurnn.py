@@ -5,6 +5,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from isometry._checks import check_flags
+from isometry.nn._cell import check_sizes
 from isometry.nn._comparator import AbstractCell, LayerOptions, Map
 from isometry.nn._draw import Draw
 from isometry.nn._recurrent import AbstractRecurrent
@@ -69,6 +71,8 @@ class EURNN(AbstractRecurrent):
         generator: torch.Generator | None = None,
         **layers: Unpack[LayerOptions],
     ) -> None:
+        check_sizes(input_size, hidden_size)
+        check_flags(unitary=unitary)
         _check(hidden_size, capacity, style)
         planes = Planes(hidden_size, capacity, style)
         draw = Draw(device, dtype, generator)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isometry._checks import check_flags
 from isometry.groups import SO
 from isometry.linalg._policy import autocast_off
 from isometry.nn._cell import check_sizes
@@ -75,6 +76,7 @@ class GatedCell(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(input_size, hidden_size)
+        check_flags(bias=bias)
         self.input_size, self.hidden_size, self.gates = input_size, hidden_size, gates
         k, n = gates.number, hidden_size
         where: Any = {"device": device, "dtype": dtype}

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from isometry.nn._cell import check_state
+from isometry._checks import check_flags
+from isometry.nn._cell import check_state, is_positive
 from isometry.nn._sequence import Rows, check_rows, in_dtype_of, read
 from isometry.nn._steps import Steps
 
@@ -47,6 +48,9 @@ class AbstractRecurrent(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
+        check_flags(
+            batch_first=batch_first, bidirectional=bidirectional, last_only=last_only
+        )
         _check_options(num_layers, dropout, chunk, last_only=last_only)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.num_layers, self.batch_first = num_layers, batch_first
@@ -174,12 +178,15 @@ def _output(state: Any) -> Tensor:
 def _check_options(
     num_layers: int, dropout: float, chunk: int | None, *, last_only: bool
 ) -> None:
-    if num_layers < 1:
-        raise ValueError(f"`num_layers` must be at least 1; got {num_layers}.")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"`dropout` must be a probability below 1; got {dropout}.")
-    if chunk is not None and (chunk < 1 or not last_only):
+    if not is_positive(num_layers):
         raise ValueError(
-            f"`chunk` must be positive, and needs `last_only=True`; got {chunk} with "
+            f"`num_layers` must be a positive integer; got {num_layers!r}."
+        )
+    number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
+    if not (number and 0 <= dropout <= 1):
+        raise ValueError(f"`dropout` must be between 0 and 1; got {dropout!r}.")
+    if chunk is not None and not (is_positive(chunk) and last_only):
+        raise ValueError(
+            f"`chunk` must be positive, and needs `last_only=True`; got {chunk!r} with "
             f"`last_only={last_only}`. All outputs are kept if they are given."
         )
