@@ -24,8 +24,10 @@ X = torch.zeros(7, 4, 3)
         (torch.zeros(3), None, r"\(time, batch, features\).* got shape \(3,\)"),
         (torch.zeros(2, 7, 4, 3), None, r"got shape \(2, 7, 4, 3\)"),
         (torch.zeros(2, 7, 4).long(), None, r"\(time, batch\) of indices"),
-        (torch.zeros(0, 4, 3), None, r"at least one step and one sequence; got shape"),
-        (torch.zeros(7, 0, 3), None, r"at least one step and one sequence; got shape"),
+        (torch.zeros(0, 4, 3), None, r"at least one time step; got shape \(0, 4, 3\)"),
+        (torch.zeros(0, 0, 3), None, r"at least one time step; got shape \(0, 0, 3\)"),
+        (X.to("meta"), None, r"on the device of the layer, cpu; got meta"),
+        (X, torch.zeros(2, 4, 5, device="meta"), r"`hx` must be on the device"),
         (torch.full((7, 4), 3), None, r"class indices from 0 to 2; got 3"),
         (torch.full((7, 4), -2), None, r"class indices from 0 to 2; got -2"),
         (pack_sequence([torch.zeros(4, 2)]), None, r"must have 3 features"),
@@ -51,8 +53,9 @@ def test_values_that_do_not_fit(x, hx, message):
         (X, torch.zeros(2, 4, 5).double(), r"`hx` must have the dtype of the layer"),
         (X, torch.zeros(2, 4, 5).long(), r"`hx` must have the dtype of the layer"),
         (X, (torch.zeros(2, 4, 5),) * 2, r"`hx` must be a tensor; got tuple"),
+        (X, [torch.zeros(2, 4, 5)], r"`hx` must be a tensor; got list"),
     ],
-    ids=["double", "complex", "bool", "list", "wide hx", "integer hx", "tuple"],
+    ids=["double", "complex", "bool", "list", "wide hx", "integer hx", "tuple", "hxs"],
 )
 def test_types_that_do_not_fit(x, hx, message):
     with pytest.raises(TypeError, match=message):

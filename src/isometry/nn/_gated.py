@@ -137,7 +137,7 @@ class GatedCell(nn.Module):
         # one layer, no dropout, and room for a backward pass if there may be one
         options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
         if steps.is_equal:
-            x = x.unflatten(0, (-1, steps.batch))
+            x = x.unflatten(0, (len(steps.sizes), steps.batch))
             H, *last = self.gates.loop(x, hx, weights, *options, False)
             H = H.flatten(0, 1)
         else:

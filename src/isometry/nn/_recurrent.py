@@ -133,12 +133,7 @@ class AbstractRecurrent(nn.Module):
         if hx is None:
             return usual
         several = isinstance(usual[0], tuple)
-        if several != isinstance(hx, tuple) or (several and len(hx) != len(usual[0])):
-            wanted = f"a tuple of {len(usual[0])} tensors" if several else "a tensor"
-            raise TypeError(
-                f"`hx` must be {wanted}; got {type(hx).__name__}. Pass what the layer "
-                f"returned."
-            )
+        _check_kind(hx, len(usual[0]) if several else None)
         shape: tuple[int, ...] = (len(cells), rows.steps.batch, self.hidden_size)
         shape = shape if rows.batched else (shape[0], shape[2])
         like = _output(usual[0])
@@ -173,6 +168,22 @@ class AbstractRecurrent(nn.Module):
 def _output(state: Any) -> Tensor:
     """What a layer gives of a state: the first of several."""
     return state[0] if isinstance(state, tuple) else state
+
+
+def _check_kind(hx: Any, states: int | None) -> None:
+    """Raise unless it is one tensor, or as many states as a cell has."""
+    sequence = isinstance(hx, tuple | list)
+    if states is None and sequence:
+        raise TypeError(
+            f"`hx` must be a tensor; got {type(hx).__name__}. Pass what the layer "
+            f"returned."
+        )
+    if states is not None and not (sequence and len(hx) == states):
+        number = f" of {len(hx)}" if sequence else ""
+        raise TypeError(
+            f"`hx` must be a tuple of {states} tensors; got {type(hx).__name__}"
+            f"{number}. Pass what the layer returned."
+        )
 
 
 def _check_options(

@@ -63,7 +63,8 @@ def scan(
     """
     with autocast_off(h0.device):
         tensors = (x, *weights, h0)
-        if needs_plain_operations(*tensors):
+        # an empty batch has no rows that C could read
+        if not recurrence.steps.batch or needs_plain_operations(*tensors):
             return unrolled(x, weights, h0, recurrence)
         tensors = (None if X is None else X.contiguous() for X in tensors)
         return Scan.apply(recurrence, *tensors)

@@ -39,7 +39,8 @@ class Rows:
             return PackedSequence(H, *self.packed[1:])
         if self.packed is not None:
             return self.unsorted(H[None])[0].unsqueeze(0 if not self.batch_first else 1)
-        H = H.view(-1, self.steps.batch, H.shape[-1])
+        time = 1 if last_only else len(self.steps.sizes)
+        H = H.view(time, self.steps.batch, H.shape[-1])
         if not self.batched:
             return H[:, 0]
         return H.transpose(0, 1) if self.batch_first else H
@@ -78,10 +79,10 @@ def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa:
     batched = axes == 2
     x = input if batched else input.unsqueeze(1)
     x = x.transpose(0, 1) if batched and batch_first else x
-    if 0 in x.shape[:2]:
+    if x.shape[0] == 0:
         raise ValueError(
-            f"`input` must have at least one step and one sequence; got shape "
-            f"{tuple(input.shape)}. Leave empty batches out."
+            f"`input` must have at least one time step; got shape "
+            f"{tuple(input.shape)}. Leave empty sequences out."
         )
     steps = Steps.equal(x.shape[0], x.shape[1])
     return Rows(x.flatten(0, 1), steps, None, batch_first, batched)
@@ -156,7 +157,7 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`.float()` for numbers, `.long()` for indices."
         )
     # under these, numbers cannot be read; torch's own indexing still checks them
-    if torch.compiler.is_compiling() or transforms():
+    if torch.compiler.is_compiling() or transforms() or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
     if low < 0 or high >= inputs:
@@ -172,6 +173,11 @@ def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
     Indices become int64. Other numbers must have that dtype, or the real one of a
     complex state if they are inputs; under autocast they are cast.
     """
+    if x.device != state.device:
+        raise ValueError(
+            f"`{name}` must be on the device of the layer, {state.device}; got "
+            f"{x.device}. Move it, or the layer, with `.to`."
+        )
     if _is_index(x) and name == "input":
         return x.long()
     real = name == "input" and not x.is_complex()

@@ -71,7 +71,8 @@ class Steps:
     def reversed(self, X: Tensor) -> Tensor:
         """The rows with each sequence backwards in time."""
         if self.is_equal:
-            return X.unflatten(0, (-1, self.batch)).flip(0).flatten(0, 1)
+            shape = (len(self.sizes), self.batch)
+            return X.unflatten(0, shape).flip(0).flatten(0, 1)
         sizes = torch.tensor(self.sizes, device="cpu")
         time = torch.repeat_interleave(_upto(len(sizes)), sizes)
         which = _upto(self.rows) - self._row(time, 0)

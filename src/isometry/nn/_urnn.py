@@ -1,6 +1,7 @@
 """The unitary recurrent network of diagonals, Fourier transforms and reflections."""
 
 import math
+from collections.abc import Callable
 from typing import Unpack
 
 import torch
@@ -110,13 +111,18 @@ def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
         return torch.addr(h, h @ v[i], scaled[i], alpha=-1)
 
     def advance(h: Tensor) -> Tensor:
-        h = reflect(torch.fft.fft(h * D1, norm="ortho"), 0)
+        h = reflect(_transformed(h * D1, torch.fft.fft), 0)
         # a third of the time of indexing with the permutation
         h = h.gather(1, permutation.expand_as(h))
-        h = torch.fft.ifft(h * D2, norm="ortho")
+        h = _transformed(h * D2, torch.fft.ifft)
         return reflect(h, 1) * D3
 
     return advance
+
+
+def _transformed(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
+    # MKL refuses to transform an empty batch
+    return fft(h, norm="ortho") if len(h) else h
 
 
 def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:

@@ -1,0 +1,104 @@
+"""Recurrent layers take what `nn.RNN`, `nn.LSTM` and `nn.GRU` take."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from isometry.nn import ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell
+from tests.nn.comparators import CASES, INPUTS, N
+
+PAIRS = {"rnn": (ExpRNN, nn.RNN), "lstm": (ExpLSTM, nn.LSTM), "gru": (ExpGRU, nn.GRU)}
+
+all_kinds = pytest.mark.parametrize("kind", PAIRS)
+
+
+def shapes(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return tuple(result.shape)
+    return [shapes(part) for part in result]
+
+
+@all_kinds
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch_first": True}, {"num_layers": 2, "bidirectional": True}],
+    ids=str,
+)
+@pytest.mark.parametrize("with_hx", [False, True])
+def test_empty_batches_pass(kind, options, with_hx):
+    """The last batch of a filtered data set; it was refused (issue 14)."""
+    layer, theirs = (make(3, 5, **options) for make in PAIRS[kind])
+    x = torch.zeros((0, 7, 3) if layer.batch_first else (7, 0, 3)).requires_grad_()
+    hx = theirs(x)[1] if with_hx else None
+    result = layer(x, hx)
+    assert shapes(result) == shapes(theirs(x, hx))
+    result[0].sum().backward()
+    for p in layer.parameters():
+        assert p.grad is not None
+        assert not p.grad.any()
+
+
+@pytest.mark.parametrize("options", [{}, {"last_only": True, "chunk": 2}], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_empty_batches_of_comparators(name, options):
+    """Features or indices: the shapes say that nothing came."""
+    network = CASES[name].network(bidirectional=True, **options)
+    x = torch.zeros(7, 0, INPUTS, dtype=torch.float64)
+    time = 1 if options else 7
+    for empty in (x, torch.zeros(7, 0, dtype=torch.int64)):
+        H, last = network(empty)
+        assert (H.shape, last.shape) == ((time, 0, 2 * N), (2, 0, N))
+        H.abs().sum().backward()
+
+
+def test_empty_batch_of_a_cell():
+    x = torch.zeros(0, 3)
+    assert ExpRNNCell(3, 5)(x).shape == nn.RNNCell(3, 5)(x).shape
+
+
+@all_kinds
+@pytest.mark.parametrize("shape", [(0, 4, 3), (0, 0, 3), (0, 3)], ids=str)
+def test_no_time_steps_are_an_error(kind, shape):
+    """In torch too."""
+    layer, theirs = (make(3, 5) for make in PAIRS[kind])
+    with pytest.raises(RuntimeError, match="sequence length"):
+        theirs(torch.zeros(shape))
+    with pytest.raises(ValueError, match="at least one time step"):
+        layer(torch.zeros(shape))
+
+
+@all_kinds
+@pytest.mark.parametrize("rate", [1, 1.0])
+def test_dropout_of_everything(kind, rate, rng):
+    """The second layer reads zeros in training, and all outputs in evaluation."""
+    layer, theirs = (make(3, 5, 2, dropout=rate) for make in PAIRS[kind])
+    x = torch.randn(7, 4, 3, generator=rng)
+    assert shapes(layer(x)) == shapes(theirs(x))
+    assert_close(layer(x)[0], layer(torch.zeros_like(x))[0], rtol=0, atol=0)
+    assert not torch.equal(layer.eval()(x)[0], layer(torch.zeros_like(x))[0])
+
+
+def test_two_states_in_a_list_or_a_tuple(rng):
+    """`nn.LSTM` takes both; checkpoints of states come back as lists."""
+    layer = ExpLSTM(3, 5, 2)
+    x = torch.randn(7, 4, 3, generator=rng)
+    hx = layer(x)[1]
+    assert_close(layer(x, list(hx)), layer(x, hx), rtol=0, atol=0)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("hx", "message"),
+    [
+        ([torch.zeros(1, 4, 5)], r"a tuple of 2 tensors; got list of 1"),
+        (torch.zeros(1, 4, 5), r"a tuple of 2 tensors; got Tensor"),
+        ((torch.zeros(1, 4, 5), 0), r"`hx` must be a torch.Tensor; got int"),
+    ],
+    ids=["one", "a tensor", "a number"],
+)
+def test_states_that_do_not_fit(hx, message):
+    with pytest.raises(TypeError, match=message):
+        ExpLSTM(3, 5)(torch.zeros(7, 4, 3), hx)
