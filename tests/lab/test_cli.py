@@ -130,7 +130,7 @@ def test_runs_go_to_the_data_directory(tmp_path, monkeypatch, capsys):
 
 
 def test_a_diverged_run_is_a_failure(tmp_path, capsys):
-    words = [*SMALL, "--lr", "1e38", "--out", str(tmp_path / "run")]
+    words = [*SMALL, "--lr", "1e15", "--out", str(tmp_path / "run")]
     assert _cli.main(["train", "copying", *words]) == 1
     said = capsys.readouterr().err
     assert "diverged at step 2. That was before its first checkpoint; try a" in said
@@ -141,9 +141,24 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     ("words", "message"),
     [
         (["--out", "{made}"], "exists, and runs are never overwritten"),
-        (["--lag", "0"], "`lag` must be at least 1; got 0"),
-        (["--model", "rnn"], "`name` must be one of 'exprnn'"),
-        (["--config", "{file}"], "got lagg. `isometry train copying --help`"),
+        (["--lag", "0"], "`--lag` must be at least 1; got 0"),
+        (["--hidden-size", "0"], "`--hidden-size` must be at least 1; got 0"),
+        # "`name` must be", which is no option
+        (["--model", "exprn"], "`--model` must be one of exprnn"),
+        (["--model", "exprn"], "got 'exprn'. Do you mean exprnn?"),
+        # "got init, rebase_evry": the former was the paper's, and not of the line
+        (
+            ["--model-options", "rebase_evry=3"],
+            "got rebase_evry. Do you mean rebase_every? It has",
+        ),
+        (
+            ["--model", "lstm", "--model-options", "num_layer=2"],
+            "options of lstm; got num_layer. Do you mean num_layers?",
+        ),
+        (["--optimizer", "adm"], "got 'adm'. Do you mean Adam?"),
+        # a traceback of torch: "value cannot be converted to type float"
+        (["--lr", "1e38"], "`--lr` must be a number from 0 to 1e+15; got 1e+38"),
+        (["--config", "{file}"], "got lagg. Do you mean lag? `isometry train copying"),
         (["--config", "{file}.toml"], "`--config` must be a file of TOML; got "),
         (["--config", "{bad}"], "bad.toml: Invalid value (at end of document)"),
     ],
@@ -210,15 +225,22 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "program", "hint"),
     [
-        ("train copying --lga 5", "isometry train copying", "--lga 5; do you mean --"),
-        ("train copying --lga=5", "isometry train copying", "--lga=5; do you mean --"),
+        ("train copying --lga 5", "isometry train copying", "--lga 5. Do you mean --"),
+        ("train copying --lga=5", "isometry train copying", "--lga=5. Do you mean --"),
         (
             "sweep adding --lengths 5 6",
             "isometry sweep adding",
-            "do you mean --length?",
+            "Do you mean --length?",
         ),
-        ("report --uot x y", "isometry report", "do you mean --out?"),
-        ("train copying --frobnicate", "isometry train copying", "--frobnicate\n"),
+        ("report --uot x y", "isometry report", "Do you mean --out?"),
+        # "argument TASK: invalid choice: '5'"
+        (
+            "train --resume x --itertions 5",
+            "isometry train",
+            "Do you mean --iterations",
+        ),
+        ("sweep --seds 5 copying", "isometry sweep", "Do you mean --seeds?"),
+        ("train copying --frobnicate", "isometry train copying", "--frobnicate.\n"),
     ],
 )
 def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
@@ -232,12 +254,80 @@ def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
 
 
 @pytest.mark.errors
-@pytest.mark.parametrize("words", [["copying", "--lag", "9"], ["--out", "x"]], ids=str)
-def test_a_run_that_goes_on_takes_no_options(words, tmp_path, capsys):
-    """They were left out without a word."""
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("copying --lag 9", "got copying, --lag. Leave"),
+        ("--out x", "got --out. Leave"),
+        # "argument TASK: invalid choice: '500'"
+        ("--iterations 500", "got --iterations. Leave"),
+        ("--hidden-size=9", "got --hidden-size. Leave"),
+    ],
+)
+def test_a_run_that_goes_on_takes_no_options(words, named, tmp_path, capsys):
+    """They were left out without a word, or one was taken for the task."""
     start(small(iterations=1), tmp_path / "run")
-    assert _cli.main(["train", "--resume", str(tmp_path / "run"), *words]) == 2
-    assert "`--resume` must stand alone" in capsys.readouterr().err
+    line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
+    assert _cli.main(line) == 2
+    said = capsys.readouterr().err
+    assert "`--resume` must stand alone" in said
+    assert named in said
+
+
+@pytest.mark.errors
+def test_a_sweep_that_goes_on_names_the_options_too(tmp_path, capsys):
+    line = ["sweep", "--resume", str(tmp_path), "--hidden-sizes", "3", "4"]
+    assert _cli.main(line) == 2
+    assert "options of the runs; got --hidden-size. Add" in capsys.readouterr().err
+
+
+def test_options_may_come_before_the_task(tmp_path):
+    """The task may stand in a file, where no word of the line names it."""
+    assert config_of("train --lag 7 copying") == config_of("train copying --lag 7")
+    file = tmp_path / "run.toml"
+    file.write_text('task = "copying"\nlag = 7\n')
+    assert config_of(f"train --config {file} --lag 9").task_options["lag"] == 9
+
+
+@pytest.mark.parametrize("words", ["mnist --validation 0", "timit --validation core"])
+def test_a_task_reads_what_came_before_it(words):
+    """`--validation` is a number of images, or the name of a set of speakers."""
+    task, *option = words.split()
+    before = config_of(f"train {' '.join(option)} {task}")
+    assert before == config_of(f"train {words}")
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("words", "close"),
+    [("trian", "train"), ("train copyin", "copying"), ("data get mnis", "mnist")],
+)
+def test_a_mistyped_choice_has_a_suggestion(words, close, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        _cli.main(words.split())
+    assert f"Do you mean {close}?" in capsys.readouterr().err
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [("train mnist --root {}", "--root"), ("data get mnist --folder {}", "--folder")],
+)
+def test_a_folder_that_is_not_there_is_named_as_typed(words, option, tmp_path, capsys):
+    """`--root X` said "`folder` must be a folder"."""
+    missing = tmp_path / "nowhere"
+    assert _cli.main(words.format(missing).split()) == 2
+    said = capsys.readouterr().err
+    assert f"`{option}` must be a folder; got {missing}" in said
+
+
+# the rules that multiply or divide the rate before they use it
+@pytest.mark.parametrize("model", ["exprnn", "scurnn", "rgd", "householder", "lstm"])
+def test_the_largest_rate_diverges_and_is_recorded(model, tmp_path, capsys):
+    """From 1e38 on torch raised, in the middle of the step."""
+    words = [*SMALL, "--lr", "1e15", "--lr-ratio", "1e15", "--model", model]
+    assert _cli.main(["train", "copying", *words, "--out", str(tmp_path / "run")]) == 1
+    assert "diverged at step" in capsys.readouterr().err
 
 
 @pytest.mark.errors

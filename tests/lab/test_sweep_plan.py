@@ -122,9 +122,12 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
     ("line", "message"),
     [
         (["copying"], "`--out` must name the folder of the sweep; got none"),
-        (["copying", "--models", "exprnn", "rnn"], "`name` must be one of 'exprnn'"),
-        (["copying", "--lag", "3", "0"], "`lag` must be at least 1; got 0"),
-        (["--config", "{file}"], "got lagg. `isometry train copying --help`"),
+        (["copying", "--models", "exprnn", "rnn"], "`--model` must be one of exprnn"),
+        (["copying", "--lag", "3", "0"], "`--lag` must be at least 1; got 0"),
+        (
+            ["--config", "{file}"],
+            "got lagg. Do you mean lag? `isometry train copying --help`",
+        ),
         (["--config", "{empty}"], "`seed` must have at least one value"),
         ([], "`task` must be one of copying"),
         (["copying", "--jobs", "0"], "`--jobs` must be at least 1; got 0"),
@@ -137,7 +140,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         (["--resume", "{out}"], "must be the folder of a sweep; it has no sweep.json"),
         (
             ["--resume", "{out}", "copying", "--lag", "3"],
-            "`--resume` must stand without options of the runs; got task, lag",
+            "`--resume` must stand without options of the runs; got copying, --lag",
         ),
     ],
     ids=str,

@@ -203,7 +203,7 @@ def test_angles_of_the_coordinates_are_recorded(tmp_path):
 
 
 @pytest.mark.errors
-@pytest.mark.parametrize("lr", [1e4, 1e38])
+@pytest.mark.parametrize("lr", [1e4, 1e15])
 def test_divergence_keeps_the_last_good_checkpoint(lr, tmp_path):
     """A loss that is huge, and one that is not a number."""
     outcome = start(small(lr=lr, checkpoint_every=1), tmp_path / "run")
@@ -346,11 +346,11 @@ def test_progress_elsewhere_is_plain_lines():
         ({"iterations": 1, "epochs": 1}, "must not both be given"),
         ({"iterations": None, "epochs": 1}, "`epochs` must be left out .* endless"),
         ({"optimizer": "adam"}, "`optimizer` must be a class of torch.optim"),
-        ({"model": "rnn"}, "`name` must be one of 'exprnn'"),
-        ({"lr": -1.0}, "`lr` must be a number from 0 on; got -1"),
-        ({"lr": math.nan}, "`lr` must be a number from 0 on; got nan"),
+        ({"model": "rnn"}, "`model` must be one of exprnn"),
+        ({"lr": -1.0}, "`lr` must be a number from 0 to 1e.15; got -1"),
+        ({"lr": math.nan}, "`lr` must be a number from 0 to 1e.15; got nan"),
         ({"device": "gpu"}, "`device` must be one that torch has here; got 'gpu'"),
-        ({"model_options": {"foo": 1}}, "must be options of exprnn; got init, foo"),
+        ({"model_options": {"foo": 1}}, "must be options of exprnn; got foo"),
         ({"model_options": {"input_size": 1}}, "leave the sizes alone; got input_size"),
     ],
     ids=str,

@@ -5,13 +5,13 @@ one that is called is imported: the list of all must come at once.
 """
 
 import argparse
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import isometry
+from isometry.lab._spelling import suggestion
 
 # where each command is, and what `isometry --help` says about it
 COMMANDS = {
@@ -28,20 +28,47 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of an option that is not there where it was looked for, and a close one.
+    """Says which word it does not know, and which one is close.
 
     argparse leaves that to the first parser, which knows no option of a command.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and end the program if something is left."""
+        self._check_options(sys.argv[1:] if args is None else args)
         found, rest = super().parse_known_args(args, namespace)
         if rest:
-            word = rest[0].partition("=")[0]
-            close = difflib.get_close_matches(word, self._option_string_actions, n=1)
-            hint = f"; do you mean {close[0]}?" if close else ""
-            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+            self._refuse(rest)
         return found, rest
+
+    def _check_options(self, words: Sequence[str]) -> None:
+        """Refuse an unknown option before its value is taken for a command."""
+        commands = [
+            name
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - no other name
+            for name in action.choices
+        ]
+        for position, word in enumerate(words if commands else ()):
+            if word in commands:
+                return
+            # argparse takes the beginning of an option for it
+            name = word.partition("=")[0]
+            known = any(o.startswith(name) for o in self._option_string_actions)
+            if word.startswith("--") and not known:
+                self._refuse(words[position:])
+
+    def _refuse(self, words: Sequence[str]) -> None:
+        close = suggestion(words[0].partition("=")[0], self._option_string_actions)
+        self.error(f"unrecognized arguments: {' '.join(words)}.{close}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the choice that is close, too."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            close = suggestion(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, error.message + close) from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

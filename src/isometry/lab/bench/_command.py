@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._spelling import suggestion
 from isometry.lab.bench._names import PEERS, SUITES, installed
 from isometry.lab.train._folder import RunError, as_json, create
 
@@ -74,8 +75,8 @@ def _check(options: argparse.Namespace) -> None:
     unknown = [name for name in options.suites if name not in SUITES]
     if unknown:
         raise ValueError(
-            f"a suite must be one of {', '.join(SUITES)}; got {unknown[0]}. Name none "
-            f"for all."
+            f"a suite must be one of {', '.join(SUITES)}; got {unknown[0]}."
+            f"{suggestion(unknown[0], SUITES)} Name none for all."
         )
     for name, least in (("sizes", 2), ("threads", 1), ("rounds", 1)):
         given = getattr(options, name)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from isometry.lab.data._catalogue import CATALOGUE
+from isometry.lab.train._options import as_typed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         folder = get(args.name, args.folder)
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"isometry: {error}\n")
+        sys.stderr.write(f"isometry: {as_typed(str(error), ['folder'])}\n")
         return 2
     sys.stdout.write(f"{folder}\n")
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from isometry.lab.reproduce._plan import PLANS, PlannedRun, plan
 from isometry.lab.sweep._carry_out import Engine, sweep
 from isometry.lab.train._folder import RunError
+from isometry.lab.train._options import as_typed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +75,8 @@ def main(options: argparse.Namespace) -> int:
             return 0
         bad = sweep(cells, out, engine)
     except (RunError, ValueError, TypeError, OSError) as error:
-        sys.stderr.write(f"isometry reproduce: {error}\n")
+        message = as_typed(str(error), ["models"])
+        sys.stderr.write(f"isometry reproduce: {message}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write(

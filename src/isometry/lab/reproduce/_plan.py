@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from isometry.lab._spelling import suggestion
 from isometry.lab.report._paper import PAPER
 from isometry.lab.sweep._plan import Cell
 
@@ -264,7 +265,7 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
     if unknown := set(models or ()) - known:
         raise ValueError(
             f"`models` must be among {', '.join(sorted(known))} for {what}; got "
-            f"{', '.join(sorted(unknown))}. Train others with `isometry train`, and "
-            f"report all with `isometry report`."
+            f"{', '.join(sorted(unknown))}.{suggestion(min(unknown), known)} Train "
+            f"others with `isometry train`, and report all with `isometry report`."
         )
     return [run for run in runs if run.model in (models or known)]

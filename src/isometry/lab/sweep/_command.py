@@ -3,15 +3,15 @@
 import argparse
 import shlex
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from isometry.lab.sweep._carry_out import Engine, sweep
 from isometry.lab.sweep._plan import Cell, expand, fit, load
+from isometry.lab.train._command import read_file, words_of
 from isometry.lab.train._config import Training
 from isometry.lab.train._folder import RunError
-from isometry.lab.train._options import add_fields
+from isometry.lab.train._options import add_fields, add_hidden, as_typed, option_of
 
 # as one speaks of them; the singular serves, too
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
@@ -58,24 +58,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", type=Path, metavar="DIR", help="go on with the sweep in a folder"
     )
     _add_own(parser)
+    add_hidden(parser, [*TASKS.values(), Training], several=True)
+    _add_plurals(parser, hidden=True)
     tasks = parser.add_subparsers(dest="task", metavar="TASK")
     for name, task in TASKS.items():
         first = (task.__doc__ or "").splitlines()[0]
         several = f"{first} Each option takes one value or several."
         made = tasks.add_parser(name, help=first, description=several)
         _add_own(made)
-        for plural, field in PLURALS.items():
-            made.add_argument(
-                "--" + plural.replace("_", "-"),
-                dest=field,
-                nargs="+",
-                type=str if field == "model" else int,
-                default=argparse.SUPPRESS,
-                metavar=field.upper(),
-                help=f"the same as --{field.replace('_', '-')}",
-            )
+        _add_plurals(made)
         add_fields(made, task, f"options of {name}", several=True)
         add_fields(made, Training, "options of training", several=True)
+
+
+def _add_plurals(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
+    for plural, field in PLURALS.items():
+        parser.add_argument(
+            option_of(plural),
+            dest=field,
+            nargs="+",
+            type=str if field == "model" else int,
+            default=argparse.SUPPRESS,
+            metavar=field.upper(),
+            help=argparse.SUPPRESS if hidden else f"the same as {option_of(field)}",
+        )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -91,6 +97,7 @@ def main(options: argparse.Namespace) -> int:
     given = {k: v for k, v in vars(options).items() if k != "command"}
     names = ("resume", "out", "jobs", "budget", "dry_run")
     own = {k: given.pop(k, None) for k in names}
+    typed = given.keys() - {"task"}
     out: Path | None = own["resume"] or own["out"]
     try:
         engine = Engine(
@@ -112,7 +119,7 @@ def main(options: argparse.Namespace) -> int:
             return 0
         bad = sweep(cells, out, engine)
     except (RunError, ValueError, TypeError, OSError) as error:
-        sys.stderr.write(f"isometry sweep: {error}\n")
+        sys.stderr.write(f"isometry sweep: {as_typed(str(error), typed)}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write(
@@ -127,14 +134,14 @@ def main(options: argparse.Namespace) -> int:
 def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[Cell]:
     """The runs that options stand for; those of the line win over the file's."""
     if resume:
-        if unwanted := [name for name, value in given.items() if value is not None]:
+        if unwanted := words_of(given):
             raise ValueError(
                 f"`--resume` must stand without options of the runs; got "
                 f"{', '.join(unwanted)}. Add runs by `--out {out}` instead."
             )
         return load(out)
     file = given.pop("config", None)
-    from_file = {} if file is None else tomllib.loads(file.read_text())
+    from_file = {} if file is None else read_file(file)
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
     task = given.pop("task", None) or from_file.get("task")
     values = {k: v for k, v in from_file.items() if k != "task"} | given

@@ -174,10 +174,11 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
 
 def _size(config: Config) -> int:
     """Features of the state; raises for a network that there is not."""
-    from isometry.lab.train._build import make_task
+    from isometry.lab.train._build import check_model, make_task
     from isometry.nn import by_name
 
     training = config.training
+    check_model(training)
     recipe = by_name(training.model, make_task(config).recipe, training.hidden_size)
     return recipe.hidden_size
 

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from isometry.lab._task import Batch, Split
@@ -115,6 +116,11 @@ class MnistTask:
 
     @functools.cached_property
     def _images(self) -> tuple[Images, Images]:
+        if self.root is not None and not Path(self.root).is_dir():
+            raise ValueError(
+                f"`root` must be a folder; got {self.root}. Leave it out to fetch "
+                f"{self.dataset}."
+            )
         train, test = load_images(self.dataset, self.root)
         if not self.permute:
             return train, test

@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import isometry.optim
+from isometry.lab._spelling import suggestion
 from isometry.lab._task import Task
 from isometry.lab.tasks import TASKS
 from isometry.lab.train._config import Config, Training
 from isometry.lab.train._options import make
 from isometry.linalg import skew
 from isometry.nn import by_name
-from isometry.nn._recipes import OptimizerRecipe
+from isometry.nn._recipes import ENTRIES, OptimizerRecipe
 from isometry.nn._registry import Recipe
 from isometry.nn._sequence_model import SequenceModel
 from isometry.parametrizations._constrained import constrained
@@ -55,7 +56,7 @@ def build(config: Config, device: torch.device) -> Experiment:
         ValueError: if the task, the network, the optimizer or an option is unknown.
     """
     task, training = make_task(config), config.training
-    _check_options(training)
+    check_model(training)
     # the sizes of the data come last: reading them may take a while
     recipe = by_name(
         training.model,
@@ -69,7 +70,7 @@ def build(config: Config, device: torch.device) -> Experiment:
     # torch's own layers draw from the global generator
     torch.manual_seed(training.seed)
     generator = torch.Generator().manual_seed(training.seed)
-    model = _model(recipe, generator).to(device)
+    model = _model(recipe, training, generator).to(device)
     resolved = config.resolved(
         epoch=task.epoch(training.batch_size),
         hidden_size=recipe.hidden_size,
@@ -79,25 +80,64 @@ def build(config: Config, device: torch.device) -> Experiment:
     return Experiment(resolved, task, recipe, model, make_optimizers(recipe, model))
 
 
-def _check_options(training: Training) -> None:
-    sizes = training.model_options.keys() & {"input_size", "output_size", "hidden_size"}
-    if sizes:
+def check_model(training: Training) -> None:
+    """Raise unless there is a network of that name, whose options are not its sizes.
+
+    Args:
+        training: names the network.
+
+    Raises:
+        ValueError: if it does not exist, or a size is among its options.
+    """
+    if training.model not in ENTRIES:
+        raise ValueError(
+            f"`model` must be one of {', '.join(ENTRIES)}; got {training.model!r}."
+            f"{suggestion(training.model, ENTRIES)}"
+        )
+    if sizes := sorted(training.model_options.keys() & _SIZES):
         raise ValueError(
             f"`model_options` must leave the sizes alone; got {', '.join(sizes)}. The "
             f"task has those of inputs and outputs; that of the state is `hidden_size`."
         )
 
 
-def _model(recipe: Recipe, generator: torch.Generator) -> SequenceModel:
+_SIZES = {"input_size", "output_size", "hidden_size"}
+# what a network is given besides its options
+_OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
+
+
+def _model(
+    recipe: Recipe, training: Training, generator: torch.Generator
+) -> SequenceModel:
     """The network; an option that it has not is named."""
     try:
         return recipe.model(generator=generator)
     except TypeError as error:
+        options = training.model_options
+        if not options:
+            raise
+        known = _options_of(training.model, recipe.task)
+        unknown = [name for name in options if name not in known]
+        reason = suggestion(unknown[0], known) if unknown else f" {error}."
         raise ValueError(
             f"`model_options` must be options of {recipe.name}; got "
-            f"{', '.join(recipe.options)}: {error}. The documentation of `isometry.nn` "
-            f"lists them."
+            f"{', '.join(unknown or options)}.{reason} It has {', '.join(known)}."
         ) from error
+
+
+def _options_of(name: str, task: str) -> list[str]:
+    """What a network can be told, besides its sizes."""
+    network = type(by_name(name, task, 2).model(device="meta").network)
+    names: list[str] = []
+    for kind in network.__mro__:
+        signature = inspect.signature(kind.__init__).parameters.values()
+        variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
+        names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
+        # torch's own layers pass on what they are given to the class before
+        if not variable:
+            break
+        names.remove(variable[0])
+    return [name for name in names if name not in _OTHERS]
 
 
 def make_task(config: Config) -> Task:
@@ -114,8 +154,8 @@ def make_task(config: Config) -> Task:
     """
     if config.task not in TASKS:
         raise ValueError(
-            f"`task` must be one of {', '.join(TASKS)}; got {config.task!r}. Choose "
-            f"one of them."
+            f"`task` must be one of {', '.join(TASKS)}; got {config.task!r}."
+            f"{suggestion(str(config.task), TASKS)}"
         )
     return make(TASKS[config.task], config.task_options)
 
@@ -236,9 +276,10 @@ def _known(name: str) -> str:
             f"Choose another, such as Adam."
         )
     if not known:
+        names = [n for n in (*dir(torch.optim), *dir(isometry.optim)) if n[0].isupper()]
         raise ValueError(
             f"`optimizer` must be a class of torch.optim or isometry.optim, such as "
-            f"Adam; got {name!r}. Mind the capitals."
+            f"Adam; got {name!r}.{suggestion(name, names)} Mind the capitals."
         )
     return name
 

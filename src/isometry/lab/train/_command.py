@@ -9,10 +9,17 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._spelling import suggestion
 from isometry.lab.train._config import Config, Training
 from isometry.lab.train._folder import RunError, last_good
 from isometry.lab.train._memory import keep_freed_memory
-from isometry.lab.train._options import add_fields, make
+from isometry.lab.train._options import (
+    add_fields,
+    add_hidden,
+    as_typed,
+    make,
+    option_of,
+)
 
 # what a shell sees, by the status of the run; 130 is what Ctrl-C usually gives
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
@@ -30,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", type=Path, metavar="DIR", help="go on with the run in a folder"
     )
     _add_places(parser)
+    add_hidden(parser, [*TASKS.values(), Training])
     tasks = parser.add_subparsers(dest="task", metavar="TASK")
     for name, task in TASKS.items():
         first = (task.__doc__ or "").splitlines()[0]
@@ -53,6 +61,7 @@ def main(options: argparse.Namespace) -> int:
     keep_freed_memory()
     given = vars(options)
     folder = given.pop("resume", None)
+    typed = given.keys() - {"command", "task"}
     try:
         if folder is not None:
             _check_alone(given)
@@ -61,7 +70,8 @@ def main(options: argparse.Namespace) -> int:
             config, out = read(given)
             outcome = _run.start(config, out)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
-        print(f"isometry: {error}", file=sys.stderr)  # noqa: T201 - it reports
+        message = as_typed(str(error), typed)
+        print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - it reports
         return 2
     if outcome.folder is None:
         return 0
@@ -91,20 +101,22 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
     out, file = given.pop("out", None), given.pop("config", None)
     if isinstance(given.get("model_options"), list):
         given["model_options"] = dict(given["model_options"])
-    from_file = {} if file is None else _read_file(file)
+    from_file = {} if file is None else read_file(file)
     task = given.pop("task", None) or from_file.get("task")
     if not isinstance(task, str) or task not in TASKS:
         raise ValueError(
-            f"`task` must be one of {', '.join(TASKS)}; got {task!r}. Name it after "
-            f"`isometry train`, or as `task` in the file."
+            f"`task` must be one of {', '.join(TASKS)}; got {task!r}."
+            f"{suggestion(str(task), TASKS)} Name it after `isometry train`, or as "
+            f"`task` in the file."
         )
     values = {k: v for k, v in from_file.items() if k != "task"} | given
     task_names = {f.name for f in fields(TASKS[task])}
     names = {f.name for f in fields(Training)}
-    if unknown := values.keys() - task_names - names:
+    if unknown := sorted(values.keys() - task_names - names):
+        close = suggestion(unknown[0], task_names | names)
         raise ValueError(
             f"options must be fields of {task} or of training; got "
-            f"{', '.join(sorted(unknown))}. `isometry train {task} --help` lists them."
+            f"{', '.join(unknown)}.{close} `isometry train {task} --help` lists them."
         )
     made = make(TASKS[task], {k: v for k, v in values.items() if k in task_names})
     training = make(Training, {k: v for k, v in values.items() if k in names})
@@ -117,7 +129,18 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
     return Config(task, task_options, training, command), out
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
+    """The options of a file.
+
+    Args:
+        path: a file of TOML.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
     try:
         return tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -131,7 +154,7 @@ def _words(task: str, values: dict[str, Any]) -> list[str]:
     """The command that gives these values, wherever they came from."""
     words = ["isometry", "train", task]
     for name, value in values.items():
-        option = "--" + name.replace("_", "-")
+        option = option_of(name)
         if isinstance(value, bool):
             words.append(option if value else option.replace("--", "--no-", 1))
         elif isinstance(value, dict):
@@ -145,12 +168,24 @@ def _words(task: str, values: dict[str, Any]) -> list[str]:
 
 def _check_alone(given: dict[str, Any]) -> None:
     """Raise if a run that goes on is given options, which would do nothing."""
-    extra = [k for k, v in given.items() if k != "command" and v is not None]
-    if extra:
+    if extra := words_of(given):
         raise ValueError(
             f"`--resume` must stand alone, as a run keeps its options; got "
             f"{', '.join(extra)}. Leave them out, or begin another run."
         )
+
+
+def words_of(given: dict[str, Any]) -> list[str]:
+    """The task and the names of the options that a line has, as they are typed.
+
+    Args:
+        given: values by name, None for what was left out.
+
+    Returns:
+        Such as "copying" and "--hidden-size".
+    """
+    names = [k for k, v in given.items() if k != "command" and v is not None]
+    return [given[k] if k == "task" else option_of(k) for k in names]
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:

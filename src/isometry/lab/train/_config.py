@@ -1,7 +1,6 @@
 """What a run is: a task, a network, and how it is trained."""
 
 import json
-import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -15,6 +14,10 @@ EPOCHS = {"mnist": 70, "timit": 1200}
 # of `config.json` and the files beside it; it grows when what they hold changes its
 # meaning. Folders without a number are of format 1, which had no recipe.
 FORMAT = 2
+
+# of a rate, and of a ratio of two: optimizers divide the product of both by numbers
+# such as 0.001, and torch raises where the result is no float32, from 3.4e38 on
+LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,10 @@ class Training:
                 )
         for name in ("lr", "lr_ratio", "solved"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
+            if value is not None and not 0 <= value <= LARGEST:
                 raise ValueError(
-                    f"`{name}` must be a number from 0 on; got {value}. Leave it out "
-                    f"for the usual one."
+                    f"`{name}` must be a number from 0 to {LARGEST:g}; got {value}. "
+                    f"Leave it out for the usual one."
                 )
         if self.solved_for < 0:
             raise ValueError(

@@ -6,10 +6,20 @@ The dataclass is the only list: its annotations give the types, its docstring th
 import argparse
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from isometry.lab._spelling import suggestion
 
 _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
 
@@ -43,8 +53,8 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
     hints = {field.name: get_type_hints(made)[field.name] for field in fields(made)}
     if unknown := sorted(values.keys() - hints.keys()):
         raise ValueError(
-            f"options must be among {', '.join(hints)}; got {', '.join(unknown)}. "
-            f"Leave it out, or mind its spelling."
+            f"options must be among {', '.join(hints)}; got {', '.join(unknown)}."
+            f"{suggestion(unknown[0], hints)}"
         )
     for name, value in values.items():
         if not _fits(value, hints[name]):
@@ -90,17 +100,57 @@ def add_fields(
     group = parser.add_argument_group(title)
     hints, docs = get_type_hints(config), describe(config)
     for field in fields(config):
-        option = "--" + field.name.replace("_", "-")
         text = docs.get(field.name, "").replace("%", "%%")
         usual = field.default
         if isinstance(usual, int | float | str) and usual != "":
             text += f" ({usual})"
         reading = _reading(hints[field.name])
-        if several and "action" not in reading:
-            reading["nargs"] = "+"
-        group.add_argument(
-            option, dest=field.name, default=argparse.SUPPRESS, help=text, **reading
-        )
+        _add_field(group, field.name, text, reading, several=several)
+
+
+def add_hidden(
+    parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
+) -> None:
+    """The same options where no task is named, without a place in the help.
+
+    The task may stand in a file, or after them. If it does not, the options are known
+    all the same, and can be refused by name.
+
+    Args:
+        parser: of a command that has one command below it for each task.
+        configs: dataclasses; a value of a name that they read in different ways is a
+            number if it looks like one.
+        several: whether an option takes one value or more.
+    """
+    readings: dict[str, list[dict[str, Any]]] = {}
+    for config in configs:
+        hints = get_type_hints(config)
+        for field in fields(config):
+            readings.setdefault(field.name, []).append(_reading(hints[field.name]))
+    for name, ways in readings.items():
+        agreed = all(way == ways[0] for way in ways)
+        reading = ways[0] if agreed else {"type": _value}
+        _add_field(parser, name, argparse.SUPPRESS, reading, several=several)
+
+
+def option_of(name: str) -> str:
+    """How a field is spelled on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def as_typed(message: str, names: Iterable[str]) -> str:
+    """An error about fields, with those of the command line as they were typed there.
+
+    Args:
+        message: has names of fields in backquotes.
+        names: the fields that the command line gave.
+
+    Returns:
+        The message, with `--hidden-size` for `hidden_size`.
+    """
+    for name in names:
+        message = message.replace(f"`{name}`", f"`{option_of(name)}`")
+    return message
 
 
 def describe(config: type) -> dict[str, str]:
@@ -130,6 +180,21 @@ def describe(config: type) -> dict[str, str]:
     return {name: text.rstrip(".").replace("$", "") for name, text in found.items()}
 
 
+def _add_field(
+    place: argparse._ActionsContainer,
+    name: str,
+    text: str,
+    reading: dict[str, Any],
+    *,
+    several: bool,
+) -> None:
+    if several and "action" not in reading:
+        reading = reading | {"nargs": "+"}
+    place.add_argument(
+        option_of(name), dest=name, default=argparse.SUPPRESS, help=text, **reading
+    )
+
+
 def _reading(hint: Any) -> dict[str, Any]:
     """How argparse reads a value of a type."""
     if get_origin(hint) in (Union, UnionType):
@@ -145,11 +210,16 @@ def _reading(hint: Any) -> dict[str, Any]:
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value a number, true, false, null, or else a text."""
+    """NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"must read NAME=VALUE; got {text!r}")
+    return name, _value(value)
+
+
+def _value(text: str) -> Any:
+    """A number, true, false or null, or else the text itself."""
     try:
-        return name, json.loads(value)
+        return json.loads(text)
     except ValueError:
-        return name, value
+        return text
