@@ -106,6 +106,22 @@ def kernels(dtype: torch.dtype) -> Kernels | None:
 
 
 @cache
+def same_bytes() -> Callable[[int, int], int] | None:
+    """The comparison of bytes in C, for `Snapshot`; None if there is no library."""
+    if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
+        return None
+    try:
+        function = _library().isometry_same_bytes
+    except (BuildError, OSError, ImportError, AttributeError) as error:
+        _log.info("bytes are compared in Python: %s", error)
+        return None
+    # a call that holds the interpreter's lock is faster, and nobody waits long for it
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_long)
+    return prototype(address or 0)
+
+
+@cache
 def _library() -> ctypes.CDLL:
     path = build()
     try:
