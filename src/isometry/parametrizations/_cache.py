@@ -1,173 +1,226 @@
 """A constrained weight is computed once, without a context manager.
 
 In training once per autograd graph: the weight is handed out again until a backward
-pass goes through it. Without gradients once until something changes. What can change
-unseen is the coordinates, written to through `.data`; torch's optimizers do that too
-(the fused ones), so that a step of any optimizer counts as a change.
+pass goes through it. Without gradients once until something changes. To see every
+change, a read compares the bytes of the coordinates, of the base and of the weight
+itself with private copies: a write through `.data`, a numpy view or another process
+leaves no other trace. The comparison is O(n^2) beside the O(n^3) of the weight.
+
+On other devices than the CPU a comparison would wait for the device. There a weight is
+kept only while a graph holds it, and torch's version counters are believed.
 """
 
 import importlib
+import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from isometry.linalg._policy import transforms
+from isometry._native._snapshot import Snapshot
+from isometry.linalg._policy import is_fake, transforms
+from isometry.parametrizations._shared import Shared
+from isometry.parametrizations._watch import Versions, Watch, holds, watch
 
 # torch has no public way to ask for hooks on saved tensors
 _autograd = importlib.import_module("torch._C._autograd")
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A weight, and all that it depends on."""
-
-    weight: Tensor
-    version: int
-    inputs: tuple["weakref.ref[Tensor]", ...]
-    versions: tuple[int, ...]
-    steps: int
-    region: "weakref.ref[Any] | None"
-
-    def valid(self, inputs: tuple[Tensor, ...]) -> bool:
-        """Whether the weight is what would be computed now."""
-        # whoever got the weight may have written to it
-        if self.steps != _steps or self.version != self.weight._version:
-            return False
-        # a loop, not `all`: this is most of what a read costs
-        for r, version, t in zip(self.inputs, self.versions, inputs, strict=True):
-            if r() is not t or version != t._version:
-                return False
-        return (self.region and self.region()) is _region()
-
+# looked up once: a read of a small weight takes a microsecond
+_is_grad_enabled = torch.is_grad_enabled
+_is_tracing = torch._C._is_tracing
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 _PLAIN = (Tensor, nn.Parameter)
 
-# outside of the modules, so that copies and checkpoints do not see it; one entry with a
-# graph and one without for each list of coordinates
-_entries: "WeakKeyDictionary[nn.Module, dict[bool, _Entry]]" = WeakKeyDictionary()
-_steps = 0
-_hooks: list[Any] = []
+
+class Constraint(Protocol):
+    """Makes a weight of coordinates, and of tensors of its own."""
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """The weight."""
+        ...
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What the weight depends on, besides the coordinates."""
+        ...
 
 
-def install_hook() -> None:
-    """Let a step of any optimizer count as a change."""
-    if not _hooks:
-        _hooks.append(register_optimizer_step_post_hook(_count))
+class Entry:
+    """A weight, and what tells whether it is still the one to use."""
+
+    __slots__ = (
+        *("__weakref__", "_X", "_reference", "_rest", "_versions"),
+        *("region", "watch", "weight"),
+    )
+
+    def __init__(self, weight: Tensor, inputs: Watch, region: Any) -> None:
+        # the coordinates, and the base or the phases
+        self._X, self._rest, *_ = (*inputs.tensors, None)
+        self._reference = weakref.ref(weight)
+        self._versions = _versions(weight, *inputs.tensors)
+        # only what is compared byte by byte may outlive its graph
+        self.weight, self.watch = None, inputs
+        both = watch((*inputs.tensors, weight), known=inputs)
+        if isinstance(both, Snapshot):
+            self.weight, self.watch = weight, both
+        self.region = None if region is None else weakref.ref(region)
+
+    def find(self, inputs: tuple[Tensor, ...], region: Any) -> Tensor | None:
+        """The weight, if it is what would be computed now."""
+        weight = self._reference()
+        if weight is None or (self.region and self.region()) is not region:
+            return None
+        # a write of the same bytes leaves the value, but torch refuses to go back
+        # through a graph that has saved what was written to
+        if not self.made_of(*inputs) or self._versions != _versions(weight, *inputs):
+            return None
+        return weight if self.watch.unchanged() else None
+
+    def made_of(self, X: Tensor, rest: Tensor | None = None) -> bool:
+        """Whether these very tensors are the inputs of the weight."""
+        return X is self._X and rest is self._rest
+
+    def drop(self) -> None:
+        """Let go of the weight, and of all memory."""
+        self.weight = None
+        self._reference = _nothing
+        self.watch = Versions(())
 
 
-def _count(*_: Any) -> None:
-    global _steps  # noqa: PLW0603 - a count is what it is
-    _steps += 1
+def _versions(*tensors: Tensor) -> list[int]:
+    return [t._version for t in tensors]
 
 
-def forget(holder: nn.Module) -> None:
-    """Compute the weight anew at the next read."""
-    _entries.pop(holder, None)
+def _nothing() -> None:
+    """A reference to a weight that is gone."""
 
 
-def once(
-    holder: nn.Module,
-    inputs: tuple[Tensor, ...],
-    compute: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """The weight of `holder`, which `compute` makes of `inputs`: from memory if valid.
+class Memory:
+    """The weights that one list of coordinates has handed out.
+
+    One has no graph and serves all threads. Each thread has another with a graph, for a
+    step in one thread must not invalidate the graph of another. A copy of a module
+    begins with an empty memory.
+    """
+
+    def __init__(self) -> None:
+        self.plain: Entry | None = None
+        self._threads = threading.local()
+        self._inputs: Watch | None = None
+        self._rest: Watch | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Memory, ()
+
+    def entry(self, *, graph: bool) -> Entry | None:
+        """The entry of this thread with a graph, or the entry without."""
+        return getattr(self._threads, "entry", None) if graph else self.plain
+
+    def keep(self, entry: Entry, *, graph: bool) -> None:
+        """Remember an entry in place of the one before."""
+        if graph:
+            self._threads.entry = entry
+        elif entry.weight is not None:
+            self.plain = entry
+
+    def watch(self, X: Tensor, constraint: Constraint) -> Watch:
+        """Begin to watch what a weight is made of; copies that are true serve again."""
+        rest = constraint.tensors()
+        if not holds(self._rest, rest):
+            self._rest = watch(rest)
+        inputs = self._inputs
+        if inputs is None or not holds(inputs, (X, *rest)):
+            inputs = watch((X, *rest), known=self._rest)
+            self._inputs = inputs
+        return inputs
+
+
+def read_fast(module: nn.Module, name: str) -> None:
+    """Let a weight that torch has parametrized be read in a shorter way.
+
+    torch's own property finds the list of coordinates by names and calls it as a
+    module, which takes longer than a small layer has to spare.
+    """
+    cls: Any = type(module)
+    slow = getattr(cls, name)
+
+    def read(module: Any) -> Tensor:
+        # a compiler must see the computation, and not this memory
+        if not _is_compiling():
+            holder = module._modules["parametrizations"]._modules[name]
+            if len(holder._modules) == 1:
+                weight = plain_weight(holder)
+                if weight is not None:
+                    return weight
+        return slow.fget(module)
+
+    setattr(cls, name, property(read, slow.fset))
+
+
+def plain_weight(holder: Any) -> Tensor | None:
+    """The weight without a graph, if it is remembered and wanted: the fast way.
+
+    Every other case is for `once`. This is most of what a read costs in evaluation.
 
     Args:
-        holder: the module whose weight it is.
-        inputs: the tensors it depends on, the coordinates first.
-        compute: makes it of the coordinates.
+        holder: the list of coordinates, with a `memory`.
+    """
+    entry = holder.memory.plain
+    if entry is None or _is_tracing() or forward_ad._current_level >= 0:
+        return None
+    X = holder._parameters["original"]
+    if _is_grad_enabled() and X.requires_grad:
+        return None
+    if not entry.made_of(X, *holder._modules["0"].tensors()):
+        return None
+    return entry.weight if entry.watch.unchanged() else None
+
+
+def once(memory: Memory, X: Tensor, constraint: Constraint) -> Tensor:
+    """The weight with coordinates `X`: from memory if nothing has changed.
+
+    Args:
+        memory: what was handed out before.
+        X: the coordinates.
+        constraint: makes a weight of them.
 
     Returns:
         The weight; the same tensor as before, if nothing has changed.
     """
+    inputs = (X, *constraint.tensors())
     if not _may_remember(inputs):
-        return compute(inputs[0])
-    graph = torch.is_grad_enabled() and inputs[0].requires_grad
-    entry = _entries.get(holder, {}).get(graph)
-    if entry is not None and entry.valid(inputs):
-        return entry.weight
-    region = _region()
-    if graph and region is None:
-        weight = Shared.apply(compute, *inputs)
-    else:
-        weight = compute(inputs[0])
-    # another thread may have been faster; then this one, which is as good, stays
-    _entries.setdefault(holder, {})[graph] = _Entry(
-        weight,
-        weight._version,
-        tuple(map(weakref.ref, inputs)),
-        tuple(t._version for t in inputs),
-        _steps,
-        None if region is None else weakref.ref(region),
-    )
+        return constraint(X)
+    graph = torch.is_grad_enabled() and X.requires_grad
+    region = _region() if graph else None
+    entry = memory.entry(graph=graph)
+    weight = None if entry is None else entry.find(inputs, region)
+    if weight is not None:
+        return weight
+    # an inference tensor could not be handed out again outside of that mode
+    with torch.inference_mode(False), torch.set_grad_enabled(graph):
+        now = memory.watch(X, constraint)
+        if graph and region is None:
+            weight = Shared.apply(constraint, now.unchanged, X)
+        else:
+            weight = constraint(X)
+        entry = Entry(weight, now, region)
+    memory.keep(entry, graph=graph)
     if graph and weight.grad_fn is not None:
-        weight.grad_fn.register_prehook(_Consumed(holder))
+        weight.grad_fn.register_prehook(_Consumed(entry))
     return weight
 
 
-class Shared(torch.autograd.Function):
-    """A weight whose graph several losses may go back through, each on its own.
-
-    Whoever reads a plain weight twice gets two graphs with only the weight in common,
-    and may call `backward` on one and then on the other. The graph that makes ours is
-    apart from both: the first pass through it frees it, and another makes it anew.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, compute: Callable[[Tensor], Tensor], *inputs: Tensor
-    ) -> Tensor:
-        X = inputs[0].detach().requires_grad_()
-        with torch.enable_grad():
-            weight = compute(X)
-        ctx.compute, ctx.inputs, ctx.once = compute, inputs, (X, weight)
-        ctx.made = (_steps, *(t._version for t in inputs))
-        ctx.set_materialize_grads(False)
-        return weight.detach()
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
-        rest = (None,) * len(ctx.inputs[1:])
-        if G is None:
-            return None, None, *rest
-        again = torch.is_grad_enabled()
-        kept, ctx.once = ctx.once, None
-        if kept is None or again:
-            kept = _made_anew(ctx)
-        X, weight = kept
-        (g,) = torch.autograd.grad(weight, X, G, create_graph=again)
-        return None, g, *rest
-
-
-def _made_anew(ctx: Any) -> tuple[Tensor, Tensor]:
-    """Coordinates and the weight that they make, if they are still what they were."""
-    if ctx.made != (_steps, *(t._version for t in ctx.inputs)):
-        raise RuntimeError(
-            "a constrained weight must not change between two backward passes through "
-            "one graph; an optimizer or an assignment has changed it. Call `backward` "
-            "on all losses before the step."
-        )
-    with torch.enable_grad():
-        return ctx.inputs[0], ctx.compute(ctx.inputs[0])
-
-
 class _Consumed:
-    """Forgets the weight with a graph, once a backward pass has gone through it."""
+    """Forgets a weight with a graph, once a backward pass has gone through it."""
 
-    def __init__(self, holder: nn.Module) -> None:
-        self.holder = weakref.ref(holder)
+    def __init__(self, entry: Entry) -> None:
+        self.entry = weakref.ref(entry)
 
     def __call__(self, _gradients: Any) -> None:
-        holder = self.holder()
-        if holder is not None:
-            _entries.get(holder, {}).pop(True, None)
+        entry = self.entry()
+        if entry is not None:
+            entry.drop()
 
 
 def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
@@ -178,12 +231,13 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     # and its graph is consumed at once; the other kind has hooks, and is apart by them
     if torch._C._current_graph_task_id() != -1 and _region() is None:
         return False
-    # a tangent belongs to its level, an inference tensor has no version
-    if forward_ad._current_level >= 0 or torch.is_inference_mode_enabled():
+    # a tangent belongs to its level
+    if forward_ad._current_level >= 0:
         return False
     for t in inputs:
-        # fake and sharded tensors, and other subclasses, have lives of their own
-        if type(t) not in _PLAIN or t.is_meta or t.is_inference():
+        # fake and sharded tensors, and other subclasses, have lives of their own; an
+        # inference tensor has no version
+        if type(t) not in _PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
             return False
     return not (
         torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

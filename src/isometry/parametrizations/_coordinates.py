@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import ParametrizationList
 
-from isometry.parametrizations._cache import forget, once
+from isometry.parametrizations._cache import Memory, once
 from isometry.parametrizations._constraint import HALF, AbstractConstraint
 from isometry.parametrizations._trivialization import Trivialization
 
@@ -17,6 +17,9 @@ COORDINATES: "WeakSet[Coordinates]" = WeakSet()
 
 class Coordinates(ParametrizationList):
     """Holds the coordinates, as `original`; a cast to half precision spares them."""
+
+    # what was handed out before; `enter` makes it, for torch makes the list
+    memory: Memory
 
     @property
     def constraint(self) -> AbstractConstraint:
@@ -30,10 +33,17 @@ class Coordinates(ParametrizationList):
         # another parametrization on top of ours is not ours to remember
         if len(self) > 1:
             return super().forward()
+        return self.constrained_weight()
+
+    def constrained_weight(self) -> Tensor:
+        """The weight without whatever another parametrization makes of it."""
         # not by attribute, which in a module takes as long as all the rest of a read
         constraint: Any = self._modules["0"]
         X = cast("Tensor", self._parameters["original"])
-        return once(self, (X, *constraint.tensors()), constraint)
+        # a graph must not depend on what is remembered
+        if torch.compiler.is_compiling():
+            return constraint(X)
+        return once(self.memory, X, constraint)
 
     def __prepare_scriptable__(self) -> NoReturn:
         """Called by `torch.jit.script`, before it looks into the module."""
@@ -54,8 +64,9 @@ class Coordinates(ParametrizationList):
         self.original.copy_(self.constraint.right_inverse(value))
 
     def enter(self) -> None:
-        """Be known to `COORDINATES`."""
+        """Be known to `COORDINATES`, and begin to remember."""
         COORDINATES.add(self)
+        self.memory = Memory()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -78,7 +89,7 @@ class Coordinates(ParametrizationList):
             new = fn(t)
             return t.to(new.device) if new.dtype in HALF else new
 
-        forget(self)
+        self.memory = Memory()
         super()._apply(spare, recurse)
         wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
         if wider and isinstance(constraint, Trivialization):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,8 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     """
     report: dict[str, Diagnosis] = {}
     for found in constrained(module):
-        W = found.constraint(found.coordinates).detach()
+        holder = cast("Any", found.owner).parametrizations[found.name]
+        W = holder.constrained_weight().detach()
         report[found.key] = _diagnosis(found.constraint, found.coordinates.detach(), W)
     return report
 

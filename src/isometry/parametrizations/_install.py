@@ -10,7 +10,7 @@ from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.groups._declare import record
 from isometry.linalg._policy import in_float32_or_wider
-from isometry.parametrizations import _cache
+from isometry.parametrizations._cache import read_fast
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
@@ -19,6 +19,7 @@ from isometry.parametrizations._policy import check_policy, install_hooks
 from isometry.parametrizations._recurrent import keep_weights_fresh
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
+from isometry.parametrizations._watch import install_hook
 
 _OF_THE_TYPE = ("__dict__", "__weakref__")
 
@@ -99,7 +100,8 @@ def _register(
     owner = cast("Coordinates", lists[name])
     owner.__class__ = Coordinates
     owner.enter()
-    _cache.install_hook()
+    read_fast(module, name)
+    install_hook()
     if isinstance(constraint, Trivialization) and constraint.has_policy:
         install_hooks()
     keep_weights_fresh(module)
