@@ -85,6 +85,42 @@ def test_an_average_can_be_loaded(name, map_name):
     assert orthonormality(layer.weight) <= 2e-6
 
 
+@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("read", [True, False], ids=["read", "saved"])
+def test_an_average_with_buffers_stays_on_the_manifold(read, map_name, rng):
+    """Bases have means too, which are off it: by 0.09 to 2.4 after 20 steps, once."""
+    policy = {} if map_name == "householder" else {"rebase_every": 1}
+    layer = isometry.orthogonal(nn.Linear(6, 6), "weight", map_name, **policy)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
+    average = AveragedModel(layer, **AVERAGES["EMA with buffers"])
+    x = torch.randn(16, 6, generator=rng)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (layer(x) - x).square().mean().backward()
+        optimizer.step()
+        average.update_parameters(layer)
+    if not read:
+        other = copy.deepcopy(layer)
+        other.load_state_dict(average.module.state_dict())
+        assert torch.equal(other.weight, average.module.weight)
+    # twice the worst over 200 seeds, 1.3e-6
+    assert orthonormality(average.module.weight) <= 2.7e-6
+
+
+def test_a_mean_of_bases_becomes_the_nearest_point():
+    """With `rebase_every=1` coordinates are zero: polar(mean of weights) is left."""
+    model = network(rebase_every=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    average = AveragedModel(model, use_buffers=True)
+    seen = []
+    for _ in range(10):
+        train(model, optimizer, 1)
+        average.update_parameters(model)
+        seen.append(weights(model)[1])
+    expected = isometry.linalg.polar(torch.stack(seen).mean(0))
+    assert_close(weights(average.module)[1], expected, rtol=0, atol=1e-12)
+
+
 def folded(model: nn.Module) -> nn.Module:
     return isometry.fold(copy.deepcopy(model))
 

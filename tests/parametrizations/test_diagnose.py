@@ -10,7 +10,7 @@ from isometry.groups import SO, Sphere
 from isometry.parametrizations._diagnose import map_condition
 from tests.helpers import random_skew, skew_with_angles
 from tests.parametrizations import reference
-from tests.parametrizations.cases import Weight
+from tests.parametrizations.cases import Weight, orthonormality
 
 
 def jacobian_condition(A: torch.Tensor, map_name: str) -> float:
@@ -104,9 +104,12 @@ def test_every_constrained_weight_is_reported_by_name():
     assert isometry.diagnose(nn.Linear(2, 2)) == {}
 
 
-def test_error_of_a_broken_weight_is_seen(rng):
-    """A base that someone wrote to is no longer orthogonal."""
+def test_a_broken_base_is_reported_as_the_layer_uses_it(rng):
+    """A base that someone wrote to is moved to the nearest point, and both see it."""
     layer = isometry.orthogonal(nn.Linear(4, 4))
     layer.parametrizations.weight[0].base.mul_(1.1)
     error = isometry.diagnose(layer)["weight"].orthogonality_error
-    assert error == pytest.approx(0.21, rel=1e-5)
+    # 5: twice the worst over 200 seeds, 2.3
+    tol = 5 * torch.finfo(torch.float32).eps
+    assert error <= tol
+    assert orthonormality(layer.weight) / 2 <= tol

@@ -45,6 +45,10 @@ class Constraint(Protocol):
         """What the weight depends on, besides the coordinates."""
         ...
 
+    def repair(self) -> None:
+        """Bring these tensors back to where they must be, after a write to them."""
+        ...
+
 
 class Entry:
     """A weight, and what tells whether it is still the one to use."""
@@ -125,9 +129,14 @@ class Memory:
             self.plain = entry
 
     def watch(self, X: Tensor, constraint: Constraint) -> Watch:
-        """Begin to watch what a weight is made of; copies that are true serve again."""
+        """Begin to watch what a weight is made of; copies that are true serve again.
+
+        A base that has changed is repaired first: an average of models takes the mean
+        of its buffers, and a mean of orthogonal matrices is not orthogonal.
+        """
         rest = constraint.tensors()
         if not holds(self._rest, rest):
+            constraint.repair()
             self._rest = watch(rest)
         inputs = self._inputs
         if inputs is None or not holds(inputs, (X, *rest)):

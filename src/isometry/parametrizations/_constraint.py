@@ -57,6 +57,10 @@ class AbstractConstraint(nn.Module):
         """Coordinates of points of the manifold, which are not checked."""
 
     @abstractmethod
+    def repair(self) -> None:
+        """Bring `tensors` back to the manifold, if a write has moved them off it."""
+
+    @abstractmethod
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Repair what rounding did to a checkpoint; returns what is wrong with it."""
 
@@ -109,6 +113,7 @@ class AbstractConstraint(nn.Module):
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
+        self.repair()
         super()._save_to_state_dict(destination, prefix, keep_vars)
         # an average of models takes means of all buffers, and of bytes a wrong one
         destination[f"{prefix}map"] = self._map_bytes(self.map.device)

@@ -65,6 +65,17 @@ class Reflections(AbstractConstraint):
         """The phases."""
         return (self.phase,)
 
+    @torch.no_grad()
+    def repair(self) -> None:
+        """Make phases of modulus 1 of their means, and 1 of a mean of zero."""
+        d = self.phase
+        if d.is_meta or type(d) is not Tensor:
+            return
+        unit = torch.where(d == 0, 1, torch.sgn(d))
+        bound = 4 * torch.finfo(d.dtype).eps
+        if bool(((d - unit).abs() > bound).any()):
+            d.copy_(unit)
+
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Nothing to repair: signs survive any rounding, and vectors any length."""
         del state, prefix

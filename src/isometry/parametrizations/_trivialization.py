@@ -1,5 +1,7 @@
 """A manifold around one of its points, as a parametrization."""
 
+import logging
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +15,8 @@ from isometry.parametrizations._constraint import (
     worst_defect,
 )
 from isometry.parametrizations._layout import Layout
+
+_log = logging.getLogger("isometry")
 
 
 class Trivialization(AbstractConstraint):
@@ -130,6 +134,26 @@ class Trivialization(AbstractConstraint):
         self.steps.zero_()
         return moved
 
+    @torch.no_grad()
+    def repair(self) -> None:
+        """Move a base that is off the manifold to the nearest point."""
+        # a mean of bases is off: `AveragedModel(use_buffers=True)` takes one
+        base = self.base
+        if base is None or base.is_meta or type(base) is not Tensor:
+            return
+        Q = self.layout.points(base)
+        with autocast_off(base.device):
+            # NaN stays, from where a good checkpoint removes it
+            defect = worst_defect(self.manifold, Q)
+            if self.manifold.tolerance(Q.dtype) < defect < math.inf:
+                _log.info(
+                    "moved a base to %s; its defect was %.1e", self.manifold, defect
+                )
+                base.copy_(self.layout.weight(self._nearest(Q)))
+
+    def _nearest(self, Q: Tensor) -> Tensor:
+        return self.manifold.polish(self.manifold.nearest(Q))
+
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Orthogonalize a base that was saved in half precision; count from zero."""
         base = state.get(f"{prefix}base")
@@ -152,8 +176,7 @@ class Trivialization(AbstractConstraint):
                 f"a plain weight with `isometry.load_foreign`."
             )
         if defect > self.manifold.tolerance(Q.dtype):
-            Q = self.manifold.polish(self.manifold.nearest(Q))
-            state[f"{prefix}base"] = self.layout.weight(Q)
+            state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
         return None
 
     @torch.no_grad()
