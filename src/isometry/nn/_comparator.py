@@ -88,7 +88,7 @@ class AbstractCell(nn.Module):
             def run(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
                 u, states = driven(x, kernel), []
                 for u_t in u.split(steps.sizes):
-                    h = self.activate(state_map(h[: len(u_t)]) + u_t, b)
+                    h = self.activate(state_map(h[: u_t.shape[0]]) + u_t, b)
                     states.append(h)
                 return torch.cat(states)
 

@@ -156,7 +156,7 @@ class GatedCell(nn.Module):
             u = u if self.bias is None else u + self.bias
         states: list[State] = []
         for u_t in u.split(steps.sizes):
-            state = tuple(h[: len(u_t)] for h in state)
+            state = tuple(h[: u_t.shape[0]] for h in state)
             state = self.gates.step(u_t, state[0] @ W.mT, state)
             states.append(state)
         every = [torch.cat(part) for part in zip(*states, strict=True)]

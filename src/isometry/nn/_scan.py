@@ -96,7 +96,7 @@ def unrolled(
         u = kernel.mT[x] if summand is None else kernel.mT[x] + summand
     states, h = [], h0
     for u_t in u.split(steps.sizes):
-        h = apply(h[: len(u_t)] @ W.mT + u_t, threshold, sigma)
+        h = apply(h[: u_t.shape[0]] @ W.mT + u_t, threshold, sigma)
         states.append(h)
     H = torch.cat(states)
     return (None if recurrence.last_only else H), steps.last(H)

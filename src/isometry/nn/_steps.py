@@ -17,6 +17,9 @@ class Steps:
 
     Step t holds `sizes[t]` rows, one of each sequence that is that long. They are
     sorted, the longest first, so sizes never grow.
+
+    While a layer is exported, the batch may be a symbol. So the shape of a tensor is
+    asked for here, and never its `len`, which would fix the number.
     """
 
     sizes: tuple[int, ...]
@@ -64,13 +67,16 @@ class Steps:
     def last(self, X: Tensor) -> Tensor:
         """The last row of each sequence, of rows one step after the other."""
         if self.is_equal:
-            return X[len(X) - self.batch :]
+            return X[X.shape[0] - self.batch :]
         rows = self._row(self._lengths() - 1, _upto(self.batch))
         return X[rows.to(X.device)]
 
     def reversed(self, X: Tensor) -> Tensor:
         """The rows with each sequence backwards in time."""
         if self.is_equal:
+            # export cannot follow the strides of a flip if the batch is free
+            if torch.compiler.is_compiling():
+                return torch.cat(X.split(self.sizes)[::-1])
             shape = (len(self.sizes), self.batch)
             return X.unflatten(0, shape).flip(0).flatten(0, 1)
         sizes = torch.tensor(self.sizes, device="cpu")

@@ -122,7 +122,7 @@ def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
 
 def _transformed(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
     # MKL refuses to transform an empty batch
-    return fft(h, norm="ortho") if len(h) else h
+    return fft(h, norm="ortho") if h.shape[0] else h
 
 
 def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
