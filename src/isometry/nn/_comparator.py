@@ -1,5 +1,6 @@
 """What the cells of the paper's comparators share."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import TypedDict
@@ -15,6 +16,7 @@ from isometry.nn._cell import (
     check_sizes,
     scan_field,
 )
+from isometry.nn._draw import Draw
 from isometry.nn._scan import Recurrence, Weights
 from isometry.nn._sigma import Sigma
 from isometry.nn._steps import Steps
@@ -55,6 +57,21 @@ class AbstractCell(nn.Module):
         check_sizes(input_size, hidden_size)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.h0 = None
+
+    @abstractmethod
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, from torch's own generator."""
+        # A copy makes new tensors by the options of this cell. Their values are taken
+        # over, so that an optimizer still has the parameters that it moves.
+        twin = copy.deepcopy(self)
+        twin.draw_parameters(Draw("cpu", torch.float64))
+        values = twin.state_dict()
+        for name, X in self.state_dict().items():
+            X.copy_(values[name])
 
     @abstractmethod
     def state_map(self) -> Map:

@@ -90,12 +90,17 @@ class EURNNCell(AbstractCell):
         self, input_size: int, planes: Planes, draw: Draw, *, unitary: bool
     ) -> None:
         super().__init__(input_size, planes.n)
-        n = planes.n
-        self.planes = planes
+        self.planes, self.unitary = planes, unitary
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
+        shape, unitary = self.planes.shape, self.unitary
         kernel = draw.complex_uniform if unitary else draw.uniform
-        self.weight_ih = kernel(n, input_size, bound=0.01)
-        self.theta = draw.uniform(*planes.shape, bound=_BOUND)
-        self.phi = draw.uniform(*planes.shape, bound=_BOUND) if unitary else None
+        self.weight_ih = kernel(n, inputs, bound=0.01)
+        self.theta = draw.uniform(*shape, bound=_BOUND)
+        self.phi = draw.uniform(*shape, bound=_BOUND) if unitary else None
         self.omega = draw.uniform(n, bound=_BOUND) if unitary else None
         self.bias = draw.zeros(n)
 

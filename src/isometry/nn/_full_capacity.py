@@ -81,16 +81,20 @@ class FullCapacityCell(AbstractDenseCell):
         draw: Draw,
     ) -> None:
         super().__init__(input_size, hidden_size)
-        n = hidden_size
-        self.epsilon = epsilon
+        self.epsilon, self.bias_bound = epsilon, bias_bound
         self.sigma = None if epsilon else "complex_modrelu"
-        bound = glorot(input_size, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, input_size, bound=bound)
-        self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
-        self.bias = draw.uniform(n, bound=bias_bound)
-        self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
+        self.draw_parameters(draw)
         # a point by construction, in every precision and without values too
-        record(self, "weight_hh", U(n))
+        record(self, "weight_hh", U(hidden_size))
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
+        bound = glorot(inputs, 2 * n)
+        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
+        self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
+        self.bias = draw.uniform(n, bound=self.bias_bound)
+        self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def recurrent_weight(self) -> Tensor:
         """The unitary matrix."""

@@ -85,11 +85,17 @@ class HouseholderCell(AbstractDenseCell):
                 f"`reflections` must be between 1 and hidden_size = {n}; got {m}. "
                 f"Leave it out for all of them."
             )
-        self.weight_ih = draw.uniform(n, input_size, bound=glorot(input_size, n))
-        self.V = draw.normal(n, m, std=0.01)
+        self.reflections = m
+        self.redundant = m * (m - 1) // 2
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
+        self.weight_ih = draw.uniform(n, inputs, bound=glorot(inputs, n))
+        self.V = draw.normal(n, self.reflections, std=0.01)
         self.bias = draw.zeros(n)
         self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
-        self.redundant = m * (m - 1) // 2
 
     def recurrent_weight(self) -> Tensor:
         """The orthogonal matrix."""

@@ -87,14 +87,18 @@ class LieCell(AbstractDenseCell):
         draw: Draw,
     ) -> None:
         super().__init__(input_size, hidden_size)
-        n = hidden_size
         self.sigma, self.gain = sigma, gain
-        bound = glorot(input_size, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, input_size, bound=bound)
+        self.redundant = hidden_size * hidden_size
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
+        bound = glorot(inputs, 2 * n)
+        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
         parts = draw.normal(n, n, 2, std=1.0).detach()
         self.X = draw.parameter(torch.view_as_complex(parts))
         self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
-        self.redundant = n * n
 
     def unitary_weight(self) -> Tensor:
         """The exponential."""

@@ -104,6 +104,12 @@ class AbstractRecurrent(nn.Module):
                 x = nn.functional.dropout(x, self.dropout, self.training)
         return rows.restored(x, last_only=self.last_only), self._join(lasts, rows)
 
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, the recurrent weights as `init` says."""
+        for cell in self.cells:
+            reset: Any = cell.reset_parameters
+            reset()
+
     def flatten_parameters(self) -> None:
         """Nothing: torch's layers gather their weights here, for cuDNN."""
 

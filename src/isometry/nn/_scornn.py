@@ -77,13 +77,18 @@ class ScoRNNCell(AbstractDenseCell):
                 f"`negatives` must be between 0 and hidden_size = {n}; got "
                 f"{negatives}. Leave it out for half of them."
             )
-        self.weight_ih = draw.uniform(n, input_size, bound=0.01)
-        self.X = draw.parameter(cayley_blocks(n, draw))
-        self.bias = draw.zeros(n)
+        self.redundant = n * n - n * (n - 1) // 2
+        self.draw_parameters(draw)
         signs = torch.ones(n, device="cpu")
         signs[n - negatives :] = -1
         self.register_buffer("D", signs.to(self.X))
-        self.redundant = n * n - n * (n - 1) // 2
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n = self.hidden_size
+        self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
+        self.X = draw.parameter(cayley_blocks(n, draw))
+        self.bias = draw.zeros(n)
 
     def recurrent_weight(self) -> Tensor:
         """The orthogonal matrix."""

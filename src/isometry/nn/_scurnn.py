@@ -70,18 +70,22 @@ class ScuRNNCell(AbstractDenseCell):
         self, input_size: int, hidden_size: int, epsilon: float, draw: Draw
     ) -> None:
         super().__init__(input_size, hidden_size)
-        n = hidden_size
         self.epsilon = epsilon
         self.sigma = None if epsilon else "complex_modrelu"
-        bound = glorot(input_size, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, input_size, bound=bound)
+        self.redundant = hidden_size * hidden_size
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
+        bound = glorot(inputs, 2 * n)
+        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
         # from 0 to 2 pi, which is the same set of phases
         self.theta = draw.uniform(n, bound=math.pi)
         self.bias = draw.uniform(n, bound=0.01)
         self.h0 = draw.complex_uniform(n, bound=0.01)
-        self.redundant = n * n
 
     def recurrent_weight(self) -> Tensor:
         """The unitary matrix."""

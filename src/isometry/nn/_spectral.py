@@ -72,14 +72,18 @@ class SpectralCell(AbstractDenseCell):
         self, input_size: int, hidden_size: int, margin: float, sigma: Sigma, draw: Draw
     ) -> None:
         super().__init__(input_size, hidden_size)
-        n = hidden_size
         self.margin, self.sigma = margin, sigma
-        self.weight_ih = draw.uniform(n, input_size, bound=glorot(input_size, n))
+        self.draw_parameters(draw)
+        record(self, "U", SO(hidden_size))
+        record(self, "V", SO(hidden_size))
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
+        self.weight_ih = draw.uniform(n, inputs, bound=glorot(inputs, n))
         where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
         U, V = SO(n).random(2, **where)
         self.U, self.V = draw.parameter(U), draw.parameter(V)
-        record(self, "U", SO(n))
-        record(self, "V", SO(n))
         self.p = draw.zeros(n)
         self.bias = draw.zeros(n)
 

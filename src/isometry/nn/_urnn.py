@@ -79,16 +79,20 @@ class URNNCell(AbstractCell):
         draw: Draw,
     ) -> None:
         super().__init__(input_size, hidden_size)
-        n = hidden_size
-        self.epsilon = epsilon
+        self.epsilon, self.bias_bound = epsilon, bias_bound
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
         # as a real matrix of inputs and 2n features
-        bound = glorot(input_size, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, input_size, bound=bound)
+        bound = glorot(inputs, 2 * n)
+        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
         self.theta = draw.uniform(3, n, bound=math.pi)
         self.v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n))
         order = torch.randperm(n, generator=draw.generator, device="cpu")
         self.register_buffer("permutation", order.to(self.theta.device))
-        self.bias = draw.uniform(n, bound=bias_bound)
+        self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def state_map(self) -> Map:
