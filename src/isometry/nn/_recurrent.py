@@ -113,6 +113,22 @@ class AbstractRecurrent(nn.Module):
     def flatten_parameters(self) -> None:
         """Nothing: torch's layers gather their weights here, for cuDNN."""
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any
+    ) -> None:
+        # before any of its tensors is loaded, and before the constraints say that they
+        # miss their own
+        if f"{prefix}weight_hh_l0" in state_dict:
+            raise ValueError(
+                f"`state_dict` must be the state of another {type(self).__name__}; got "
+                f"'{prefix}weight_hh_l0', a key of a recurrent layer of torch, whose "
+                f"recurrent weights are not orthogonal and which has two bias vectors. "
+                f"Neither `load_state_dict` nor `isometry.load_foreign` converts it: "
+                f"copy what you want to keep into `cells`, with "
+                f"`groups.SO(n).nearest(W)` for a recurrent weight W."
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def _scan_cell(
         self,
         index: int,
