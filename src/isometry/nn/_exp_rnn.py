@@ -14,10 +14,15 @@ class ExpRNN(AbstractRecurrent):
 
     $$ h_{t+1} = \sigma(\exp(A)\, h_t + T x_{t+1}), \qquad A^H = -A. $$
 
-    Called as `torch.nn.RNN`, with the same shapes: replacing it needs no other change,
-    except that a layer has one bias vector. Gradients through time neither vanish nor
-    explode by the weight, which any optimizer of torch keeps orthogonal: give its
-    coordinates a smaller rate by `isometry.param_groups`.
+    Called as `torch.nn.RNN`, with the same arguments and shapes, but not the same
+    network: a layer has one bias vector, its parameters are in `cells` under other
+    names, and the default nonlinearity is modReLU. Unlike tanh it has no bound, so
+    states grow with the number of inputs that they have seen, and losses start larger;
+    `nonlinearity="tanh"` is what `nn.RNN` has.
+
+    The weight itself neither shrinks nor enlarges gradients through time, and any
+    optimizer of torch keeps it orthogonal: give its coordinates a smaller rate by
+    `isometry.param_groups`.
 
     Args:
         input_size: features of the input.
