@@ -25,6 +25,8 @@
 #define MOST 4
 /* of a sum over a matrix, each for one thread */
 #define PARTS 16
+/* terms of a sum in the precision of the matrix; such sums are added in double precision */
+#define TERMS 128
 /* below, threads take longer to wake than to work */
 #define LARGE 65536
 /* from here on a square is made of its lower half: measured in linalg/_square.py */

@@ -108,11 +108,14 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
     for (long part = 0; part < PARTS; part++)
         for (long i0 = part * CHUNK; i0 < m; i0 += PARTS * CHUNK) {
             const long i1 = MIN(i0 + CHUNK, m);
-            REAL sum = 0;
+            for (long j0 = i0; j0 < i1; j0 += TERMS) {
+                const long j1 = MIN(j0 + TERMS, i1);
+                REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
-            for (long i = i0; i < i1; i++)
-                sum += X[i] * Y[i];
-            totals[part] += sum;
+                for (long i = j0; i < j1; i++)
+                    sum += X[i] * Y[i];
+                totals[part] += sum;
+            }
         }
     for (long part = 0; part < PARTS; part++)
         total += totals[part];
