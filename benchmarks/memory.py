@@ -7,14 +7,14 @@ import torch
 from benchmarks import tall
 from isometry.lab.bench import _passes as passes
 from isometry.lab.bench._timing import random_skew, unit_cotangent
-from isometry.linalg._scratch import release
+from isometry.linalg import release_memory
 
 
 def peak(call: Callable[[], object]) -> int:
     """The highest sum of bytes that torch's allocator had given out during a call."""
     call()
     # the memory that is kept between calls counts
-    release()
+    release_memory()
     with torch.profiler.profile(profile_memory=True) as profile:
         result = call()
     assert profile.profiler is not None

@@ -53,7 +53,7 @@ def test_batches_of_a_worker_stay_what_they_are():
 )
 def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
     """A storage was not counted: Python has one object for it, which is kept."""
-    _scratch.release()
+    _scratch.release_memory()
     like = torch.empty(0)
     X = _scratch.recycled(SHAPE, like)
     place, held = X.data_ptr(), hold(X)
@@ -61,24 +61,23 @@ def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
     assert _scratch.recycled(SHAPE, like).data_ptr() != place
     del held
     assert place in {_scratch.recycled(SHAPE, like).data_ptr() for _ in range(2)}
-    _scratch.release()
+    _scratch.release_memory()
 
 
 def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
     """Eight pieces of any size were kept: of sequences of half a gigabyte, four."""
-    monkeypatch.setattr(_scratch, "_MOST_BYTES", 2**22)
-    _scratch.release()
+    monkeypatch.setattr(_scratch, "_PIECE_BYTES", 2**22)
+    _scratch.release_memory()
     like = torch.empty(0)
     for rows in range(1000, 1008):
         _scratch.recycled((rows, 300), like)
     # 2^22 bytes are three of them
-    assert [len(s) for s in _scratch._local.kept] == [
-        rows * 1200 for rows in (1005, 1006, 1007)
-    ]
-    # one that is larger than that is not kept at all
+    expected = [rows * 1200 for rows in (1005, 1006, 1007)]
+    assert [len(s) for s in _scratch._shelf[0]] == expected
+    # one that is larger than that is not kept at all, and does not drive these out
     _scratch.recycled((10_000, 300), like)
-    assert not _scratch._local.kept
-    _scratch.release()
+    assert [len(s) for s in _scratch._shelf[0]] == expected
+    _scratch.release_memory()
 
 
 def test_backward_passes_under_vmap(engine, rng):

@@ -11,6 +11,7 @@ from isometry.linalg._householder import householder
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._pade import pade
 from isometry.linalg._polar import polar
+from isometry.linalg._scratch import release_memory
 from isometry.linalg._skew import skew
 from isometry.linalg._tall import expm_tall
 
@@ -26,5 +27,6 @@ __all__ = [
     "logm_unitary",
     "pade",
     "polar",
+    "release_memory",
     "skew",
 ]

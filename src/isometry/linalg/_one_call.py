@@ -46,9 +46,9 @@ def evaluate_one(native: Kernels, scheme: Scheme, W: Tensor, squarings: int) -> 
     table, *counts = _numbers(scheme, squarings, W.dtype)
     Q = W.new_empty(W.shape[1:])
     # L and R
-    room = scratch(Q, 2)
-    pointers = (X.data_ptr() for X in (W, Q, room, table))
-    native.evaluate(native.product, *pointers, *counts, W.shape[-1])
+    with scratch(Q, 2) as room:
+        pointers = (X.data_ptr() for X in (W, Q, room, table))
+        native.evaluate(native.product, *pointers, *counts, W.shape[-1])
     return Q
 
 
@@ -65,9 +65,9 @@ def pull_back_one(
     table, *counts = _numbers(scheme, squarings, W.dtype)
     X = torch.empty_like(H)
     # L, R, the gradient of L, and those of the slots
-    room = scratch(X, 3 + scheme.products)
-    pointers = (Y.data_ptr() for Y in (W, H, X, room, table))
-    native.pull_back(native.product, *pointers, *counts, triangle, W.shape[-1])
+    with scratch(X, 3 + scheme.products) as room:
+        pointers = (Y.data_ptr() for Y in (W, H, X, room, table))
+        native.pull_back(native.product, *pointers, *counts, triangle, W.shape[-1])
     return X
 
 

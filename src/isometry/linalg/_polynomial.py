@@ -54,7 +54,12 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
     if native := in_one_call(W, W[0]):
         return evaluate_one(native, scheme, W, squarings)
-    factors = scratch(W[0], 2)
+    with scratch(W[0], 2) as factors:
+        return _evaluate(scheme, W, squarings, factors)
+
+
+def _evaluate(scheme: Scheme, W: Tensor, squarings: int, factors: Tensor) -> Tensor:
+    """The same in torch's operations; `factors` is room for L and R."""
     stages = _table(scheme, squarings, W)
     L, R = factors.unbind()
     W_rows, factor_rows = flat(W), flat(factors)
@@ -69,9 +74,8 @@ def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
         if stage.identity:
             diagonal.add_(stage.identity)
         if stage is stages[-1]:
-            Q = W.new_empty((1, *W.shape[1:]))
-            torch.mm(stage.final, known, out=flat(Q))
-            Q = Q[0]
+            Q = W.new_empty(W.shape[1:])
+            torch.mm(stage.final, known, out=flat(Q[None]))
             Q.diagonal(dim1=-2, dim2=-1).add_(1)
             return Q.baddbmm_(L, R)
         torch.bmm(L, R, out=W[k])
@@ -82,11 +86,18 @@ def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A / 2^squarings)."""
     if native := in_one_call(W, G):
         return pull_back_one(native, scheme, W, squarings, G.mT.contiguous())
-    k = len(scheme.rows) // 2 + scheme.powers - 1
     # L; R, then its gradient; those of L and of the final combination; of the slots
-    room = scratch(W[0], 4 + k)
+    with scratch(W[0], 3 + len(scheme.rows) // 2 + scheme.powers) as room:
+        return _pull_back(scheme, W, squarings, G, room)
+
+
+def _pull_back(
+    scheme: Scheme, W: Tensor, squarings: int, G: Tensor, room: Tensor
+) -> Tensor:
+    """The same in torch's operations."""
     stages = _table(scheme, squarings, W)
     L, R, gL, gF, *slots = room.unbind()
+    k = len(slots)
     rows, W_rows = flat(room), flat(W)
     L_adjoint, R_adjoint, diagonal = L.mH, R.mH, L.diagonal(dim1=-2, dim2=-1)
     gF.copy_(G)

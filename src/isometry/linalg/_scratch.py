@@ -2,12 +2,15 @@
 
 Fresh pages cost about as much as the arithmetic of batches of small matrices, and a
 fifth of it at n = 1024. Torch caches memory on accelerators, but not on the CPU.
+
+All threads share what is kept. Whoever uses a piece has taken it out of the list, so
+that nobody else finds it: another thread, or a signal handler, a finalizer or a mode of
+torch that calls this library in the middle of a call.
 """
 
 import importlib
 import math
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,45 +20,95 @@ from torch import Tensor
 # below, malloc has pages at hand; above, they are a small part of the work
 _SMALLEST, _LARGEST = 2**19, 2**26
 
-# how many pieces `recycled` remembers, used or not, and how many bytes: lengths that
-# differ from step to step find none of theirs, and must not fill the memory
-_MOST_KEPT, _MOST_BYTES = 8, 2**30
+# how many bytes `scratch` keeps, and `recycled`: 256 MB together
+_ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
 
-# and how many views of its one piece `scratch` does
+# how many pieces `recycled` remembers, used or not: lengths that differ from step to
+# step find none of theirs, and must not fill the memory
+_MOST_PIECES = 8
+
+# how many views of one room are remembered
 _MOST_VIEWS = 16
 
-_local = threading.local()
+_torch = importlib.import_module("torch._C")
 
-# torch has no public way to count references
-_use_count = importlib.import_module("torch._C")._storage_Use_Count  # noqa: SLF001
+# torch has no public way to count references, nor its active modes; without the first
+# nothing is recycled
+_use_count = getattr(_torch, "_storage_Use_Count", None)
+_modes = getattr(_torch, "_len_torch_dispatch_stack", lambda: 0)
 
 
-def scratch(like: Tensor, slots: int) -> Tensor:
-    """Room of shape (slots, *like.shape), good until this thread asks again.
+class _Room:
+    """Bytes, and the tensors in them that were asked for."""
 
-    It must not leave the function that asked for it, nor be shown to autograd.
-    """
-    shape = (slots, *like.shape)
-    size = math.prod(shape) * like.element_size()
-    if like.device.type != "cpu" or not _SMALLEST <= size <= _LARGEST:
-        return like.new_empty(shape)
-    # a training step asks for the same views again and again: to make them takes longer
-    # than to find them
-    views: dict[Any, Tensor] = _local.__dict__.setdefault("views", {})
-    view = views.get((shape, like.dtype))
-    if view is not None:
+    def __init__(self, size: int) -> None:
+        # a tensor of inference mode could not be written to outside of it
+        with torch.inference_mode(mode=False):
+            self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+        self.views: dict[Any, Tensor] = {}
+
+    def view(self, shape: tuple[int, ...], dtype: torch.dtype, size: int) -> Tensor:
+        # a training step asks for the same views again and again: to make them takes
+        # longer than to find them
+        view = self.views.get((shape, dtype))
+        if view is None:
+            if len(self.views) >= _MOST_VIEWS:
+                self.views.clear()
+            with torch.inference_mode(mode=False):
+                view = self.memory[:size].view(dtype).view(shape)
+            self.views[shape, dtype] = view
         return view
-    room: Tensor | None = getattr(_local, "room", None)
-    # a tensor of inference mode could not be written to outside of it
-    with torch.inference_mode(mode=False):
-        if room is None or len(room) < size:
-            room = _local.room = torch.empty(size, dtype=torch.uint8, device="cpu")
-            views.clear()
-        elif len(views) >= _MOST_VIEWS:
-            views.clear()
-        view = room[:size].view(like.dtype).view(shape)
-    views[shape, like.dtype] = view
-    return view
+
+
+# rooms and pieces that nobody uses; the pieces are one list, which is taken as a whole
+_rooms: list[_Room] = []
+_shelf: list[list[Any]] = []
+
+
+class scratch:
+    """Room of shape (slots, *like.shape) for the time of a `with` statement.
+
+    It must not leave that statement, nor be shown to autograd.
+    """
+
+    def __init__(self, like: Tensor, slots: int) -> None:
+        self.like, self.shape = like, (slots, *like.shape)
+        self.room: _Room | None = None
+
+    def __enter__(self) -> Tensor:
+        like = self.like
+        size = math.prod(self.shape) * like.element_size()
+        if not _SMALLEST <= size <= _LARGEST or not _may_keep(like):
+            return like.new_empty(self.shape)
+        self.room = _take_room(size)
+        return self.room.view(self.shape, like.dtype, size)
+
+    def __exit__(self, *_: object) -> None:
+        room = self.room
+        if room is not None:
+            kept = sum(len(other.memory) for other in list(_rooms))
+            if kept + len(room.memory) <= _ROOM_BYTES:
+                _rooms.append(room)
+
+
+def _take_room(size: int) -> _Room:
+    try:
+        room = _rooms.pop()
+    except IndexError:
+        return _Room(size)
+    return room if len(room.memory) >= size else _Room(size)
+
+
+def _may_keep(like: Tensor) -> bool:
+    """Whether memory for a tensor like this one is real memory of the CPU.
+
+    A wrapper subclass has none, and under a mode a fake tensor may come instead.
+    """
+    return (
+        like.device.type == "cpu"
+        and type(like) in (Tensor, torch.nn.Parameter)
+        and not _modes()
+    )
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -64,31 +117,51 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     A training step asks for the same sizes again and again, and gets the same pages.
     """
     size = math.prod(shape) * like.element_size()
-    if like.device.type != "cpu" or size < _SMALLEST:
+    if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):
         return like.new_empty(shape)
-    kept: list[Any] = _local.__dict__.setdefault("kept", [])
-    for i in range(len(kept)):
-        if len(kept[i]) == size and _is_free(kept, i):
-            kept.append(kept.pop(i))
-            tensor: Any = like.new_empty(0)
-            return tensor.set_(kept[-1], 0, tuple(shape))
-    fresh = like.new_empty(shape)
-    kept.append(fresh.untyped_storage())
-    while len(kept) > _MOST_KEPT or sum(map(len, kept)) > _MOST_BYTES:
-        del kept[0]
-    return fresh
+    if _use_count is None:
+        return like.new_empty(shape)
+    pieces = _take_pieces()
+    try:
+        for i in range(len(pieces)):
+            if len(pieces[i]) == size and _is_free(pieces, i):
+                pieces.append(pieces.pop(i))
+                tensor: Any = like.new_empty(0)
+                return tensor.set_(pieces[-1], 0, tuple(shape))
+        fresh = like.new_empty(shape)
+        pieces.append(fresh.untyped_storage())
+        return fresh
+    finally:
+        # what others have put there in the meantime is older than what we have used
+        pieces[:0] = _take_pieces()
+        while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _PIECE_BYTES:
+            del pieces[0]
+        _shelf.append(pieces)
 
 
-def _is_free(kept: list[Any], i: int) -> bool:
+def _take_pieces() -> list[Any]:
+    """All pieces that are kept; the caller puts them back."""
+    pieces: list[Any] = []
+    while _shelf:
+        try:
+            pieces += _shelf.pop()
+        # another thread was faster
+        except IndexError:
+            break
+    return pieces
+
+
+def _is_free(pieces: list[Any], i: int) -> bool:
     """Whether this list alone refers to its i-th storage."""
+    assert _use_count is not None
     # one reference is ours
-    if _use_count(kept[i]._cdata) > 1:  # noqa: SLF001 - as above
+    if _use_count(pieces[i]._cdata) > 1:  # noqa: SLF001 - as above
         return False
     # who asks torch for the storage itself gets our object, which it counts once
-    if _references(kept, i) > _ONE_REFERENCE:
+    if _references(pieces, i) > _ONE_REFERENCE:
         return False
     # another process may read it, as that of a DataLoader reads what its workers made
-    return not kept[i].is_shared()
+    return not pieces[i].is_shared()
 
 
 def _references(objects: list[Any], i: int) -> int:
@@ -99,8 +172,13 @@ def _references(objects: list[Any], i: int) -> int:
 _ONE_REFERENCE = _references([object()], 0)
 
 
-def release() -> None:
-    """Give this thread's memory back."""
-    _local.room = None
-    _local.views = {}
-    _local.kept = []
+def release_memory() -> None:
+    """Give back the memory that is kept between calls on the CPU.
+
+    Value and gradient of the exponential, and the recurrent layers, keep up to 256 MB
+    for intermediate results of their next call. All threads share that memory. What a
+    running call or a graph still uses is not touched: it goes when they end, or stays
+    for the next call. Calling this is never necessary.
+    """
+    _rooms.clear()
+    _shelf.clear()
