@@ -42,6 +42,10 @@ from isometry.linalg._square import square
 # up to these the defect of Q^H Q = I stays below about 20 eps
 _FEW_SQUARINGS = 2
 
+# every squaring doubles the defect: after so many it is removed, before it is so large
+# that its square, which a Newton-Schulz step leaves, counts
+_MANY_SQUARINGS = 8
+
 
 def slots(dtype: torch.dtype) -> int:
     """A, A^2, A^4, P_3, ... of the longest scheme, and p(A / 2^s) before squaring."""
@@ -190,9 +194,17 @@ def _value(W: Tensor, plan: int) -> Tensor:
     P = evaluate(scheme, W, squarings)
     if squarings:
         W[-1].copy_(P)
-    for _ in range(squarings):
-        P = _product(P, P)
-    return _orthogonalized(P) if squarings > _FEW_SQUARINGS else P
+    for k in range(1, squarings + 1):
+        P = _squared(P, k)
+    # the last squaring may have been followed by a step already
+    rest = squarings % _MANY_SQUARINGS
+    return _orthogonalized(P) if squarings > _FEW_SQUARINGS and rest else P
+
+
+def _squared(P: Tensor, k: int) -> Tensor:
+    """The k-th squaring."""
+    P = _product(P, P)
+    return P if k % _MANY_SQUARINGS else _orthogonalized(P)
 
 
 def _orthogonalized(Q: Tensor) -> Tensor:
@@ -250,8 +262,8 @@ def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The gradient at p(A / 2^s), given G at its power 2^s."""
     # what was squared on the way is recomputed rather than kept
     squares = [W[-1]]
-    for _ in range(squarings - 1):
-        squares.append(_product(squares[-1], squares[-1]))
+    for k in range(1, squarings):
+        squares.append(_squared(squares[-1], k))
     for P in reversed(squares[:squarings]):
         G = _product(G, P.mH).baddbmm_(P.mH, G)
     return G
@@ -273,6 +285,17 @@ def frechet(
     scheme, squarings = decode(min(max(int(longest), least), end - 1), A.dtype)
     assert scheme is not None
     pair = push_forward(scheme, A, E, squarings)
-    for _ in range(squarings):
+    for k in range(1, squarings + 1):
         pair = times(pair, pair)
+        if k % _MANY_SQUARINGS == 0:
+            # a constant: along a direction that is not skew the derivative of exp is
+            # not tangent, and must not be made so
+            H = _correction(pair[0].detach())
+            pair = (pair[0] @ H, pair[1] @ H)
     return pair
+
+
+def _correction(Q: Tensor) -> Tensor:
+    """The right factor of a Newton-Schulz step."""
+    eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
+    return 1.5 * eye - 0.5 * (Q.mH @ Q)

@@ -34,7 +34,8 @@ def expm_skew(
     (float32; 0.00045 in float64) the value costs 2 products and the gradient 3; up to
     0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875), 4 and
     6; each doubling of the angle beyond adds 1 and 2, and from the second on one more
-    for the gradient; from the third on the value is orthogonalized, by 2 products.
+    for the gradient; from the third on the value is orthogonalized, by 2 products,
+    and once more after every eighth.
     Finding the angle may cost one product more, and device synchronizations;
     `norm_bound` spares them. A matrix with NaN or infinity, or with an angle above
     1/eps (rounding it alone turns the result by a radian), gives NaN, for that matrix
