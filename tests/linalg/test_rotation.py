@@ -237,6 +237,34 @@ def test_coordinates_that_change_before_the_backward_pass(rng):
 
 
 @pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.parametrize("how", ["another tensor", "in place", "numpy"])
+@pytest.mark.parametrize("with_base", [True, False])
+def test_coordinates_that_change_behind_the_back_of_torch(with_base, how, rng):
+    """Both derivatives are those of what was computed.
+
+    The second one was silently that at the new coordinates.
+    """
+    n = 40
+    X, G, E = torch.randn(3, n, n, dtype=torch.float64, generator=rng) / n
+    B = random_unitary(n, dtype=torch.float64, rng=rng).contiguous()
+    B = B if with_base else None
+
+    def second(change: bool) -> tuple[Tensor, Tensor]:
+        Y = X.clone().requires_grad_()
+        Q = rotation(Y, B)
+        if change and how == "another tensor":
+            Y.data = torch.ones(n, n, dtype=torch.float64)
+        elif change and how == "in place":
+            Y.data.add_(1)
+        elif change:
+            Y.detach().numpy()[:] = 1
+        (g,) = torch.autograd.grad(Q, Y, G, create_graph=True)
+        return g.detach(), torch.autograd.grad(g, Y, E)[0]
+
+    for before, after in zip(second(False), second(True), strict=True):
+        assert torch.equal(before, after)
+
+
 def test_a_checkpoint_of_other_coordinates(rng):
     """A region that is computed again has the plan of its own slots."""
     X = random_skew(40, norm=3.0, dtype=torch.float64, rng=rng).requires_grad_()

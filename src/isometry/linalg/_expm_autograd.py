@@ -40,16 +40,17 @@ def _flat(X: Tensor) -> Tensor:
 
 
 def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    batch = A.shape[:-2]
     Q, W, plan = kernel.forward(_flat(A), norm_bound)
-    return Q.view(A.shape), W.view(W.shape[0], *A.shape), plan.view(batch)
+    # Q is resized, for torch refuses to change a view in place that left a Function
+    return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plan.view(A.shape[:-2])
 
 
 def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     G_flat = _flat(G)
-    W = W.view(W.shape[0], *G_flat.shape)
-    gradient = kernel.backward(W, plan.view(-1), G_flat)
-    return gradient.view(G.shape)
+    # hooks on saved tensors may have changed their strides
+    W = W.contiguous().view(W.shape[0], *G_flat.shape)
+    gradient = kernel.backward(W, plan.reshape(-1), G_flat)
+    return gradient.contiguous().resize_(G.shape)
 
 
 def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -62,7 +63,7 @@ def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> tuple[Tensor, T
         return kernel.frechet(A, E, plan, Maximum.apply(plan))
 
 
-def _adjoint(A: Tensor, G: Tensor, plan: Tensor) -> Tensor:
+def adjoint(A: Tensor, G: Tensor, plan: Tensor) -> Tensor:
     """The skew gradient at A, in differentiable operations.
 
     L(A, E) is an integral of exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G),
@@ -93,7 +94,7 @@ class Exponential(torch.autograd.Function):
             return None, None
         A, W, plan = ctx.saved_tensors
         if is_batched_gradient(G):
-            return _adjoint(A, G, plan), None
+            return adjoint(A, G, plan), None
         if torch.is_grad_enabled():
             return Adjoint.apply(A, G, W, plan), None
         return _backward(W, plan, G), None
@@ -147,7 +148,7 @@ class Adjoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, H: Tensor) -> tuple[Tensor, Tensor, None, None]:
         A, G, plan = ctx.saved_tensors
-        pull = torch.func.vjp(lambda X, Y: _adjoint(X, Y, plan), A, G)[1]
+        pull = torch.func.vjp(lambda X, Y: adjoint(X, Y, plan), A, G)[1]
         return *pull(H), None, None
 
     @staticmethod
@@ -155,7 +156,7 @@ class Adjoint(torch.autograd.Function):
         A, G, plan = ctx.saved_for_forward
         out = torch.zeros_like(A)
         if dG is not None:
-            out = out + _adjoint(A, dG, plan)
+            out = out + adjoint(A, dG, plan)
         if dA is not None:
             # the second derivative of <G, exp A> is symmetric: along dA it is the
             # gradient of <G, L(A, dA)>

@@ -8,6 +8,7 @@ from torch import Tensor
 from isometry._checks import check_square
 from isometry._native import fits, kernels
 from isometry._typing import Square
+from isometry.linalg import _expm_autograd as doors
 from isometry.linalg import _expm_kernel as kernel
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._one_call import multiply
@@ -93,7 +94,7 @@ class Rotation(torch.autograd.Function):
         B, W, plan = ctx.saved_tensors
         G = G.contiguous()
         if torch.is_grad_enabled() or not _readable(G, W, B):
-            return _gradient_in_steps(ctx, B, G), None
+            return _gradient_in_steps(ctx, B, W, plan, G), None
         return _backward(B, W, plan, G), None
 
 
@@ -102,7 +103,8 @@ def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     native = kernels(X.dtype)
     assert native is not None
     E, W, plan = kernel.forward_of_one(native, X[None], triangle=True)
-    Q = E[0] if B is None else multiply(native, B, E[0])
+    # resized, for torch refuses to change a view in place that left a Function
+    Q = E.resize_(X.shape) if B is None else multiply(native, B, E[0])
     return Q, W, torch.tensor(plan, device="cpu")
 
 
@@ -118,17 +120,37 @@ def _readable(G: Tensor, W: Tensor, B: Tensor | None) -> bool:
     return not is_batched_gradient(G) and is_plain(G) and _fit(G, W, B)
 
 
-def _gradient_in_steps(ctx: Any, B: Tensor | None, G: Tensor) -> Tensor:
-    X, again = ctx.X, torch.is_grad_enabled()
-    if X._version != ctx.version:  # noqa: SLF001 - torch has no other
+def _gradient_in_steps(
+    ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
+) -> Tensor:
+    """The gradient in operations that have derivatives, or take many cotangents."""
+    if ctx.X._version != ctx.version:  # noqa: SLF001 - torch has no other
         raise RuntimeError(
             "the coordinates must not change before a second derivative is taken "
             "through them; something has written to them. Take the derivative first."
         )
-    with torch.enable_grad():
-        Q = _in_steps(X, B)
-    with autocast_off(X.device):
-        return torch.autograd.grad(Q, X, G, create_graph=again)[0]
+    W = W[:, 0]
+    # not `skew(X)`: a write to `X.data` changes no version
+    A = _Recorded.apply(ctx.X, W[0])
+    with autocast_off(G.device):
+        G = G if B is None else B.mT @ G
+        if is_batched_gradient(G):
+            g = doors.adjoint(A, G, plan)
+        else:
+            g = doors.Adjoint.apply(A, G, W, plan)
+    return (g - g.mT).tril(-1)
+
+
+class _Recorded(torch.autograd.Function):
+    """(X, A) -> A, which is the value of skew(X) that an earlier call has seen."""
+
+    @staticmethod
+    def forward(_ctx: Any, _X: Tensor, A: Tensor) -> Tensor:
+        return A.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, G: Tensor) -> tuple[Tensor, None]:
+        return (G - G.mT).tril(-1), None
 
 
 # A graph cannot look at the matrix to choose a plan: the operator does, when it runs.
