@@ -76,7 +76,9 @@ def logm_unitary(Q: Square) -> Square:
     # a unitary matrix rounded to this dtype has a defect of about sqrt(n) eps
     bound = 10 * Q.shape[-1] * torch.finfo(Q.dtype).eps
     with autocast_off(Q.device):
-        return _Logm.apply(in_float32_or_wider(Q), bound).to(Q.dtype)
+        A = _Logm.apply(in_float32_or_wider(Q), bound)
+    # a copy: the derivative needs the logarithm, and a caller may write to the result
+    return A.to(Q.dtype, copy=True)
 
 
 class _Logm(torch.autograd.Function):
