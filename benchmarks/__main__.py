@@ -9,12 +9,13 @@ python -m benchmarks optimizers # likewise, Riemannian descent
 python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
 python -m benchmarks training   # likewise, steps of `isometry train` (--data DIR)
 python -m benchmarks demo       # two minutes; a figure and a report in out/demo
-python -m benchmarks report     # docs from the record, nothing measured
+python -m benchmarks report     # docs from the records, nothing measured
+
+Each processor has a record of its own, under records/benchmarks.
 """
 
 import argparse
 import json
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,31 +31,14 @@ from benchmarks import (
     optimizers,
     quality,
     reads,
+    records,
     recurrent,
     tall,
     training,
 )
 from benchmarks.page import page
+from benchmarks.records import ROOT, environment
 from isometry.lab.bench._progress import Steps
-
-ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "records" / "benchmarks.json"
-
-
-def environment(rounds: int) -> dict[str, Any]:
-    """What the numbers depend on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text().splitlines()
-        names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-        cpu = names[0] if names else cpu
-    return {
-        "machine": cpu,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "rounds": rounds,
-    }
 
 
 def measure_kernels(rounds: int) -> dict[str, Any]:
@@ -127,27 +111,34 @@ def measure_training(folder: Path, rounds: int) -> dict[str, Any]:
     return {"training": environment(rounds) | measured}
 
 
-def write_docs(record: dict[str, Any]) -> None:
-    """docs/results.md, its figures, and the sentence in the README."""
-    from benchmarks import figures, layer_figures, report
+def draw(record: dict[str, Any], assets: Path) -> None:
+    """The figures of one processor, for the parts that it has."""
+    from benchmarks import figures, layer_figures
 
-    assets = ROOT / "docs" / "assets"
-    single = [row for row in record["accuracy"] if row["dtype"] == "torch.float32"]
-    drawn = record | {"accuracy": [r for r in single if r["n"] in (64, 512)]}
-    drawn["accuracy"].sort(key=lambda row: -row["n"])
-    figures.kernel(drawn, assets / "kernel.png")
-    figures.accuracy(drawn, assets / "accuracy.png")
+    assets.mkdir(parents=True, exist_ok=True)
+    if "kernel" in record:
+        single = [row for row in record["accuracy"] if row["dtype"] == "torch.float32"]
+        drawn = record | {"accuracy": [r for r in single if r["n"] in (64, 512)]}
+        drawn["accuracy"].sort(key=lambda row: -row["n"])
+        figures.kernel(drawn, assets / "kernel.png")
+        figures.accuracy(drawn, assets / "accuracy.png")
     if "layers" in record:
         layer_figures.network(record["layers"], assets / "network.png")
     if "optimizers" in record:
         optimizers.figure(record["optimizers"], assets / "optimizers.png")
     if "quality" in record:
         layer_figures.quality(record["quality"], assets / "quality.png")
-    (ROOT / "docs" / "results.md").write_text(report.results(record))
+
+
+def write_docs(found: dict[str, dict[str, Any]]) -> None:
+    """docs/results.md, and the paragraph in the README."""
+    from benchmarks import report
+
+    (ROOT / "docs" / "results.md").write_text(report.results(found))
     readme = ROOT / "README.md"
     before, _, rest = readme.read_text().partition("<!-- measured -->\n")
     after = rest.partition("<!-- /measured -->")[2]
-    marked = f"<!-- measured -->\n{report.sentence(record)}\n<!-- /measured -->"
+    marked = f"<!-- measured -->\n{report.paragraph(found)}\n<!-- /measured -->"
     readme.write_text(before + marked + after)
 
 
@@ -200,7 +191,6 @@ def main() -> None:
         print(f"         {report.parent / 'accuracy.png'}")
         print(f"report   {report}")
         return
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     parts = {
         "kernels": lambda: measure_kernels(options.rounds),
         "layers": lambda: measure_layers(options.rounds),
@@ -213,11 +203,12 @@ def main() -> None:
     }
     for name, measure in parts.items():
         if options.what in ("all", name):
-            record |= measure()
-            # a part that fails later must not lose this one
-            RECORD.parent.mkdir(exist_ok=True)
-            RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    write_docs(record)
+            # at once: a part that fails later must not lose this one
+            records.add(measure())
+    found = records.load()
+    for name, record in found.items():
+        draw(record, ROOT / "docs" / "assets" / name)
+    write_docs(found)
     print(ROOT / "docs" / "results.md")
 
 

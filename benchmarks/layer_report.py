@@ -46,7 +46,7 @@ def step_sentence(part: dict[str, Any]) -> str:
     slower = [r for r, _ in quotients(part["step"], layers.OURS, layers.TORCH_CAYLEY)]
     return (
         f"A training step of an orthogonal 512 x 512 layer is {min(faster):.1f} to "
-        f"{max(faster):.1f} times faster than with torch's\n`orthogonal` and its "
+        f"{max(faster):.1f} times faster than with torch's `orthogonal` and its "
         f"exponential, and takes {min(slower):.1f} to {max(slower):.1f} times as long "
         f"as with its Cayley map."
     )

@@ -41,7 +41,7 @@ def page(record: dict[str, Any]) -> str:
 not reach the eigenvalue -1.</p>
 <h2>Errors against double precision</h2>
 <img src="accuracy.png" alt="errors of value, gradient and orthogonality">
-<p class="note">{html.escape(record["machine"])}, torch {record["torch"]},
+<p class="note">{html.escape(record["processor"])}, torch {record["torch"]},
 {record["threads"]} threads.</p>
 </body></html>
 """

@@ -58,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 class Recorder:
     """Collects one row per test; `record_property` adds measured numbers to a row.
 
-    Rows of tests that a run did not select stay: a long soak may go in parts.
+    Rows of tests that a run did not select stay: a long soak may go in parts. So do
+    those of other processors, which sum in another order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,13 +83,20 @@ class Recorder:
         # a run that selected nothing must not replace the record of one that did
         if not self.rows:
             return
-        kept = json.loads(self.path.read_text())["tests"] if self.path.exists() else []
-        rows = {str(row["test"]): row for row in (*kept, *self.rows)}
+        # not before the shape hook has seen isometry
+        from isometry.lab._machine import machine
+
+        here = machine() | {"python": platform.python_version()}
+        name = here.pop("processor")
+        known = json.loads(self.path.read_text()) if self.path.exists() else {}
+        new = [{"test": row["test"], "processor": name, **row} for row in self.rows]
+        rows = {
+            (str(row["test"]), str(row["processor"])): row
+            for row in (*known.get("tests", ()), *new)
+        }
         record = {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "tests": [rows[name] for name in sorted(rows)],
+            "processors": known.get("processors", {}) | {name: here},
+            "tests": [rows[key] for key in sorted(rows)],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(record, indent=2) + "\n")

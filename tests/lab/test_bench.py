@@ -70,6 +70,7 @@ def record(seconds: dict[str, float], *, missing: tuple[str, ...] = ()) -> dict:
         for n, scale in ((64, 1), (128, 10))
     ]
     environment: dict[str, Any] = {"cpu": "a cpu", "threads": 2, "device": "cpu"}
+    environment["blas"] = "a BLAS"
     environment |= {"python": "3", "versions": {"torch": "2.13", "numpy": None}}
     suite = {"suite": "layer", "title": "a step", "note": "A note.", "ours": OURS}
     return {

@@ -146,10 +146,10 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         # "`name` must be", which is no option
         (["--model", "exprn"], "`--model` must be one of exprnn"),
         (["--model", "exprn"], "got 'exprn'. Do you mean exprnn?"),
-        # "got init, rebase_evry": the former was the paper's, and not of the line
+        # "got init, rebase_ever": the former was the paper's, and not of the line
         (
-            ["--model-options", "rebase_evry=3"],
-            "got rebase_evry. Do you mean rebase_every? It has",
+            ["--model-options", "rebase_ever=3"],
+            "got rebase_ever. Do you mean rebase_every? It has",
         ),
         (
             ["--model", "lstm", "--model-options", "num_layer=2"],
@@ -235,7 +235,7 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
         ("report --uot x y", "isometry report", "Do you mean --out?"),
         # "argument TASK: invalid choice: '5'"
         (
-            "train --resume x --itertions 5",
+            "train --resume x --iteratons 5",
             "isometry train",
             "Do you mean --iterations",
         ),
@@ -300,7 +300,7 @@ def test_a_task_reads_what_came_before_it(words):
 @pytest.mark.errors
 @pytest.mark.parametrize(
     ("words", "close"),
-    [("trian", "train"), ("train copyin", "copying"), ("data get mnis", "mnist")],
+    [("traln", "train"), ("train copyin", "copying"), ("data get mnis", "mnist")],
 )
 def test_a_mistyped_choice_has_a_suggestion(words, close, capsys):
     with pytest.raises(SystemExit, match="2"):

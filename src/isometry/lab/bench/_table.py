@@ -15,8 +15,9 @@ def page(record: dict[str, Any]) -> str:
     """
     where, versions = record["environment"], record["environment"]["versions"]
     known = ", ".join(f"{name} {v}" for name, v in versions.items() if v is not None)
+    place = f"{where['cpu']}, {where['threads']} threads, {where['blas']}"
     lines = [
-        f"{where['cpu']}, {where['threads']} threads, device {where['device']}.",
+        f"{place}, device {where['device']}.",
         f"Python {where['python']}, {known}.",
         f"Contenders take turns; times are the best of {record['rounds']} rounds.",
     ]

@@ -87,11 +87,10 @@ def _style() -> str:
 
 
 def _origin(runs: Sequence[Run]) -> str:
-    """How many runs there are, and where they were made if all agree."""
+    """How many runs there are, and the machines that made them."""
     count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
-    places = {_machine(run) for run in runs}
-    place = places.pop() if len(places) == 1 else "made in different places"
-    return f"{count}, {place}." if place else f"{count}."
+    places = sorted({_machine(run) for run in runs} - {""})
+    return f"{count}, {'; '.join(places)}." if places else f"{count}."
 
 
 def _machine(run: Run) -> str:
@@ -101,6 +100,7 @@ def _machine(run: Run) -> str:
         (found.get("cpu"), "{}"),
         (threads, "{} thread" if threads == 1 else "{} threads"),
         (versions.get("torch"), "torch {}"),
+        (found.get("blas"), "{}"),
     )
     return ", ".join(form.format(value) for value, form in facts if value is not None)
 

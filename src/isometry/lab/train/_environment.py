@@ -6,6 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._machine import machine
+
 PACKAGES = ("isometry", "torch", "numpy", "safetensors")
 
 
@@ -18,14 +20,15 @@ def environment(*, ranks: int) -> dict[str, Any]:
     Returns:
         Names and values.
     """
-    import torch
-
+    here = machine()
     return {
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
-        "cpu": _cpu(),
-        "threads": torch.get_num_threads(),
+        "cpu": here["processor"],
+        "cores": here["cores"],
+        "threads": here["threads"],
+        "blas": here["blas"],
         "processes": ranks,
         "revision": _revision(),
     }
@@ -36,13 +39,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    return names[0] if names else platform.processor()
 
 
 def _revision() -> str | None:

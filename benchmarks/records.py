@@ -1,0 +1,45 @@
+"""Measurements by processor: those of one never replace those of another."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from isometry.lab._machine import machine
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "records" / "benchmarks"
+
+Record = dict[str, Any]
+
+
+def environment(rounds: int) -> Record:
+    """What the numbers depend on."""
+    return machine() | {"rounds": rounds}
+
+
+def slug(processor: str) -> str:
+    """The processor as the name of a file: "Intel(R) Xeon(R) CPU" is intel-xeon-cpu."""
+    plain = re.sub(r"\((r|tm|c)\)", " ", processor.lower())
+    return "-".join(re.findall(r"[a-z0-9.]+", plain)) or "unknown"
+
+
+def load(folder: Path = FOLDER) -> dict[str, Record]:
+    """All records by the name of their file."""
+    files = sorted(folder.glob("*.json"))
+    return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+def add(part: Record, folder: Path = FOLDER) -> None:
+    """Put measurements of this processor into its record; the others stay."""
+    path = folder / f"{slug(machine()['processor'])}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record | part, indent=1) + "\n")
+
+
+def where(record: Record) -> Record:
+    """The environment of a record, which may have some of the parts only."""
+    if "processor" in record:
+        return record
+    return next(part for part in record.values() if "processor" in part)

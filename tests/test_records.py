@@ -1,0 +1,87 @@
+"""Numbers of one processor stand beside those of another."""
+
+import copy
+import json
+
+import pytest
+
+from benchmarks import records, report
+from isometry.lab import _machine
+from tests.conftest import Recorder
+
+
+@pytest.mark.parametrize(
+    ("processor", "name"),
+    [
+        ("Intel(R) Xeon(R) Processor", "intel-xeon-processor"),
+        ("AMD EPYC", "amd-epyc"),
+        ("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz", "intel-core-i7-8650u-cpu-1.90ghz"),
+        ("", "unknown"),
+    ],
+)
+def test_a_processor_names_its_file(processor, name):
+    assert records.slug(processor) == name
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (
+            "oneAPI Math Kernel Library Version 2024.2-Product; BLAS_INFO=mkl",
+            "MKL 2024.2",
+        ),
+        ("Build settings: BLAS_INFO=open, USE_MKL=OFF", "open"),
+        ("nothing", "unknown"),
+    ],
+)
+def test_the_library_of_products_is_known_by_name(build, name):
+    assert _machine.blas(build) == name
+
+
+def test_this_machine_says_what_numbers_depend_on():
+    here = _machine.machine()
+    assert here.keys() == {"processor", "cores", "threads", "torch", "blas"}
+    assert all(here.values())
+
+
+def test_a_part_is_added_to_the_record_of_its_processor(tmp_path, monkeypatch):
+    """The other parts stay, and the files of other processors are not touched."""
+    for processor in ("One", "Other"):
+        monkeypatch.setattr(_machine, "processor", lambda name=processor: name)
+        records.add({"kernel": [processor]}, tmp_path)
+    before = (tmp_path / "one.json").read_bytes()
+    records.add({"layers": records.environment(rounds=1)}, tmp_path)
+    assert (tmp_path / "one.json").read_bytes() == before
+    other = records.load(tmp_path)["other"]
+    assert other["kernel"] == ["Other"]
+    assert other["layers"]["processor"] == "Other"
+
+
+def test_results_have_a_section_for_each_processor():
+    """Also if only some of its parts are measured, whichever came first."""
+    found = records.load()
+    one = next(iter(found.values()))
+    other = copy.deepcopy(one) | {"processor": "Another Processor"}
+    part = {"layers": one["layers"] | {"processor": "Half a Processor"}}
+    page = report.results({"half": part, "one": one, "other": other})
+    for name in ("Half a Processor", one["processor"], "Another Processor"):
+        assert f"\n## {name}\n" in page
+    assert f"| ours over torch | {one['processor']} | Another Processor |" in page
+    assert page.count("](assets/other/") == page.count("](assets/one/") > 3
+    told = report.paragraph({"half": part, "one": one, "other": other})
+    assert "On Another Processor, 2 threads" in told
+    assert "Half" not in told
+
+
+def test_rows_of_another_processor_stay(tmp_path, monkeypatch):
+    """The soak used to keep one row a test, and one machine for all of them."""
+    path = tmp_path / "soak.json"
+    for processor, seconds in (("One", 1.0), ("Other", 2.0), ("One", 3.0)):
+        monkeypatch.setattr(_machine, "processor", lambda name=processor: name)
+        recorder = Recorder(path)
+        recorder.rows.append({"test": "a", "seconds": seconds})
+        recorder.pytest_sessionfinish()
+    record = json.loads(path.read_text())
+    assert record["processors"].keys() == {"One", "Other"}
+    rows = [(row["processor"], row["seconds"]) for row in record["tests"]]
+    assert rows == [("One", 3.0), ("Other", 2.0)]
