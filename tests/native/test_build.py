@@ -107,7 +107,7 @@ def test_a_broken_library_is_built_again():
     """What a crash of the machine leaves; it was tried, in vain, for ever."""
     library = build()
     library.write_bytes(library.read_bytes()[:100])
-    assert _native._library.__wrapped__().scan_f32
+    assert _native._library.__wrapped__().isometry_scan_f32
 
 
 def test_a_compiler_with_another_encoding(empty_cache, monkeypatch):

@@ -41,8 +41,7 @@ def test_square(sign, n, batch, dtype, rng):
     X = torch.randn(batch, n, n, dtype=dtype, generator=rng)
     A = (X + sign * X.mT) / n**0.5
     out = torch.full_like(A, math.nan)
-    native = built(dtype)
-    native.square(native.product, A.data_ptr(), out.data_ptr(), batch, n)
+    built(dtype).square(A, out)
     # the same sums in another order
     assert_close(out, A @ A)
     assert torch.equal(out, out.mT)
@@ -55,10 +54,10 @@ def test_skew_and_its_adjoint(n, batch, dtype, rng):
     """To the last bit, and every entry is written."""
     X = torch.randn(batch, n, n, dtype=dtype, generator=rng)
     L, out, native = X.tril(-1), torch.full_like(X, math.nan), built(dtype)
-    native.skew(X.data_ptr(), out.data_ptr(), batch, n)
+    native.skew(X, out)
     assert torch.equal(out, L - L.mT)
     out.fill_(math.nan)
-    native.skew_adjoint(X.data_ptr(), out.data_ptr(), batch, n)
+    native.skew_adjoint(X, out)
     assert torch.equal(out, (X - X.mT).tril(-1))
 
 

@@ -51,10 +51,11 @@ def test_equal_steps_are_remembered():
     assert Steps.equal(7, 3) == Steps((3,) * 7)
 
 
-def test_tables_for_c_count_rows():
-    starts, sizes = Steps((4, 4, 1)).tables
-    assert list(starts) == [0, 4, 8, 9]
-    assert list(sizes) == [4, 4, 1]
+def test_the_table_for_c_counts_rows():
+    table = Steps((4, 4, 1)).table
+    assert list(table.starts) == [0, 4, 8, 9]
+    assert list(table.sizes) == [4, 4, 1]
+    assert (table.batch, table.rows) == (4, 9)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 2, 1)], ids=["equal", "varied"])

@@ -2,8 +2,8 @@
 
 They are an extra: without a compiler, or with `ISOMETRY_NATIVE=0`, torch's operations
 do the same, slower. The sources are plain C that knows pointers and the BLAS that torch
-has loaded, but not torch: they build in a second. Whoever calls a kernel answers for
-shapes; `fits` says whether the tensors are of a kind that C can read.
+has loaded, but not torch: they build in a second. `fits` says whether C can read some
+tensors; `Kernels` checks every argument again.
 """
 
 import ctypes
@@ -17,57 +17,30 @@ import torch
 from torch import Tensor
 
 from isometry._native._build import BuildError, build
+from isometry._native._kernels import (
+    SUFFIX,
+    Kernels,
+    PolynomialTable,
+    StepTable,
+    readable,
+)
+
+__all__ = [
+    "Kernels",
+    "PolynomialTable",
+    "StepTable",
+    "dispatch_modes",
+    "fits",
+    "kernels",
+]
 
 _log = logging.getLogger("isometry")
 
-# dtypes in the names of C functions, and of products in a BLAS
-_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+# the names of products in a BLAS
 _GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
-_C_TYPE = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-
-# what each kernel takes: p a pointer, l a long
-_SIGNATURES = {
-    "gemm": "ppppl",
-    "square": "pppll",
-    "multiply": "pplppl",
-    "skew": "ppll",
-    "skew_adjoint": "ppll",
-    "powers": "pppppll",
-    "evaluate": "pppppllll",
-    "pull_back": "pppppplllll",
-    "scan": "p" * 7 + "llll",
-    "scan_adjoint": "p" * 14 + "lllll",
-}
-# wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 # torch has no public way to count the dispatch modes that are active
-_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - as above
-
-_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
-
-
-class Kernels:
-    """The kernels for one dtype: `kernels.skew(X.data_ptr(), A.data_ptr(), b, n)`."""
-
-    gemm: Callable[..., None]
-    square: Callable[..., None]
-    multiply: Callable[..., None]
-    skew: Callable[..., None]
-    skew_adjoint: Callable[..., None]
-    powers: Callable[..., None]
-    evaluate: Callable[..., None]
-    pull_back: Callable[..., None]
-    scan: Callable[..., None]
-    scan_adjoint: Callable[..., None]
-
-    def __init__(self, library: ctypes.CDLL, blas: ctypes.CDLL, dtype: torch.dtype):
-        self.product = ctypes.cast(getattr(blas, _GEMM[dtype]), ctypes.c_void_p)
-        for name, signature in _SIGNATURES.items():
-            function = getattr(library, f"{name}_{_SUFFIX[dtype]}")
-            function.argtypes = [_TYPES[letter] for letter in signature]
-            function.restype = None
-            setattr(self, name, function)
+dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 
 
 def fits(*tensors: Tensor) -> bool:
@@ -77,18 +50,9 @@ def fits(*tensors: Tensor) -> bool:
     counter of FLOPs: it would not see C, and may answer with tensors without memory.
     """
     dtype = tensors[0].dtype
-    if dtype not in _SUFFIX or _modes():
+    if dtype not in SUFFIX or dispatch_modes():
         return False
-    return all(
-        type(X) in _PLAIN
-        and X.dtype == dtype
-        and X.is_cpu
-        and X.is_contiguous()
-        # torch negates lazily: a tensor with the negative bit set still holds the old
-        # signs in memory
-        and not X.is_neg()
-        for X in tensors
-    )
+    return all(readable(X, dtype) for X in tensors)
 
 
 @cache
@@ -97,12 +61,18 @@ def kernels(dtype: torch.dtype) -> Kernels | None:
     if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
         return None
     try:
-        found = Kernels(_library(), _blas(), dtype)
-        _check(found, dtype)
+        return _load(dtype)
     except (BuildError, OSError, ImportError, AttributeError) as error:
         _log.info("no native kernels; torch's operations serve instead: %s", error)
         return None
-    return found
+
+
+def _load(dtype: torch.dtype) -> Kernels:
+    native = Kernels(_library(), getattr(_blas(), _GEMM[dtype]), dtype)
+    # a BLAS of another kind shows here, not in a training
+    if not native.multiplies():
+        raise BuildError("the BLAS of this torch multiplies in another way")
+    return native
 
 
 @cache
@@ -133,17 +103,5 @@ def _library() -> ctypes.CDLL:
 
 
 def _blas() -> ctypes.CDLL:
-    """That of torch, so that all products share one pool of threads."""
+    """The BLAS of torch, so that all products share one pool of threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-
-
-def _check(found: Kernels, dtype: torch.dtype) -> None:
-    """Multiply once: a BLAS of another kind would show here, not in a training."""
-    # no tensors: the first call may come while a program is exported, when new tensors
-    # are fake and have no memory
-    number = _C_TYPE[dtype]
-    X, Y = (number * 6)(*range(6)), (number * 4)()
-    pointer = ctypes.addressof(X)
-    found.gemm(found.product, pointer, pointer, ctypes.addressof(Y), 2)
-    if [*Y] != [5, 14, 14, 50]:
-        raise BuildError("the BLAS of this torch multiplies in another way")

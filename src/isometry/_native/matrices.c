@@ -36,13 +36,13 @@
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 #define REAL float
-#define NAME(x) x##_f32
+#define NAME(x) isometry_##x##_f32
 #include "matrices.h"
 #include "polynomial.h"
 #undef REAL
 #undef NAME
 
 #define REAL double
-#define NAME(x) x##_f64
+#define NAME(x) isometry_##x##_f64
 #include "matrices.h"
 #include "polynomial.h"

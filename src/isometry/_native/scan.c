@@ -48,7 +48,7 @@ __attribute__((simd("notinbranch"))) double tanh(double);
 #endif
 
 #define REAL float
-#define NAME(x) x##_f32
+#define NAME(x) isometry_##x##_f32
 #define SQRT sqrtf
 #define FABS fabsf
 #define TANH_OF tanhf
@@ -64,7 +64,7 @@ __attribute__((simd("notinbranch"))) double tanh(double);
 #undef EPSILON
 
 #define REAL double
-#define NAME(x) x##_f64
+#define NAME(x) isometry_##x##_f64
 #define SQRT sqrt
 #define FABS fabs
 #define TANH_OF tanh

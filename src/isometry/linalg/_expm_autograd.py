@@ -17,6 +17,7 @@ from isometry.linalg._policy import (
     autocast_off,
     is_batched_gradient,
     is_fake,
+    is_wrapper,
     nested_forward_mode,
     transforms,
     with_skew_gradient,
@@ -40,6 +41,11 @@ def _flat(X: Tensor) -> Tensor:
 
 
 def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    if is_wrapper(A):
+        raise TypeError(
+            f"`A` must be a plain tensor here and for second derivatives; got "
+            f"{type(A).__name__}. Gather it first, a DTensor with `A.full_tensor()`."
+        )
     Q, W, plan = kernel.forward(_flat(A), norm_bound)
     # Q is resized, for torch refuses to change a view in place that left a Function
     return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plan.view(A.shape[:-2])

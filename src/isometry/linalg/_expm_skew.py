@@ -9,7 +9,7 @@ from isometry._typing import Square
 from isometry.linalg import _expm_autograd as doors
 from isometry.linalg._expm_eigh import expm_eigh
 from isometry.linalg._pade import pade
-from isometry.linalg._policy import in_float32_or_wider
+from isometry.linalg._policy import in_float32_or_wider, is_fake, is_wrapper
 
 # the degree of the paper's algorithm for each precision [AMH09a]
 _PADE_DEGREE = {torch.float32: 7, torch.float64: 13}
@@ -39,7 +39,8 @@ def expm_skew(
     Finding the angle may cost one product more, and device synchronizations;
     `norm_bound` spares them. A matrix with NaN or infinity, or with an angle above
     1/eps (rounding it alone turns the result by a radian), gives NaN, for that matrix
-    only. float16 and bfloat16 are computed in float32 and cast back.
+    only. float16 and bfloat16 are computed in float32 and cast back. A subclass without
+    memory of its own, such as a DTensor, always takes the method "eigh".
 
     Args:
         A: skew; any number of batch axes.
@@ -69,6 +70,9 @@ def expm_skew(
             f"got {norm_bound}. Leave it out to have the norm estimated."
         )
     X = in_float32_or_wider(A)
+    if method == "products" and is_wrapper(X) and not is_fake(X):
+        # the products write into memory, which a sharded matrix does not have
+        method = "eigh"
     if method == "products":
         Q = doors.exponential(X, None if norm_bound is None else float(norm_bound))
     elif method == "eigh":

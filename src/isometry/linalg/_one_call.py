@@ -4,14 +4,12 @@ For small matrices calls would be most of the work. For large ones C goes throug
 less often than torch's operations do: 8 percent of a layer's step at n = 1024.
 """
 
-import ctypes
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from isometry._native import Kernels, fits, kernels
+from isometry._native import Kernels, PolynomialTable, fits, kernels
 from isometry.linalg._scheme import Scheme, stages_of
 from isometry.linalg._scratch import recycled, scratch
 
@@ -30,25 +28,19 @@ def powers_of_one(
     With `triangle`, A is the skew matrix that `skew` makes of what is given.
     """
     W = recycled((slots, *A.shape), A)
-    # s2, s3, s4, and the largest s2 of angles that are tiny
-    numbers = (ctypes.c_double * 4)(0, 0, 0, tiny**4)
-    sums = ctypes.addressof(numbers)
-    native.powers(
-        *(native.product, A.data_ptr(), W.data_ptr()),
-        *(sums, sums + 3 * ctypes.sizeof(ctypes.c_double), triangle, A.shape[-1]),
-    )
-    s2, s3, s4, least = numbers
+    # the largest s2 of angles that are tiny
+    least = tiny**4
+    s2, s3, s4 = native.powers(A, W, tiny=least, triangle=triangle)
     return W, None if s2 <= least else (s2, s3, s4)
 
 
 def evaluate_one(native: Kernels, scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
     """`_polynomial.evaluate`."""
-    table, *counts = _numbers(scheme, squarings, W.dtype)
     Q = W.new_empty(W.shape[1:])
     # L and R
+    table = _table(scheme, squarings, W.dtype)
     with scratch(Q, 2) as room:
-        pointers = (X.data_ptr() for X in (W, Q, room, table))
-        native.evaluate(native.product, *pointers, *counts, W.shape[-1])
+        native.evaluate(W, Q, room, table)
     return Q
 
 
@@ -62,12 +54,11 @@ def pull_back_one(
     triangle: bool = False,
 ) -> Tensor:
     """`_polynomial.pull_back` of the transpose; with `triangle` through `skew`, too."""
-    table, *counts = _numbers(scheme, squarings, W.dtype)
     X = torch.empty_like(H)
     # L, R, the gradient of L, and those of the slots
+    table = _table(scheme, squarings, W.dtype)
     with scratch(X, 3 + scheme.products) as room:
-        pointers = (Y.data_ptr() for Y in (W, H, X, room, table))
-        native.pull_back(native.product, *pointers, *counts, triangle, W.shape[-1])
+        native.pull_back(W, H, X, room, table, triangle=triangle)
     return X
 
 
@@ -75,33 +66,19 @@ def multiply(
     native: Kernels, X: Tensor, Y: Tensor, *, transposed: bool = False
 ) -> Tensor:
     """X Y, or X^T Y, of single matrices."""
-    C, n = torch.empty_like(Y), Y.shape[-1]
-    native.multiply(
-        *(native.product, X.data_ptr(), transposed, Y.data_ptr(), C.data_ptr(), n)
-    )
+    C = torch.empty_like(Y)
+    native.multiply(X, Y, C, transposed=transposed)
     return C
 
 
-class _Numbers(NamedTuple):
-    """A scheme as C reads it; see polynomial.h."""
-
-    table: Tensor
-    powers: int
-    stages: int
-    squares: int
-
-
 @lru_cache(maxsize=256)
-def _numbers(scheme: Scheme, squarings: int, dtype: torch.dtype) -> _Numbers:
+def _table(scheme: Scheme, squarings: int, dtype: torch.dtype) -> PolynomialTable:
     stages = stages_of(scheme, squarings, dtype, torch.device("cpu"))
-    # what C takes for granted: sums of at most four terms (MOST), and a last product
-    # that is none of a matrix with itself
-    assert scheme.products <= 4
-    assert not stages[-1].is_square
     numbers: list[float] = []
     for stage in stages:
         L, R = stage.factors.expand(2, -1).tolist()
         numbers += [stage.identity, *L, *R, *stage.final.flatten().tolist()]
-    mask = sum(stage.is_square << s for s, stage in enumerate(stages))
-    table = torch.tensor(numbers, dtype=dtype, device="cpu")
-    return _Numbers(table, scheme.powers, len(stages), mask)
+    squares = sum(stage.is_square << s for s, stage in enumerate(stages))
+    return PolynomialTable(
+        numbers, dtype, powers=scheme.powers, stages=len(stages), squares=squares
+    )

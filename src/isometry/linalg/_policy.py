@@ -10,8 +10,13 @@ from torch import Tensor
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
+from isometry._native import dispatch_modes
+
 # torch has no public way to ask about its transforms
 _functorch = importlib.import_module("torch._C._functorch")
+
+# what a class has that leaves torch's operations alone
+_NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -68,7 +73,23 @@ def is_fake(X: Tensor) -> bool:
 
     True for meta and fake tensors, and for any tensor inside FakeTensorMode.
     """
-    return X.is_meta or isinstance(X, FakeTensor) or active_fake_mode() is not None
+    return (
+        X.is_meta
+        or isinstance(X, FakeTensor)
+        or (dispatch_modes() > 0 and active_fake_mode() is not None)
+    )
+
+
+def is_wrapper(X: Tensor) -> bool:
+    """Whether `X` is of a subclass without memory of its own, such as DTensor.
+
+    Ordinary operations take it; `out=`, `tolist` and C do not. Fake tensors are such
+    wrappers too: ask `is_fake` first.
+    """
+    kind: Any = type(X)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        return False
+    return kind.__torch_dispatch__ is not _NO_DISPATCH
 
 
 def constant_in_graphs(function: _Function) -> _Function:

@@ -61,13 +61,13 @@ def _has_kernels(dtype: torch.dtype) -> bool:
 
 def _are_of_a_kind(X: Tensor, B: Tensor | None) -> bool:
     """Whether kernels may fit: a single real matrix, and a constant base like it."""
-    if X.ndim != 2 or X.shape[-1] < SMALLEST or X.device.type != "cpu":
+    if X.ndim != 2 or X.shape[-1] < SMALLEST or not X.is_cpu:
         return False
     if X.dtype not in (torch.float32, torch.float64):
         return False
     if B is None:
         return True
-    alike = B.shape == X.shape and B.dtype == X.dtype and B.device == X.device
+    alike = B.shape == X.shape and B.dtype == X.dtype and B.is_cpu
     return alike and not B.requires_grad
 
 

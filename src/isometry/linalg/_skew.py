@@ -51,7 +51,6 @@ def is_plain(X: Tensor) -> bool:
     """Whether X is ordinary memory, in eager mode."""
     return (
         not torch.compiler.is_compiling()
-        and type(X) in (Tensor, torch.nn.Parameter)
         and not transforms()
         and fits(X)
         and not _has_tangent(X)
@@ -81,7 +80,6 @@ class LowerTriangle(torch.autograd.Function):
 
 
 def _apply(name: str, X: Tensor) -> Tensor:
-    out, n = torch.empty_like(X), X.shape[-1]
-    kernel = getattr(kernels(X.dtype), name)
-    kernel(X.data_ptr(), out.data_ptr(), X.numel() // (n * n), n)
+    out = torch.empty_like(X)
+    getattr(kernels(X.dtype), name)(X, out)
     return out

@@ -16,8 +16,7 @@ def square(A: Tensor, *, out: Tensor) -> Tensor:
     by panel, and mirrors it: at n = 512 it takes 0.58 of the time of a product. Complex
     matrices, small ones and other devices get a whole product.
     """
-    n = A.shape[-1]
-    if n >= _SMALLEST and fits(A, out) and (native := kernels(A.dtype)):
-        native.square(native.product, A.data_ptr(), out.data_ptr(), len(A), n)
+    if A.shape[-1] >= _SMALLEST and fits(A, out) and (native := kernels(A.dtype)):
+        native.square(A, out)
         return out
     return torch.bmm(A, A, out=out)

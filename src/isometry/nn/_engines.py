@@ -43,12 +43,8 @@ def run(H: Tensor, cell: Cell, h0: Tensor, steps: Steps) -> None:
     if native is None:
         _run_in_torch(H, cell, h0, steps)
         return
-    starts, sizes = steps.tables
-    native.scan(
-        *(native.product, H.data_ptr(), W.data_ptr(), _pointer(b), h0.data_ptr()),
-        *(starts, sizes, len(sizes), W.shape[0]),
-        *(KINDS[sigma], _threads(steps)),
-    )
+    kind, threads = KINDS[sigma], _threads(steps)
+    native.scan(H, W, b, h0, steps.table, kind=kind, threads=threads)
 
 
 def run_back(
@@ -77,16 +73,18 @@ def run_back(
     if native is None:
         return _run_back_in_torch(D, H, cell, h0, steps, every=every, last=last)
     n, threads = W.shape[0], _threads(steps)
-    starts, sizes = steps.tables
     # one for each thread
     dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
     most = max(_ROWS_TOGETHER, -(-steps.batch // threads))
     room, dh0 = W.new_empty(threads * 2 * most, n), torch.empty_like(h0)
     native.scan_adjoint(
-        *(native.product, D.data_ptr(), H.data_ptr(), _pointer(every), _pointer(last)),
-        *(W.data_ptr(), _pointer(b), h0.data_ptr(), dW.data_ptr(), db.data_ptr()),
-        *(dh0.data_ptr(), room.data_ptr(), starts, sizes, len(sizes)),
-        *(n, KINDS[sigma], threads, most),
+        *(D, H, W, b, h0),
+        table=steps.table,
+        every=every,
+        last=last,
+        gradients=(dW, db, dh0),
+        room=room,
+        kind=KINDS[sigma],
     )
     return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
@@ -94,10 +92,6 @@ def run_back(
 def _native(*tensors: Tensor | None) -> Kernels | None:
     there = [X for X in tensors if X is not None]
     return kernels(there[0].dtype) if fits(*there) else None
-
-
-def _pointer(X: Tensor | None) -> int | None:
-    return None if X is None else X.data_ptr()
 
 
 def _threads(steps: Steps) -> int:

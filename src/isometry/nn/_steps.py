@@ -1,6 +1,5 @@
 """Which rows of a buffer belong to which step of time."""
 
-import ctypes
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -8,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-Table = ctypes.Array[ctypes.c_long]
+from isometry._native import StepTable
 
 
 @dataclass(frozen=True)
@@ -95,12 +94,11 @@ class Steps:
         return torch.tensor(self.starts, device="cpu")[time] + which
 
     @cached_property
-    def tables(self) -> tuple[Table, Table]:
+    def table(self) -> StepTable:
         """Starts and sizes, for C."""
         # no tensors: these are kept, and tensors would keep the mode and the device
         # under which they were made
-        n = len(self.sizes)
-        return (ctypes.c_long * (n + 1))(*self.starts), (ctypes.c_long * n)(*self.sizes)
+        return StepTable(self.sizes)
 
 
 def _upto(end: int) -> Tensor:

@@ -14,6 +14,7 @@ from isometry.linalg._pade import pade_phase
 from isometry.linalg._policy import in_float32_or_wider
 from isometry.parametrizations._constrained import constrained
 from isometry.parametrizations._reflections import Reflections
+from isometry.parametrizations._sharded import whole
 from isometry.parametrizations._trivialization import Trivialization
 
 
@@ -70,8 +71,9 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     report: dict[str, Diagnosis] = {}
     for found in constrained(module):
         holder = cast("Any", found.owner).parametrizations[found.name]
-        W = holder.constrained_weight().detach()
-        report[found.key] = _diagnosis(found.constraint, found.coordinates.detach(), W)
+        W = whole(holder.constrained_weight().detach())
+        X = whole(found.coordinates.detach())
+        report[found.key] = _diagnosis(found.constraint, X, W)
     return report
 
 

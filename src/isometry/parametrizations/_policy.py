@@ -19,7 +19,8 @@ from torch.optim.optimizer import (
 from isometry.groups import AbstractGroup, Stiefel
 from isometry.linalg import skew
 from isometry.parametrizations._coordinates import COORDINATES
-from isometry.parametrizations._rebase import move, whole
+from isometry.parametrizations._rebase import move
+from isometry.parametrizations._sharded import whole
 from isometry.parametrizations._trivialization import Trivialization
 
 # dimension of the space in which the largest angle is looked for

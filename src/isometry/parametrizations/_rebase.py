@@ -5,7 +5,7 @@ that was evaluated.
 """
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.optim import LBFGS, Optimizer
 
 from isometry._typing import Layer
 from isometry.parametrizations._constrained import constrained
+from isometry.parametrizations._sharded import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
 # averages of gradients, which move the coordinates. That of centered RMSprop is none:
@@ -80,16 +81,15 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
         return
     moved = constraint.move_base(whole(X), [whole(v) for v in velocities])
     for velocity, new in zip(velocities, moved, strict=True):
-        _write(velocity, new)
+        velocity.copy_(sharded_like(new, velocity))
     X.zero_()
     X.grad = None
     for key, power in _SCALES.items():
         if _like(state.get(key), X) and _like(state.get("exp_avg"), X):
             floor = _floor(state, power, _betas(optimizer, X))
             scale = torch.maximum(_real(whole(state[key])), floor)
-            _write(
-                state[key], torch.view_as_complex(scale) if X.is_complex() else scale
-            )
+            scale = torch.view_as_complex(scale) if X.is_complex() else scale
+            state[key].copy_(sharded_like(scale, state[key]))
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
@@ -114,22 +114,6 @@ def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
     mine = [group for group in groups if any(p is X for p in group["params"])]
     first, second, *_ = (*(mine[0].get("betas", ()) if mine else ()), 0.0, 0.0)
     return first, second
-
-
-def whole(X: Tensor) -> Tensor:
-    """`X` itself, or what the shards of all processes make (FSDP)."""
-    gather = getattr(X, "full_tensor", None)
-    return X if gather is None else gather()
-
-
-def _write(X: Tensor, value: Tensor) -> None:
-    """Write into `X`, or into the shard of it that is here."""
-    if hasattr(X, "full_tensor"):
-        from torch.distributed.tensor import DTensor, distribute_tensor
-
-        shards = cast("DTensor", X)
-        value = distribute_tensor(value, shards.device_mesh, shards.placements)
-    X.copy_(value)
 
 
 def _like(value: Any, X: Tensor) -> bool:

@@ -9,6 +9,7 @@ from isometry.linalg._householder import reflections
 from isometry.linalg._policy import autocast_off
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._layout import Layout
+from isometry.parametrizations._sharded import replicated_like, whole
 
 
 class Reflections(AbstractConstraint):
@@ -45,9 +46,10 @@ class Reflections(AbstractConstraint):
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
-            V = self.layout.points(X).tril()
-            Q = householder(V, columns=V.shape[-1]) * self.phase[..., None, :]
-            return self.layout.weight(Q).to(self.dtype)
+            V = self.layout.points(whole(X)).tril()
+            phase = whole(self.phase)[..., None, :]
+            Q = householder(V, columns=V.shape[-1]) * phase
+            return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from isometry.parametrizations._constraint import (
     worst_defect,
 )
 from isometry.parametrizations._layout import Layout
+from isometry.parametrizations._sharded import replicated_like, whole
 
 _log = logging.getLogger("isometry")
 
@@ -69,9 +70,9 @@ class Trivialization(AbstractConstraint):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             Q = self.manifold.point(
-                self.layout.points(X), self.base_point(), self.map_name
+                self.layout.points(whole(X)), self.base_point(), self.map_name
             )
-            return self.layout.weight(Q).to(self.dtype)
+            return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
@@ -188,7 +189,7 @@ class Trivialization(AbstractConstraint):
 
     def base_point(self) -> Tensor | None:
         """The base as points of the manifold; None at the origin."""
-        return None if self.base is None else self.layout.points(self.base)
+        return None if self.base is None else self.layout.points(whole(self.base))
 
     def extra_repr(self) -> str:
         """The manifold, the map and the policy."""
