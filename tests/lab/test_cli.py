@@ -13,11 +13,13 @@ from isometry.lab.tasks import TASKS
 from isometry.lab.train._command import read
 from isometry.lab.train._config import Config, Training
 from isometry.lab.train._options import describe
+from tests.helpers import shifted
 from tests.lab.small_runs import records, small, start, tensors
 
 SMALL = [
     *("--lag", "3", "--length", "2", "--held-out", "8", "--hidden-size", "6"),
     *("--batch-size", "4", "--iterations", "4", "--threads", "1"),
+    *("--seed", f"{shifted(Training.seed)}"),
 ]
 
 
@@ -235,7 +237,7 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
         ("report --uot x y", "isometry report", "Do you mean --out?"),
         # "argument TASK: invalid choice: '5'"
         (
-            "train --resume x --iteratons 5",
+            "train --resume x --iterationz 5",
             "isometry train",
             "Do you mean --iterations",
         ),
