@@ -22,7 +22,7 @@ def matrices(count: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
 def table(dtype: torch.dtype = torch.float32, **changes: int) -> PolynomialTable:
     """The numbers of a scheme with A, A^2 and A^4 and two more products."""
     sizes = {"powers": 3, "stages": 2, "squares": 0, **changes}
-    return PolynomialTable([0.0] * 20, dtype, **sizes)
+    return PolynomialTable([0.0] * 21, dtype, **sizes)
 
 
 def freed() -> Tensor:
@@ -121,7 +121,7 @@ def test_each_argument_is_checked(kernel):
         ({"stages": 0}, "`stages` must be from 1 to 2; got 0"),
         ({"stages": 3}, "`stages` must be from 1 to 2; got 3"),
         ({"squares": 2}, "`squares` must leave out the last stage; got 2"),
-        ({"stages": 1}, "`numbers` must be 10 numbers; got 20"),
+        ({"stages": 1}, "`numbers` must be 11 numbers; got 21"),
     ],
     ids=str,
 )

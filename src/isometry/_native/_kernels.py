@@ -62,7 +62,7 @@ class PolynomialTable:
     """The numbers of a scheme as C reads them; see polynomial.h.
 
     Args:
-        numbers: stage after stage, and the final combination.
+        numbers: stage after stage, the final combination, and the multiple of I.
         dtype: the type of the numbers.
         powers: how many of A, A^2 and A^4 there are.
         stages: how many products follow.
@@ -88,8 +88,9 @@ class PolynomialTable:
         _require(fits, "stages", stages, f"be from 1 to {_MOST + 1 - powers}")
         last_is_product = 0 <= squares < 2 ** (stages - 1)
         _require(last_is_product, "squares", squares, "leave out the last stage")
-        # 1 + k numbers for L and k for R of each stage, k of the final combination
-        size = stages * (2 * powers + stages) + self.slots
+        # 1 + k numbers for L and k for R of each stage, k of the final combination, and
+        # the multiple of I
+        size = stages * (2 * powers + stages) + self.slots + 1
         _require(len(numbers) == size, "numbers", len(numbers), f"be {size} numbers")
         self.dtype = dtype
         self.counts = (powers, stages, squares)

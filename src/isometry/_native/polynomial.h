@@ -144,7 +144,9 @@ void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const dou
     sums[2] = NAME(dot)(A4, A4, m) / 2;
 }
 
-/* Q = p(A), with the products P_3, ... written into W. */
+/* Q = p(A), with the products P_3, ... written into W. The multiple of I in p is the last
+ * number of the table, and is added at the end: the terms of the last product are small
+ * beside it, and each would be rounded as a number near 1. */
 void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *table,
                     long powers, long stages, long squares, long n)
 {
@@ -153,7 +155,7 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
     for (long s = 0; s < stages; s++) {
         const long k = powers + s, last = s == stages - 1, square = squares >> s & 1;
         const REAL *l = table, *r = table + k + 1, *f = r + k;
-        const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}, {Q, f, 1}};
+        const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}, {Q, f, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2 + last, n);
         table = f;
         if (square)
@@ -161,6 +163,8 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
         else
             NAME(times)(product, L, 0, R, 1, last, last ? Q : W + k * m, n);
     }
+    for (long i = 0; i < n; i++)
+        Q[i * n + i] += table[powers + stages - 1];
 }
 
 /* The skew gradient X at A, or that at the lower triangle which A was given by, from the

@@ -29,6 +29,7 @@ from isometry.linalg._one_call import (
 )
 from isometry.linalg._polynomial import (
     add_fourth,
+    add_identity,
     evaluate,
     powers,
     pull_back,
@@ -48,7 +49,7 @@ _MANY_SQUARINGS = 8
 
 
 def slots(dtype: torch.dtype) -> int:
-    """A, A^2, A^4, P_3, ... of the longest scheme, and p(A / 2^s) before squaring."""
+    """A, A^2, A^4, P_3, ... of the longest scheme, and p(A / 2^s) - I if squared."""
     return SCHEMES[dtype.to_real()][-1].products + 1
 
 
@@ -191,27 +192,36 @@ def _value(W: Tensor, plan: int) -> Tensor:
     if W.shape[-1] == 1:
         # the scalar function, whose error does not grow with the angle
         return torch.exp(W[0], out=W[-1]).clone()
-    P = evaluate(scheme, W, squarings)
-    if squarings:
-        W[-1].copy_(P)
+    S = evaluate(scheme, W, squarings)
+    if not squarings:
+        return S
+    W[-1].copy_(S)
     for k in range(1, squarings + 1):
-        P = _squared(P, k)
+        S = _squared(S, k)
     # the last squaring may have been followed by a step already
-    rest = squarings % _MANY_SQUARINGS
-    return _orthogonalized(P) if squarings > _FEW_SQUARINGS and rest else P
+    if squarings > _FEW_SQUARINGS and squarings % _MANY_SQUARINGS:
+        S = _orthogonalized(S)
+    return add_identity(S)
 
 
-def _squared(P: Tensor, k: int) -> Tensor:
-    """The k-th squaring."""
-    P = _product(P, P)
-    return P if k % _MANY_SQUARINGS else _orthogonalized(P)
+# Powers of p are kept as Q = I + S. In a row of Q one entry may be near 1 and all else
+# tiny, and what that adds to it would be rounded as numbers near 1, one by one: for a
+# rotation in one plane (n = 1024, angle 1, float64) the error was 7.0e-14.
 
 
-def _orthogonalized(Q: Tensor) -> Tensor:
-    """One Newton-Schulz step: each squaring has doubled the rounding error of Q^H Q."""
-    H = _product(Q.mH, Q).mul_(-0.5)
-    H.diagonal(dim1=-2, dim2=-1).add_(1.5)
-    return _product(Q, H)
+def _squared(S: Tensor, k: int) -> Tensor:
+    """The k-th squaring: (I + S)^2 = I + 2 S + S^2."""
+    S = _add_product(S, S, S, beta=2)
+    return S if k % _MANY_SQUARINGS else _orthogonalized(S)
+
+
+def _orthogonalized(S: Tensor) -> Tensor:
+    """One Newton-Schulz step: each squaring has doubled the rounding error of Q^H Q.
+
+    Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
+    """
+    D = _add_product(S, S.mH, S, beta=1).add_(S.mH).mul_(-0.5)
+    return _add_product(S, S, D, beta=1).add_(D)
 
 
 def _nan_like(X: Tensor) -> Tensor:
@@ -219,9 +229,9 @@ def _nan_like(X: Tensor) -> Tensor:
     return torch.full_like(X, nan)
 
 
-def _product(X: Tensor, Y: Tensor) -> Tensor:
-    """X Y in the dtype of its factors: autocast spares `out=`."""
-    return torch.bmm(X, Y, out=torch.empty_like(X))
+def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
+    """beta X + Y Z in the dtype of these: autocast does not touch `out=`."""
+    return torch.baddbmm(X, Y, Z, beta=beta, out=torch.empty_like(X))
 
 
 def backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
@@ -264,8 +274,9 @@ def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
     squares = [W[-1]]
     for k in range(1, squarings):
         squares.append(_squared(squares[-1], k))
-    for P in reversed(squares[:squarings]):
-        G = _product(G, P.mH).baddbmm_(P.mH, G)
+    for S in reversed(squares[:squarings]):
+        # G Q^H + Q^H G with Q = I + S
+        G = _add_product(G, G, S.mH, beta=2).baddbmm_(S.mH, G)
     return G
 
 

@@ -78,6 +78,8 @@ def _table(scheme: Scheme, squarings: int, dtype: torch.dtype) -> PolynomialTabl
     for stage in stages:
         L, R = stage.factors.expand(2, -1).tolist()
         numbers += [stage.identity, *L, *R, *stage.final.flatten().tolist()]
+    # the multiple of I in the result, as `evaluate` says
+    numbers.append(float(squarings == 0))
     squares = sum(stage.is_square << s for s, stage in enumerate(stages))
     return PolynomialTable(
         numbers, dtype, powers=scheme.powers, stages=len(stages), squares=squares

@@ -51,7 +51,10 @@ def add_fourth(W: Tensor) -> None:
 
 
 def evaluate(scheme: Scheme, W: Tensor, squarings: int) -> Tensor:
-    """p(A / 2^squarings); writes the products P_3, ... into the slots of W."""
+    """p(A / 2^squarings), less I if it is to be squared.
+
+    Writes the products P_3, ... into the slots of W.
+    """
     if native := in_one_call(W, W[0]):
         return evaluate_one(native, scheme, W, squarings)
     with scratch(W[0], 2) as factors:
@@ -76,10 +79,17 @@ def _evaluate(scheme: Scheme, W: Tensor, squarings: int, factors: Tensor) -> Ten
         if stage is stages[-1]:
             Q = W.new_empty(W.shape[1:])
             torch.mm(stage.final, known, out=flat(Q[None]))
-            Q.diagonal(dim1=-2, dim2=-1).add_(1)
-            return Q.baddbmm_(L, R)
+            Q.baddbmm_(L, R)
+            # last: what is small beside I would be rounded as a number near 1
+            return Q if squarings else add_identity(Q)
         torch.bmm(L, R, out=W[k])
     raise AssertionError("a scheme has at least one product")
+
+
+def add_identity(X: Tensor) -> Tensor:
+    """X + I, in place."""
+    X.diagonal(dim1=-2, dim2=-1).add_(1)
+    return X
 
 
 def pull_back(scheme: Scheme, W: Tensor, squarings: int, G: Tensor) -> Tensor:
