@@ -113,3 +113,34 @@ def test_a_broken_base_is_reported_as_the_layer_uses_it(rng):
     tol = 5 * torch.finfo(torch.float32).eps
     assert error <= tol
     assert orthonormality(layer.weight) / 2 <= tol
+
+
+DIVERGED = {
+    "square": lambda: nn.Linear(32, 32),
+    "tall": lambda: nn.Linear(4, 9),
+    "complex": lambda: nn.Linear(8, 8, dtype=torch.complex64),
+    "batch": lambda: Weight(torch.eye(5).repeat(3, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("map_name", ["exp", "cayley", "householder"])
+@pytest.mark.parametrize("kind", DIVERGED)
+def test_a_weight_that_diverged_is_reported_as_nan(kind, map_name, value):
+    """The eigenvalues of NaN used to kill the interpreter, in MKL's SGEBAL."""
+    layer = isometry.orthogonal(DIVERGED[kind](), "weight", map_name)
+    X = layer.parametrizations.weight.original
+    with torch.no_grad():
+        X.view(-1)[-2] = value
+    report = isometry.diagnose(layer)["weight"]
+    assert math.isnan(report.orthogonality_error)
+    if map_name != "householder":
+        assert report.border_distance is not None
+        assert math.isnan(report.border_distance)
+    if kind == "tall":
+        assert report.angles is None
+        return
+    assert report.angles is not None
+    *others, last = report.angles.reshape(-1, report.angles.shape[-1])
+    assert last.isnan().all()
+    assert all(row.isfinite().all() for row in others)

@@ -1,6 +1,7 @@
 """Numbers about constrained weights: are they orthogonal, and how far may they go?"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -57,6 +58,9 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     upper bound. It grows without bound as `border_distance` goes to zero, where steps
     in the coordinates no longer move the weight: `isometry.rebase` sets it to 1.
 
+    A weight or coordinates that hold NaN or infinity are reported as NaN, which is
+    what `diagnose` finds after a training run has diverged.
+
     Costs eigendecompositions: for a look now and then, not for every step.
 
     Args:
@@ -88,7 +92,7 @@ def _diagnosis(
     gram = frames.mH @ frames - torch.eye(k, dtype=Q.dtype, device=Q.device)
     errors = torch.linalg.matrix_norm(gram) / max(k, 1) ** 0.5
     error = float(errors.max()) if errors.numel() else 0.0
-    angles = torch.linalg.eigvals(Q).angle().sort(-1).values if square else None
+    angles = _of_finite(_eigenvalue_angles, Q) if square else None
     border = condition = None
     if isinstance(constraint, Trivialization):
         border, condition = _coordinates(constraint, X, square=square)
@@ -109,9 +113,22 @@ def _coordinates(
         return float(manifold.border_distance(B, manifold.project(B, X)).min()), None
     A = manifold.algebra(X) if isinstance(manifold, AbstractGroup) else skew(X)
     A = A.to(torch.promote_types(A.dtype, torch.float64))
-    theta = torch.linalg.eigvalsh(-1j * A)
+    theta = _of_finite(torch.linalg.eigvalsh, -1j * A)
     border = math.pi - float(theta.abs().max())
     return border, map_condition(theta, constraint.map_name, real=not A.is_complex())
+
+
+def _eigenvalue_angles(Q: Tensor) -> Tensor:
+    return torch.linalg.eigvals(Q).angle().sort(-1).values
+
+
+def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
+    """Real values of each matrix `(*batch, n, n)`, `(*batch, n)`; NaN if not finite.
+
+    LAPACK must not see NaN: MKL's eigenvalue solver ends the process.
+    """
+    finite = M.isfinite().all(-1).all(-1)[..., None]
+    return torch.where(finite, values(torch.where(finite[..., None], M, 0)), math.nan)
 
 
 def map_condition(theta: Tensor, map_name: str, *, real: bool) -> float:
