@@ -72,6 +72,17 @@ def test_param_groups_separate_the_coordinates():
     optimizer.step()
 
 
+def test_param_groups_leave_the_decay_of_plain_parameters_to_the_optimizer():
+    """Every group used to say 0.0, which switched AdamW's decay of 0.01 off."""
+    model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 4))
+    for options, decay in (({}, 0.01), ({"weight_decay": 0.1}, 0.1)):
+        optimizer = torch.optim.AdamW(isometry.param_groups(model, lr=0.1), **options)
+        plain, slow = optimizer.param_groups
+        assert (plain["weight_decay"], slow["weight_decay"]) == (decay, 0.0)
+    off = torch.optim.AdamW(isometry.param_groups(model, lr=0.1, weight_decay=0.0))
+    assert [group["weight_decay"] for group in off.param_groups] == [0.0, 0.0]
+
+
 def test_param_groups_name_the_manifold_of_a_declared_parameter():
     layer = nn.Linear(4, 4, bias=False)
     layer.weight.data = torch.eye(4)
@@ -103,5 +114,7 @@ def test_param_groups_of_a_plain_model_is_one_group():
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"`lr` must be at least 0; got -1"):
         isometry.param_groups(nn.Linear(3, 3), lr=-1)
+    with pytest.raises(ValueError, match=r"`weight_decay` must be .*; got -0\.1"):
+        isometry.param_groups(nn.Linear(3, 3), lr=1, weight_decay=-0.1)
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got list"):
         isometry.fold([])

@@ -14,7 +14,7 @@ def param_groups(
     lr: float,
     *,
     orthogonal_lr_ratio: float = 0.1,
-    weight_decay: float = 0.0,
+    weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Groups for an optimizer: coordinates apart from plain parameters.
 
@@ -30,7 +30,8 @@ def param_groups(
         module: the model.
         lr: learning rate of the plain parameters.
         orthogonal_lr_ratio: rate of the others, as a multiple of it.
-        weight_decay: of the plain parameters.
+        weight_decay: of the plain parameters; None leaves it to the optimizer, whose
+            own argument or default then holds for them.
 
     Returns:
         The groups that are not empty: plain first, then coordinates, then declared.
@@ -43,7 +44,7 @@ def param_groups(
         ("orthogonal_lr_ratio", orthogonal_lr_ratio),
         ("weight_decay", weight_decay),
     ):
-        if not value >= 0:
+        if value is not None and not value >= 0:
             raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
     # by identity and in order: a shared parameter is listed once
     slow = {id(found.coordinates): found.coordinates for found in constrained(module)}
@@ -57,9 +58,10 @@ def param_groups(
         by_manifold.setdefault(manifold, []).append(p)
     apart = slow.keys() | on_manifold.keys()
     plain = [p for p in module.parameters() if id(p) not in apart]
+    decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     rate = {"lr": lr * orthogonal_lr_ratio, "weight_decay": 0.0}
     groups = [
-        {"params": plain, "lr": lr, "weight_decay": weight_decay},
+        {"params": plain, "lr": lr, **decay},
         {"params": list(slow.values()), **rate},
         *({"params": ps, **rate, "manifold": m} for m, ps in by_manifold.items()),
     ]
