@@ -158,6 +158,16 @@ OPTIONS = {
         {},
         r"must be a manifold of isometry.groups, such as SO\(4\); got <class",
     ),
+    "no group": (
+        isometry.constrain,
+        {},
+        r"must be a manifold of isometry.groups, such as SO\(4\); got None",
+    ),
+    "a map in the place of the group": (
+        lambda m: isometry.constrain(m, SO(4), "cayley"),
+        {},
+        r"`name` must be a string; got SO\(n=4\).*by keyword",
+    ),
     "a tensor for init": (
         lambda m: isometry.orthogonal(m, init=torch.eye(4)),
         {},

@@ -127,6 +127,16 @@ def test_constrain_sees_wide_weights_and_kernels_as_tall_ones():
     assert orthonormality(square.weight.flatten(1)) <= 2e-5
 
 
+def test_constrain_takes_the_weight_unless_another_name_is_given():
+    """`constrain(layer, group)` raised, where `orthogonal(layer)` has a default."""
+    W = torch.eye(4)
+    for options in ((SO(4),), ("weight", SO(4))):
+        layer = isometry.constrain(Weight(W.clone()), *options)
+        assert layer.parametrizations.weight[0].manifold == SO(4)
+    layer = isometry.constrain(Weight(W), group=SO(4), map_name="cayley")
+    assert layer.parametrizations.weight[0].map_name == "cayley"
+
+
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (0, 4, 4), (0, 0), (3, 0)])
 def test_batches_and_empty_weights(shape, map_name):

@@ -153,8 +153,8 @@ def unitary(
 
 def constrain(
     module: Layer,
-    name: str,
-    group: AbstractManifold,
+    name: str | AbstractManifold = "weight",
+    group: AbstractManifold | None = None,
     map_name: str = "exp",
     *,
     use_trivialization: bool = True,
@@ -173,7 +173,7 @@ def constrain(
 
     Args:
         module: the module that owns the weight.
-        name: name of the parameter.
+        name: name of the parameter. `constrain(module, group)` means its "weight".
         group: where it lives from now on.
         map_name: "exp"; "cayley", "pade-m", "householder" where the group has them.
         use_trivialization: whether there is a base that can move, as in `orthogonal`.
@@ -193,6 +193,13 @@ def constrain(
     References:
         [LM19]; [Lez19] for a moving base.
     """
+    if isinstance(name, AbstractManifold):
+        if group is not None:
+            raise TypeError(
+                f"`name` must be a string; got {name!r}. In the short form, "
+                f"`constrain(module, group)`, pass all other options by keyword."
+            )
+        name, group = "weight", name
     weight = checked_weight(module, name)
     if not isinstance(group, AbstractManifold):
         raise TypeError(
