@@ -65,7 +65,7 @@ def test_det_1_is_the_nearest_rotation(map_name, rng):
         nn.Conv2d(2, 30, 3),
         nn.Conv3d(1, 5, 2),
         nn.ConvTranspose2d(6, 2, 3),
-        nn.Conv2d(4, 8, 3, groups=2),
+        nn.Conv2d(2, 8, 3),
     ],
     ids=repr,
 )

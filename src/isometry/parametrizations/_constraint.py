@@ -96,7 +96,9 @@ class AbstractConstraint(nn.Module):
 
     def _remedy(self) -> str:
         if self.layout.flatten:
-            call = "isometry.linalg.polar(value.flatten(1)).view_as(value)"
+            groups = self.layout.groups
+            split = f".unflatten(0, ({groups}, -1))" if groups > 1 else ""
+            call = f"isometry.linalg.polar(value.flatten(1){split}).reshape_as(value)"
         elif isinstance(self.manifold, U | Stiefel):
             call = "isometry.linalg.polar(value)"
         else:

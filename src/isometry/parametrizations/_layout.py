@@ -1,6 +1,7 @@
 """How a weight of any shape is seen as a batch of tall matrices."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -26,15 +27,20 @@ class Layout:
         flatten: whether the first axis is the rows and all others are the columns, as
             for the kernel of a convolution; else the last two axes are a matrix.
         transpose: whether the matrices are wide, so that their rows are orthonormal.
+        groups: how many matrices lie one above the other in a flattened weight, as in
+            a grouped convolution. More than one are a batch.
     """
 
     shape: tuple[int, ...]
     flatten: bool = False
     transpose: bool = False
+    groups: int = 1
 
     def points(self, W: Tensor) -> Tensor:
         """`W` as `(*batch, n, k)` with n >= k: a view."""
         X = W.flatten(1) if self.flatten else W
+        if self.groups > 1:
+            X = X.unflatten(0, (self.groups, -1))
         return X.mT if self.transpose else X
 
     def weight(self, Q: Tensor) -> Tensor:
@@ -45,10 +51,13 @@ class Layout:
 
 def matrix_layout(module: nn.Module, name: str, weight: Tensor) -> Layout:
     """How `orthogonal` sees a weight."""
-    flatten = name == "weight" and isinstance(module, _CONVOLUTIONS)
-    rows = weight.shape[0] if flatten else weight.shape[-2]
-    columns = weight[0].numel() if flatten and rows else weight.shape[-1]
-    return Layout(tuple(weight.shape), flatten, transpose=rows < columns)
+    shape = tuple(weight.shape)
+    if not (name == "weight" and isinstance(module, _CONVOLUTIONS)):
+        return Layout(shape, transpose=shape[-2] < shape[-1])
+    # the first axis holds the output channels, or the input channels if transposed.
+    # Both come in groups that never meet
+    rows, columns = shape[0] // module.groups, math.prod(shape[1:])
+    return Layout(shape, True, rows < columns, module.groups)
 
 
 def layout_of(
@@ -59,7 +68,7 @@ def layout_of(
     if isinstance(manifold, Sphere) or weight.ndim < 2:
         return plain
     layout = matrix_layout(module, name, weight)
-    wide = Layout(layout.shape, layout.flatten, transpose=True)
+    wide = replace(layout, transpose=True)
     for candidate in (plain, layout, wide):
         points = candidate.points(weight)
         if points.ndim >= 2 and tuple(points.shape[-2:]) == manifold.shape:
