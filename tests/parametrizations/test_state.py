@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -75,6 +76,57 @@ def test_the_checkpoint_of_torch_is_pointed_to_the_right_door():
     for state in (peer.state_dict(), nn.Linear(4, 4).state_dict()):
         with pytest.raises(RuntimeError, match=r"`isometry\.load_foreign`"):
             layer.load_state_dict(state)
+
+
+def test_a_checkpoint_without_the_layer_leaves_it_as_it_is():
+    """Missing keys are returned, as torch does; `strict=False` used to raise."""
+    model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 4))
+    before = model[0].weight.detach().clone()
+    head = {
+        key: torch.ones_like(p) for key, p in model[1].state_dict(prefix="1.").items()
+    }
+    missing, unexpected = model.load_state_dict(head, strict=False)
+    assert set(missing) == set(model.state_dict()) - set(head)
+    assert not unexpected
+    assert torch.equal(model[0].weight, before)
+    assert torch.equal(model[1].weight, torch.ones(4, 4))
+
+
+@pytest.mark.errors
+def test_a_checkpoint_that_has_the_weight_otherwise_is_refused_in_any_case():
+    """Not strict either: it would leave the weight out without a word."""
+    model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)))
+    with pytest.raises(RuntimeError, match=r"Missing key.*0\.parametrizations\.weight"):
+        model.load_state_dict({})
+    peer = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)))
+    for state in (peer.state_dict(), nn.Sequential(nn.Linear(4, 4)).state_dict()):
+        with pytest.raises(RuntimeError, match=r"`isometry\.load_foreign`"):
+            model.load_state_dict(state, strict=False)
+
+
+@pytest.fixture
+def swapping() -> Iterator[None]:
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.usefixtures("swapping")
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("map_name", MAPS)
+def test_loading_by_swaps_after_a_forward_pass(map_name, grad):
+    """Used to raise: torch swaps no tensor that the remembered weight refers to."""
+    layer, other = (
+        isometry.orthogonal(nn.Linear(4, 4), "weight", map_name) for _ in range(2)
+    )
+    with torch.set_grad_enabled(grad):
+        y = layer(torch.ones(2, 4))
+    # torch swaps no tensor of a live graph either
+    del y
+    layer.load_state_dict(other.state_dict())
+    assert torch.equal(layer.weight, other.weight)
+    layer.double()
+    assert orthonormality(layer.weight) <= 1e-13
 
 
 @pytest.mark.parametrize("map_name", MAPS)

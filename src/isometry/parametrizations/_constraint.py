@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from isometry._checks import check_same_shape
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.linalg._policy import in_float32_or_wider
+from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 
 HALF = (torch.float16, torch.bfloat16)
@@ -25,6 +26,7 @@ class AbstractConstraint(nn.Module):
         layout: how the weight is seen as points of it.
         map_name: the map from coordinates to points.
         dtype: that of the weight; all else is float32 or wider.
+        init: where the weight started, and starts again after `reset_parameters`.
     """
 
     map: Tensor
@@ -36,12 +38,14 @@ class AbstractConstraint(nn.Module):
         *,
         map_name: str,
         dtype: torch.dtype,
+        init: Init = None,
     ) -> None:
         super().__init__()
         self.manifold = manifold
         self.layout = layout
         self.map_name = map_name
         self.dtype = dtype
+        self.init = init
         self.register_buffer("map", self._map_bytes())
 
     @abstractmethod
@@ -125,21 +129,17 @@ class AbstractConstraint(nn.Module):
     ) -> None:
         errors: list[str] = args[-1]
         saved = state_dict.get(f"{prefix}map")
-        if saved is None:
-            errors.append(
-                f"`{prefix}map` is missing: the checkpoint of another library, or of a "
-                f"plain layer, loads with `isometry.load_foreign`."
-            )
-        elif not saved.is_meta and bytes(saved.tolist()).decode() != self.map_name:
-            errors.append(
-                f"`{prefix}map` must be {self.map_name!r}, that of the constraint; got "
-                f"{bytes(saved.tolist()).decode()!r}. Constrain with the map that was "
-                f"saved, then assign the weight to a layer with another."
-            )
-        # one message is enough: torch would add that the sizes differ. Not the buffer
-        # itself, which may be on the meta device, where assigning would leave it
-        device = self.map.device if saved is None else saved.device
-        state_dict[f"{prefix}map"] = self._map_bytes(device)
+        if saved is not None:
+            if not saved.is_meta and bytes(saved.tolist()).decode() != self.map_name:
+                errors.append(
+                    f"`{prefix}map` must be {self.map_name!r}, that of the constraint; "
+                    f"got {bytes(saved.tolist()).decode()!r}. Constrain with the map "
+                    f"that was saved, then assign the weight to a layer with another."
+                )
+            # one message is enough: torch would add that the sizes differ. Not the
+            # buffer itself, which may be on the meta device, where assigning would
+            # leave it
+            state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         wrong = self.mend(state_dict, prefix)
         if wrong is not None:
             errors.append(wrong)

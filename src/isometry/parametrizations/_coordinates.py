@@ -1,5 +1,7 @@
 """The list that torch's parametrize keeps: coordinates, and what constrains them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
@@ -9,6 +11,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry.parametrizations._cache import Memory, once
 from isometry.parametrizations._constraint import HALF, AbstractConstraint
+from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._trivialization import Trivialization
 
 # all there are, for as long as they are in use; a deepcopy enters itself
@@ -20,6 +23,8 @@ class Coordinates(ParametrizationList):
 
     # what was handed out before; `enter` makes it, for torch makes the list
     memory: Memory
+    # whether `original` is the weight itself, for the time of an initialization
+    is_plain = False
 
     @property
     def constraint(self) -> AbstractConstraint:
@@ -30,6 +35,8 @@ class Coordinates(ParametrizationList):
         """The weight: computed, or from memory."""
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             self.__prepare_scriptable__()
+        if self.is_plain:
+            return cast("Tensor", self._parameters["original"])
         # another parametrization on top of ours is not ours to remember
         if len(self) > 1:
             return super().forward()
@@ -71,6 +78,52 @@ class Coordinates(ParametrizationList):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.enter()
+
+    @contextmanager
+    def initializing(self) -> Iterator[None]:
+        """Let the weight be a plain parameter, for a function that initializes it.
+
+        Inside, the parameter holds the weight instead of the coordinates, and is what
+        a read of the weight returns. In the end the weight starts at the point nearest
+        to what was written, or where the `init` of the constraint says; if nothing was
+        written, it is as before.
+        """
+        X = self.original
+        with torch.no_grad():
+            before, W = X.clone(), self.constraint(X).to(X.dtype)
+            X.copy_(W)
+        self.memory, self.is_plain = Memory(), True
+        new = before
+        try:
+            yield
+            # NaN is equal to NaN here: `to_empty` may leave it
+            written = X.detach()
+            if not X.is_meta and not torch.equal(written.nan_to_num(), W.nan_to_num()):
+                new = self._started(written)
+        finally:
+            self.is_plain = False
+            with torch.no_grad():
+                X.copy_(new)
+
+    @torch.no_grad()
+    def _started(self, W: Tensor) -> Tensor:
+        constraint, manifold = self.constraint, self.constraint.manifold
+        Q = initial_point(manifold, constraint.layout.points(W), constraint.init, None)
+        return constraint.start(manifold.polish(Q))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any
+    ) -> None:
+        errors: list[str] = args[-1]
+        if f"{prefix}original" in state_dict and f"{prefix}0.map" not in state_dict:
+            errors.append(
+                f"`{prefix}0.map` is missing: the checkpoint of another library loads "
+                f"with `isometry.load_foreign`."
+            )
+        # what is remembered refers to the tensors, and torch cannot swap those
+        # (`set_swap_module_params_on_conversion`)
+        self.memory = Memory()
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint

@@ -7,7 +7,7 @@ from torch.nn.utils import parametrize
 from isometry._typing import Layer
 from isometry.groups._declare import record
 from isometry.parametrizations._constrained import constrained
-from isometry.parametrizations._install import own_class
+from isometry.parametrizations._owner import own_class
 from isometry.parametrizations._recurrent import restore_weights
 
 

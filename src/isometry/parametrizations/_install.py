@@ -15,13 +15,11 @@ from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
 from isometry.parametrizations._layout import Layout
+from isometry.parametrizations._owner import adapt, own_class
 from isometry.parametrizations._policy import check_policy, install_hooks
-from isometry.parametrizations._recurrent import keep_weights_fresh
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 from isometry.parametrizations._watch import install_hook
-
-_OF_THE_TYPE = ("__dict__", "__weakref__")
 
 
 def install(
@@ -50,7 +48,9 @@ def install(
     if reflecting:
         batch, k = Q.shape[:-2], Q.shape[-1]
         phase = torch.ones(*batch, k, dtype=Q.dtype, device=Q.device)
-        constraint = Reflections(manifold, layout, dtype=weight.dtype, phase=phase)
+        constraint = Reflections(
+            manifold, layout, dtype=weight.dtype, phase=phase, init=init
+        )
     else:
         constraint = Trivialization(
             manifold,
@@ -60,6 +60,7 @@ def install(
             if use_trivialization
             else None,
             dtype=weight.dtype,
+            init=init,
             rebase_every=rebase_every,
             rebase_radius=rebase_radius,
         )
@@ -104,18 +105,7 @@ def _register(
     install_hook()
     if isinstance(constraint, Trivialization) and constraint.has_policy:
         install_hooks()
-    keep_weights_fresh(module)
-
-
-def own_class(module: nn.Module) -> None:
-    """Give a parametrized module a class that no copy of it shares.
-
-    torch makes the weight a property of a new class, and a deepcopy has that class
-    too: to fold the copy would take the weight from the module itself.
-    """
-    cls = type(module)
-    inner = {k: v for k, v in vars(cls).items() if k not in _OF_THE_TYPE}
-    object.__setattr__(module, "__class__", type(cls.__name__, cls.__bases__, inner))
+    adapt(module)
 
 
 def _check_map(manifold: AbstractManifold, map_name: str | None) -> None:

@@ -30,6 +30,8 @@ def keep_weights_fresh(module: nn.Module) -> None:
     cls._init_flat_weights = _nothing
     cls._update_flat_weights = _nothing
     cls.flatten_parameters = _nothing
+    # torch's own reads all weights, to put one that is assigned into the list
+    cls.__setattr__ = nn.Module.__setattr__
     # hidden now; when the constraint is removed, torch finds that these are not its
     # weights, and looks for them anew
     module.__dict__["_flat_weights"] = []

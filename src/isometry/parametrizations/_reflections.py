@@ -8,6 +8,7 @@ from isometry.linalg import householder
 from isometry.linalg._householder import reflections
 from isometry.linalg._policy import autocast_off
 from isometry.parametrizations._constraint import AbstractConstraint
+from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._sharded import replicated_like, whole
 
@@ -28,6 +29,7 @@ class Reflections(AbstractConstraint):
         layout: how the weight is seen as points of it.
         dtype: that of the weight.
         phase: $d$ to begin with.
+        init: where the weight started.
     """
 
     phase: Tensor
@@ -39,8 +41,10 @@ class Reflections(AbstractConstraint):
         *,
         dtype: torch.dtype,
         phase: Tensor,
+        init: Init = None,
     ) -> None:
-        super().__init__(manifold, layout, map_name="householder", dtype=dtype)
+        name = "householder"
+        super().__init__(manifold, layout, map_name=name, dtype=dtype, init=init)
         self.register_buffer("phase", phase)
 
     def forward(self, X: Tensor) -> Tensor:

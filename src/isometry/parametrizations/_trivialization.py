@@ -14,6 +14,7 @@ from isometry.parametrizations._constraint import (
     rounding_bound,
     worst_defect,
 )
+from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._sharded import replicated_like, whole
 
@@ -37,6 +38,7 @@ class Trivialization(AbstractConstraint):
         map_name: the name of $\phi$.
         base: $B$, of the shape of the weight; None fixes it at the origin.
         dtype: that of the weight.
+        init: where the weight started.
         rebase_every: move the base to the weight after as many steps of an optimizer.
         rebase_radius: move it when an angle of the coordinates exceeds this.
 
@@ -55,10 +57,11 @@ class Trivialization(AbstractConstraint):
         map_name: str,
         base: Tensor | None,
         dtype: torch.dtype,
+        init: Init = None,
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
     ) -> None:
-        super().__init__(manifold, layout, map_name=map_name, dtype=dtype)
+        super().__init__(manifold, layout, map_name=map_name, dtype=dtype, init=init)
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)

@@ -1,0 +1,153 @@
+"""Initializing a layer that is constrained already: it is right, or it raises."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import isometry
+from tests.parametrizations.cases import Weight, orthonormality
+
+LAYERS = {
+    "Linear": (lambda: nn.Linear(6, 4), "weight"),
+    "Embedding": (lambda: nn.Embedding(7, 3), "weight"),
+    "Bilinear": (lambda: nn.Bilinear(4, 3, 2), "weight"),
+    "Conv2d": (lambda: nn.Conv2d(2, 4, 3), "weight"),
+    "RNN": (lambda: nn.RNN(3, 5), "weight_hh_l0"),
+    "LSTM": (lambda: nn.LSTM(3, 5), "weight_hh_l0"),
+    "GRUCell": (lambda: nn.GRUCell(3, 5), "weight_ih"),
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(4, 2), "in_proj_weight"),
+}
+
+# they draw parameter by parameter, and the coordinates are the last in their order
+RECURRENT = ("RNN", "LSTM", "GRUCell")
+
+
+def reset(layer: nn.Module, seed: int = 0) -> None:
+    torch.manual_seed(seed)
+    attention = isinstance(layer, nn.MultiheadAttention)
+    getattr(layer, "_reset_parameters" if attention else "reset_parameters")()
+
+
+@pytest.mark.parametrize("map_name", ["exp", "householder"])
+@pytest.mark.parametrize("what", LAYERS)
+def test_reset_parameters_starts_at_the_nearest_matrix(what, map_name):
+    """As a layer that is reset first and constrained then.
+
+    It used to do nothing or, in recurrent modules, to fill the coordinates.
+    """
+    make, name = LAYERS[what]
+    twin = make()
+    layer = isometry.orthogonal(copy.deepcopy(twin), name, map_name)
+    before = getattr(layer, name).detach().clone()
+    for module in (layer, twin):
+        reset(module)
+    isometry.orthogonal(twin, name, map_name)
+    assert torch.dist(getattr(layer, name), before) > 0.1
+    assert isometry.diagnose(layer)[name].orthogonality_error <= 1e-6
+    if what in RECURRENT:
+        return
+    assert torch.equal(getattr(layer, name), getattr(twin, name))
+    plain = dict(twin.named_parameters())
+    for key, p in layer.named_parameters():
+        assert torch.equal(p, plain[key]), key
+
+
+def test_reset_parameters_keeps_the_parameter_and_its_optimizer():
+    layer = isometry.orthogonal(nn.Linear(5, 5), rebase_every=3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    X = layer.parametrizations.weight.original
+    for _ in range(2):
+        optimizer.zero_grad()
+        layer(torch.ones(2, 5)).pow(3).sum().backward()
+        optimizer.step()
+    layer.reset_parameters()
+    assert layer.parametrizations.weight.original is X
+    before = layer.weight.detach().clone()
+    assert orthonormality(before) <= 1e-6
+    optimizer.zero_grad()
+    layer(torch.ones(2, 5)).pow(3).sum().backward()
+    optimizer.step()
+    assert torch.dist(layer.weight, before) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64], ids=str)
+def test_reset_parameters_of_other_dtypes(dtype):
+    layer = isometry.orthogonal(nn.Linear(6, 6, dtype=dtype))
+    before = layer.weight.detach().clone()
+    layer.reset_parameters()
+    assert torch.dist(layer.weight, before) > 0.1
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    assert orthonormality(layer.weight.to(wide)) <= 6 * torch.finfo(dtype).eps
+
+
+def test_reset_parameters_draws_again_where_init_says():
+    def quarter_turns(shape, generator):
+        return torch.full(shape, math.pi / 2)
+
+    layer = isometry.orthogonal(nn.Linear(6, 6), init=quarter_turns)
+    with torch.no_grad():
+        layer.parametrizations.weight.original.normal_()
+    layer.reset_parameters()
+    angles = torch.linalg.eigvals(layer.weight.detach()).angle().abs()
+    assert_close(angles, torch.full_like(angles, math.pi / 2))
+
+
+def test_a_layer_made_on_meta_is_initialized_by_its_reset():
+    """`to_empty` and `reset_parameters`, as large models are built."""
+    with torch.device("meta"):
+        layer = isometry.orthogonal(nn.Linear(6, 6))
+        layer.reset_parameters()
+    layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    assert orthonormality(layer.weight) <= 1e-6
+
+
+def test_a_reset_that_leaves_the_weight_alone_keeps_its_bits():
+    class Biased(nn.Linear):
+        def reset_parameters(self) -> None:
+            nn.init.ones_(self.bias)
+
+    layer = Biased(4, 4)
+    nn.init.normal_(layer.weight)
+    isometry.orthogonal(layer, init="haar")
+    with torch.no_grad():
+        layer.parametrizations.weight.original.add_(0.1)
+        layer.bias.zero_()
+    state = copy.deepcopy(layer.state_dict())
+    layer.reset_parameters()
+    assert torch.equal(layer.bias, torch.ones(4))
+    for key in state.keys() - {"bias"}:
+        assert torch.equal(layer.state_dict()[key], state[key])
+
+
+def test_a_reset_that_fails_keeps_the_weight():
+    class Broken(nn.Linear):
+        broken = False
+
+        def reset_parameters(self) -> None:
+            super().reset_parameters()
+            if self.broken:
+                raise RuntimeError("broken")
+
+    layer = isometry.orthogonal(Broken(4, 4))
+    layer.broken = True
+    before = layer.weight.detach().clone()
+    with pytest.raises(RuntimeError, match="broken"):
+        layer.reset_parameters()
+    assert torch.equal(layer.weight, before)
+
+
+def test_a_weight_of_zeros_starts_at_the_identity():
+    """It has no nearest orthogonal matrix; the docstring says which one is taken."""
+    for shape in ((4, 4), (6, 3), (3, 6)):
+        layer = isometry.orthogonal(Weight(torch.zeros(shape)))
+        assert_close(layer.weight, torch.eye(*shape), rtol=0, atol=1e-6)
+    # of rank one: some orthogonal matrix that is nearest, |W - Q|^2 = 4 - 2 + 1
+    W = torch.zeros(4, 4)
+    W[0, 1] = 1.0
+    Q = isometry.orthogonal(Weight(W.clone())).weight.detach()
+    assert_close(float(torch.dist(W, Q)), 3**0.5)
