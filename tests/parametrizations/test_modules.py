@@ -41,16 +41,6 @@ def test_an_rnn_survives_torchs_own_removal():
     assert_close(rnn(x)[0], before)
 
 
-@pytest.mark.errors
-def test_the_second_of_two_tied_weights_is_refused():
-    """Two bases with one set of coordinates: the weights were 3.97 apart."""
-    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-    second.weight = first.weight
-    isometry.orthogonal(first)
-    with pytest.raises(ValueError, match="tied to one that is constrained"):
-        isometry.orthogonal(second)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_an_optimizer_made_before_trains_the_weight(dtype):
     """In half precision too, where the coordinates are wider than the weight was."""

@@ -23,11 +23,14 @@ def count_parameters(module: nn.Module) -> int:
     trained = [p for p in module.parameters() if p.requires_grad]
     total = sum(p.numel() * (2 if p.is_complex() else 1) for p in trained)
     known = {id(p) for p in trained}
-    coordinates = {(id(c.owner), c.name): c.coordinates for c in constrained(module)}
+    entries = constrained(module, remove_duplicate=False)
+    coordinates = {(id(c.owner), c.name): c.coordinates for c in entries}
     for _, owner, name, manifold in declared(module):
         p = coordinates.get((id(owner), name))
         p = owner.get_parameter(name) if p is None else p
         if id(p) in known:
+            # a tied weight is declared in several places
+            known.remove(id(p))
             points = p.numel() // manifold.origin(device="meta").numel()
             size = p.numel() * (2 if p.is_complex() else 1)
             total -= size - points * manifold.dimension

@@ -5,7 +5,7 @@ from typing import cast
 
 from torch import nn
 
-from isometry.parametrizations._coordinates import Coordinates
+from isometry.parametrizations._owner import coordinates_of
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
@@ -28,7 +28,8 @@ def constrained(
 
     Args:
         module: a module.
-        remove_duplicate: whether to list a module once that is there several times.
+        remove_duplicate: whether to list a weight once that is there several times,
+            tied or in a module that is.
 
     Returns:
         One entry for each weight.
@@ -41,13 +42,12 @@ def constrained(
             f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
             f"Pass the model, or a constrained layer."
         )
-    found = []
+    entries = {}
     for path, owner in module.named_modules(remove_duplicate=remove_duplicate):
-        lists = getattr(owner, "parametrizations", None)
-        for name, parts in lists.items() if isinstance(lists, nn.ModuleDict) else ():
-            if isinstance(parts, Coordinates):
-                X = cast("nn.Parameter", parts.original)
-                constraint = cast("Trivialization | Reflections", parts[0])
-                key = f"{path}.{name}" if path else name
-                found.append(Constrained(key, owner, name, X, constraint))
-    return found
+        for name, parts in coordinates_of(owner).items():
+            X = cast("nn.Parameter", parts.original)
+            constraint = cast("Trivialization | Reflections", parts.constraint)
+            key = f"{path}.{name}" if path else name
+            entry = Constrained(key, owner, name, X, constraint)
+            entries.setdefault(parts if remove_duplicate else key, entry)
+    return list(entries.values())

@@ -1,12 +1,14 @@
 """Constrained weights as plain parameters, for inference and export."""
 
+from typing import cast
+
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
 from isometry._typing import Layer
 from isometry.groups._declare import record
-from isometry.parametrizations._constrained import constrained
+from isometry.parametrizations._constrained import Constrained, constrained
 from isometry.parametrizations._owner import own_class
 from isometry.parametrizations._recurrent import restore_weights
 
@@ -16,7 +18,8 @@ def fold(module: Layer) -> Layer:
 
     For inference, export and quantization: the module computes the same, is of its
     original class, and its `state_dict` has the names that it had before. The weights
-    are new parameters; nothing keeps them orthogonal when they are trained.
+    are new parameters; nothing keeps them orthogonal when they are trained. Weights
+    that are tied inside `module` stay tied.
 
     Args:
         module: the module; those inside it are visited too.
@@ -27,15 +30,26 @@ def fold(module: Layer) -> Layer:
     Raises:
         TypeError: if `module` is not a module.
     """
-    for found in constrained(module):
-        owner, name = found.owner, found.name
-        with torch.no_grad():
-            weight = getattr(owner, name)
-            weight = weight.clone(memory_format=torch.contiguous_format)
-        weight = nn.Parameter(weight, requires_grad=found.coordinates.requires_grad)
+    entries = constrained(module, remove_duplicate=False)
+    weights = {id(entry.coordinates): _plain(entry) for entry in entries}
+    for entry in entries:
+        owner, name = entry.owner, entry.name
+        # a module that is there several times has been folded under its first name
+        if not parametrize.is_parametrized(owner, name):
+            continue
         own_class(owner)
+        # torch puts back what the list holds, which are the coordinates in ours
+        weight = weights[id(entry.coordinates)]
+        plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
+        cast("nn.ModuleDict", owner.parametrizations)[name] = plain
         parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-        owner.register_parameter(name, weight)
         record(owner, name, None)
         restore_weights(owner)
     return module
+
+
+@torch.no_grad()
+def _plain(entry: Constrained) -> nn.Parameter:
+    weight = getattr(entry.owner, entry.name)
+    weight = weight.clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(weight, requires_grad=entry.coordinates.requires_grad)

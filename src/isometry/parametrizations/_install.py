@@ -10,7 +10,6 @@ from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.groups._declare import record
 from isometry.linalg._policy import in_float32_or_wider
-from isometry.parametrizations._cache import read_fast
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
@@ -18,13 +17,14 @@ from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._owner import adapt, own_class
 from isometry.parametrizations._policy import check_policy, install_hooks
 from isometry.parametrizations._reflections import Reflections
+from isometry.parametrizations._ties import refuse_later_ties, tie
 from isometry.parametrizations._trivialization import Trivialization
 from isometry.parametrizations._watch import install_hook
+from isometry.parametrizations._weight import Target
 
 
 def install(
-    module: Layer,
-    name: str,
+    target: Target[Layer],
     manifold: AbstractManifold,
     layout: Layout,
     *,
@@ -36,7 +36,7 @@ def install(
     rebase_radius: float | None,
 ) -> Layer:
     """Constrain a weight that has been checked, with the options of `constrain`."""
-    weight = getattr(module, name)
+    weight = target.weight
     _check_map(manifold, map_name)
     reflecting = map_name == "householder"
     check_policy(
@@ -64,9 +64,8 @@ def install(
             rebase_every=rebase_every,
             rebase_radius=rebase_radius,
         )
-    _register(module, name, constraint, _coordinates(constraint, Q))
-    record(module, name, manifold)
-    return module
+    _register(target, constraint, _coordinates(constraint, Q))
+    return target.module
 
 
 def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
@@ -74,38 +73,43 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
     try:
         return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
     except ValueError as error:
+        manifold = constraint.manifold
+        square = isinstance(manifold, Stiefel) and manifold.n == manifold.k
+        det = ", or pass `det=1`" if square and not manifold.is_complex else ""
         raise ValueError(
             f"`use_trivialization=False` must begin with a weight that "
             f"{constraint.map_name} reaches from the identity; got another: {error} "
-            f"Pass `det=1` or an `init` such as 'henaff', or let the base move."
+            f"Let the base move, with `use_trivialization=True`{det}."
         ) from error
 
 
-def _register(
-    module: nn.Module, name: str, constraint: AbstractConstraint, X: Tensor
-) -> None:
+def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) -> None:
     """Let torch register the parametrization, with coordinates found before."""
+    module, name, weight = target.module, target.name, target.weight
     if parametrize.is_parametrized(module):
         own_class(module)
     # torch would ask for the coordinates of the weight as it was, which is no point
     object.__setattr__(constraint, "right_inverse", lambda _: X)
     # half precision: the coordinates are wider than the weight was. The parameter stays
     # the one that an optimizer may know already
-    weight = getattr(module, name)
     if weight.dtype != X.dtype:
         weight.data = weight.data.to(X.dtype)
         weight.grad = None
     parametrize.register_parametrization(module, name, constraint, unsafe=True)
     object.__delattr__(constraint, "right_inverse")
     lists = cast("nn.ModuleDict", module.parametrizations)
-    owner = cast("Coordinates", lists[name])
-    owner.__class__ = Coordinates
-    owner.enter()
-    read_fast(module, name)
+    coordinates = cast("Coordinates", lists[name])
+    coordinates.__class__ = Coordinates
+    coordinates.enter()
+    adapt(module, name)
+    for place in target.ties:
+        tie(place, coordinates)
+    for owner, key in (module, name), *target.ties:
+        record(owner, key, constraint.manifold)
     install_hook()
+    refuse_later_ties()
     if isinstance(constraint, Trivialization) and constraint.has_policy:
         install_hooks()
-    adapt(module)
 
 
 def _check_map(manifold: AbstractManifold, map_name: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from isometry.parametrizations._cache import read_fast
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._recurrent import keep_weights_fresh
 
@@ -37,13 +38,14 @@ def own_class(module: nn.Module) -> None:
     object.__setattr__(module, "__class__", type(cls.__name__, cls.__bases__, inner))
 
 
-def adapt(module: nn.Module) -> None:
-    """Wrap the methods of a module whose weight has just been constrained."""
+def adapt(module: nn.Module, name: str) -> None:
+    """Change the class of a module whose weight `name` has just been constrained."""
+    read_fast(module, name)
     cls: Any = type(module)
-    for name, wrap in _WRAPPERS.items():
-        if hasattr(cls, name) and name not in vars(cls):
-            method = getattr(cls, name)
-            setattr(cls, name, functools.wraps(method)(wrap(method)))
+    for key, wrap in _WRAPPERS.items():
+        if hasattr(cls, key) and key not in vars(cls):
+            method = getattr(cls, key)
+            setattr(cls, key, functools.wraps(method)(wrap(method)))
     keep_weights_fresh(module)
 
 

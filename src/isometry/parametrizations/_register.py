@@ -10,7 +10,7 @@ from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import install
 from isometry.parametrizations._layout import layout_of, matrix_layout
-from isometry.parametrizations._weight import checked_weight
+from isometry.parametrizations._weight import target_of
 
 
 def orthogonal(
@@ -46,7 +46,15 @@ def orthogonal(
 
     The kernel of a convolution is one matrix here, `(out, in * kh * kw)` (for a
     transposed one `(in, out * kh * kw)`): orthogonal as that matrix, which is not an
-    orthogonal operator on images. Other weights with more than two axes are batches.
+    orthogonal operator on images. A grouped convolution has one such matrix for each
+    group, and each filter of a depthwise one has norm 1. Other weights with more than
+    two axes are batches.
+
+    A weight of lower rank has more than one nearest orthogonal matrix, and starts at
+    one of them; a weight of zeros starts at the identity. `reset_parameters()` starts
+    again: it initializes the weight as the layer does, and takes the nearest orthogonal
+    matrix, or what `init` says. A parameter that other modules hold too stays tied:
+    they all compute with the orthogonal weight.
 
     Args:
         module: the module that owns the weight.
@@ -75,7 +83,8 @@ def orthogonal(
     References:
         [LM19]; [Lez19] for a moving base.
     """
-    weight = checked_weight(module, name)
+    target = target_of(module, name)
+    weight = target.weight
     if weight.ndim < 2:
         raise ValueError(
             f"`{name}` must have two or more axes to be orthogonal; got shape "
@@ -85,8 +94,7 @@ def orthogonal(
     layout = matrix_layout(module, name, weight)
     manifold = _matrices(layout.points(weight), det)
     return install(
-        module,
-        name,
+        target,
         manifold,
         layout,
         map_name="exp" if orthogonal_map in (None, "matrix_exp") else orthogonal_map,
@@ -133,7 +141,7 @@ def unitary(
     References:
         [LM19].
     """
-    weight = checked_weight(module, name)
+    weight = target_of(module, name).weight
     if not weight.is_complex():
         raise TypeError(
             f"`{name}` must have a complex dtype to be unitary; got {weight.dtype}. "
@@ -200,7 +208,8 @@ def constrain(
                 f"`constrain(module, group)`, pass all other options by keyword."
             )
         name, group = "weight", name
-    weight = checked_weight(module, name)
+    target = target_of(module, name)
+    weight = target.weight
     if not isinstance(group, AbstractManifold):
         raise TypeError(
             f"`group` must be a manifold of isometry.groups, such as SO(4); got "
@@ -209,8 +218,7 @@ def constrain(
     layout = layout_of(module, name, weight, group)
     group.check_tensor(layout.points(weight), name=name)
     return install(
-        module,
-        name,
+        target,
         group,
         layout,
         map_name=map_name,

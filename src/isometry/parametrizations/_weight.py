@@ -1,13 +1,15 @@
 """What may be constrained: checks of the module and of the parameter."""
 
-from typing import cast
+from dataclasses import dataclass
+from typing import Generic, cast
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from isometry._typing import Layer
 from isometry.parametrizations._constraint import AbstractConstraint
-from isometry.parametrizations._coordinates import COORDINATES
+from isometry.parametrizations._ties import Place, other_places, parameters_of
 
 _DTYPES = (
     torch.float16,
@@ -19,8 +21,25 @@ _DTYPES = (
 )
 
 
-def checked_weight(module: nn.Module, name: str) -> nn.Parameter:
-    """The parameter, if it can be constrained."""
+@dataclass(frozen=True)
+class Target(Generic[Layer]):
+    """A parameter that can be constrained.
+
+    Attributes:
+        module: the module that owns it.
+        name: its name there.
+        weight: the parameter.
+        ties: the other places where modules hold it.
+    """
+
+    module: Layer
+    name: str
+    weight: nn.Parameter
+    ties: list[Place]
+
+
+def target_of(module: Layer, name: str) -> Target[Layer]:
+    """The parameter, if it can be constrained, and where else it is used."""
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
@@ -41,23 +60,20 @@ def checked_weight(module: nn.Module, name: str) -> nn.Parameter:
             f"{[type(part).__name__ for part in parts]} on it. "
             f"Remove that first, with `{remedy}`."
         )
-    known = dict(module.named_parameters(recurse=False))
-    weight = known.get(name)
-    if not isinstance(weight, nn.Parameter):
+    mine = parameters_of(module)
+    if not isinstance(mine.get(name), nn.Parameter):
+        known = [key for key, p in mine.items() if p is not None]
         raise TypeError(
             f"`{name}` must be a parameter of the module; {kind} has the parameters "
-            f"{list(known)}. Pass the layer that owns it (of a model, "
+            f"{known}. Pass the layer that owns it (of a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
-    if any(other.original is weight for other in COORDINATES):
-        raise ValueError(
-            f"`{name}` must not hold the coordinates of another weight; it is tied to "
-            f"one that is constrained already. Tie after constraining, with "
-            f"`a.parametrizations = b.parametrizations`, or compute with the other's "
-            f"weight."
-        )
-    _check_values(module, name, weight)
-    return weight
+    # first, while no variable here refers to the parameter
+    ties = other_places(module, name)
+    weight = cast("nn.Parameter", mine[name])
+    for owner, key in (module, name), *ties:
+        _check_values(owner, key, weight)
+    return Target(module, name, weight, ties)
 
 
 def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:

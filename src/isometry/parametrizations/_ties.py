@@ -1,0 +1,109 @@
+"""Tied weights: one parameter that several modules hold.
+
+A constraint turns the parameter into coordinates. Every module that holds it must then
+compute with the constrained weight, or it would silently compute with coordinates.
+"""
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any, cast
+
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrize import ParametrizationList
+
+from isometry.groups._declare import manifold_of
+from isometry.parametrizations._coordinates import COORDINATES, Coordinates
+from isometry.parametrizations._owner import adapt, coordinates_of, own_class
+
+# a module, and the name under which it holds the parameter
+Place = tuple[nn.Module, str]
+
+_hooks: list[Any] = []
+
+
+def other_places(module: nn.Module, name: str) -> list[Place]:
+    """Where else the parameter `name` of `module` is held by a module.
+
+    Raises:
+        ValueError: if another parametrization is made of the parameter.
+    """
+    mine = parameters_of(module)
+    # to look at all objects takes up to a second in a large program. A parameter is in
+    # one place if it has no more references than a new one, or no other table has it
+    lone = {name: nn.Parameter()}
+    if _references(mine, name) <= _references(lone, name):
+        return []
+    weight = mine[name]
+    holders = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
+    tables = [(module, mine)]
+    if holders != [id(mine)]:
+        # a shallow copy of the module shares the table, and is no other place
+        tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not mine]
+    places = [(m, key) for m, t in tables for key, p in t.items() if p is weight]
+    places.remove((module, name))
+    lists = [m for m, _ in places if isinstance(m, ParametrizationList)]
+    if lists:
+        raise ValueError(
+            f"`{name}` must not be tied to a weight with a parametrization of its own; "
+            f"got one with {type(lists[0][0]).__name__}. Remove that first, with "
+            f"`torch.nn.utils.parametrize.remove_parametrizations`."
+        )
+    return places
+
+
+def tie(place: Place, coordinates: Coordinates) -> None:
+    """Let a module that holds the coordinates compute with their weight."""
+    module, name = place
+    if parametrize.is_parametrized(module):
+        own_class(module)
+    # torch makes the weight a property, and a list of parametrizations, which is ours
+    parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
+    cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
+    adapt(module, name)
+
+
+def refuse_later_ties() -> None:
+    """Raise from now on when coordinates become a parameter of another module."""
+    if not _hooks:
+        _hooks.append(register_module_parameter_registration_hook(_check_place))
+
+
+def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
+    """Called by torch for every parameter that a module gets."""
+    # to tie is to replace a parameter. Compilers, exporters and lists of parameters add
+    # the coordinates under a new name, and know what they are
+    replaces = parameters_of(module).get(name, parameter) is not parameter
+    # torch's own removal of a constraint gives the parameter back to its owner
+    returns = manifold_of(module, name) is not None
+    if isinstance(module, ParametrizationList) or not (replaces or returns):
+        return
+    for holder in list(COORDINATES):
+        if parameters_of(holder).get("original") is parameter and any(
+            parts is holder
+            for owner in _modules()
+            for parts in coordinates_of(owner).values()
+        ):
+            raise ValueError(
+                f"`{name}` must not be tied to the coordinates of a constrained "
+                f"weight; got a parameter with a weight on "
+                f"{holder.constraint.manifold}. Tie plain weights (after "
+                f"`isometry.fold`), then constrain one of them: the other follows."
+            )
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """The parameters that `module` itself has; none in the middle of its making."""
+    return vars(module).get("_parameters", {})
+
+
+def _references(parameters: Any, name: str) -> int:
+    return sys.getrefcount(parameters[name])
+
+
+def _modules() -> Iterator[nn.Module]:
+    """All modules there are."""
+    # by type: to ask objects for their class wakes proxies and lazy imports
+    return (o for o in gc.get_objects() if issubclass(type(o), nn.Module))
