@@ -116,3 +116,19 @@ def test_bad_inits_say_what_is_known():
     with pytest.raises(TypeError, match="a group or a Stiefel manifold; got Sphere"):
         isometry.constrain(layer, "weight", Sphere(4), init="henaff")
     assert type(layer) is nn.Linear
+
+
+@pytest.mark.errors
+def test_the_advice_for_a_weight_that_cannot_be_reached_works():
+    """It used to recommend `init='henaff'`, which fails for a tall weight too."""
+    W = torch.diag(torch.tensor([-1.0, 1, 1, 1]))
+    with pytest.raises(ValueError, match=r"use_trivialization=True`, or pass `det=1`"):
+        isometry.orthogonal(Weight(W.clone()), use_trivialization=False)
+    isometry.orthogonal(Weight(W.clone()), use_trivialization=False, det=1)
+    tall = Weight(-torch.eye(6, 3))
+    for options in ({}, {"init": "henaff", "generator": generator()}):
+        with pytest.raises(ValueError, match=r"use_trivialization=True`\.$"):
+            isometry.orthogonal(
+                tall, "weight", "cayley", use_trivialization=False, **options
+            )
+    isometry.orthogonal(tall, "weight", "cayley", use_trivialization=True)
