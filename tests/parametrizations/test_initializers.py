@@ -6,10 +6,12 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import init
 from torch.testing import assert_close
 
 import isometry
-from tests.parametrizations.cases import Weight, orthonormality
+from isometry.groups import SO
+from tests.parametrizations.cases import MAPS, Weight, orthonormality
 
 LAYERS = {
     "Linear": (lambda: nn.Linear(6, 4), "weight"),
@@ -139,6 +141,80 @@ def test_a_reset_that_fails_keeps_the_weight():
     with pytest.raises(RuntimeError, match="broken"):
         layer.reset_parameters()
     assert torch.equal(layer.weight, before)
+
+
+FILLS = {
+    "orthogonal_": init.orthogonal_,
+    "orthogonal_ of .data": lambda p: init.orthogonal_(p.data),
+    "a gain": lambda p: init.orthogonal_(p, gain=init.calculate_gain("tanh")),
+    "eye_": init.eye_,
+    "gate by gate": lambda p: [init.orthogonal_(part) for part in p.data.chunk(4)],
+}
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("map_name", ["exp", "householder"])
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("read", [True, False])
+def test_coordinates_that_are_initialized_like_a_weight_are_refused(
+    read, fill, map_name
+):
+    """The usual loop finds the coordinates: their name has `weight_hh` in it.
+
+    The weight used to be the exponential of what was asked for.
+    """
+    if (fill, map_name) == ("eye_", "householder"):
+        pytest.skip("a diagonal weight has these vectors of reflections")
+    rnn = isometry.orthogonal(nn.LSTM(4, 8), "weight_hh_l0", map_name)
+    x = torch.ones(3, 2, 4)
+    if read:
+        rnn(x)
+    for name, p in rnn.named_parameters():
+        if "weight_hh" in name:
+            FILLS[fill](p)
+    with pytest.raises(ValueError, match=r"as if they were.*torch\.empty\(32, 8\)"):
+        rnn(x)
+    rnn.weight_hh_l0 = init.orthogonal_(torch.empty(32, 8))
+    rnn(x)
+    init.orthogonal_(rnn.parametrizations.weight_hh_l0.original)
+    with pytest.raises(ValueError, match="as if they were the weight"):
+        rnn(x)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("kind", [isometry.nn.ExpRNN, isometry.nn.ExpLSTM])
+def test_the_loop_over_a_recurrent_layer_of_ours(kind):
+    layer = kind(3, 6)
+    for name, p in layer.named_parameters():
+        if "weight_hh" in name:
+            init.orthogonal_(p)
+    with pytest.raises(ValueError, match="as if they were the weight"):
+        layer(torch.ones(3, 2, 3))
+
+
+@pytest.mark.parametrize("map_name", MAPS)
+def test_other_values_of_the_coordinates_are_not_refused(map_name, rng):
+    """Gaussian ones, signs times a rate (Adam's first step), orthogonal skew ones."""
+    J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    signs = torch.tensor([[1.0, 1], [1, -1], [1, 1], [1, -1]])
+    for value in (torch.randn(6, 3, generator=rng), 0.01 * signs, J, J.new_ones(4, 4)):
+        layer = isometry.orthogonal(
+            Weight(torch.randn(value.shape)), "weight", map_name
+        )
+        with torch.no_grad():
+            layer.parametrizations.weight.original.copy_(value)
+        assert orthonormality(layer.weight) <= 1e-5
+
+
+def test_a_fixed_base_reads_orthogonal_logarithms():
+    """exp(J) has the coordinates J, which are orthogonal and right."""
+    J = torch.block_diag(*[torch.tensor([[0.0, -1.0], [1.0, 0.0]])] * 3)
+    Q = torch.matrix_exp(J)
+    layer = isometry.constrain(Weight(Q), SO(6), use_trivialization=False)
+    assert_close(layer.weight, Q, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        layer.parametrizations.weight.original.copy_(J)
+    assert_close(layer.weight, Q, rtol=0, atol=1e-6)
 
 
 def test_a_weight_of_zeros_starts_at_the_identity():

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from isometry._checks import check_same_shape
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.linalg._policy import in_float32_or_wider
+from isometry.parametrizations._filled import can_look
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
+from isometry.parametrizations._watch import steps_made
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -46,6 +48,8 @@ class AbstractConstraint(nn.Module):
         self.map_name = map_name
         self.dtype = dtype
         self.init = init
+        # see `refuse_filled`
+        self.steps_seen = steps_made()
         self.register_buffer("map", self._map_bytes())
 
     @abstractmethod
@@ -67,6 +71,33 @@ class AbstractConstraint(nn.Module):
     @abstractmethod
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Repair what rounding did to a checkpoint; returns what is wrong with it."""
+
+    @abstractmethod
+    def is_filled(self, X: Tensor) -> bool:
+        """Whether coordinates were initialized as if they were the weight."""
+
+    def refuse_filled(self, X: Tensor) -> None:
+        """Raise if coordinates were initialized as if they were the weight.
+
+        What an optimizer has moved since the last call is not looked at, so that
+        training costs nothing.
+
+        Raises:
+            ValueError: if they were.
+        """
+        # a compiled graph must not depend on the number of steps
+        if torch.compiler.is_compiling():
+            return
+        before, self.steps_seen = self.steps_seen, steps_made()
+        if before == self.steps_seen and can_look(X) and self.is_filled(X.detach()):
+            sizes = ", ".join(map(str, X.shape))
+            raise ValueError(
+                f"the coordinates of a weight on {self.manifold} must not be "
+                f"initialized as if they were the weight; got an orthogonal matrix, as "
+                f"`nn.init.orthogonal_` leaves. Assign to the weight itself, as in "
+                f"`module.weight = nn.init.orthogonal_(torch.empty({sizes}))`, and "
+                f"leave parameters with 'parametrizations' in their name alone."
+            )
 
     def point(self, W: Tensor) -> Tensor:
         """The points that `W` is, in float32 or wider, without their rounding error.

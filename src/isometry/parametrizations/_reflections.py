@@ -8,6 +8,7 @@ from isometry.linalg import householder
 from isometry.linalg._householder import reflections
 from isometry.linalg._policy import autocast_off
 from isometry.parametrizations._constraint import AbstractConstraint
+from isometry.parametrizations._filled import looks_initialized
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._sharded import replicated_like, whole
@@ -49,6 +50,7 @@ class Reflections(AbstractConstraint):
 
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
+        self.refuse_filled(X)
         with autocast_off(X.device):
             V = self.layout.points(whole(X)).tril()
             phase = whole(self.phase)[..., None, :]
@@ -81,6 +83,15 @@ class Reflections(AbstractConstraint):
         bound = 4 * torch.finfo(d.dtype).eps
         if bool(((d - unit).abs() > bound).any()):
             d.copy_(unit)
+
+    def is_filled(self, X: Tensor) -> bool:
+        """Whether they are an orthogonal matrix with an upper triangle.
+
+        Vectors that were found for a weight have none; for a diagonal weight they are
+        orthogonal.
+        """
+        V = self.layout.points(X)
+        return not torch.equal(V, V.tril()) and looks_initialized(X)
 
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Nothing to repair: signs survive any rounding, and vectors any length."""

@@ -14,6 +14,7 @@ from isometry.parametrizations._constraint import (
     rounding_bound,
     worst_defect,
 )
+from isometry.parametrizations._filled import looks_initialized
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._sharded import replicated_like, whole
@@ -71,6 +72,7 @@ class Trivialization(AbstractConstraint):
 
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
+        self.refuse_filled(X)
         with autocast_off(X.device):
             Q = self.manifold.point(
                 self.layout.points(whole(X)), self.base_point(), self.map_name
@@ -102,6 +104,10 @@ class Trivialization(AbstractConstraint):
         # not `self.base`: a read of the weight comes here
         base = self._buffers["base"]
         return () if base is None else (base,)
+
+    def is_filled(self, X: Tensor) -> bool:
+        """Whether they are an orthogonal matrix that is not skew."""
+        return looks_initialized(X)
 
     @property
     def has_policy(self) -> bool:

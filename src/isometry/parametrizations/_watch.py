@@ -23,6 +23,11 @@ def _count(*_: Any) -> None:
     _steps += 1
 
 
+def steps_made() -> int:
+    """How many steps optimizers have made since the hook is there."""
+    return _steps
+
+
 class Versions:
     """What torch knows of changes to tensors whose bytes cannot be compared."""
 

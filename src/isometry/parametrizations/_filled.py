@@ -1,0 +1,44 @@
+"""Coordinates that an initializer has filled as if they were the weight.
+
+`for name, p in rnn.named_parameters(): if "weight_hh" in name: nn.init.orthogonal_(p)`
+reaches the coordinates of a constrained weight, since their name has the weight's in
+it. The weight would be the exponential of what was asked for.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from isometry.linalg._policy import is_fake, transforms
+
+# those of `nn.init.calculate_gain`; and that of three or four orthogonal matrices one
+# above the other, the gates of nn.GRU and nn.LSTM. Not any gain: the first step of Adam
+# makes all entries equal in size, and columns of signs can be orthogonal
+_GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
+
+
+def can_look(X: Tensor) -> bool:
+    """Whether `X` has values that can be read now, without harm."""
+    if transforms() or type(X) not in (Tensor, nn.Parameter) or is_fake(X):
+        return False
+    return not (X.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def looks_initialized(X: Tensor) -> bool:
+    """Whether `X` is what `nn.init.orthogonal_` or `eye_` leaves, and is not skew."""
+    # as `nn.init.orthogonal_` sees it
+    M = X.flatten(1) if X.ndim > 1 else X[None]
+    M = M.mH if M.shape[0] < M.shape[1] else M
+    n, k = M.shape
+    # the first columns alone exclude nearly all coordinates. One column says nothing
+    if k < 2:
+        return False
+    squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()
+    gains = [g for g in _GAINS if all(abs(s / g**2 - 1) < 1e-3 for s in squares)]
+    if not gains:
+        return False
+    # skew matrices can be orthogonal, too, and are good coordinates
+    if n == k and torch.equal(M, -M.mH):
+        return False
+    eye = torch.eye(k, dtype=M.dtype, device=M.device)
+    defect = torch.linalg.matrix_norm(M.mH @ M / gains[0] ** 2 - eye)
+    return float(defect) <= 10 * k * n**0.5 * torch.finfo(M.dtype).eps
