@@ -82,7 +82,9 @@ class Sphere(AbstractManifold):
         # opposite points: the coordinate direction that is most across
         axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
         other = self.nearest(self.project(Q, axis))
-        opposite = (sine <= self.tolerance(Q.dtype)) & (cosine < 0)
+        # 20 n eps: more than the rounding of two points leaves of their sum
+        rounding = 20 * self.n * torch.finfo(Q.dtype).eps
+        opposite = (sine <= rounding) & (cosine < 0)
         direction = torch.where(
             opposite, other, across / torch.where(sine == 0, 1, sine)
         )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square
+from isometry._checks import check_square, unitary_bound
 from isometry._typing import Square
 from isometry.linalg._expm_autograd import frechet
 from isometry.linalg._policy import (
@@ -39,8 +39,9 @@ def logm_unitary(Q: Square) -> Square:
     $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
     spectrum. That of $A$ is small relative to $A$ if $Q$ is near $I$, and larger by
     $1/\delta$ if there are angles $\delta$ below $\pi$. `Q` is not projected: a defect
-    $\lVert Q^H Q - I \rVert_F$ below $10 n \varepsilon$ is accepted and passes to the
-    result, a larger one is refused.
+    $\lVert Q^H Q - I \rVert_F$ below $10\, n \max(4, \sqrt n)\, \varepsilon$, which
+    covers what torch's own functions leave, is accepted and passes to the result; a
+    larger one is refused.
 
     The gradient is the tangent one: $g = Q \Gamma$ with $\Gamma$ skew, so that
     $\langle g, dQ \rangle$ is right for $dQ = Q \Omega$ and zero for normal $dQ$; jvp
@@ -73,8 +74,7 @@ def logm_unitary(Q: Square) -> Square:
             "`logm_unitary` must be inside one level of `torch.func.jvp` at most; got "
             "two or more. Use reverse mode for one, as `torch.func.hessian` does."
         )
-    # a unitary matrix rounded to this dtype has a defect of about sqrt(n) eps
-    bound = 10 * Q.shape[-1] * torch.finfo(Q.dtype).eps
+    bound = unitary_bound(Q.shape[-1], Q.dtype)
     with autocast_off(Q.device):
         A = _Logm.apply(in_float32_or_wider(Q), bound)
     # a copy: the derivative needs the logarithm, and a caller may write to the result
