@@ -42,7 +42,7 @@ def process_of(folder: Path) -> int:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait, on a busy machine too."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
