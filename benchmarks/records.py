@@ -32,6 +32,8 @@ def load(folder: Path = FOLDER) -> dict[str, Record]:
 
 def add(part: Record, folder: Path = FOLDER) -> None:
     """Put measurements of this processor into its record; the others stay."""
+    if not part:
+        return
     path = folder / f"{slug(machine()['processor'])}.json"
     record = json.loads(path.read_text()) if path.exists() else {}
     folder.mkdir(parents=True, exist_ok=True)

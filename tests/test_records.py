@@ -52,6 +52,9 @@ def test_a_part_is_added_to_the_record_of_its_processor(tmp_path, monkeypatch):
     before = (tmp_path / "one.json").read_bytes()
     records.add({"layers": records.environment(rounds=1)}, tmp_path)
     assert (tmp_path / "one.json").read_bytes() == before
+    monkeypatch.setattr(_machine, "processor", lambda: "Third, where data is missing")
+    records.add({}, tmp_path)
+    assert records.load(tmp_path).keys() == {"one", "other"}
     other = records.load(tmp_path)["other"]
     assert other["kernel"] == ["Other"]
     assert other["layers"]["processor"] == "Other"
