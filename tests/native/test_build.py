@@ -1,26 +1,35 @@
 """Building the kernels: once, under a lock, and not at all where that is impossible."""
 
+import ctypes
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from isometry import _native
-from isometry._native._build import BuildError, build
+from isometry._native import _build
+from isometry._native._build import build
+from isometry._native._store import BuildError, locked, open_folder
 
 # what the kernels give, what the log says, and an exponential that needs none
 SCRIPT = """
 import logging, sys
-logging.basicConfig(level="INFO", stream=sys.stdout, format="LOG %(message)s")
+logging.basicConfig(
+    level="INFO", stream=sys.stdout, format="LOG %(levelname)s %(message)s"
+)
 import torch
-from isometry._native import kernels
+from isometry._native import kernels, same_bytes
 from isometry.linalg import expm_skew, skew
 
 torch.manual_seed(0)
 Q = expm_skew(skew(torch.randn(128, 128) / 16))
-print("native", kernels(torch.float32) is not None)
+print("native", kernels(torch.float32) is not None, kernels(torch.float64) is not None)
+print("bytes", same_bytes() is not None)
 print("defect", float((Q.mT @ Q - torch.eye(128)).norm()))
 """
 
@@ -35,7 +44,7 @@ def start(cache: Path, **environment: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> str:
-    out = process.communicate(timeout=120)[0]
+    out = process.communicate(timeout=240)[0]
     assert process.returncode == 0
     # measured: 2e-6
     assert float(out.split("defect")[1]) < 1e-5
@@ -46,9 +55,9 @@ def test_processes_that_race(tmp_path):
     """One builds, the other waits; one library is left, and nothing else."""
     both = [start(tmp_path) for _ in range(2)]
     for process in both:
-        assert "native True" in finish(process)
+        assert "native True True\nbytes True" in finish(process)
     names = sorted(path.suffix for path in (tmp_path / "isometry").iterdir())
-    assert names == ["", ".so"]
+    assert names == [".lock", ".so"]
     # and the next process builds nothing
     (library,) = (tmp_path / "isometry").glob("*.so")
     before = library.stat().st_mtime_ns
@@ -59,32 +68,29 @@ def test_processes_that_race(tmp_path):
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"CC": "no-such-compiler"}, "no C compiler was found"),
+        ({"CC": "no-such-compiler"}, "no `no-such-compiler`. Install one, such as gcc"),
         ({"CC": "false"}, "failed: it says nothing"),
-        ({"CC": "true"}, "No such file"),
+        ({"CC": "true"}, "made nothing"),
         ({"ISOMETRY_NATIVE": "0"}, None),
     ],
     ids=["no compiler", "it fails", "it makes nothing", "switched off"],
 )
 def test_without(tmp_path, environment, reason):
-    """Torch's operations serve; the log says why, once, unless it was asked for."""
+    """Torch's operations serve; one warning says why, unless it was asked for.
+
+    It was information, which nobody sees, and came once for each dtype.
+    """
     out = finish(start(tmp_path, **environment))
-    assert "native False" in out
+    assert "native False False\nbytes False" in out
     lines = [line for line in out.splitlines() if line.startswith("LOG")]
     if reason is None:
         assert not lines
     else:
         assert len(lines) == 1
+        assert lines[0].startswith("LOG WARNING isometry runs without its C library")
         assert reason in lines[0]
+        assert "ISOMETRY_NATIVE=0 silences this." in lines[0]
     assert not list(tmp_path.rglob("*.so"))
-
-
-def test_a_cache_that_cannot_be_written(tmp_path):
-    """A file where the folder should be: no kernels, no crash."""
-    (tmp_path / "isometry").write_text("not a folder")
-    out = finish(start(tmp_path))
-    assert "native False" in out
-    assert "LOG no native kernels" in out
 
 
 @pytest.fixture
@@ -94,39 +100,121 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("compiler", ["env cc -pipe", ""], ids=repr)
 @pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("compiler", ["env cc -pipe", ""], ids=repr)
 def test_a_compiler_of_several_words(compiler, monkeypatch):
     """As "ccache gcc", which was no compiler; an empty CC is none at all."""
     monkeypatch.setenv("CC", compiler)
     assert build().stat().st_size > 0
 
 
-@pytest.mark.usefixtures("empty_cache")
-def test_a_broken_library_is_built_again():
-    """What a crash of the machine leaves; it was tried, in vain, for ever."""
-    library = build()
-    library.write_bytes(library.read_bytes()[:100])
-    assert _native._library.__wrapped__().isometry_scan_f32
+def script(path: Path, text: str) -> str:
+    """A program for CC."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 def test_a_compiler_with_another_encoding(empty_cache, monkeypatch):
     """Its complaint is told as far as it can be read; it used to be another error."""
-    compiler = empty_cache / "compiler"
-    compiler.write_text("#!/bin/sh\nprintf 'nein: \\374' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CC", str(compiler))
+    compiler = script(empty_cache / "cc", "printf 'nein: \\374' >&2\nexit 1")
+    monkeypatch.setenv("CC", compiler)
     with pytest.raises(BuildError, match="failed: nein"):
         build()
 
 
-def test_without_a_home(monkeypatch):
-    """A user of a container may have none; kernels are not worth an error."""
+def test_a_compiler_that_hangs(empty_cache, monkeypatch):
+    """It is ended, with all that it has started; every process waited for ever.
 
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
+    A healthy compiler waited too: there was one lock for all of them.
+    """
+    hanging = script(
+        empty_cache / "cc", f"sleep 1000 &\necho $! > {empty_cache}/pid\nwait"
+    )
+    monkeypatch.setenv("CC", hanging)
+    with pytest.raises(BuildError, match=r"has not finished in 1 s. Name another"):
+        build(timeout=1.0)
+    child = int((empty_cache / "pid").read_text())
+    # a killed process may stay in the table until its new parent looks
+    status = Path(f"/proc/{child}/stat")
+    assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    assert [p.name for p in open_folder().iterdir() if not p.suffix] == []
+    with locked(open_folder(), _build._key(_build._compiler()), seconds=1.0):
+        monkeypatch.delenv("CC")
+        assert build().exists()
 
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
-        build()
+
+@pytest.mark.usefixtures("empty_cache")
+def test_another_process_that_builds_too_long():
+    folder = open_folder()
+    with (
+        locked(folder, "key", seconds=1.0),
+        pytest.raises(BuildError, match="another process has been building for 0 s"),
+        locked(folder, "key", seconds=0.1),
+    ):
+        pass
+    # and it is free again
+    with locked(folder, "key", seconds=0.1):
+        pass
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_library_that_cannot_be_loaded_is_not_built_again(monkeypatch):
+    """As in a home without the right to execute: it was built at every start."""
+    path = build()
+    before = path.stat().st_mtime_ns
+
+    def refuse(_: str) -> None:
+        raise OSError("failed to map segment: Operation not permitted")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    with pytest.raises(BuildError, match=r"cannot be loaded: .* set XDG_CACHE_HOME"):
+        _native._load(build())
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_only_our_own_names_are_exported():
+    """`scan_f32` and the like could meet the names of another library."""
+    command = ["nm", "--dynamic", "--defined-only", "--format=posix", str(build())]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    names = [line.split()[0] for line in lines.splitlines()]
+    assert len(names) > 20
+    assert [name for name in names if not name.startswith("isometry_")] == []
+
+
+@pytest.mark.parametrize(("parallel", "fits"), [(0, True), (1, False), (2, True)])
+def test_a_blas_with_threads_of_its_own(parallel, fits):
+    """OpenBLAS with pthreads: right results, and "may hang" 345 times on the screen."""
+    library = _native._library()
+    assert library is not None
+    blas = SimpleNamespace(
+        sgemm_=_native._blas().sgemm_, openblas_get_parallel=lambda: parallel
+    )
+    if fits:
+        assert _native._assemble(library, blas, torch.float32).multiplies()
+    else:
+        with pytest.raises(BuildError, match="has threads of its own"):
+            _native._assemble(library, blas, torch.float32)
+
+
+def test_a_blas_that_multiplies_in_another_way():
+    """A product that leaves its result alone is none."""
+    library = _native._library()
+    assert library is not None
+    nothing = ctypes.CFUNCTYPE(None)(lambda: None)
+    blas = SimpleNamespace(sgemm_=nothing)
+    with pytest.raises(BuildError, match="multiplies in another way"):
+        _native._assemble(library, blas, torch.float32)
+    with pytest.raises(AttributeError):
+        _native._assemble(library, SimpleNamespace(), torch.float32)
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_build_takes_seconds(monkeypatch):
+    """What a compiler asks for on its input it does not get; it would wait for ever."""
+    monkeypatch.setenv("CC", "cat -")
+    begin = time.monotonic()
+    with pytest.raises(BuildError):
+        build(timeout=20.0)
+    assert time.monotonic() - begin < 15

@@ -7,16 +7,19 @@ tensors; `Kernels` checks every argument again.
 """
 
 import ctypes
+import importlib
 import logging
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from isometry._native._build import BuildError, build
+from isometry._native._build import build
 from isometry._native._kernels import (
     SUFFIX,
     Kernels,
@@ -24,6 +27,7 @@ from isometry._native._kernels import (
     StepTable,
     readable,
 )
+from isometry._native._store import BuildError
 
 __all__ = [
     "Kernels",
@@ -39,8 +43,16 @@ _log = logging.getLogger("isometry")
 # the names of products in a BLAS
 _GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
 
-# torch has no public way to count the dispatch modes that are active
-dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # noqa: SLF001
+_WITHOUT = (
+    "isometry runs without its C library, which is slower: %s "
+    "ISOMETRY_NATIVE=0 silences this."
+)
+
+# torch has no public way to count the dispatch modes that are active; without it none
+# is seen
+dispatch_modes: Callable[[], int] = getattr(
+    importlib.import_module("torch._C"), "_len_torch_dispatch_stack", lambda: 0
+)
 
 
 def fits(*tensors: Tensor) -> bool:
@@ -57,51 +69,81 @@ def fits(*tensors: Tensor) -> bool:
 
 @cache
 def kernels(dtype: torch.dtype) -> Kernels | None:
-    """The kernels for a dtype; None, and one line in the log, if there are none."""
-    if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
+    """The kernels for a dtype; None if there are none, and the log says why."""
+    library = _library()
+    if library is None:
         return None
     try:
-        return _load(dtype)
-    except (BuildError, OSError, ImportError, AttributeError) as error:
-        _log.info("no native kernels; torch's operations serve instead: %s", error)
+        return _assemble(library, _blas(), dtype)
+    except (BuildError, OSError, AttributeError) as error:
+        _warn(str(error))
         return None
-
-
-def _load(dtype: torch.dtype) -> Kernels:
-    native = Kernels(_library(), getattr(_blas(), _GEMM[dtype]), dtype)
-    # a BLAS of another kind shows here, not in a training
-    if not native.multiplies():
-        raise BuildError("the BLAS of this torch multiplies in another way")
-    return native
 
 
 @cache
 def same_bytes() -> Callable[[int, int], int] | None:
     """The comparison of bytes in C, for `Snapshot`; None if there is no library."""
-    if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
-        return None
-    try:
-        function = _library().isometry_same_bytes
-    except (BuildError, OSError, ImportError, AttributeError) as error:
-        _log.info("bytes are compared in Python: %s", error)
+    library = _library()
+    if library is None:
         return None
     # a call that holds the interpreter's lock is faster, and nobody waits long for it
-    address = ctypes.cast(function, ctypes.c_void_p).value
+    address = ctypes.cast(library.isometry_same_bytes, ctypes.c_void_p).value
     prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_long)
     return prototype(address or 0)
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    path = build()
+def _library() -> ctypes.CDLL | None:
+    """The library; None if there is none, with one warning that says what to do."""
+    if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
+        return None
+    if sys.platform != "linux":
+        _log.info(_WITHOUT, f"it is not built on {sys.platform}.")
+        return None
+    try:
+        return _load(build())
+    except (BuildError, OSError) as error:
+        _warn(str(error))
+        return None
+
+
+@cache
+def _warn(reason: str) -> None:
+    """Say once, not for each dtype, why everything is slower."""
+    _log.warning(_WITHOUT, reason)
+
+
+def _load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
-    except OSError:
-        # a crash of the machine may have left half a file: once more
-        path.unlink(missing_ok=True)
-        return ctypes.CDLL(str(build()))
+    except OSError as error:
+        # it is what the compiler made: to build it again would be for nothing
+        raise BuildError(
+            f"the library cannot be loaded: {error}. If programs must not run from "
+            f"{path.parent}, set XDG_CACHE_HOME to a folder where they may."
+        ) from error
 
 
-def _blas() -> ctypes.CDLL:
+def _blas() -> Any:
     """The BLAS of torch, so that all products share one pool of threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
+
+def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> Kernels:
+    """The kernels on top of a BLAS, if they can call it from their threads.
+
+    Raises:
+        AttributeError: if the BLAS hides its product of matrices.
+        BuildError: if it starts threads of its own, or multiplies in another way.
+    """
+    # OpenBLAS answers 0 if it has no threads, 1 for threads of its own, 2 for OpenMP
+    parallel = getattr(blas, "openblas_get_parallel", None)
+    if parallel is not None and parallel() not in (0, 2):
+        raise BuildError(
+            "the OpenBLAS of this torch has threads of its own, which may hang inside "
+            "the threads of OpenMP. Install a torch whose BLAS uses OpenMP."
+        )
+    native = Kernels(library, getattr(blas, _GEMM[dtype]), dtype)
+    if not native.multiplies():
+        raise BuildError("the BLAS of this torch multiplies in another way.")
+    return native

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._native import dispatch_modes
+
 # below, malloc has pages at hand; above, they are a small part of the work
 _SMALLEST, _LARGEST = 2**19, 2**26
 
@@ -32,10 +34,8 @@ _MOST_VIEWS = 16
 
 _torch = importlib.import_module("torch._C")
 
-# torch has no public way to count references, nor its active modes; without the first
-# nothing is recycled
+# torch has no public way to count references; without it nothing is recycled
 _use_count = getattr(_torch, "_storage_Use_Count", None)
-_modes = getattr(_torch, "_len_torch_dispatch_stack", lambda: 0)
 
 
 class _Room:
@@ -107,7 +107,7 @@ def _may_keep(like: Tensor) -> bool:
     return (
         like.device.type == "cpu"
         and type(like) in (Tensor, torch.nn.Parameter)
-        and not _modes()
+        and not dispatch_modes()
     )
 
 

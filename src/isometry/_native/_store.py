@@ -1,0 +1,166 @@
+"""The folder in the user's cache that keeps libraries: trusted, whole and not too old.
+
+Loading a library runs it. So the folder and the library must belong to the user, with
+nobody else allowed to write to them, and the contents must be what the compiler made:
+the name of a library ends with its SHA-256.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+# days without use after which a library is removed
+_UNUSED_DAYS = 90
+# hours after which the folder of a build belongs to a process that was killed
+_STALE_HOURS = 24
+
+_DAY = 86400.0
+
+
+class BuildError(RuntimeError):
+    """There is no library, and this is why."""
+
+
+def open_folder() -> Path:
+    """The folder, made if need be.
+
+    Raises:
+        BuildError: if it cannot be made, or others can write to it.
+    """
+    folder = _cache_home() / "isometry"
+    remedy = "Set XDG_CACHE_HOME to a folder of your own."
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(f"the cache cannot be written: {error}. {remedy}") from error
+    check_trusted(folder)
+    return folder
+
+
+def _cache_home() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # the XDG specification: a relative path is invalid and must be ignored
+    if base.is_absolute():
+        return base
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError as error:
+        # a user of a container who has neither HOME nor a name
+        raise BuildError("there is no home: set XDG_CACHE_HOME to a folder.") from error
+
+
+def check_trusted(path: Path) -> None:
+    """Refuse a file or folder that somebody else could have written.
+
+    Raises:
+        BuildError: if it is a link, of another user, or others can write to it.
+    """
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise BuildError(f"{path} must not be a link. Remove it.")
+    if status.st_uid != os.geteuid():
+        raise BuildError(
+            f"{path} must belong to this user, {os.geteuid()}; got {status.st_uid}. "
+            f"Remove it, or set XDG_CACHE_HOME to a folder of your own."
+        )
+    if status.st_mode & 0o022:
+        raise BuildError(
+            f"{path} must not be writable by others; got mode "
+            f"{stat.S_IMODE(status.st_mode):o}. Call `chmod go-w` on it."
+        )
+
+
+def find(folder: Path, key: str) -> Path | None:
+    """The library with this key, if it is there; a damaged one is removed.
+
+    Raises:
+        BuildError: if somebody else could have written it.
+    """
+    for library in sorted(folder.glob(f"kernels-{key}-*.so")):
+        check_trusted(library)
+        contents = library.read_bytes()
+        if library.name == _name(key, contents):
+            _touch(library)
+            return library
+        # a crash of the machine has left half a file
+        library.unlink(missing_ok=True)
+    return None
+
+
+def keep(built: Path, folder: Path, key: str) -> Path:
+    """Move a new library into the folder, so that a crash leaves all of it or none."""
+    built.chmod(0o700)
+    library = folder / _name(key, built.read_bytes())
+    _flush(built)
+    built.replace(library)
+    _flush(folder)
+    return library
+
+
+def _name(key: str, contents: bytes) -> str:
+    return f"kernels-{key}-{hashlib.sha256(contents).hexdigest()}.so"
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _touch(library: Path) -> None:
+    """Remember, to the day, when it was used."""
+    # a cache that others made for us may be read-only
+    with contextlib.suppress(OSError):
+        if time.time() - library.stat().st_mtime > _DAY:
+            os.utime(library)
+
+
+def tidy(folder: Path) -> None:
+    """Remove libraries that nobody has used for long, and what killed builds left."""
+    now = time.time()
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            days = (now - path.lstat().st_mtime) / _DAY
+            if path.name.startswith("kernels-") and days > _UNUSED_DAYS:
+                path.unlink()
+            elif path.name.startswith("build-") and days > _STALE_HOURS / 24:
+                shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, key: str, *, seconds: float) -> Iterator[None]:
+    """Be the only process that builds this library.
+
+    Raises:
+        BuildError: if another process has not finished in so many seconds.
+    """
+    # here, because Windows has none
+    import fcntl
+
+    path = folder / f"kernels-{key}.lock"
+    flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    deadline = time.monotonic() + seconds
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BuildError(
+                        f"another process has been building for {seconds:.0f} s. If it "
+                        f"hangs, end it; it holds {path}."
+                    ) from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)

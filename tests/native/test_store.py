@@ -1,0 +1,181 @@
+"""The cache of libraries: what is damaged, what is not ours, and what is old."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from isometry._native._build import build
+from isometry._native._store import (
+    BuildError,
+    check_trusted,
+    find,
+    keep,
+    locked,
+    open_folder,
+    tidy,
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+DAMAGE = """
+import os
+from isometry import _native
+from isometry._native import _build, _store
+
+library = _build.build()
+good = library.read_bytes()
+
+def again(compiler, folder, key, timeout):
+    scratch = folder / "scratch"
+    scratch.write_bytes(good)
+    return _store.keep(scratch, folder, key)
+
+# a real compiler would take seconds, for the same bytes
+_build._compile = again
+cuts = [0, 64, 100, 500, 4096, 8192, 16384, 40960, 65536, 81920, len(good) - 1]
+for damaged in (*(good[:cut] for cut in cuts), good[:8192] + bytes(len(good) - 8192)):
+    library.write_bytes(damaged)
+    # a process loads a library of one name only once
+    if not (process := os.fork()):
+        os._exit(not _native._load(_build.build()).isometry_scan_f32)
+    status = os.waitpid(process, 0)[1]
+    assert status == 0, (len(damaged), status)
+    assert library.read_bytes() == good
+"""
+
+
+@pytest.mark.once
+def test_a_damaged_library_is_built_again():
+    """As a power cut leaves it, cut or with zeros at its end.
+
+    From 4096 bytes on it was SIGBUS, with zeros SIGSEGV, at every start for ever.
+    """
+    command = [sys.executable, "-c", DAMAGE]
+    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert process.returncode == 0, (process.stdout, process.stderr)
+
+
+def put(contents: bytes = b"a library", key: str = "key") -> Path:
+    """A library in the cache, as a build leaves it."""
+    scratch = open_folder() / "scratch"
+    scratch.write_bytes(contents)
+    return keep(scratch, open_folder(), key)
+
+
+def test_only_the_user_may_write(cache):
+    """Whatever the umask is: with 000 folder and library were open to everybody."""
+    before = os.umask(0)
+    try:
+        library = put()
+        with locked(open_folder(), "key", seconds=1.0):
+            pass
+    finally:
+        os.umask(before)
+    modes = {p.stat().st_mode & 0o077 for p in (cache / "isometry", library)}
+    assert modes == {0}
+    assert (cache / "isometry" / "kernels-key.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_of_others_is_refused(cache, monkeypatch):
+    """Its library would run with our rights; one of another user ran as root."""
+    folder = open_folder()
+    for mode in (0o770, 0o702):
+        folder.chmod(mode)
+        with pytest.raises(BuildError, match=rf"others; got mode {mode:o}.*chmod go-w"):
+            build()
+    folder.chmod(0o755)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(BuildError, match=rf"belong to this user, {owner + 1}"):
+        build()
+    assert not list(folder.glob("*.so"))
+
+
+def test_a_library_of_others_is_refused(monkeypatch):
+    library = put()
+    assert find(open_folder(), "key") == library
+    library.chmod(0o777)
+    with pytest.raises(
+        BuildError, match=r"must not be writable by others; got mode 777"
+    ):
+        find(open_folder(), "key")
+
+
+def test_links_are_refused(cache, tmp_path):
+    """A lock that was a link emptied the file that it led to."""
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    folder = open_folder()
+    (folder / "kernels-key.lock").symlink_to(precious)
+    with (
+        pytest.raises(OSError, match="symbolic links"),
+        locked(folder, "key", seconds=1.0),
+    ):
+        pass
+    assert precious.read_text() == "keep me"
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BuildError, match="must not be a link"):
+        check_trusted(tmp_path / "link")
+
+
+def test_a_relative_cache_is_ignored(tmp_path, monkeypatch):
+    """`XDG_CACHE_HOME=.` loaded libraries from wherever the process was started."""
+    monkeypatch.setenv("XDG_CACHE_HOME", ".")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert open_folder() == tmp_path / "home" / ".cache" / "isometry"
+
+
+def test_a_cache_that_cannot_be_written(cache):
+    """A file where the folder should be: no kernels, no crash."""
+    cache.write_text("not a folder")
+    with pytest.raises(BuildError, match=r"cannot be written.*Set XDG_CACHE_HOME"):
+        build()
+
+
+def test_without_a_home(monkeypatch):
+    """A user of a container may have none; kernels are not worth an error."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
+        build()
+
+
+def test_old_libraries_and_killed_builds_are_removed():
+    """Neither ever was: each change of the sources left 100 kB."""
+    folder, day = open_folder(), 86400
+    used = put(b"used", "used")
+    ages = {put(b"old", "old"): 91, used: 89}
+    for name, days in (("build-old", 2), ("build-new", 0), ("data", 1000)):
+        path = folder / name
+        path.mkdir()
+        (path / "kernels.so").touch()
+        ages[path] = days
+    for path, days in ages.items():
+        then = time.time() - days * day
+        os.utime(path, (then, then))
+    tidy(folder)
+    assert {p.name for p in folder.iterdir()} == {used.name, "build-new", "data"}
+
+
+def test_a_library_that_is_used_stays_young():
+    """Its time is that of its last use, to the day."""
+    library, then = put(), time.time() - 80 * 86400
+    os.utime(library, (then, then))
+    find(open_folder(), "key")
+    assert time.time() - library.stat().st_mtime < 3600
