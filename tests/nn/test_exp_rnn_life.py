@@ -141,8 +141,9 @@ def test_a_moving_base_moves(base, rng):
     before.sum().backward()
     optimizer.step()
     assert not X.any()
-    # 1e-5: rounding of a new base, over twelve steps
-    assert_close(layer(x)[0], before, rtol=0, atol=1e-5)
+    # rounding of a new base, over twelve steps. 22: twice the worst over 60 seeds, 11
+    atol = 22 * eps(x.dtype) * float(before.detach().abs().max())
+    assert_close(layer(x)[0], before, rtol=0, atol=atol)
 
 
 def test_trained_first_states_are_those_of_hx(rng):
