@@ -81,14 +81,14 @@ def kernels(dtype: torch.dtype) -> Kernels | None:
 
 
 @cache
-def same_bytes() -> Callable[[int, int], int] | None:
+def same_bytes() -> Callable[[int], int] | None:
     """The comparison of bytes in C, for `Snapshot`; None if there is no library."""
     library = _library()
     if library is None:
         return None
     # a call that holds the interpreter's lock is faster, and nobody waits long for it
     address = ctypes.cast(library.isometry_same_bytes, ctypes.c_void_p).value
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_long)
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
     return prototype(address or 0)
 
 

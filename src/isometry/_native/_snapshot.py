@@ -13,6 +13,9 @@ from torch import Tensor
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
+# as in bytes.c: the size of the span after the last
+_END = -1
+
 
 class _Span(ctypes.Structure):
     """As in bytes.c."""
@@ -31,15 +34,14 @@ class Copy:
         tensor: a tensor for which `copyable` is true.
     """
 
-    __slots__ = ("alias", "bytes", "place", "tensor")
+    __slots__ = ("alias", "bytes", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
-        pointer, size = tensor.data_ptr(), tensor.nbytes
         self.tensor = tensor
         # the memory must outlive an assignment to `tensor.data`, for C reads it
         self.alias = tensor.detach()
-        self.place = (tensor, pointer, tensor.shape, tensor.stride())
-        self.bytes = ctypes.string_at(pointer, size) if size else b""
+        size = tensor.nbytes
+        self.bytes = ctypes.string_at(self.alias.data_ptr(), size) if size else b""
 
 
 class Snapshot:
@@ -50,30 +52,34 @@ class Snapshot:
         compare: `same_bytes` in C; None to compare without it.
     """
 
-    __slots__ = ("_arguments", "_compare", "_places", "_spans", "copies", "tensors")
+    __slots__ = ("_compare", "_facts", "_spans", "_where", "copies", "tensors")
 
     def __init__(self, copies: Sequence[Copy], compare: Any) -> None:
         self.copies = tuple(copies)
         self.tensors = tuple(copy.tensor for copy in copies)
-        self._places = tuple(copy.place for copy in copies)
-        self._spans = (_Span * len(copies))(
-            *(_Span(c.place[1], _address(c.bytes), len(c.bytes)) for c in copies)
+        # methods looked up once: this is most of what reading a small weight costs.
+        # Strides and size fix the shape of a block without gaps
+        self._facts = tuple(
+            (getattr(copy.tensor, name), getattr(copy.alias, name)())
+            for name in ("data_ptr", "stride", "numel", "is_conj")
+            for copy in copies
+            if name != "is_conj" or copy.alias.is_complex()
         )
+        spans = [
+            _Span(copy.alias.data_ptr(), _address(copy.bytes), len(copy.bytes))
+            for copy in copies
+        ]
+        self._spans = (_Span * (len(spans) + 1))(*spans, _Span(None, None, _END))
+        self._where = ctypes.addressof(self._spans)
         self._compare = compare or _compare_in_python
-        self._arguments = (ctypes.addressof(self._spans), len(copies))
 
     def unchanged(self) -> bool:
         """Whether every tensor has its old shape, and every byte its old value."""
-        for tensor, pointer, shape, stride in self._places:
-            # an assignment to `tensor.data` may leave the memory and change its shape
-            if (
-                tensor.data_ptr() != pointer
-                or tensor.stride() != stride
-                or tensor.shape != shape
-                or tensor.is_conj()
-            ):
+        # an assignment to `tensor.data` may leave the memory and change the shape
+        for ask, answer in self._facts:
+            if ask() != answer:
                 return False
-        return self._compare(*self._arguments)
+        return bool(self._compare(self._where))
 
 
 def copyable(tensor: Tensor) -> bool:
@@ -105,11 +111,13 @@ def _address(value: bytes) -> int | None:
     return ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value
 
 
-def _compare_in_python(spans: int, count: int) -> bool:
+def _compare_in_python(where: int) -> bool:
     """What `same_bytes` in C does."""
-    array = (_Span * count).from_address(spans)
-    return all(
-        ctypes.string_at(span.live, span.size) == ctypes.string_at(span.copy, span.size)
-        for span in array
-        if span.size
-    )
+    while (span := _Span.from_address(where)).size != _END:
+        live, copy = (
+            ctypes.string_at(p or 0, span.size) for p in (span.live, span.copy)
+        )
+        if live != copy:
+            return False
+        where += ctypes.sizeof(_Span)
+    return True

@@ -35,7 +35,9 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 class Constraint(Protocol):
-    """Makes a weight of coordinates, and of tensors of its own."""
+    """Makes a weight of coordinates, and of a buffer of its own that has this name."""
+
+    depends_on: str
 
     def __call__(self, X: Tensor) -> Tensor:
         """The weight."""
@@ -54,13 +56,13 @@ class Entry:
     """A weight, and what tells whether it is still the one to use."""
 
     __slots__ = (
-        *("__weakref__", "_X", "_reference", "_rest", "_versions"),
-        *("region", "watch", "weight"),
+        *("__weakref__", "_reference", "_versions", "X"),
+        *("region", "rest", "watch", "weight"),
     )
 
     def __init__(self, weight: Tensor, inputs: Watch, region: Any) -> None:
         # the coordinates, and the base or the phases
-        self._X, self._rest, *_ = (*inputs.tensors, None)
+        self.X, self.rest, *_ = (*inputs.tensors, None)
         self._reference = weakref.ref(weight)
         self._versions = _versions(weight, *inputs.tensors)
         # only what is compared byte by byte may outlive its graph
@@ -83,7 +85,7 @@ class Entry:
 
     def made_of(self, X: Tensor, rest: Tensor | None = None) -> bool:
         """Whether these very tensors are the inputs of the weight."""
-        return X is self._X and rest is self._rest
+        return X is self.X and rest is self.rest
 
     def drop(self) -> None:
         """Let go of the weight, and of all memory."""
@@ -149,41 +151,31 @@ def read_fast(module: nn.Module, name: str) -> None:
     """Let a weight that torch has parametrized be read in a shorter way.
 
     torch's own property finds the list of coordinates by names and calls it as a
-    module, which takes longer than a small layer has to spare.
+    module, which takes longer than a small layer has to spare. Here a remembered weight
+    without a graph is looked up; every other case is for torch's property, and `once`.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
 
     def read(module: Any) -> Tensor:
         # a compiler must see the computation, and not this memory
-        if not _is_compiling():
-            holder = module._modules["parametrizations"]._modules[name]
-            if len(holder._modules) == 1:
-                weight = plain_weight(holder)
-                if weight is not None:
-                    return weight
+        if _is_compiling() or _is_tracing():
+            return slow.fget(module)
+        holder = module._modules["parametrizations"]._modules[name]
+        entry, parts = holder.memory.plain, holder._modules
+        if entry is None or len(parts) > 1 or forward_ad._current_level >= 0:
+            return slow.fget(module)
+        X, constraint = holder._parameters["original"], parts["0"]
+        if (
+            X is entry.X
+            and constraint._buffers[constraint.depends_on] is entry.rest
+            and not (_is_grad_enabled() and X.requires_grad)
+            and entry.watch.unchanged()
+        ):
+            return entry.weight
         return slow.fget(module)
 
     setattr(cls, name, property(read, slow.fset))
-
-
-def plain_weight(holder: Any) -> Tensor | None:
-    """The weight without a graph, if it is remembered and wanted: the fast way.
-
-    Every other case is for `once`. This is most of what a read costs in evaluation.
-
-    Args:
-        holder: the list of coordinates, with a `memory`.
-    """
-    entry = holder.memory.plain
-    if entry is None or _is_tracing() or forward_ad._current_level >= 0:
-        return None
-    X = holder._parameters["original"]
-    if _is_grad_enabled() and X.requires_grad:
-        return None
-    if not entry.made_of(X, *holder._modules["0"].tensors()):
-        return None
-    return entry.weight if entry.watch.unchanged() else None
 
 
 def once(memory: Memory, X: Tensor, constraint: Constraint) -> Tensor:

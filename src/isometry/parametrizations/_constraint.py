@@ -1,7 +1,7 @@
 """What all constraints have: manifold, layout and map, and checks of what comes in."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class AbstractConstraint(nn.Module):
         init: where the weight started, and starts again after `reset_parameters`.
     """
 
+    # the buffer that the weight is made of, besides the coordinates
+    depends_on: ClassVar[str]
     map: Tensor
 
     def __init__(
@@ -55,10 +57,6 @@ class AbstractConstraint(nn.Module):
     @abstractmethod
     def right_inverse(self, W: Tensor) -> Tensor:
         """Coordinates of the weight `W`."""
-
-    @abstractmethod
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What the weight depends on, besides the coordinates."""
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
@@ -98,6 +96,12 @@ class AbstractConstraint(nn.Module):
                 f"`module.weight = nn.init.orthogonal_(torch.empty({sizes}))`, and "
                 f"leave parameters with 'parametrizations' in their name alone."
             )
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What the weight depends on, besides the coordinates."""
+        # not an attribute: a read of the weight comes here
+        tensor = self._buffers[self.depends_on]
+        return () if tensor is None else (tensor,)
 
     def point(self, W: Tensor) -> Tensor:
         """The points that `W` is, in float32 or wider, without their rounding error.

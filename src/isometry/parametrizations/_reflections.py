@@ -33,6 +33,7 @@ class Reflections(AbstractConstraint):
         init: where the weight started.
     """
 
+    depends_on = "phase"
     phase: Tensor
 
     def __init__(
@@ -68,10 +69,6 @@ class Reflections(AbstractConstraint):
         V, phase = reflections(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The phases."""
-        return (self.phase,)
 
     @torch.no_grad()
     def repair(self) -> None:

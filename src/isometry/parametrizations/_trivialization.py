@@ -47,6 +47,7 @@ class Trivialization(AbstractConstraint):
         [LM19] for a fixed $B$; [Lez19] for a moving one.
     """
 
+    depends_on = "base"
     base: Tensor | None
     steps: Tensor
 
@@ -98,12 +99,6 @@ class Trivialization(AbstractConstraint):
         self.base.copy_(self.layout.weight(Q))
         self.steps.zero_()
         return torch.zeros_like(self.base)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The base, if there is one."""
-        # not `self.base`: a read of the weight comes here
-        base = self._buffers["base"]
-        return () if base is None else (base,)
 
     def is_filled(self, X: Tensor) -> bool:
         """Whether they are an orthogonal matrix that is not skew."""
