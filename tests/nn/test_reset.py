@@ -1,11 +1,14 @@
 """`reset_parameters` draws what a new layer would draw."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from isometry.nn import ExpGRU, ExpLSTM, ExpRNN, ExpRNNCell
 from tests.nn.comparators import CASES
 
 
@@ -13,6 +16,72 @@ def reset(layer: Any, seed: int) -> dict[str, torch.Tensor]:
     torch.manual_seed(seed)
     layer.reset_parameters()
     return copy.deepcopy(layer.state_dict())
+
+
+LAYERS: dict[str, Callable[[], Any]] = {
+    "exp": lambda: ExpRNN(3, 6, 2, bidirectional=True),
+    "exp unitary": lambda: ExpRNN(3, 6, unitary=True, train_h0=True),
+    "exp without a bias": lambda: ExpRNN(3, 6, bias=False, nonlinearity="tanh"),
+    "exp moving base": lambda: ExpRNN(3, 6, rebase_every=2, init="haar"),
+    "exp cayley": lambda: ExpRNN(3, 6, orthogonal_map="cayley", init="cayley"),
+    "exp by angles": lambda: ExpRNN(3, 6, init=lambda shape, _: torch.rand(shape)),
+    "exp half": lambda: ExpRNN(3, 6, dtype=torch.bfloat16),
+    "cell": lambda: ExpRNNCell(3, 6),
+    "lstm": lambda: ExpLSTM(3, 6, 2),
+    "gru": lambda: ExpGRU(3, 6, rebase_every=2),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_draw_their_first_values_again(name, rng):
+    """The recurrent weight too, by its `init`: it was left as it was."""
+    layer = LAYERS[name]()
+    before = dict(layer.named_parameters())
+    train(layer, rng)
+    found = reset(layer, 1)
+    torch.manual_seed(1)
+    new = LAYERS[name]()
+    for key, X in new.state_dict().items():
+        assert torch.equal(found[key], X), key
+    for mine, theirs in zip(cells(layer), cells(new), strict=True):
+        assert torch.equal(mine.weight_hh, theirs.weight_hh)
+    assert all(p is before[key] for key, p in layer.named_parameters())
+
+
+def train(layer: Any, rng: torch.Generator) -> None:
+    """One step, so that nothing is where it started and counters have counted."""
+    cell = cells(layer)[0]
+    x = torch.randn(4, 2, 3, generator=rng).to(cell.weight_ih.real.dtype)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    out = layer(x[0]) if isinstance(layer, ExpRNNCell) else layer(x)[0]
+    out.abs().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def cells(layer: Any) -> list[Any]:
+    return [layer] if isinstance(layer, ExpRNNCell) else list(layer.cells)
+
+
+def test_a_layer_made_on_meta_is_drawn_by_its_reset():
+    """`to_empty` and then `reset_parameters`, as large models are built."""
+    layer = ExpRNN(3, 6, rebase_every=2, device="meta").to_empty(device="cpu")
+    found = reset(layer, 1)
+    torch.manual_seed(1)
+    for key, X in ExpRNN(3, 6, rebase_every=2).state_dict().items():
+        assert torch.equal(found[key], X), key
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("kind", [ExpRNN, ExpLSTM, ExpGRU])
+def test_the_usual_loop_over_recurrent_weights_is_refused(kind):
+    """It finds the coordinates, whose name has `weight_hh` in it, and filled them."""
+    layer = kind(3, 6)
+    for key, p in layer.named_parameters():
+        if "weight_hh" in key:
+            nn.init.orthogonal_(p)
+    with pytest.raises(ValueError, match="as if they were the weight"):
+        layer(torch.ones(3, 2, 3))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -78,7 +78,7 @@ class ExpRNNCell(nn.Module):
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
         self.weight_ih = room(n, input_size)
-        self.weight_hh = nn.Parameter(torch.eye(n, device=device, dtype=field))
+        self.weight_hh = room(n, n)
         threshold = takes_bias(self.sigma)
         self.bias = room(n, dtype=real if threshold else field) if bias else None
         self.h0 = room(n) if train_h0 else None
@@ -95,7 +95,13 @@ class ExpRNNCell(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Draw all but the recurrent weight as the paper does."""
+        """Draw all parameters anew: the recurrent weight by `init`, as at the start.
+
+        The numbers come from torch's own generator. A folded weight becomes the
+        identity.
+        """
+        # a write is what makes the constraint draw the weight again
+        nn.init.eye_(self.weight_hh)
         # fan-in and the gain of a rectifier, shared by both parts of a complex number
         nn.init.normal_(self.weight_ih, std=math.sqrt(2 / self.input_size))
         if self.bias is not None:

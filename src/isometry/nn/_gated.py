@@ -81,7 +81,7 @@ class GatedCell(nn.Module):
         k, n = gates.number, hidden_size
         where: Any = {"device": device, "dtype": dtype}
         self.weight_ih = nn.Parameter(torch.empty(k * n, input_size, **where))
-        self.weight_hh = nn.Parameter(torch.eye(n, **where).repeat(k, 1, 1))
+        self.weight_hh = nn.Parameter(torch.empty(k, n, n, **where))
         self.bias = nn.Parameter(torch.empty(k * n, **where)) if bias else None
         self.reset_parameters()
         # the base is where the maps start: around the identity, random ones have
@@ -95,7 +95,14 @@ class GatedCell(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Draw all but the recurrent maps as torch does."""
+        """Draw all parameters anew: the recurrent maps by `init`, as at the start.
+
+        The numbers come from torch's own generator. Folded maps become the identity.
+        """
+        # a write is what makes the constraint draw the maps again
+        with torch.no_grad():
+            W = self.weight_hh
+            W.copy_(torch.eye(self.hidden_size, device=W.device))
         size = 1 / math.sqrt(self.hidden_size)
         for parameter in (self.weight_ih, self.bias):
             if parameter is not None:
