@@ -1,0 +1,64 @@
+"""The page on reproduction is what the records say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from isometry.lab.report._run import read_run
+from tests.lab.fake_runs import fake_run
+from tools.reproduction import __main__ as command
+from tools.reproduction import charts, records
+from tools.reproduction.page import page
+from tools.reproduction.texts import CLAIMS
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / records.FOLDER
+
+NONE_YET = "no run is recorded yet"
+
+
+@pytest.mark.skipif(not RECORDS.exists(), reason=NONE_YET)
+def test_the_page_is_generated():
+    """To the byte; `python -m tools.reproduction page` writes it."""
+    known = records.read(RECORDS)
+    text = (ROOT / command.DOCS / "reproduction.md").read_text()
+    assert page(known, list(charts.charts(known))) == text
+
+
+@pytest.mark.skipif(not RECORDS.exists(), reason=NONE_YET)
+def test_figures_plot_the_records():
+    """The same data; a drawing also depends on fonts."""
+    known = records.read(RECORDS)
+    drawn = list(charts.charts(known))
+    plotted = json.loads((ROOT / command.ASSETS / "data.json").read_text())
+    assert json.loads(json.dumps(charts.data(drawn))) == plotted
+    for chart in drawn:
+        assert (ROOT / command.ASSETS / f"{chart.name}.svg").exists()
+
+
+def known_runs(tmp_path: Path, *, status: str, jumps: int) -> dict:
+    """A record of ExpRNN at lag 1000 with some spikes."""
+    name = "copying-1000-exprnn-190"
+    folder = fake_run(tmp_path / name, status=status)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"log_every": 1}))
+    found = records.record(read_run(folder))
+    found["spikes"]["count"] = jumps
+    return {name: found}
+
+
+def test_claims_are_judged_by_the_records(tmp_path):
+    verdict = CLAIMS[0].verdict
+    assert verdict({}) == "not run yet"
+    solved = known_runs(tmp_path / "a", status="solved", jumps=0)
+    assert verdict(solved).startswith("confirmed: 1 of 1")
+    for i, (status, jumps) in enumerate((("finished", 0), ("solved", 5))):
+        other = known_runs(tmp_path / f"b{i}", status=status, jumps=jumps)
+        assert verdict(other).startswith("not confirmed")
+
+
+def test_parts_without_runs_say_so():
+    text = page({}, [])
+    assert text.count("No run of this part is recorded yet") == 7
+    assert "not run yet" in text

@@ -1,0 +1,230 @@
+"""What the figures of the page show, as data."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from isometry.lab.report._names import DASHES, NETWORKS
+from isometry.lab.report._paper import PAPER
+
+Records = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, perhaps with a band around it.
+
+    Attributes:
+        label: in the legend.
+        colour: number in the palette of the reports.
+        dashes: as matplotlib calls them.
+        x: places.
+        y: values.
+        low: lower edge of the band.
+        high: upper edge of the band.
+    """
+
+    label: str
+    colour: int
+    dashes: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure as data.
+
+    Attributes:
+        name: of its file.
+        caption: below it.
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+        log: whether the vertical axis is logarithmic.
+        series: the lines.
+        marks: values that are drawn as thin horizontal lines, by label.
+    """
+
+    name: str
+    caption: str
+    x_label: str
+    y_label: str
+    log: bool
+    series: Sequence[Series]
+    marks: Mapping[str, float]
+
+
+def data(charts: Sequence[Chart]) -> dict[str, Any]:
+    """What the figures plot, for a test that draws nothing."""
+    return {chart.name: asdict(chart) for chart in charts}
+
+
+def of(records: Records, experiment: str) -> list[Mapping[str, Any]]:
+    """The records of an experiment, in the order of their networks."""
+    order = list(NETWORKS)
+    found = [r for name, r in records.items() if experiment_of(name) == experiment]
+    return sorted(found, key=lambda r: (order.index(model(r)), size(r), r["name"]))
+
+
+def experiment_of(name: str) -> str:
+    """The first part of the name of a run, up to its network."""
+    words = name.split("-")
+    at = next(i for i, word in enumerate(words) if word in NETWORKS)
+    return "-".join(words[:at])
+
+
+def note_of(name: str) -> str:
+    """What follows network and size in the name of a run."""
+    words = name.split("-")
+    at = next(i for i, word in enumerate(words) if word in NETWORKS)
+    return "-".join(words[at + 2 :])
+
+
+def model(record: Mapping[str, Any]) -> str:
+    """Name of the network."""
+    return record["config"]["model"]
+
+
+def size(record: Mapping[str, Any]) -> int:
+    """Features of its state."""
+    return record["config"]["hidden_size"]
+
+
+def label(record: Mapping[str, Any]) -> str:
+    """Network, size and what sets the run apart."""
+    note = note_of(record["name"])
+    return f"{NETWORKS[model(record)][0]} {size(record)}" + (
+        f", {note}" if note else ""
+    )
+
+
+def charts(records: Records) -> Iterator[Chart]:
+    """Every figure for which there are records.
+
+    Args:
+        records: by name.
+
+    Yields:
+        The figures in the order of the page.
+    """
+    for experiment in ("copying-1000", "copying-2000"):
+        if found := of(records, experiment):
+            yield copying(experiment, found)
+    for experiment in ("mnist", "pmnist"):
+        if found := of(records, experiment):
+            yield pixels(experiment, found)
+    if found := [r for r in records.values() if "largest_angle" in r["validation"]]:
+        yield domain(found)
+    if found := of(records, "copying-200"):
+        yield remarks(found)
+
+
+def copying(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
+    """Figure 1: training loss against steps."""
+    baseline = found[0]["summary"]["baseline"]
+    lag = experiment.partition("-")[2]
+    series = [
+        Series(
+            label(r),
+            NETWORKS[model(r)][1],
+            dashes,
+            r["train"]["step"],
+            r["train"]["median"],
+            r["train"]["low"],
+            r["train"]["high"],
+        )
+        for r, dashes in _dashed(found)
+    ]
+    return Chart(
+        experiment,
+        f"Copying memory with a lag of {lag}: training loss, medians of a few steps "
+        f"with their range. A line that ends early is a run that was solved.",
+        *("iterations", "cross-entropy"),
+        log=True,
+        series=series,
+        marks={"baseline": baseline, "solved": 0.01 * baseline},
+    )
+
+
+def pixels(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
+    """Figure 2 and Table 1: test accuracy against epochs."""
+    series = []
+    for r, dashes in _dashed(found):
+        epoch = r["config"]["evaluate_every"]
+        if epoch < 400:
+            continue
+        epochs = [step / epoch for step in r["test"]["step"]]
+        colour = NETWORKS[model(r)][1]
+        series.append(Series(label(r), colour, dashes, epochs, r["test"]["accuracy"]))
+    row = PAPER[experiment].row("exprnn", 170)
+    printed = float(row.result) if row is not None and row.result else 0.0
+    title = "Permuted MNIST" if experiment == "pmnist" else "Pixel-by-pixel MNIST"
+    return Chart(
+        experiment,
+        f"{title}: test accuracy after each epoch. The thin line is what the paper "
+        f"prints for ExpRNN 170: the best of 70 epochs.",
+        *("epochs", "test accuracy"),
+        log=False,
+        series=series,
+        marks={"paper": printed},
+    )
+
+
+def domain(found: Sequence[Mapping[str, Any]]) -> Chart:
+    """Whether coordinates leave the domain on which the exponential is one to one."""
+    series = [
+        Series(
+            f"{experiment_of(r['name'])}, {label(r)}",
+            i % 7,
+            DASHES[i // 7 % len(DASHES)],
+            r["validation"]["step"],
+            r["validation"]["largest_angle"],
+        )
+        for i, r in enumerate(found)
+        if model(r) == "exprnn" and experiment_of(r["name"]) != "copying-200"
+    ]
+    return Chart(
+        "domain",
+        "Largest angle of the coordinates while ExpRNN is trained. The exponential is "
+        "one to one below π.",
+        *("iterations", "largest angle"),
+        log=False,
+        series=series,
+        marks={"π": 3.14159},
+    )
+
+
+def remarks(found: Sequence[Mapping[str, Any]]) -> Chart:
+    """The small experiments on the paper's remarks."""
+    series = [
+        Series(
+            label(r),
+            i % 7,
+            DASHES[i // 7 % len(DASHES)],
+            r["validation"]["step"],
+            r["validation"]["loss"],
+        )
+        for i, r in enumerate(found)
+    ]
+    baseline = found[0]["summary"]["baseline"]
+    return Chart(
+        "remarks",
+        "Copying memory with a lag of 200: validation loss of variants of ExpRNN and "
+        "RGD.",
+        *("iterations", "cross-entropy"),
+        log=True,
+        series=series,
+        marks={"baseline": baseline, "solved": 0.01 * baseline},
+    )
+
+
+def _dashed(
+    found: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Runs of one network share a colour and differ in their dashes."""
+    seen: dict[str, int] = {}
+    for r in found:
+        nth = seen[model(r)] = seen.get(model(r), -1) + 1
+        yield r, DASHES[nth % len(DASHES)]

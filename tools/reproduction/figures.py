@@ -1,0 +1,47 @@
+"""Draw the figures of the page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from isometry.lab.report._figures import INK, STYLE
+from isometry.lab.report._names import LIGHT
+from tools.reproduction.charts import Chart
+
+
+def draw(charts: Sequence[Chart], folder: Path) -> None:
+    """Write each figure as SVG.
+
+    Args:
+        charts: as data.
+        folder: where they go.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for chart in charts:
+        with mpl.rc_context(STYLE):
+            figure = Figure(figsize=(7.5, 4.4), layout="constrained")
+            paint(chart, figure.add_subplot())
+            # without the date the same records give the same file
+            figure.savefig(folder / f"{chart.name}.svg", metadata={"Date": None})
+
+
+def paint(chart: Chart, axes) -> None:
+    """Draw one figure."""
+    for line in chart.series:
+        colour = LIGHT[line.colour]
+        axes.plot(line.x, line.y, line.dashes, color=colour, label=line.label, lw=1.4)
+        if line.low:
+            axes.fill_between(
+                line.x, line.low, line.high, color=colour, alpha=0.15, lw=0
+            )
+    for name, value in chart.marks.items():
+        axes.axhline(value, color=INK, lw=0.8, ls=(0, (1, 2)))
+        place = axes.get_yaxis_transform()
+        axes.text(1, value, f" {name}", va="center", fontsize=8, transform=place)
+    if chart.log:
+        axes.set_yscale("log")
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))

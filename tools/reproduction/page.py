@@ -1,0 +1,171 @@
+"""The page on reproduction, in Markdown, from the records alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from isometry.lab.report._paper import COUNTS, PAPER
+from tools.reproduction.charts import (
+    Chart,
+    Records,
+    experiment_of,
+    label,
+    model,
+    note_of,
+    of,
+    size,
+)
+from tools.reproduction.criteria import UNSTABLE
+from tools.reproduction.texts import CLAIMS, DISCREPANCIES, INTRODUCTION, SPEECH
+
+Record = Mapping[str, Any]
+
+
+def page(records: Records, charts: Sequence[Chart]) -> str:
+    """The whole page.
+
+    Args:
+        records: by name.
+        charts: the figures, which lie in assets/reproduction.
+
+    Returns:
+        Markdown.
+    """
+    drawn = {chart.name: chart for chart in charts}
+    parts = [INTRODUCTION, f"Recorded on: {_machines(records)}."]
+    parts += ["## The claims", *_claims(records)]
+    parts += ["## Figure 1: copying memory"]
+    for experiment in ("copying-1000", "copying-2000"):
+        lag = experiment.partition("-")[2]
+        parts += [f"### Lag {lag}", *_figure(drawn, experiment)]
+        parts += [_copying_table(of(records, experiment))]
+    parts += ["## Table 1 and figure 2: MNIST, pixel by pixel"]
+    for experiment, title in (("pmnist", "Permuted MNIST"), ("mnist", "Pixel MNIST")):
+        parts += [f"### {title}", *_figure(drawn, experiment)]
+        parts += [_pixel_table(experiment, of(records, experiment))]
+    parts += ["## Table 2: speech", SPEECH, _speech_table(of(records, "timit-sample"))]
+    parts += ["## The paper's remarks", *_figure(drawn, "domain")]
+    parts += [*_figure(drawn, "remarks"), _copying_table(of(records, "copying-200"))]
+    parts += ["## Where paper, program and our runs disagree", DISCREPANCIES]
+    parts += ["## Every run", _runs_table(records)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _machines(records: Records) -> str:
+    return "; ".join(sorted({r["environment"]["cpu"] for r in records.values()}))
+
+
+def _figure(drawn: Mapping[str, Chart], name: str) -> Iterator[str]:
+    if name in drawn:
+        yield f"![{name}](assets/reproduction/{name}.svg)"
+        yield f"*{drawn[name].caption}*"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return "No run of this part is recorded yet."
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _claims(records: Records) -> Iterator[str]:
+    rows = [[claim.text, claim.where, claim.verdict(records)] for claim in CLAIMS]
+    yield _table(["The paper says", "where", "here"], rows)
+
+
+def _copying_table(found: Sequence[Record]) -> str:
+    head = ["network", "parameters", "seed", "iterations", "solved at"]
+    head += ["last validation loss / baseline", "spikes", "stable", "minutes"]
+    rows = []
+    for r in found:
+        summary, spikes = r["summary"], r.get("spikes", {})
+        ratio = summary["final"]["validation"]["loss"] / summary["baseline"]
+        count = spikes.get("count")
+        rows.append(
+            [
+                label(r),
+                f"{summary['parameters']:,}",
+                f"{r['config']['seed']}",
+                f"{summary['steps']:,}{_diverged(summary)}",
+                _or_dash(summary.get("solved_at")),
+                f"{ratio:.2g}",
+                _or_dash(count),
+                "" if count is None else ("no" if count >= UNSTABLE else "yes"),
+                f"{summary['seconds'] / 60:.0f}",
+            ]
+        )
+    return _table(head, rows)
+
+
+def _pixel_table(experiment: str, found: Sequence[Record]) -> str:
+    head = ["network", "parameters", "epochs", "test at best validation"]
+    head += ["best test", "paper, 70 epochs", "minutes"]
+    rows = []
+    for r in found:
+        summary = r["summary"]
+        row = PAPER[experiment].row(model(r), size(r))
+        rows.append(
+            [
+                label(r),
+                f"{summary['parameters']:,}",
+                f"{summary['steps'] / 430:.3g}{_diverged(summary)}",
+                _accuracy(summary["best"]),
+                _accuracy(summary["best_by_test"]),
+                _or_dash(row and not note_of(r["name"]) and row.result),
+                f"{summary['seconds'] / 60:.0f}",
+            ]
+        )
+    text = _table(head, rows)
+    return f"{text}\n\n{COUNTS}" if rows else text
+
+
+def _accuracy(place: Mapping[str, Any]) -> str:
+    return f"{place['test']['accuracy']:.4f}" if place else "–"
+
+
+def _speech_table(found: Sequence[Record]) -> str:
+    head = ["network", "target", "parameters", "epochs"]
+    head += ["test MSE, valid frames", "test MSE, padded frames", "paper", "minutes"]
+    rows = []
+    for r in found:
+        summary = r["summary"]
+        test = summary["best"].get("test", {})
+        row = PAPER["timit"].row(model(r), size(r))
+        rows.append(
+            [
+                label(r).partition(",")[0],
+                note_of(r["name"]),
+                f"{summary['parameters']:,}",
+                f"{summary['steps']}{_diverged(summary)}",
+                f"{test['mse']:.2f}" if test else "–",
+                f"{test['padded_mse']:.2f}" if test else "–",
+                _or_dash(row and row.result),
+                f"{summary['seconds'] / 60:.0f}",
+            ]
+        )
+    return _table(head, rows)
+
+
+def _runs_table(records: Records) -> str:
+    head = ["run", "seed", "minutes", "processor", "commit", "command"]
+    rows = [
+        [
+            name,
+            f"{r['config']['seed']}",
+            f"{r['summary']['seconds'] / 60:.1f}",
+            r["environment"]["cpu"],
+            f"{r['environment'].get('revision')}",
+            f"`{r['command']}`",
+        ]
+        for name, r in sorted(
+            records.items(), key=lambda item: (experiment_of(item[0]), item[0])
+        )
+    ]
+    return _table(head, rows)
+
+
+def _diverged(summary: Mapping[str, Any]) -> str:
+    return ", diverged" if summary["status"] == "diverged" else ""
+
+
+def _or_dash(value: object) -> str:
+    return "–" if value in (None, False) else f"{value}"
