@@ -9,16 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 from torch.testing import assert_close
+from torch.utils._pytree import tree_leaves
 
 import isometry
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN
+from tests.helpers import eps
 from tests.nn.comparators import CASES, INPUTS
 
 pytestmark = pytest.mark.usefixtures("no_shape_hook")
-
-# C computes the layer and other operations the program, in an order that depends on the
-# machine: the worst over 8 seeds was 1.2e-7 here
-TOLERANCE = 1e-6
 
 LAYERS = {
     "exp": lambda: ExpRNN(INPUTS, 5),
@@ -31,6 +29,14 @@ LAYERS = {
     "scornn": lambda: CASES["scornn"].network(dtype=torch.float32),
     "urnn": lambda: CASES["urnn"].network(dtype=torch.float32),
 }
+
+
+def assert_near(result: Any, expected: Any) -> None:
+    """C computes the layer, and other operations in another order the program."""
+    for X, wanted in zip(tree_leaves(result), tree_leaves(expected), strict=True):
+        # 8: more than twice the worst over 6 seeds, 3.2 (onnxruntime)
+        atol = 8 * eps(torch.float32) * float(wanted.detach().abs().max())
+        assert_close(X, wanted.detach(), rtol=0, atol=atol)
 
 
 def sequences(batch: int, layer: Any, rng: torch.Generator) -> Tensor:
@@ -48,7 +54,7 @@ def test_a_program_takes_batches_of_any_size(name, strict, rng):
     x, y = (sequences(batch, layer, rng) for batch in (4, 9))
     shapes = ({0 if layer.batch_first else 1: Dim("batch")},)
     program = export(layer, (x,), dynamic_shapes=shapes, strict=strict).module()
-    assert_close(program(y), layer(y), rtol=0, atol=TOLERANCE)
+    assert_near(program(y), layer(y))
 
 
 class Outputs(nn.Module):
@@ -79,4 +85,4 @@ def test_onnx_takes_batches_of_any_size(name, tmp_path: Path, rng):
     (node,) = session.get_inputs()
     assert node.shape == [3, "batch", INPUTS]
     (out,) = session.run(None, {node.name: y.numpy()})
-    assert_close(torch.as_tensor(out), layer(y)[0].detach(), rtol=0, atol=TOLERANCE)
+    assert_near(torch.as_tensor(out), layer(y)[0])
