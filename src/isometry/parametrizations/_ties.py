@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.utils import parametrize
@@ -30,6 +31,13 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     Raises:
         ValueError: if another parametrization is made of the parameter.
     """
+    # Dynamo holds references of its own while it traces, and cannot trace the search
+    if torch.compiler.is_dynamo_compiling():
+        return torch.compiler.disable(_other_places)(module, name)
+    return _other_places(module, name)
+
+
+def _other_places(module: nn.Module, name: str) -> list[Place]:
     mine = parameters_of(module)
     # to look at all objects takes up to a second in a large program. A parameter is in
     # one place if it has no more references than a new one, or no other table has it
