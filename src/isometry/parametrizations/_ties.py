@@ -33,7 +33,8 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     """
     # Dynamo holds references of its own while it traces, and cannot trace the search
     if torch.compiler.is_dynamo_compiling():
-        return torch.compiler.disable(_other_places)(module, name)
+        search: Any = torch.compiler.disable(_other_places)
+        return search(module, name)
     return _other_places(module, name)
 
 
