@@ -220,7 +220,9 @@ def _orthogonalized(S: Tensor) -> Tensor:
 
     Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
     """
-    D = _add_product(S, S.mH, S, beta=1).add_(S.mH).mul_(-0.5)
+    # conjugated now: `_add_adjoint` in _polynomial.py says why
+    adjoint = S.mT.conj_physical()
+    D = _add_product(S, S.mH, S, beta=1).add_(adjoint).mul_(-0.5)
     return _add_product(S, S, D, beta=1).add_(D)
 
 
