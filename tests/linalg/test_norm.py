@@ -115,12 +115,13 @@ def test_the_bound_is_never_below_the_truth(theta, scale, dtype, power, seed):
 
 
 @pytest.mark.parametrize(
-    ("n", "cheap", "sharp"), [(32, 1.08, 1.03), (128, 1.15, 1.05), (512, 1.24, 1.08)]
+    ("n", "cheap", "sharp"), [(32, 1.09, 1.04), (128, 1.15, 1.06), (512, 1.26, 1.1)]
 )
 def test_sharpness_for_gaussian_matrices(n, cheap, sharp, rng):
     """Upper bound over truth, from A^2 and A^4, and from A^4 and A^8.
 
-    The worst over 20 matrices (6 for n = 512), rounded up.
+    The worst over 200, 60 and 24 seeds was 1.077 and 1.031, 1.136 and 1.049, 1.238 and
+    1.084: half a percent more, rounded up.
     """
     A = random_skew(
         n, norm=3.0, dtype=torch.float32, rng=rng, batch=(4 if n < 512 else 1,)
