@@ -48,12 +48,12 @@ def test_every_group_is_orthogonal(what, map_name):
     plain = GROUPED[what]()
     layer = copy.deepcopy(plain)
     isometry.orthogonal(layer, "weight", map_name)
-    # 4: twice the worst over 200 seeds, 1.9
+    # 12 and 6: twice the worst over 200 seeds, 6.0 and 3.0 (depthwise, householder)
     eps = torch.finfo(torch.float32).eps
     for W, before in zip(parts(layer), parts(plain), strict=True):
         k = min(W.shape)
-        assert orthonormality(W) <= 4 * k * eps
-        assert_close(W, isometry.linalg.polar(before), rtol=0, atol=16 * k * eps)
+        assert orthonormality(W) <= 12 * k * eps
+        assert_close(W, isometry.linalg.polar(before), rtol=0, atol=6 * k * eps)
 
 
 @pytest.mark.parametrize("what", GROUPED)

@@ -28,8 +28,8 @@ def test_registered_weight_is_the_nearest_point(name, map_name, double, rng):
     W = case.random(rng, dtype)
     module = case.constrain(Weight(W.clone()), map_name)
     eps = torch.finfo(dtype).eps
-    # 8: twice the worst of all rows, 4.0 ("batched", householder, float32)
-    assert defect(case, module.weight) <= 8 * eps
+    # 26: twice the worst of all rows over 200 seeds, 13 ("own", exp, float64)
+    assert defect(case, module.weight) <= 26 * eps
     nearest = polar(W) if case.manifold is None else case.manifold.nearest(W)
     # 100: the projections are conditioned by the smallest singular value of W
     assert_close(module.weight, nearest, rtol=0, atol=100 * eps)
@@ -241,3 +241,20 @@ def test_unitary_is_orthogonal_of_a_complex_weight(rng):
     a = isometry.unitary(Weight(W.clone()))
     b = isometry.orthogonal(Weight(W.clone()))
     assert torch.equal(a.weight, b.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("n", [32, 170, 512])
+def test_what_torch_computes_can_be_assigned(n, dtype, rng):
+    """matrix_exp in float64, n = 170, was refused: a defect of 4.5e-13 over 3.8e-13."""
+    layer = isometry.orthogonal(nn.Linear(n, n, dtype=dtype), init="identity")
+    X = torch.randn(n, n, dtype=dtype, generator=rng)
+    points = (
+        torch.matrix_exp(X - X.mT),
+        torch.linalg.qr(X).Q,
+        nn.init.orthogonal_(torch.empty(n, n, dtype=dtype), generator=rng),
+    )
+    for Q in points:
+        layer.weight = Q
+        bound = layer.parametrizations.weight[0].manifold.tolerance(dtype)
+        assert torch.dist(layer.weight, Q) <= bound
