@@ -352,3 +352,21 @@ def test_exponential_rejects_another_base():
 def test_exponential_rejects_integers():
     with pytest.raises(TypeError, match=r"`X` must have a floating-point .*int64"):
         expm_tall(torch.zeros(4, 2, dtype=torch.int64))
+
+
+def test_vmap_of_the_gradient(rng):
+    """The number of squarings is read over the axis that vmap hides: it used to raise.
+
+    One matrix needs squarings and the other none.
+    """
+    X = torch.randn(2, 7, 2, dtype=torch.float64, generator=rng)
+    X = X * torch.tensor([0.1, 10.0]).reshape(2, 1, 1)
+    B = random_unitary(7, k=2, dtype=torch.float64, rng=rng, batch=(2,))
+
+    def f(X: Tensor, B: Tensor) -> Tensor:
+        return expm_tall(X, B)[0].sum()
+
+    mapped = torch.vmap(torch.func.grad(f))(X, B)
+    each = torch.stack([torch.func.grad(f)(*pair) for pair in zip(X, B, strict=True)])
+    # 1e-12: the gradients are of order 1, and |X| is 30
+    assert torch.allclose(mapped, each, rtol=0, atol=1e-12)

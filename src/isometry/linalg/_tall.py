@@ -12,6 +12,7 @@ from isometry._checks import check_matrix, check_same_shape
 from isometry._typing import Matrix
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._policy import (
+    Maximum,
     autocast_off,
     in_float32_or_wider,
     nan_unless,
@@ -265,7 +266,8 @@ def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Te
     s = squarings[..., None, None]
     unit = torch.exp2(-s)
     P = _taylor(M * unit, M2 * unit**2, M4 * unit**4)
-    for j in range(int(squarings.nan_to_num().max())):
+    # of all matrices, of those too that vmap hides
+    for j in range(int(Maximum.apply(squarings.nan_to_num()))):
         P = torch.where(j < s, P @ P, P)
     return P, squarings
 
