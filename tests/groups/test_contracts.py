@@ -88,6 +88,21 @@ def curved(_self: Any, _Q: Tensor, E: Tensor) -> Tensor:
     return torch.pi - length * (1 + 0.1 * length)
 
 
+def _without_gradient(_self: Any, Q: Tensor, P: Tensor) -> Tensor:
+    return Sphere(3).log(Q, P.detach())
+
+
+def _half_gradient(M: Any, Q: Tensor, P: Tensor) -> Tensor:
+    """What `Stiefel.distance` had: the metric's part only."""
+    E = Sphere(3).log(Q, P).detach()
+    return M.inner(Q, E, E).sqrt() + 0 * Q[..., 0]
+
+
+def _infinite_gradient(M: Any, Q: Tensor, P: Tensor) -> Tensor:
+    E = M.log(Q, P)
+    return M.inner(Q, E, E).sqrt()
+
+
 G = SO(3)
 BROKEN = [
     ("algebra.*closed under brackets", NotClosed()),
@@ -154,6 +169,9 @@ BROKEN = [
         "point.*gradient",
         broken(Sphere(3), point=lambda M, X, B, name="exp": _detached(M, X, B, name)),
     ),
+    ("log.*gradient in `P`", broken(Sphere(3), log=_without_gradient)),
+    ("distance.*gradient in `Q`", broken(Sphere(3), distance=_half_gradient)),
+    ("distance.*gradient 0 at", broken(Sphere(3), distance=_infinite_gradient)),
     (
         "nearest.*that of the algebra",
         broken(G, nearest=lambda _, X: SO(3).nearest(X + 0.1)),

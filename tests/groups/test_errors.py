@@ -136,9 +136,12 @@ def test_a_group_need_not_know_its_torus():
 
 def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
     """Stopped early, since it converged on all that was tried."""
-    monkeypatch.setattr(_stiefel_log, "_ITERATIONS", 1)
+    for name, number in {"_TURNS": 1, "_SHOTS": 0, "_STARTS": 1}.items():
+        monkeypatch.setattr(_stiefel_log, name, number)
     Q, P = Stiefel(4, 2).random(2, generator=rng)
-    with pytest.raises(ValueError, match=r"`P` must be within .*iteration stopped at"):
+    with pytest.raises(
+        ValueError, match=r"`P` must be joined .*iteration stopped \S+ f"
+    ):
         Stiefel(4, 2).log(Q, P)
 
 
@@ -152,3 +155,13 @@ def test_declarations_are_checked():
         declare(module, "weight", SO(3))
     with pytest.raises(TypeError, match=r"`weight` must have a complex dtype"):
         declare(module, "weight", U(3))
+
+
+def test_no_geodesic_joins_the_components_of_square_matrices(rng):
+    """It used to speak of a `Q` with determinant -1, which neither point may be."""
+    Q = Stiefel(3, 3).random(4, generator=rng)
+    P = Q.clone()
+    P[2, :, 0] *= -1
+    message = r"`P` must be in the component of `Q`; .* \(1 of 4 pairs\).*Negate one"
+    with pytest.raises(ValueError, match=message):
+        Stiefel(3, 3).log(Q, P)

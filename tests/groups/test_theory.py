@@ -330,13 +330,13 @@ ORDERS = {"qr": 2, "polar": 3, "cayley": 3, "pade-2": 5, "pade-3": 7}
 
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize(
-    "manifold", [SO(5), U(3), Sp(2), Torus(3), Stiefel(6, 2)], ids=str
+    "manifold", [SO(5), U(3), Sp(2), Torus(3), Stiefel(6, 2), Stiefel(4, 4)], ids=str
 )
 def test_retractions_have_their_order(manifold, name, rng):
     """|R(tE) - exp(tE)| ~ t^p: 2 for QR, 3 for polar and Cayley, 2m + 1 for Pade.
 
-    But polar has 2 on Stiefel manifolds: there it is the other metric, of the ambient
-    space, to whose geodesics it is closer.
+    But polar has 2 on tall Stiefel manifolds: there it is the other metric, of the
+    ambient space, to whose geodesics it is closer.
     """
     if name not in (*manifold.retractions, "pade-2", "pade-3"):
         pytest.skip("does not end in this group")
@@ -350,9 +350,12 @@ def test_retractions_have_their_order(manifold, name, rng):
 
     first = 0 if ORDERS[name] > 3 else 3
     fitted = slope(error, [2.0**-j for j in range(first, 10)])
-    order = 2 if (name, manifold) == ("polar", Stiefel(6, 2)) else ORDERS[name]
+    second = (name, manifold) == ("polar", Stiefel(6, 2))
+    order = 2 if second else ORDERS[name]
     # more is possible: on a torus QR is polar
     assert fitted >= order - 0.1
+    # but not where the docs say so
+    assert not second or fitted <= 2.1
 
 
 @pytest.mark.parametrize("group", [SO(5), U(3)], ids=str)

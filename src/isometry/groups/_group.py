@@ -77,7 +77,7 @@ class AbstractGroup(AbstractManifold):
         """Element of the Lie algebra whose exponential is `Q`.
 
         The principal logarithm, if it is in the Lie algebra; else a short one, found by
-        Newton's method, without a gradient. A group that knows better says so here.
+        Newton's method. A group that knows better says so here.
         """
         return derived_log(self, Q)
 

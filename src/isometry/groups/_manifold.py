@@ -126,9 +126,17 @@ class AbstractManifold(ABC):
         return self.retract(Q, E, "exp")
 
     def distance(self, Q: Tensor, P: Tensor) -> Tensor:
-        """Length of the geodesic from `Q` to `P`."""
+        """Length of the geodesic from `Q` to `P`.
+
+        The gradient is 0 where they are the same point up to their `tolerance`: what is
+        left of the direction is rounding.
+        """
         E = self.log(Q, P)
-        return self.inner(Q, E, E).clamp(min=0).sqrt()
+        square = self.inner(Q, E, E).clamp(min=0)
+        apart = square > self.tolerance(E.dtype) ** 2
+        # the other roots have an infinite derivative, and 0 times that is NaN
+        length = torch.where(apart, square, 1).sqrt()
+        return torch.where(apart, length, square.detach().sqrt())
 
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""

@@ -5,23 +5,49 @@ import math
 import torch
 from torch import Tensor
 
+from isometry.linalg import polar
+from isometry.linalg._polar import Polar, PolarWithForwardMode
+
 
 def nearest_rotation(X: Tensor) -> Tensor:
     r"""$U \operatorname{diag}(1, \ldots, 1, d) V^H$ of the decomposition $USV^H$.
 
     $d = 1$, but the sign that makes the determinant 1 if `X` is real: then the
     singular vector of the smallest singular value is turned round where the polar
-    factor is a reflection. NaN for a matrix that is not finite.
+    factor is a reflection. NaN for a matrix that is not finite. The derivative is right
+    where singular values are equal, as they are for a rotation.
     """
     finite = is_finite(X)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     # LAPACK refuses NaN, with an exception for the whole batch
-    U, _, Vh = torch.linalg.svd(torch.where(finite, X, eye))
-    if not X.is_complex():
-        # singular values descend: the last column is that of the smallest
-        sign = (torch.linalg.det(U) * torch.linalg.det(Vh)).sgn()
-        U = torch.cat([U[..., :-1], U[..., -1:] * sign[..., None, None]], -1)
-    return torch.where(finite, U @ Vh, math.nan)
+    safe = torch.where(finite, X, eye)
+    # Dynamo takes no Function with a `jvp`
+    compiling = torch.compiler.is_compiling()
+    factor = _Rotation if compiling else _RotationWithForwardMode
+    Q = polar(safe) if X.is_complex() else factor.apply(safe)[0]
+    return torch.where(finite, Q, math.nan)
+
+
+def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """X = Q H with a rotation Q; the eigenvalues of H, the last of any sign, and V."""
+    U, s, Vh = torch.linalg.svd(X)
+    sign = (torch.linalg.det(U) * torch.linalg.det(Vh)).sgn()[..., None]
+    # singular values descend: the last one is the smallest
+    U = torch.cat([U[..., :-1], U[..., -1:] * sign[..., None]], -1)
+    s = torch.cat([s[..., :-1], s[..., -1:] * sign], -1)
+    return U @ Vh, s, Vh.mH.contiguous()
+
+
+class _Rotation(Polar):
+    """The derivative follows from X = Q H alone, as that of the polar factor does."""
+
+    forward = staticmethod(_rotation_and_rest)
+
+
+class _RotationWithForwardMode(PolarWithForwardMode):
+    """The same, for `torch.func.jvp` too."""
+
+    forward = staticmethod(_rotation_and_rest)
 
 
 def spectral_norm(X: Tensor) -> Tensor:

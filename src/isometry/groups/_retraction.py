@@ -1,5 +1,7 @@
 """Retractions at the identity, by name: maps from skew to orthogonal matrices."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -52,7 +54,27 @@ def inverse_at_identity(Q: Tensor, retraction: str) -> Tensor:
             f"`retraction` must be exp, cayley or pade-m to find coordinates; got "
             f"{retraction!r}. Let the base be the point: `use_trivialization=True`."
         )
-    return pade_inverse(Q, degree=pade_degree(retraction))
+    return _NoGradient.apply(Q, pade_degree(retraction))
+
+
+class _NoGradient(torch.autograd.Function):
+    """The inverse of the Pade approximant, whose backward pass is an error."""
+
+    @staticmethod
+    def forward(Q: Tensor, degree: int) -> Tensor:
+        return pade_inverse(Q, degree=degree)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        del output
+        ctx.degree = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
+        raise NotImplementedError(
+            f"`retraction` must be 'exp' or 'cayley' to differentiate coordinates; got "
+            f"'pade-{ctx.degree}'. Its inverse has no gradient here."
+        )
 
 
 def q_factor(X: Tensor) -> Tensor:

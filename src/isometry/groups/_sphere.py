@@ -80,15 +80,17 @@ class Sphere(AbstractManifold):
         cosine = _dot(Q, P)[..., None]
         angle = torch.atan2(sine, cosine)
         # opposite points: the coordinate direction that is most across
-        axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
-        other = self.nearest(self.project(Q, axis))
+        with torch.no_grad():
+            axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
+            other = self.nearest(self.project(Q, axis))
         # 20 n eps: more than the rounding of two points leaves of their sum
         rounding = 20 * self.n * torch.finfo(Q.dtype).eps
         opposite = (sine <= rounding) & (cosine < 0)
-        direction = torch.where(
-            opposite, other, across / torch.where(sine == 0, 1, sine)
-        )
-        return direction * angle
+        # angle / sine is 1 at the point itself, where the derivative is a projection
+        here = (sine == 0) & (cosine > 0)
+        ratio = torch.where(here, 1, angle / torch.where(sine == 0, 1, sine))
+        near, far = torch.where(opposite, 0, across), torch.where(opposite, other, 0)
+        return near * ratio + far * angle
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
         """The projection of `E` to the tangent space at `P`."""

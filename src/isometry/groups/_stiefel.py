@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from isometry.groups._haar import gaussian, haar_frame
 from isometry.groups._manifold import AbstractManifold
@@ -94,7 +95,9 @@ class Stiefel(AbstractManifold):
     def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
         r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
 
-        But polar and qr are the factors of $Q + E$.
+        But polar and qr are the factors of $Q + E$. Both agree with exp to second order
+        in $E$ unless $k = n$: polar is close to the geodesics of another metric, of the
+        ambient space.
         """
         self.check_retraction(retraction)
         if retraction == "polar":
@@ -121,16 +124,25 @@ class Stiefel(AbstractManifold):
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
         """
-        X, Y = lift(Q, E, F)
-        bracket = X @ Y - Y @ X
-        isotropy = (bracket[..., self.k :, self.k :].abs() ** 2).sum((-2, -1)) / 2
-        whole = (bracket.abs() ** 2).sum((-2, -1)) / 2
+        # X = L M L^H with L = (Q, E_perp, F_perp), and in its Gram matrix all is smooth
+        E_perp, F_perp = E - Q @ (Q.mH @ E), F - Q @ (Q.mH @ F)
+        L = torch.cat([Q, E_perp, F_perp], -1)
+        gram = L.mH @ L
+        X, Y = _generator(Q, E, slot=1), _generator(Q, F, slot=2)
+        bracket = X @ gram @ Y - Y @ gram @ X
+        # without the columns of Q: the block that leaves Q alone
+        k = self.k
+        isotropy = _half_square(bracket[..., k:, k:], gram[..., k:, k:])
+        whole = _half_square(bracket, gram)
         ee, ff, ef = (self.inner(Q, *pair) for pair in ((E, E), (F, F), (E, F)))
         return ((whole - isotropy) / 4 + isotropy) / (ee * ff - ef * ef)
 
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""$\pi$ minus the norm of the skew matrix that moves `Q` along `E`."""
-        return math.pi - spectral_norm(lift(Q, E)[0])
+        r"""$\pi$ minus the norm of the skew matrix that moves `Q` along `E`.
+
+        It can be differentiated once.
+        """
+        return math.pi - spectral_norm(_compressed(Q, E))
 
     def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
         r"""$B\,\phi(\operatorname{skew} X)$ if square, else the geodesic along `X`.
@@ -206,18 +218,52 @@ def _move(X: Tensor, B: Tensor | None, retraction: str) -> Tensor:
     return rational_tall(X, B, degree=pade_degree(retraction))
 
 
-def lift(Q: Tensor, *tangents: Tensor) -> list[Tensor]:
-    """The skew matrices that move `Q` along each, in a frame that begins with `Q`.
+def _generator(Q: Tensor, E: Tensor, *, slot: int) -> Tensor:
+    r"""$M$, $3k \times 3k$, with $E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H = L M L^H$.
 
-    The frame spans `Q` and the tangents, so the matrices are no larger than that.
+    $L$ is $(Q, \cdot, \cdot)$ with $E_\perp$ in the given slot.
     """
     k = Q.shape[-1]
-    frame = torch.linalg.qr(torch.cat([Q, *tangents], -1)).Q[..., k:]
-    lifted = []
-    for E in tangents:
-        along, across = Q.mH @ E, frame.mH @ E
-        Omega = (along - along.mH) / 2
-        zero = across.new_zeros(*across.shape[:-1], across.shape[-2])
-        top = torch.cat([Omega, -across.mH], -1)
-        lifted.append(torch.cat([top, torch.cat([across, zero], -1)], -2))
-    return lifted
+    Omega = Q.mH @ E
+    M = torch.nn.functional.pad((Omega - Omega.mH) / 2, (0, 2 * k, 0, 2 * k))
+    here = torch.zeros(3, 3, dtype=Q.dtype, device=Q.device)
+    here[slot, 0], here[0, slot] = 1.0, -1.0
+    return M + torch.kron(here, torch.eye(k, dtype=Q.dtype, device=Q.device))
+
+
+def _half_square(K: Tensor, gram: Tensor) -> Tensor:
+    r"""$\frac12 \lVert L K L^H \rVert_F^2$ from the Gram matrix of $L$."""
+    return ((gram @ K @ gram).conj() * K).real.sum((-2, -1)) / 2
+
+
+def _compressed(Q: Tensor, E: Tensor) -> Tensor:
+    """The skew matrix that moves `Q` along `E`, in a frame of the span of both.
+
+    The frame is a constant: singular vectors stay in it to first order only.
+    """
+    with torch.no_grad():
+        frame = torch.linalg.qr(torch.cat([Q, E], -1)).Q
+    along = Q.mH @ E
+    # P - P^H, as in `expm_tall`
+    half = E - Q @ ((along + along.mH) / 4 + along / 2)
+    P = frame.mH @ half @ (Q.mH @ frame)
+    return _Once.apply(P - P.mH)
+
+
+class _Once(torch.autograd.Function):
+    """The identity, whose second derivative is an error."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(X: Tensor) -> Tensor:
+        return X.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(_ctx: Any, G: Tensor) -> Tensor:
+        return G

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups._group import AbstractGroup
+from isometry.groups._group_log import with_derivative
 from isometry.groups._manifold import check_size
 from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
 from isometry.groups._orthogonal import gaussian_of
@@ -87,14 +88,19 @@ class Sp(AbstractGroup):
         There eigenvectors of $e^{i\theta}$ and $e^{-i\theta}$ are told apart by
         rounding only. On the quaternionic subspace of those angles $Q = -e^L$ with a
         small $L$, and $A = L + i \pi s$ with the sign $s$ of $iL$; where that is zero,
-        of any element of the algebra. The gradient is that of other angles only.
+        of any element of the algebra.
         """
+        with torch.no_grad():
+            A = self._quaternionic_log(Q)
+        return self.algebra_projection(with_derivative(Q, A))
+
+    def _quaternionic_log(self, Q: Tensor) -> Tensor:
         A = logm_unitary(Q)
         finite = is_finite(A)
-        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0).detach())
+        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
         border = (theta.abs() > math.pi - _BORDER)[..., None, :]
         if not border.any():
-            return self.algebra_projection(A)
+            return A
         outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
         inside = (inner * (1j * theta)[..., None, :]) @ inner.mH
         span = self._span(outer @ outer.mH)
@@ -102,8 +108,7 @@ class Sp(AbstractGroup):
         rest = eye - span - span @ torch.where(finite, Q, eye) @ span
         L = self.algebra_projection(logm_unitary(newton_schulz(rest)))
         turned = inside + L + 1j * math.pi * self._sign(L, outer)
-        A = torch.where(border.any(-1, keepdim=True), turned, A)
-        return self.algebra_projection(A)
+        return torch.where(border.any(-1, keepdim=True), turned, A)
 
     def _sign(self, L: Tensor, frame: Tensor) -> Tensor:
         """Hermitian s, in i sp(n), with s = sign(iL) on the span of `frame`, else 0."""

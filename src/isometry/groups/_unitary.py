@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups._group import AbstractGroup
+from isometry.groups._group_log import with_derivative
 from isometry.groups._haar import haar_frame
 from isometry.groups._manifold import check_size
 from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
@@ -156,7 +157,11 @@ class SU(AbstractGroup):
         Principal angles add up to $2 \pi k$; if $k$ is not zero, the $k$ largest
         (smallest, if negative) are changed by $2\pi$.
         """
-        A = logm_unitary(Q)
+        with torch.no_grad():
+            A = self._shifted(logm_unitary(Q))
+        return _traceless(with_derivative(Q, A))
+
+    def _shifted(self, A: Tensor) -> Tensor:
         theta, V = torch.linalg.eigh(-1j * torch.where(is_finite(A), A, 0))
         turns = (theta.sum(-1, keepdim=True) / (2 * math.pi)).round()
         place = torch.arange(self.n, device=theta.device)
@@ -165,9 +170,7 @@ class SU(AbstractGroup):
         up = place < -turns
         theta = theta - 2 * math.pi * (down.to(theta) - up.to(theta))
         shifted = (V * (1j * theta)[..., None, :]) @ V.mH
-        return _traceless(
-            torch.where(turns[..., None] == 0, A, (shifted - shifted.mH) / 2)
-        )
+        return torch.where(turns[..., None] == 0, A, (shifted - shifted.mH) / 2)
 
     def torus(self, theta: Tensor) -> Tensor:
         r"""$\operatorname{diag}(i \theta)$ less its trace."""

@@ -76,12 +76,12 @@ def logm_unitary(Q: Square) -> Square:
         )
     bound = unitary_bound(Q.shape[-1], Q.dtype)
     with autocast_off(Q.device):
-        A = _Logm.apply(in_float32_or_wider(Q), bound)
+        A = Logm.apply(in_float32_or_wider(Q), bound)
     # a copy: the derivative needs the logarithm, and a caller may write to the result
     return A.to(Q.dtype, copy=True)
 
 
-class _Logm(torch.autograd.Function):
+class Logm(torch.autograd.Function):
     """The logarithm, with its derivative written in terms of the result."""
 
     @staticmethod
@@ -105,19 +105,19 @@ class _Logm(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
         Q, A = ctx.saved_tensors
         with autocast_off(Q.device):
-            return Q @ _Dlogm.apply(-A, grad_outputs[0]), None
+            return Q @ Dlogm.apply(-A, grad_outputs[0]), None
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
         Q, A = ctx.saved_tensors
-        return _Dlogm.apply(A, Q.mH @ grad_inputs[0])
+        return Dlogm.apply(A, Q.mH @ grad_inputs[0])
 
     @staticmethod
     def vmap(_info: Any, in_dims: Any, Q: Tensor, bound: float) -> tuple[Tensor, int]:
-        return _Logm.apply(Q.movedim(in_dims[0], 0), bound), 0
+        return Logm.apply(Q.movedim(in_dims[0], 0), bound), 0
 
 
-class _Dlogm(torch.autograd.Function):
+class Dlogm(torch.autograd.Function):
     r"""$W(A, E)$: the skew $W$ with $Q^H D\exp(A)[W] = E$, for the skew part of `E`.
 
     It is $\psi(\operatorname{ad}_A) E$ with $\psi(z) = z / (1 - e^{-z})$, and its
@@ -146,7 +146,7 @@ class _Dlogm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor]:
         A, W = ctx.saved_tensors
-        Y = _Dlogm.apply(-A, grad_outputs[0])
+        Y = Dlogm.apply(-A, grad_outputs[0])
         if not ctx.needs_input_grad[0]:
             return None, Y
         pull_back = torch.func.vjp(lambda A: _dexpm(A, W), A)[1]
@@ -159,11 +159,11 @@ class _Dlogm(torch.autograd.Function):
         if dA is not None:
             dF = _d2expm(A, W, dA)
             dE = -dF if dE is None else dE - dF
-        return _Dlogm.apply(A, dE)
+        return Dlogm.apply(A, dE)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, A: Tensor, E: Tensor) -> tuple[Tensor, int]:
-        return _Dlogm.apply(_front(A, in_dims[0], info), _front(E, in_dims[1], info)), 0
+        return Dlogm.apply(_front(A, in_dims[0], info), _front(E, in_dims[1], info)), 0
 
 
 def _dexpm(A: Tensor, W: Tensor) -> Tensor:

@@ -58,13 +58,13 @@ def polar(X: Matrix) -> Matrix:
         )
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
         # Dynamo takes no Function with a `jvp`
-        factor = _Polar if torch.compiler.is_compiling() else _PolarWithForwardMode
+        factor = Polar if torch.compiler.is_compiling() else PolarWithForwardMode
         Q = factor.apply(Y)[0]
         Q = Q.mH if X.shape[-2] < X.shape[-1] else Q
         return (Q + poison).to(X.dtype)
 
 
-class _Polar(Function):
+class Polar(Function):
     """X (tall or square) to Q, with the eigenvalues s and eigenvectors V of H."""
 
     generate_vmap_rule = True
@@ -87,7 +87,9 @@ class _Polar(Function):
         return _derivative(X, Q, s, V, G)
 
 
-class _PolarWithForwardMode(_Polar):
+class PolarWithForwardMode(Polar):
+    """The same, for `torch.func.jvp` too."""
+
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
         X, Q, s, V = ctx.saved_tensors

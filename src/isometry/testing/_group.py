@@ -3,7 +3,7 @@
 import torch
 
 from isometry.groups import AbstractGroup, AbstractManifold
-from isometry.testing import _algebra, _geometry, _points
+from isometry.testing import _algebra, _derivatives, _geometry, _points
 from isometry.testing._case import Case
 
 _MANIFOLD = (
@@ -21,6 +21,7 @@ _MANIFOLD = (
     _geometry.border,
     _points.coordinates,
     _points.derivatives,
+    _derivatives.derivatives,
     _points.sampling,
     _points.batches,
 )
@@ -46,8 +47,9 @@ def check_group(
     along $\exp(Q, tE)$; exp obeys Gauss's lemma, so that it is the Riemannian one; log
     is its inverse; retractions agree with it to first order, by a fitted slope;
     curvature is that of small geodesic triangles; `point`, `coordinates` and
-    `velocity` belong together, and the gradient of `point` is right; samples are
-    invariant under geodesic steps; batches are points one by one, and may be empty.
+    `velocity` belong together; the gradient of every differentiable method is right in
+    all of its arguments, by differences; samples are invariant under geodesic steps;
+    batches are points one by one, and may be empty.
 
     Of a group, too: the algebra is closed under brackets; everything that has a closed
     form agrees with what follows from `algebra` alone; metric and samples are
@@ -55,7 +57,7 @@ def check_group(
     point has a logarithm.
 
     Bounds are multiples of $n \varepsilon$. Slopes and differences are taken in double
-    precision. It costs about a second for small sizes, which are those to check.
+    precision. It costs some seconds for small sizes, which are those to check.
 
     Args:
         manifold: an instance of your class.

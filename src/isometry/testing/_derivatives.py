@@ -1,0 +1,129 @@
+"""Contracts of derivatives: autograd agrees with differences, in every argument."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from isometry.groups import AbstractGroup, AbstractManifold
+from isometry.testing._case import Case, dot, norm
+from isometry.testing._points import names
+
+# step of central differences of fourth order, and their bound. On the manifolds of
+# tests/groups they are off by 4e-11, and by more where two angles nearly cross; a term
+# that is missing is seen from 1e-3 on
+_STEP, _BOUND = 2e-4, 1e-8
+
+#: a method as a function of two points and of two matrices or vectors of their shape
+Method = Callable[..., Tensor]
+_ARGUMENTS = ("Q", "P", "X", "Y")
+
+
+def derivatives(case: Case) -> None:
+    """Every differentiable method, in the points and in all else that it takes.
+
+    Of two points near each other; log of the same two points, and of far ones of a
+    group.
+    """
+    wide = case.wide
+    # differences need double precision, and the check in single would repeat them
+    if wide != case or case.manifold.dimension == 0:
+        return
+    M, Q = wide.manifold, wide.points(2)
+    near = M.exp(Q, wide.tangent(Q, angle=1.2))
+    for name, method in _methods(M):
+        _check(wide, name, method, Q, near)
+    _check(wide, "log", _log(M), Q, Q)
+    _distance_to_itself(wide)
+    if isinstance(M, AbstractGroup):
+        # beyond a half turn, where the principal logarithm may not be the one
+        _check(wide, "log", _log(M), Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
+
+
+def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
+    """Compare the derivatives of one method along a random curve for each argument."""
+    M = case.manifold
+    inputs = [Q, P, case.ambient(len(Q)), case.ambient(len(Q))]
+    directions = [case.tangent(Q, angle=1.0), case.tangent(P, angle=1.0)]
+    directions += [case.ambient(len(Q)), case.ambient(len(Q))]
+    leaves = [X.clone().requires_grad_() for X in inputs]
+    value = method(*leaves)
+    C = torch.randn(value.shape, dtype=value.dtype, generator=case.generator)
+    gradients = _gradients(_sum(C, value), leaves)
+    for i, argument in enumerate(_ARGUMENTS):
+
+        def moved(t: float, i: int = i) -> Tensor:
+            # points along geodesics, so that they stay on the manifold
+            step = t * directions[i]
+            at = M.exp(inputs[i], step) if i < 2 else inputs[i] + step
+            arguments = [*inputs]
+            arguments[i] = at
+            return _sum(C, method(*arguments))
+
+        inner, outer = (moved(h) - moved(-h) for h in (_STEP, 2 * _STEP))
+        difference = (8 * inner - outer) / (12 * _STEP)
+        analytic = dot(M, gradients[i], directions[i]).sum()
+        # next to a fold of exp, at a distance d, log has the derivatives 1 / d, 1 / d^3
+        scale = max(1.0, float(norm(M, gradients[i]).max())) ** 3
+        must = f"have the right gradient in `{argument}`"
+        case.bound(name, must, difference - analytic, _BOUND * scale)
+
+
+def _distance_to_itself(case: Case) -> None:
+    """The distance has a kink there; 0 is a subgradient, and NaN is none."""
+    M, Q = case.manifold, case.points(2)
+    leaves = [Q.clone().requires_grad_() for _ in range(2)]
+    for G in torch.autograd.grad(M.distance(*leaves).sum(), leaves):
+        case.bound("distance", "have the gradient 0 at the point itself", norm(M, G), 0)
+
+
+def _gradients(value: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+    """Zero where autograd knows of no dependence; differences know better."""
+    if not value.requires_grad:
+        return tuple(torch.zeros_like(X) for X in leaves)
+    return torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+
+
+def _sum(C: Tensor, value: Tensor) -> Tensor:
+    return (C.conj() * value).real.sum()
+
+
+def _log(M: AbstractManifold) -> Method:
+    return lambda Q, P, _X, _Y: M.log(Q, P)
+
+
+def _methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
+    """All methods whose result is a smooth function, with their tangent vectors."""
+    tangent = M.project
+    yield "log", _log(M)
+    yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)
+    yield "coordinates", lambda Q, P, _X, _Y: M.coordinates(P, Q, "exp")
+    yield "project", lambda Q, _P, X, _Y: M.project(Q, X)
+    yield "inner", lambda Q, _P, X, Y: M.inner(Q, tangent(Q, X), tangent(Q, Y))
+    yield "gradient", lambda Q, _P, X, _Y: M.gradient(Q, X)
+    yield "exp", lambda Q, _P, X, _Y: M.exp(Q, tangent(Q, X))
+    yield "transport", lambda Q, P, X, _Y: M.transport(Q, P, tangent(Q, X))
+    yield "velocity", lambda Q, _P, X, _Y: M.velocity(Q, tangent(Q, X))
+    yield "border_distance", lambda Q, _P, X, _Y: M.border_distance(Q, tangent(Q, X))
+    if M.dimension > 1:
+        yield (
+            "curvature",
+            lambda Q, _P, X, Y: M.curvature(Q, tangent(Q, X), tangent(Q, Y)),
+        )
+    yield "nearest", lambda Q, _P, X, _Y: M.nearest(Q + 0.1 * X)
+    yield "nearest", lambda Q, _P, _X, _Y: M.nearest(Q)
+    yield "polish", lambda Q, _P, _X, _Y: M.polish(Q)
+    yield "defect", lambda Q, _P, X, _Y: M.defect(Q + 0.1 * X)
+    for name in names(M):
+        yield f"retract({name})", _retract(M, name)
+        yield f"point({name})", _point(M, name)
+    if "cayley" in M.retractions and isinstance(M, AbstractGroup):
+        yield "coordinates(cayley)", lambda Q, P, _X, _Y: M.coordinates(P, Q, "cayley")
+
+
+def _retract(M: AbstractManifold, name: str) -> Method:
+    return lambda Q, _P, X, _Y: M.retract(Q, M.project(Q, X), name)
+
+
+def _point(M: AbstractManifold, name: str) -> Method:
+    return lambda Q, _P, X, _Y: M.point(X, Q, name)
