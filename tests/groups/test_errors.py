@@ -1,14 +1,17 @@
 """Each message says what was expected, what came and what to do."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
+import isometry
 from isometry.groups import (
     SO,
     SU,
+    AbstractGroup,
     Product,
     Sp,
     Sphere,
@@ -18,6 +21,7 @@ from isometry.groups import (
     _stiefel_log,
     declare,
 )
+from isometry.linalg import skew
 from tests.groups.registry import Quadrupole
 
 pytestmark = pytest.mark.errors
@@ -45,6 +49,94 @@ def test_factors_are_of_one_field():
     for factors in ((), (SO(2), U(2))):
         with pytest.raises(ValueError, match=r"`factors` must be one or more groups"):
             Product(*factors)
+
+
+def test_factors_are_groups():
+    """A Stiefel manifold was taken, and its product failed by attributes (issue 14)."""
+    wrong: Any = Stiefel(3, 2)
+    with pytest.raises(TypeError, match=r"`factors` must be groups.*Stiefel\(n=3, k=2"):
+        Product(SO(3), wrong)
+
+
+@pytest.mark.parametrize("method", ["random", "origin"])
+@pytest.mark.parametrize("batch", [((2, 3),), (-1,), (2.0,)], ids=str)
+@pytest.mark.parametrize(
+    "manifold",
+    [SO(2), Sp(1), Torus(2), Stiefel(3, 2), Sphere(2), Quadrupole()],
+    ids=str,
+)
+def test_batches_are_sizes(manifold, batch, method):
+    """A tuple gave the signatures of `torch.randn` (issue 14)."""
+    with pytest.raises(
+        TypeError, match=r"`batch` must be sizes, .* Write `random\(2, 3"
+    ):
+        getattr(manifold, method)(*batch)
+
+
+def test_a_reflection_is_told_by_its_determinant():
+    """It was "a defect of 3.4e+38" (issue 14)."""
+    Q = torch.eye(3).repeat(2, 1, 1)
+    Q[1, 0, 0] = -1
+    message = r"`W` must have determinant 1 .*; got determinant -1 \(1 of 2 matrices\)"
+    with pytest.raises(ValueError, match=message):
+        SO(3).check(Q, name="W")
+    with pytest.raises(
+        ValueError, match=r"must be a point of .* a defect of inf, above"
+    ):
+        SO(3).check(2 * Q, name="W")
+
+
+@dataclass(frozen=True)
+class RigidMotions(AbstractGroup):
+    """SE(3), which is not compact."""
+
+    @property
+    def size(self) -> int:
+        return 4
+
+    @property
+    def is_complex(self) -> bool:
+        return False
+
+    def algebra(self, X: torch.Tensor) -> torch.Tensor:
+        A = torch.nn.functional.pad(skew(X[..., :3, :3]), (0, 1, 0, 1))
+        return A + torch.nn.functional.pad(X[..., :3, 3:], (3, 0, 0, 1))
+
+
+def test_groups_are_compact():
+    """Constraining a weight to SE(3) gave the advice to take the polar factor."""
+    message = r"`algebra` of Rigid.* must be skew.*entry 1.0e\+00 .*Only compact groups"
+    layer = torch.nn.Linear(4, 4)
+    for call in (
+        lambda: isometry.constrain(layer, "weight", RigidMotions()),
+        lambda: declare(layer, "weight", RigidMotions()),
+        lambda: RigidMotions().random(),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@dataclass(frozen=True)
+class OneDegree(SO):
+    """Rotations for which only one approximant is declared."""
+
+    @property
+    def retractions(self) -> tuple[str, ...]:
+        return ("exp", "cayley", "pade-3")
+
+
+def test_declared_names_are_the_names_to_use():
+    """It was said: must be one of exp, cayley, pade-3; got 'pade-3' (issue 14)."""
+    for name in OneDegree(3).retractions:
+        OneDegree(3).check_retraction(name)
+        isometry.constrain(torch.nn.Linear(3, 3), "weight", OneDegree(3), name)
+    for name in ("pade-2", "pade-m", "pade"):
+        with pytest.raises(
+            ValueError, match=r"one of exp, cayley, pade-3 for OneDegree"
+        ):
+            OneDegree(3).check_retraction(name)
+    assert Product(SO(2), OneDegree(3)).retractions == ("exp", "cayley", "pade-3")
+    assert "pade-m" in Product(SO(2), SO(3)).retractions
 
 
 def test_points_have_a_shape_and_a_field():
@@ -101,7 +193,9 @@ def test_retractions_have_names(name):
         SO(3).retract(torch.eye(3), torch.zeros(3, 3), name)
 
 
-@pytest.mark.parametrize("name", ["pade", "pade-", "pade-0", "pade-x", "pade--1"])
+@pytest.mark.parametrize(
+    "name", ["pade", "pade-", "pade-0", "pade-x", "pade--1", "pade-m"]
+)
 def test_pade_has_a_degree(name):
     for manifold in (SO(3), Stiefel(4, 2), Sphere(3)):
         with pytest.raises(ValueError, match=r"must name the degree .* got 'pade"):
@@ -145,6 +239,16 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
         Stiefel(4, 2).log(Q, P)
 
 
+def test_no_geodesic_joins_the_components_of_square_matrices(rng):
+    """It used to speak of a `Q` with determinant -1, which neither point may be."""
+    Q = Stiefel(3, 3).random(4, generator=rng)
+    P = Q.clone()
+    P[2, :, 0] *= -1
+    message = r"`P` must be in the component of `Q`; .* \(1 of 4 pairs\).*Negate one"
+    with pytest.raises(ValueError, match=message):
+        Stiefel(3, 3).log(Q, P)
+
+
 def test_declarations_are_checked():
     module = torch.nn.Linear(3, 3)
     with pytest.raises(
@@ -155,13 +259,3 @@ def test_declarations_are_checked():
         declare(module, "weight", SO(3))
     with pytest.raises(TypeError, match=r"`weight` must have a complex dtype"):
         declare(module, "weight", U(3))
-
-
-def test_no_geodesic_joins_the_components_of_square_matrices(rng):
-    """It used to speak of a `Q` with determinant -1, which neither point may be."""
-    Q = Stiefel(3, 3).random(4, generator=rng)
-    P = Q.clone()
-    P[2, :, 0] *= -1
-    message = r"`P` must be in the component of `Q`; .* \(1 of 4 pairs\).*Negate one"
-    with pytest.raises(ValueError, match=message):
-        Stiefel(3, 3).log(Q, P)

@@ -65,8 +65,8 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
 
 
 def retractions(manifold: AbstractManifold) -> list[str]:
-    names = [name for name in manifold.retractions if name != "pade"]
-    return [*names, *["pade-2", "pade-3"] * ("pade" in manifold.retractions)]
+    names = [name for name in manifold.retractions if name != "pade-m"]
+    return [*names, *["pade-2", "pade-3"] * ("pade-m" in manifold.retractions)]
 
 
 def double(manifold: AbstractManifold) -> torch.dtype:

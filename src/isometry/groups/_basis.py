@@ -40,10 +40,23 @@ def cached_basis(group: Algebra) -> tuple[Tensor, Tensor]:
     # kept for later: not on the device, nor in the mode, of the moment
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
         units = torch.eye(reals, dtype=torch.float64)
-        rows = flat(group.algebra(matrices(units, n, group.is_complex)))
+        A = group.algebra(matrices(units, n, group.is_complex))
+        _check_skew(group, A)
+        rows = flat(A)
         _, s, Vh = torch.linalg.svd(rows, full_matrices=False)
         rank = int((s > 1e-10 * s.max()).sum()) if reals else 0
         return Vh[:rank], torch.linalg.pinv(rows, rtol=1e-10).mT
+
+
+def _check_skew(group: Algebra, A: Tensor) -> None:
+    """Raise unless the algebra is that of a compact group."""
+    defect = float((A + A.mH).abs().max()) if A.numel() else 0.0
+    # written so that NaN fails; algebras of tests/groups leave at most 2e-16
+    if not defect <= 1e-12:
+        raise ValueError(
+            f"`algebra` of {group} must be skew, A^H = -A; got an entry {defect:.1e} "
+            f"of A + A^H. Only compact groups can be used, and SE(3), for one, is not."
+        )
 
 
 def flat(X: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isometry.groups._basis import apply, basis
 from isometry.groups._group_log import derived_log
-from isometry.groups._manifold import AbstractManifold
+from isometry.groups._manifold import AbstractManifold, repeated
 from isometry.groups._nearest import (
     nearest_rotation,
     newton_schulz,
@@ -212,7 +212,7 @@ class AbstractGroup(AbstractManifold):
     def origin(self, *batch: int, **options: Any) -> Tensor:
         """The identity matrix."""
         options["dtype"] = self.dtype(options.get("dtype"))
-        return torch.eye(self.size, **options).repeat(*batch, 1, 1)
+        return repeated(torch.eye(self.size, **options), batch)
 
 
 def _area(ee: Tensor, ff: Tensor, ef: Tensor) -> Tensor:

@@ -6,14 +6,26 @@ from torch import Tensor
 from isometry.groups._retraction import q_factor
 
 
+def check_batch(batch: tuple[int, ...]) -> None:
+    """Raise unless these can be the sizes of batch axes."""
+    if not all(hasattr(size, "__index__") and size >= 0 for size in batch):
+        raise TypeError(
+            f"`batch` must be sizes, one integer for each axis; got "
+            f"{', '.join(map(repr, batch))}. Write `random(2, 3)` for a batch of 2 x 3."
+        )
+
+
 def gaussian(
-    *shape: int,
+    batch: tuple[int, ...],
+    shape: tuple[int, ...],
+    *,
     generator: torch.Generator | None,
     dtype: torch.dtype,
     device: torch.device | str | None,
 ) -> Tensor:
     """Independent standard normal entries."""
-    return torch.randn(*shape, generator=generator, dtype=dtype, device=device)
+    check_batch(batch)
+    return torch.randn(*batch, *shape, generator=generator, dtype=dtype, device=device)
 
 
 def haar_frame(X: Tensor) -> Tensor:

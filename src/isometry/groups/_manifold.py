@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from isometry._checks import unitary_bound
-from isometry.groups._retraction import pade_degree
+from isometry.groups._haar import check_batch
+from isometry.groups._retraction import is_listed
 
 
 class AbstractManifold(ABC):
@@ -42,7 +43,10 @@ class AbstractManifold(ABC):
     @property
     @abstractmethod
     def retractions(self) -> tuple[str, ...]:
-        """The retractions that end on this manifold, by name."""
+        """The retractions that end on this manifold, by name.
+
+        "pade-m" stands for every degree m, and "pade-3" for that one.
+        """
 
     @abstractmethod
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
@@ -196,7 +200,7 @@ class AbstractManifold(ABC):
         bound = self.tolerance(Q.dtype)
         # written so that NaN fails
         if not bool((defect <= bound).all()):
-            worst = float(defect.nan_to_num(nan=math.inf).max())
+            worst = float(torch.where(defect.isnan(), math.inf, defect).max())
             raise ValueError(
                 f"`{name}` must be a point of {self}; got a defect of {worst:.1e}, "
                 f"above {bound:.1e} for {Q.dtype}. Project it first, with "
@@ -205,16 +209,10 @@ class AbstractManifold(ABC):
 
     def check_retraction(self, retraction: str) -> None:
         """Raise unless the retraction of that name ends on this manifold."""
-        kind = retraction.partition("-")[0] if isinstance(retraction, str) else ""
-        if kind == "pade" and kind in self.retractions:
-            pade_degree(retraction)
-        elif kind not in self.retractions or kind != retraction:
-            known = [
-                f"{name}-m" if name == "pade" else name for name in self.retractions
-            ]
+        if not is_listed(retraction, self.retractions):
             raise ValueError(
-                f"`retraction` must be one of {', '.join(known)} for {self}; "
-                f"got {retraction!r}. 'exp' is on every manifold."
+                f"`retraction` must be one of {', '.join(self.retractions)} for "
+                f"{self}; got {retraction!r}. 'exp' is on every manifold."
             )
 
     @property
@@ -229,3 +227,9 @@ def check_size(n: int, *, least: int = 0) -> None:
             f"`n` must be an integer, at least {least}; got {n!r}. "
             f"It is the size of one point, without batch axes."
         )
+
+
+def repeated(point: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """A batch of copies of one point."""
+    check_batch(batch)
+    return point.repeat(*batch, *[1] * point.ndim)

@@ -39,7 +39,7 @@ class SO(AbstractGroup):
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
-        return ("exp", "cayley", "pade", "polar", "qr")
+        return ("exp", "cayley", "pade-m", "polar", "qr")
 
     @property
     def size(self) -> int:
@@ -102,6 +102,20 @@ class SO(AbstractGroup):
         reflection = torch.linalg.det(Q) < 0
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
+    def check(self, Q: Tensor, *, name: str) -> None:
+        """Raise unless every `Q` is a rotation, with what is wrong with it."""
+        self.check_tensor(Q, name=name)
+        reflection = torch.linalg.det(Q) < 0
+        unitary = unitarity_defect(Q) <= self.tolerance(Q.dtype)
+        if reflection.any() and unitary.all():
+            raise ValueError(
+                f"`{name}` must have determinant 1 to be a point of {self}; got "
+                f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
+                f"matrices). Negate a column, or take `Stiefel({self.n}, {self.n})`, "
+                f"which has both determinants."
+            )
+        super().check(Q, name=name)
+
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Haar measure."""
         return flip_to_positive_determinant(
@@ -112,8 +126,8 @@ class SO(AbstractGroup):
 def gaussian_of(group: AbstractGroup, batch: tuple[int, ...], options: Any) -> Tensor:
     """Gaussian matrices of the group's shape and field."""
     return gaussian(
-        *batch,
-        *group.shape,
+        batch,
+        group.shape,
         generator=options.pop("generator", None),
         dtype=group.dtype(options.pop("dtype", None)),
         device=options.pop("device", None),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups._group import AbstractGroup
+from isometry.groups._retraction import is_listed
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -26,6 +27,12 @@ class Product(AbstractGroup):
     factors: tuple[AbstractGroup, ...]
 
     def __init__(self, *factors: AbstractGroup) -> None:
+        wrong = [factor for factor in factors if not isinstance(factor, AbstractGroup)]
+        if wrong:
+            raise TypeError(
+                f"`factors` must be groups, such as SO(3); got {wrong[0]!r}, which has "
+                f"no multiplication. Constrain a weight of its own to it."
+            )
         fields = {factor.is_complex for factor in factors}
         if len(fields) != 1:
             raise ValueError(
@@ -45,10 +52,14 @@ class Product(AbstractGroup):
     @property
     def retractions(self) -> tuple[str, ...]:
         """Those that all factors have."""
+        names = dict.fromkeys(n for factor in self.factors for n in factor.retractions)
         return tuple(
             name
-            for name in self.factors[0].retractions
-            if all(name in factor.retractions for factor in self.factors)
+            for name in names
+            if all(
+                name in f.retractions or is_listed(name, f.retractions)
+                for f in self.factors
+            )
         )
 
     @property

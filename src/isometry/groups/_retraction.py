@@ -1,5 +1,6 @@
 """Retractions at the identity, by name: maps from skew to orthogonal matrices."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,18 @@ from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._pade import pade_inverse
 
-RATIONAL = ("cayley", "pade")
+
+def is_listed(retraction: object, names: Sequence[str]) -> bool:
+    """Whether `names` has the retraction; "pade-m" there stands for every degree m.
+
+    Raises:
+        ValueError: if every degree is listed and the name has none.
+    """
+    kind = retraction.partition("-")[0] if isinstance(retraction, str) else ""
+    if kind == "pade" and "pade-m" in names:
+        pade_degree(str(retraction))
+        return True
+    return retraction in names
 
 
 def pade_degree(retraction: str) -> int:
@@ -44,7 +56,10 @@ def retraction_at_identity(A: Tensor, retraction: str) -> Tensor:
 
 
 def inverse_at_identity(Q: Tensor, retraction: str) -> Tensor:
-    r"""The smallest skew A with $\phi(A) = Q$, for exp, cayley and pade-m."""
+    r"""The smallest skew A with $\phi(A) = Q$, for exp, cayley and pade-m.
+
+    That of pade-m has no gradient, and says so in a backward pass.
+    """
     if retraction == "exp":
         return logm_unitary(Q)
     if retraction == "cayley":

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._manifold import AbstractManifold, check_size
+from isometry.groups._haar import gaussian
+from isometry.groups._manifold import AbstractManifold, check_size, repeated
 from isometry.groups._retraction import pade_degree
 from isometry.linalg._tall_rational import rational_tall
 
@@ -47,7 +48,7 @@ class Sphere(AbstractManifold):
     @property
     def retractions(self) -> tuple[str, ...]:
         """Polar and qr are the same here: normalization."""
-        return ("exp", "cayley", "pade", "polar", "qr")
+        return ("exp", "cayley", "pade-m", "polar", "qr")
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         r"""$x - q\, q^T x$."""
@@ -148,13 +149,13 @@ class Sphere(AbstractManifold):
     ) -> Tensor:
         """Uniform: a Gaussian vector over its length."""
         dtype = self.dtype(dtype)
-        X = torch.randn(*batch, self.n, generator=generator, dtype=dtype, device=device)
+        X = gaussian(batch, self.shape, generator=generator, dtype=dtype, device=device)
         return self.nearest(X)
 
     def origin(self, *batch: int, **options: Any) -> Tensor:
         """The first coordinate vector."""
         options["dtype"] = self.dtype(options.get("dtype"))
-        return torch.eye(1, self.n, **options)[0].repeat(*batch, 1)
+        return repeated(torch.eye(1, self.n, **options)[0], batch)
 
 
 def _dot(X: Tensor, Y: Tensor) -> Tensor:

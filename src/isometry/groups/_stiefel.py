@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from isometry.groups._haar import gaussian, haar_frame
-from isometry.groups._manifold import AbstractManifold
+from isometry.groups._manifold import AbstractManifold, check_size, repeated
 from isometry.groups._nearest import newton_schulz, spectral_norm, unitarity_defect
 from isometry.groups._retraction import (
     inverse_at_identity,
@@ -51,7 +51,8 @@ class Stiefel(AbstractManifold):
     is_complex: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.k <= self.n:
+        check_size(self.n)
+        if not isinstance(self.k, int) or not 0 <= self.k <= self.n:
             raise ValueError(
                 f"`k` must be between 0 and n = {self.n}; got {self.k}. "
                 f"Orthonormal rows are the transposed points of Stiefel(k, n)."
@@ -76,7 +77,7 @@ class Stiefel(AbstractManifold):
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end on the manifold."""
-        return ("exp", "cayley", "pade", "polar", "qr")
+        return ("exp", "cayley", "pade-m", "polar", "qr")
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         r"""$X - Q \operatorname{sym}(Q^H X)$."""
@@ -198,15 +199,13 @@ class Stiefel(AbstractManifold):
         """Uniform: the Q factor of a Gaussian matrix."""
         dtype = self.dtype(dtype)
         return haar_frame(
-            gaussian(
-                *batch, *self.shape, generator=generator, dtype=dtype, device=device
-            )
+            gaussian(batch, self.shape, generator=generator, dtype=dtype, device=device)
         )
 
     def origin(self, *batch: int, **options: Any) -> Tensor:
         """The first columns of the identity matrix."""
         options["dtype"] = self.dtype(options.get("dtype"))
-        return torch.eye(self.n, self.k, **options).repeat(*batch, 1, 1)
+        return repeated(torch.eye(self.n, self.k, **options), batch)
 
     def _triangle(self, A: Tensor) -> Tensor:
         return lower_triangle(A) if self.is_complex else A.tril(-1)

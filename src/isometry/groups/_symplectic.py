@@ -48,7 +48,7 @@ class Sp(AbstractGroup):
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
-        return ("exp", "cayley", "pade", "polar")
+        return ("exp", "cayley", "pade-m", "polar")
 
     @property
     def size(self) -> int:

@@ -36,7 +36,7 @@ class Torus(AbstractGroup):
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
-        return ("exp", "cayley", "pade", "polar", "qr")
+        return ("exp", "cayley", "pade-m", "polar", "qr")
 
     @property
     def size(self) -> int:

@@ -41,7 +41,7 @@ class U(AbstractGroup):
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
-        return ("exp", "cayley", "pade", "polar", "qr")
+        return ("exp", "cayley", "pade-m", "polar", "qr")
 
     @property
     def size(self) -> int:

@@ -9,6 +9,7 @@ from torch.nn.utils import parametrize
 from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.groups._declare import record
+from isometry.groups._retraction import is_listed
 from isometry.linalg._policy import in_float32_or_wider
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
@@ -113,15 +114,11 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
 
 
 def _check_map(manifold: AbstractManifold, map_name: str | None) -> None:
-    kind = map_name.partition("-")[0] if isinstance(map_name, str) else ""
-    maps = [m for m in ("exp", "cayley", "pade") if m in manifold.retractions]
+    maps = [name for name in manifold.retractions if name not in ("polar", "qr")]
     if isinstance(manifold, SO | U | Stiefel):
         maps.append("householder")
-    if kind not in maps or kind not in ("pade", map_name):
-        known = ", ".join("pade-m" if m == "pade" else m for m in maps)
+    if not is_listed(map_name, maps):
         raise ValueError(
-            f"the map must be one of {known} for {manifold}; got {map_name!r}. "
-            f"'exp' is on every manifold."
+            f"the map must be one of {', '.join(maps)} for {manifold}; got "
+            f"{map_name!r}. 'exp' is on every manifold."
         )
-    if kind == "pade":
-        manifold.check_retraction(str(map_name))

@@ -17,9 +17,9 @@ _DRAWS, _Z = 2000, 6.0
 
 def names(manifold: AbstractManifold) -> list[str]:
     """The retractions of a manifold, with three degrees of Pade approximants."""
-    listed = [name for name in manifold.retractions if name != "pade"]
-    degrees = [f"pade-{m}" for m in (1, 2, 3)] if "pade" in manifold.retractions else []
-    return listed + degrees
+    listed = [name for name in manifold.retractions if name != "pade-m"]
+    every = "pade-m" in manifold.retractions
+    return listed + ([f"pade-{m}" for m in (1, 2, 3)] if every else [])
 
 
 def description(case: Case) -> None:
