@@ -92,6 +92,34 @@ def test_checkpoints_of_torch_load(name, rng):
     assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("name", ["Adam", "AMSGrad", "RMSprop"])
+def test_old_checkpoints_with_a_number_of_steps_load(name, rng):
+    """torch stored `step` as a number once; "'int' has no attribute" said ours."""
+    ours, theirs, options = PAIRS[name]
+    first, second = parameters(rng, clones=2)
+    W = nn.Parameter(SO(4).random(generator=rng))
+    groups = [{"params": first}, {"params": [W], "manifold": SO(4)}]
+    optimizer, twin = ours(groups, **options), theirs(second, **options)
+    gradients = [torch.randn(p.shape, dtype=p.dtype, generator=rng) for p in first]
+
+    def step() -> None:
+        for p, q, g in zip(first, second, gradients, strict=True):
+            p.grad, q.grad = g.clone(), g.clone()
+        W.grad = torch.ones(4, 4)
+        optimizer.step()
+        twin.step()
+
+    step()
+    state = copy.deepcopy(optimizer.state_dict())
+    for values in state["state"].values():
+        values["step"] = int(values["step"])
+    optimizer.load_state_dict(state)
+    step()
+    assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
+    assert optimizer.state[W]["step"] == 2
+    assert SO(4).contains(W)
+
+
 def test_plain_embeddings_may_have_sparse_gradients(rng):
     """Where torch's SGD takes them, ours does."""
     start = torch.randn(5, 3, generator=rng)

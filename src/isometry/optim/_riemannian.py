@@ -159,6 +159,20 @@ class AbstractRiemannian(Optimizer):
                 else:
                     self.state[p][name] = part.clone()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As torch's optimizers do: in old checkpoints `step` is a number.
+
+        Args:
+            state: what was pickled, or loaded.
+        """
+        super().__setstate__(state)
+        for values in self.state.values():
+            step = values.get("step")
+            if step is not None and not isinstance(step, Tensor):
+                values["step"] = torch.tensor(
+                    float(step), dtype=torch.float32, device="cpu"
+                )
+
     def state_dict(self) -> dict[str, Any]:
         """As torch has it, of tensors and numbers; manifolds by name.
 
