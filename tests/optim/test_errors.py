@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from isometry.groups import SO, SU, Sphere, Stiefel, U
+import isometry
+from isometry.groups import SO, SU, Sphere, Stiefel, U, declare
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
 
 pytestmark = pytest.mark.errors
@@ -200,3 +201,46 @@ def test_betas_are_below_one():
 def test_nesterov_has_a_momentum(options):
     with pytest.raises(ValueError, match=r"`nesterov` must have a momentum, and no da"):
         RiemannianSGD([nn.Parameter(torch.ones(1))], nesterov=True, **options)
+
+
+def declared_model() -> nn.Linear:
+    model = nn.Linear(3, 3)
+    model.weight = nn.Parameter(torch.eye(3))
+    declare(model, "weight", SO(3))
+    return model
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW])
+def test_other_optimizers_do_not_step_on_a_manifold(make):
+    """They swallowed the option, and the weight left SO(3) silently (issue 14)."""
+    model = declared_model()
+    optimizer = make(isometry.param_groups(model, lr=0.1))
+    model(torch.ones(3)).square().sum().backward()
+    with pytest.raises(
+        TypeError, match=r"keep parameters on .*ignores the SO\(n=3\) of"
+    ):
+        optimizer.step()
+    assert torch.equal(model.weight, torch.eye(3))
+
+
+def test_optimizers_that_know_manifolds_step_on_them():
+    """Ours, one that wraps ours, and others on plain parameters and coordinates."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> None:
+            self.inner.step(closure)
+
+    model = declared_model()
+    ours = RiemannianAdam(isometry.param_groups(model, lr=0.1))
+    for optimizer in (ours, Wrapper(ours)):
+        model(torch.ones(3)).square().sum().backward()
+        before = model.weight.detach().clone()
+        optimizer.step()
+        assert not torch.equal(model.weight, before)
+        assert SO(3).contains(model.weight)
+    layer = isometry.orthogonal(nn.Linear(3, 3))
+    torch.optim.Adam(isometry.param_groups(layer, lr=0.1)).step()

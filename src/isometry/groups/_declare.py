@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from isometry.groups._guard import guard_steps
 from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
@@ -19,8 +20,9 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
     """Declare that a parameter lives on a manifold, and leave it as it is.
 
     For optimizers that move on the manifold itself: the parameter must be a point
-    already, and only such an optimizer keeps it there. `isometry.constrain` is the
-    other way, where any optimizer will do; it declares its weight too.
+    already, and only such an optimizer keeps it there. Another one that gets it from
+    `isometry.param_groups` raises at its first step. `isometry.constrain` is the other
+    way, where any optimizer will do; it declares its weight too.
 
     Args:
         module: the module that owns the parameter.
@@ -48,6 +50,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
             f"{manifold!r}. Make one with its sizes."
         )
     manifold.check(points(weight, manifold), name=name)
+    guard_steps()
     record(module, name, manifold)
     return module
 

@@ -6,6 +6,7 @@ from torch import nn
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import declared
+from isometry.groups._guard import guard_steps
 from isometry.parametrizations._constrained import constrained
 
 
@@ -24,7 +25,8 @@ def param_groups(
     `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list. `LBFGS` takes no
     groups.) Parameters that `groups.declare` put on a
     manifold are a group that names the manifold, for the optimizers of
-    `isometry.optim`, which step those of equal shape as one batch.
+    `isometry.optim`, which step those of equal shape as one batch; any other optimizer
+    raises at its first step, since it would leave the manifold.
 
     Args:
         module: the model.
@@ -54,6 +56,8 @@ def param_groups(
         if (p := dict(owner.named_parameters(recurse=False)).get(name)) is not None
     }
     by_manifold: dict[AbstractManifold, list[nn.Parameter]] = {}
+    if on_manifold:
+        guard_steps()
     for p, manifold in on_manifold.values():
         by_manifold.setdefault(manifold, []).append(p)
     apart = slow.keys() | on_manifold.keys()
