@@ -253,12 +253,13 @@ def test_gradient_is_tangent_and_adjoint_to_the_derivative(dtype, rng):
     dA = torch.func.jvp(logm_unitary, (Q.detach(),), (dQ,))[1]
     (g,) = torch.autograd.grad(logm_unitary(Q), Q, G)
     error = ((g.conj() * dQ).real - (G.conj() * dA).real).sum((-2, -1)).abs()
-    scale = 8 * eps(dtype) * matrix_norm(g)
-    # 0.3: twice the worst over 60 seeds, 0.14 (float64)
-    assert (error <= 0.3 * scale).all()
+    sizes = matrix_norm(g) * matrix_norm(dQ) + matrix_norm(G) * matrix_norm(dA)
+    # 0.7: twice the worst over 100 seeds, 0.34 (float64)
+    assert (error <= 0.7 * 8 * eps(dtype) * sizes).all()
     Gamma = Q.detach().mH @ g
-    # 1.6: twice the worst over 60 seeds, 0.79 (float64)
-    assert (matrix_norm(Gamma + Gamma.mH) <= 1.6 * scale).all()
+    # 2.3: twice the worst over 100 seeds, 1.15 (complex128)
+    tol = 2.3 * 8 * eps(dtype) * matrix_norm(g)
+    assert (matrix_norm(Gamma + Gamma.mH) <= tol).all()
 
 
 def test_gradient_at_the_identity_is_the_skew_part(rng):
