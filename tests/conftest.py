@@ -1,7 +1,7 @@
 """Fixtures, and the modes of the suite.
 
 `--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run;
-`--seed N` draws other random inputs.
+`--seed N` draws other random inputs; `--blas=scrambled` sums in another order.
 """
 
 import json
@@ -36,6 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="shift the seed of every generator: a test that fails was luck",
     )
+    parser.addoption(
+        "--blas",
+        choices=["torch", "scrambled"],
+        default="torch",
+        help="the products of the kernels: torch's, or tests/native/scrambled.c, whose "
+        "order of summation depends on sizes and places",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from jaxtyping import install_import_hook
 
         install_import_hook("isometry", "beartype.beartype")
+    if config.getoption("--blas") == "scrambled":
+        from tests.native.scrambled import install
+
+        install()
     path = config.getoption("--record")
     # with xdist every report reaches the controller, and the workers keep none
     if path is not None and not hasattr(config, "workerinput"):

@@ -82,9 +82,11 @@ def test_a_polynomial_in_one_call(n, dtype, scheme, rng, monkeypatch):
         g = _polynomial.pull_back(scheme, W, 1, G)
         results.append((Q, g, W[: scheme.products].nan_to_num()))
     (Q, g, W), (Q2, g2, W2) = results
-    # twice the worst over 20 seeds, 1 and 0.375 (n = 2): other orders of summation
-    assert_close(Q, Q2, rtol=0, atol=2 * torch.finfo(dtype).eps)
-    assert_close(g, g2, rtol=0, atol=0.75 * torch.finfo(dtype).eps)
+    # twice the worst over 20 seeds (2 at n = 520) of torch's BLAS, its other paths and
+    # the scrambled one, 1.75 and 2.3 (n = 520)
+    unit = torch.finfo(dtype).eps
+    assert (Q - Q2).norm() <= 3.5 * n**0.5 * unit
+    assert (g - g2).norm() <= 5 * unit * G.norm()
     assert_close(W, W2)
     assert torch.equal(g, -g.mT)
 

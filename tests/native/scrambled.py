@@ -1,0 +1,38 @@
+"""A BLAS of our own for the tests, whose sums go in another order from tile to tile."""
+
+import ctypes
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from isometry._native import kernels
+from isometry._native._build import _compiler
+
+SOURCE = Path(__file__).with_name("scrambled.c")
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The product, compiled by the compiler that compiles the kernels."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scrambled.so"
+        options = ["-O3", "-march=native", "-shared", "-fPIC", "-o", str(path)]
+        subprocess.run([*_compiler(), *options, str(SOURCE)], check=True)
+        return ctypes.CDLL(str(path))
+
+
+def install() -> None:
+    """Give it to the kernels of this process, instead of torch's.
+
+    Raises:
+        RuntimeError: if there are no kernels.
+    """
+    for dtype, name in ((torch.float32, "sgemm_"), (torch.float64, "dgemm_")):
+        native = kernels(dtype)
+        if native is None:
+            raise RuntimeError("`--blas=scrambled` needs the kernels in C.")
+        native.product = ctypes.cast(getattr(library(), name), ctypes.c_void_p)
+        assert native.multiplies()
