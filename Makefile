@@ -17,7 +17,8 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 .PHONY: help test demo check docs bench soak format clean
 
 help:
-	@echo "make test    the suite; its linear algebra again, shapes executed, C off"
+	@echo "make test    the suite; its linear algebra again: shapes executed, C off;"
+	@echo "             and a part of it with a BLAS that sums in any order"
 	@echo "make demo    ExpRNN and an LSTM on a copying task: a figure and a report"
 	@echo "make check   format, lint, types, import contracts, spelling, docs"
 	@echo "make format  rewrite the sources as 'make check' wants them"
@@ -36,6 +37,10 @@ test: $(INSTALLED)
 	$(PYTEST) -n 2 --cov
 	ISOMETRY_NATIVE=0 $(PYTEST) -n 2 --shapes \
 		-m "not errors and not soak and not once" tests/linalg
+	@# one row of what `make soak` does: another BLAS, another seed
+	MKL_CBWR=COMPATIBLE $(PYTEST) -n 2 --blas=scrambled --seed 1 \
+		-m "not errors and not soak and not once" \
+		tests/native/test_kernels.py tests/linalg/test_rotation.py
 
 demo: $(INSTALLED)
 	$(PY) -m isometry.lab._demo
