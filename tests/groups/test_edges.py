@@ -240,3 +240,18 @@ def test_products_keep_their_blocks(rng):
     assert group.rank == 2
     assert repr(group) == "Product(SO(n=2), SO(n=3))"
     assert group.dimension == 4
+
+
+@pytest.mark.parametrize("group", [SO(512), SU(512)], ids=str)
+def test_the_determinant_of_a_large_matrix_does_not_underflow(group, rng):
+    """Haar points and nearest points of float32 are points, and -1 is not 1.
+
+    The product of the pivots used to be 0 at n = 512: `SO(512).random` returned a
+    matrix with a last column of zeros, and a reflection passed for a rotation.
+    """
+    dtype = dtype_of(group, torch.float32)
+    Q = group.random(dtype=dtype, generator=rng)
+    group.check(Q, name="Q")
+    reflected = torch.cat([-Q[:, :1], Q[:, 1:]], -1)
+    assert float(group.defect(reflected)) > 1
+    group.check(group.nearest(reflected), name="Q")

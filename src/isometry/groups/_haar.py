@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from isometry.groups._nearest import determinant
 from isometry.groups._retraction import q_factor
 
 
@@ -40,5 +41,5 @@ def haar_frame(X: Tensor) -> Tensor:
 
 def flip_to_positive_determinant(Q: Tensor) -> Tensor:
     """Square real matrices, with the last column negated where the determinant is."""
-    sign = torch.linalg.det(Q).sgn()
+    sign = determinant(Q).sgn()
     return torch.cat([Q[..., :-1], Q[..., -1:] * sign[..., None, None]], -1)

@@ -28,10 +28,20 @@ def nearest_rotation(X: Tensor) -> Tensor:
     return torch.where(finite, Q, math.nan)
 
 
+def determinant(Q: Tensor) -> Tensor:
+    """The determinant of a unitary matrix, without overflow or underflow on the way.
+
+    `torch.linalg.det` multiplies the pivots one by one. The first pivots of an
+    orthogonal matrix are small, so in float32 their product is 0 from n = 512 on.
+    """
+    sign, logarithm = torch.linalg.slogdet(Q)
+    return sign * logarithm.exp()
+
+
 def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """X = Q H with a rotation Q; the eigenvalues of H, the last of any sign, and V."""
     U, s, Vh = torch.linalg.svd(X)
-    sign = (torch.linalg.det(U) * torch.linalg.det(Vh)).sgn()[..., None]
+    sign = (determinant(U) * determinant(Vh)).sgn()[..., None]
     # singular values descend: the last one is the smallest
     U = torch.cat([U[..., :-1], U[..., -1:] * sign[..., None]], -1)
     s = torch.cat([s[..., :-1], s[..., -1:] * sign], -1)

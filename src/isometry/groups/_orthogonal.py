@@ -10,7 +10,12 @@ from torch import Tensor
 from isometry.groups._group import AbstractGroup
 from isometry.groups._haar import flip_to_positive_determinant, gaussian, haar_frame
 from isometry.groups._manifold import check_size
-from isometry.groups._nearest import nearest_rotation, newton_schulz, unitarity_defect
+from isometry.groups._nearest import (
+    determinant,
+    nearest_rotation,
+    newton_schulz,
+    unitarity_defect,
+)
 from isometry.linalg import logm_unitary, skew
 from isometry.linalg._rotation import rotation
 
@@ -99,13 +104,13 @@ class SO(AbstractGroup):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^T Q - I \rVert_F$, and infinity for a reflection."""
-        reflection = torch.linalg.det(Q) < 0
+        reflection = determinant(Q) < 0
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
     def check(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a rotation, with what is wrong with it."""
         self.check_tensor(Q, name=name)
-        reflection = torch.linalg.det(Q) < 0
+        reflection = determinant(Q) < 0
         unitary = unitarity_defect(Q) <= self.tolerance(Q.dtype)
         if reflection.any() and unitary.all():
             raise ValueError(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._nearest import is_finite, newton_schulz
+from isometry.groups._nearest import determinant, is_finite, newton_schulz
 from isometry.groups._stiefel_solve import (
     Linearization,
     conjugate_gradients,
@@ -199,7 +199,7 @@ def _completed(V: Tensor) -> Tensor:
     rest = rest @ (Wh.mH @ U.mH)
     whole = torch.cat([V, rest], -1)
     if not V.is_complex() and m > k:
-        sign = torch.linalg.det(whole).sgn()
+        sign = determinant(whole).sgn()
         # the direction that is cheapest to turn round: of the smallest singular value
         turn = U @ torch.diag_embed(_last_sign(sign, m - k)) @ U.mT
         whole = torch.cat([V, rest @ turn], -1)
@@ -212,7 +212,7 @@ def _last_sign(sign: Tensor, size: int) -> Tensor:
 
 
 def _check_component(Q: Tensor, P: Tensor) -> None:
-    apart = torch.linalg.det(Q.mT @ P) < 0
+    apart = determinant(Q.mT @ P) < 0
     if apart.any():
         raise ValueError(
             f"`P` must be in the component of `Q`; got determinants of opposite signs "

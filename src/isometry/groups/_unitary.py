@@ -11,7 +11,12 @@ from isometry.groups._group import AbstractGroup
 from isometry.groups._group_log import with_derivative
 from isometry.groups._haar import haar_frame
 from isometry.groups._manifold import check_size
-from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
+from isometry.groups._nearest import (
+    determinant,
+    is_finite,
+    newton_schulz,
+    unitarity_defect,
+)
 from isometry.groups._orthogonal import gaussian_of
 from isometry.groups._retraction import retraction_at_identity
 from isometry.linalg import logm_unitary, polar, skew
@@ -194,13 +199,13 @@ class SU(AbstractGroup):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^H Q - I \rVert_F$ or $|\det Q - 1|$, the larger one."""
-        determinant = (torch.linalg.det(Q) - 1).abs()
-        return torch.maximum(unitarity_defect(Q), determinant)
+        wrong_phase = (determinant(Q) - 1).abs()
+        return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Haar measure: of U(n), with the first column turned."""
         Q = haar_frame(gaussian_of(self, batch, options))
-        phase = torch.linalg.det(Q).sgn().conj()
+        phase = determinant(Q).sgn().conj()
         return self.polish(
             torch.cat([Q[..., :1] * phase[..., None, None], Q[..., 1:]], -1)
         )
@@ -219,5 +224,5 @@ def _traceless(A: Tensor) -> Tensor:
 
 
 def _unit_determinant(Q: Tensor) -> Tensor:
-    angle = torch.linalg.det(Q).angle()[..., None, None]
+    angle = determinant(Q).angle()[..., None, None]
     return Q * torch.exp(-1j * angle / max(Q.shape[-1], 1))
