@@ -1,0 +1,123 @@
+"""Compare the speed and memory of two checkouts in one interleaved run.
+
+python -m benchmarks.versions OLD NEW              # two folders with a `src` each
+python -m benchmarks.versions OLD NEW --only reads # the cases that begin so
+
+Three processes take turns: the old version twice, and the new one. The ratio of the
+two old ones is the noise. A row counts as slower if it is beyond 5 % and beyond its
+noise; a suite, if the geometric mean of its rows is beyond 2 %.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks.version_cases import CASES
+
+# one sample takes about as long: shorter ones are noise, longer ones are in no hurry
+_SECONDS = 0.06
+
+
+class _Version:
+    """A process that times cases with the library of one checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        here = Path(__file__).with_name("version_cases.py")
+        environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
+        # the profiler writes a line for each start and stop
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until `close`
+        self._child = subprocess.Popen(
+            [sys.executable, str(here)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, **question: object) -> float:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        print(json.dumps(question), file=self._child.stdin, flush=True)
+        line = self._child.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise SystemExit(f"{self._errors.read()}\nA version ended in {question}.")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait()
+        self._errors.close()
+
+
+def _best(case: str, versions: list[_Version], rounds: int) -> list[float]:
+    """The shortest time of each version."""
+    first = [version.ask(case=case, calls=1) for version in versions]
+    calls = max(1, round(_SECONDS / max(min(first), 1e-7)))
+    best = [math.inf] * len(versions)
+    for i in range(rounds):
+        order = range(len(versions)) if i % 2 else reversed(range(len(versions)))
+        for j in order:
+            best[j] = min(best[j], versions[j].ask(case=case, calls=calls))
+    return best
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def compare(old: Path, new: Path, *, only: str, rounds: int) -> dict[str, object]:
+    """Measure every case that begins with `only`, and print a line for each."""
+    versions = [_Version(old), _Version(old), _Version(new)]
+    suites: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    rows = []
+    print(f"{'case':28} {'old':>10} {'old / old':>10} {'new / old':>10}  memory")
+    for case in CASES:
+        if not case.startswith(only):
+            continue
+        first, again, ours = _best(case, versions, rounds)
+        noise, ratio = again / first, ours / min(first, again)
+        before, after = (versions[i].ask(case=case, memory=True) for i in (0, 2))
+        memory = after / before if before else 1.0
+        mark = "slower" if ratio > max(1.05, noise, 1 / noise) else ""
+        print(
+            f"{case:28} {1e6 * first:8.1f}us {noise:10.3f} {ratio:10.3f}  "
+            f"{memory:6.3f} {mark}",
+            flush=True,
+        )
+        suites[case.split(":")[0]].append((noise, ratio))
+        rows.append({"case": case, "noise": noise, "ratio": ratio, "memory": memory})
+    means = {
+        suite: {
+            "noise": _mean([noise for noise, _ in pairs]),
+            "ratio": _mean([ratio for _, ratio in pairs]),
+        }
+        for suite, pairs in suites.items()
+    }
+    for suite, mean in means.items():
+        print(f"{suite:28} {'':10} {mean['noise']:10.3f} {mean['ratio']:10.3f}")
+    for version in versions:
+        version.close()
+    return {"rows": rows, "suites": means}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare two checkouts.")
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--only", default="", help="cases that begin with this")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    compare(options.old, options.new, only=options.only, rounds=options.rounds)
+
+
+if __name__ == "__main__":
+    main()
