@@ -94,7 +94,11 @@ def test_real_and_imaginary_parts_are_apart(inside, rng):
         z.grad, x.grad = g, torch.view_as_real(g)
         ours.step()
         twin.step()
-    assert torch.equal(torch.view_as_real(z.detach()), x.detach())
+    # twice the worst over 300 seeds, 2.2e-16: torch may use different loops for the two
+    # layouts, and they need not round alike
+    torch.testing.assert_close(
+        torch.view_as_real(z.detach()), x.detach(), rtol=0, atol=4.5e-16
+    )
 
 
 def test_a_zero_gradient_without_epsilon_is_no_step():

@@ -95,10 +95,15 @@ def test_brockett_finds_principal_components(n, retraction, rng):
 
 
 def test_joint_diagonalization_of_commuting_matrices(rng):
-    """min sum_i |off(Q^H C_i Q)|^2 over U(n) is 0 for C_i = V D_i V^H."""
+    """min sum_i |off(Q^H C_i Q)|^2 over U(n) is 0 for C_i = V D_i V^H.
+
+    The D_i are cosines, so that no two joint eigenvalues are close: the closest pair
+    decides how fast descent is.
+    """
     n, many = 5, 4
     V = U(n).random(dtype=torch.complex128, generator=rng)
-    D = gaussian(many, n, rng=rng)
+    phases = torch.pi * (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    D = torch.stack([torch.cos(i * phases) for i in range(1, many + 1)])
     C = (V * D[:, None, :].to(V.dtype)) @ V.mH
 
     def off(Q: Tensor) -> Tensor:

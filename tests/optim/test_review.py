@@ -70,8 +70,8 @@ def test_descent_on_tall_matrices_is_the_geodesic_of_the_books(shape, lr, rng):
     )
     flow: np.ndarray = scipy.linalg.expm(block.numpy())
     expected = torch.cat([Q, N], 1) @ torch.from_numpy(flow[:, :k])
-    # twice the worst of 10 seeds, 5e-15
-    assert_close(moved(manifold, Q, G, lr), expected, rtol=0, atol=1e-14)
+    # twice the worst of 200 seeds, 3.9e-14 (4 x 3, a step of several radians)
+    assert_close(moved(manifold, Q, G, lr), expected, rtol=0, atol=8e-14)
 
 
 SPACES: list[AbstractManifold] = [
