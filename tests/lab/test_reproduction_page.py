@@ -8,7 +8,7 @@ import pytest
 from isometry.lab.report._run import read_run
 from tests.lab.fake_runs import fake_run
 from tools.reproduction import __main__ as command
-from tools.reproduction import charts, records
+from tools.reproduction import charts, experiments, records
 from tools.reproduction.page import page
 from tools.reproduction.texts import CLAIMS
 
@@ -23,14 +23,20 @@ def test_the_page_is_generated():
     """To the byte; `python -m tools.reproduction page` writes it."""
     known = records.read(RECORDS)
     text = (ROOT / command.DOCS / "reproduction.md").read_text()
-    assert page(known, list(charts.charts(known))) == text
+    assert (
+        page(
+            known,
+            list(charts.charts(known, experiments.read(ROOT / experiments.FOLDER))),
+        )
+        == text
+    )
 
 
 @pytest.mark.skipif(not RECORDS.exists(), reason=NONE_YET)
 def test_figures_plot_the_records():
     """The same data; a drawing also depends on fonts."""
     known = records.read(RECORDS)
-    drawn = list(charts.charts(known))
+    drawn = list(charts.charts(known, experiments.read(ROOT / experiments.FOLDER)))
     plotted = json.loads((ROOT / command.ASSETS / "data.json").read_text())
     assert json.loads(json.dumps(charts.data(drawn))) == plotted
     for chart in drawn:

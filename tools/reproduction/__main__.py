@@ -1,10 +1,10 @@
-"""`python -m tools.reproduction`, with `record RUNS` or `page`."""
+"""`python -m tools.reproduction`, with `record RUNS`, `measure NAME` or `page`."""
 
 import argparse
 import json
 from pathlib import Path
 
-from tools.reproduction import charts, figures, records
+from tools.reproduction import charts, experiments, figures, records
 from tools.reproduction.page import page
 
 DOCS = Path("docs")
@@ -12,11 +12,13 @@ ASSETS = DOCS / "assets" / "reproduction"
 
 
 def main() -> None:
-    """Run one of the two commands."""
+    """Run one of the three commands."""
     parser = argparse.ArgumentParser(prog="python -m tools.reproduction")
     commands = parser.add_subparsers(dest="command", required=True)
     keep = commands.add_parser("record", help="thin finished runs into records/runs")
     keep.add_argument("runs", type=Path, help="folder of `isometry reproduce`")
+    measure = commands.add_parser("measure", help="make a small experiment")
+    measure.add_argument("name", choices=experiments.EXPERIMENTS)
     commands.add_parser("page", help="write docs/reproduction.md and its figures")
     options = parser.parse_args()
     if options.command == "record":
@@ -24,8 +26,11 @@ def main() -> None:
         for path in records.write(folders):
             print(path)
         return
+    if options.command == "measure":
+        print(experiments.write(options.name))
+        return
     known = records.read()
-    drawn = list(charts.charts(known))
+    drawn = list(charts.charts(known, experiments.read()))
     (DOCS / "reproduction.md").write_text(page(known, drawn))
     figures.draw(drawn, ASSETS)
     (ASSETS / "data.json").write_text(json.dumps(charts.data(drawn)) + "\n")

@@ -100,11 +100,12 @@ def label(record: Mapping[str, Any]) -> str:
     )
 
 
-def charts(records: Records) -> Iterator[Chart]:
+def charts(records: Records, experiments: Records) -> Iterator[Chart]:
     """Every figure for which there are records.
 
     Args:
-        records: by name.
+        records: runs by name.
+        experiments: the two small experiments, by name.
 
     Yields:
         The figures in the order of the page.
@@ -115,6 +116,10 @@ def charts(records: Records) -> Iterator[Chart]:
     for experiment in ("mnist", "pmnist"):
         if found := of(records, experiment):
             yield pixels(experiment, found)
+    if "cheapness" in experiments:
+        yield cheapness(experiments["cheapness"])
+    if "cayley" in experiments:
+        yield from cayley(experiments["cayley"])
     if found := [r for r in records.values() if "largest_angle" in r["validation"]]:
         yield domain(found)
     if found := of(records, "copying-200"):
@@ -170,6 +175,44 @@ def pixels(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
         series=series,
         marks={"paper": printed},
     )
+
+
+def cheapness(record: Mapping[str, Any]) -> Chart:
+    """Section 4.3: what the constraint adds to a training step."""
+    series = [
+        Series(name, i, "-", record["n"], [100 * (r - 1) for r in ratios])
+        for i, (name, ratios) in enumerate(record["ratio"].items())
+    ]
+    return Chart(
+        "cheapness",
+        f"What the constraint adds to the time of a training step with Adam, on "
+        f"{record['machine']['processor']}, {record['machine']['threads']} threads: "
+        f"ExpRNN on 128 sequences of 100 steps, and nn.Linear on 4,096 rows. Best of "
+        f"{record['rounds']} rounds in turns.",
+        *("n", "additional time in percent"),
+        log=False,
+        series=series,
+        marks={"nothing": 0.0},
+    )
+
+
+def cayley(record: Mapping[str, Any]) -> Iterator[Chart]:
+    """What happens to each map when the optimum has eigenvalue -1."""
+    names = {"exp": "exponential", "cayley": "Cayley"}
+    what = f"Fit of a rotation of R^{record['n']} that turns one plane by π, with Adam"
+    for key, title, y_label in (
+        ("loss", "mean squared error", "loss"),
+        ("largest", "size of the coordinates", "largest eigenvalue in absolute value"),
+    ):
+        series = [
+            Series(names[name], i, "-", curve["step"][1:], curve[key][1:])
+            for i, (name, curve) in enumerate(record["curves"].items())
+        ]
+        marks = {"π": 3.14159} if key == "largest" else {}
+        caption = f"{what}: {title}."
+        yield Chart(
+            f"cayley-{key}", caption, "iterations", y_label, True, series, marks
+        )
 
 
 def domain(found: Sequence[Mapping[str, Any]]) -> Chart:

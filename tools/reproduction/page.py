@@ -15,7 +15,14 @@ from tools.reproduction.charts import (
     size,
 )
 from tools.reproduction.criteria import UNSTABLE
-from tools.reproduction.texts import CLAIMS, DISCREPANCIES, INTRODUCTION, SPEECH
+from tools.reproduction.texts import (
+    CAYLEY,
+    CHEAPNESS,
+    CLAIMS,
+    DISCREPANCIES,
+    INTRODUCTION,
+    SPEECH,
+)
 
 Record = Mapping[str, Any]
 
@@ -43,7 +50,10 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
         parts += [f"### {title}", *_figure(drawn, experiment)]
         parts += [_pixel_table(experiment, of(records, experiment))]
     parts += ["## Table 2: speech", SPEECH, _speech_table(of(records, "timit-sample"))]
-    parts += ["## The paper's remarks", *_figure(drawn, "domain")]
+    parts += ["## Cheapness", CHEAPNESS, *_figure(drawn, "cheapness")]
+    parts += ["## The paper's remarks", CAYLEY]
+    parts += [*_figure(drawn, "cayley-loss"), *_figure(drawn, "cayley-largest")]
+    parts += [*_figure(drawn, "domain")]
     parts += [*_figure(drawn, "remarks"), _copying_table(of(records, "copying-200"))]
     parts += ["## Where paper, program and our runs disagree", DISCREPANCIES]
     parts += ["## Every run", _runs_table(records)]

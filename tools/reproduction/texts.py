@@ -19,6 +19,10 @@ SPEECH = _text("speech")
 
 DISCREPANCIES = _text("discrepancies")
 
+CHEAPNESS = _text("cheapness")
+
+CAYLEY = _text("cayley")
+
 
 @dataclass(frozen=True)
 class Claim:

@@ -1,0 +1,151 @@
+"""Two small experiments of the page: the cost of the constraint, and Cayley's limit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import isometry
+from isometry.groups import SO
+from isometry.lab._machine import machine
+from isometry.lab.bench._timing import interleave
+from isometry.nn import ExpRNN
+
+FOLDER = Path("records") / "experiments"
+
+SIZES = (64, 128, 256, 512, 1024)
+
+# sequences, and time steps of each, of the recurrent layer; rows of the linear one
+BATCH, TIMES, ROWS = 128, 100, 4096
+
+
+def cheapness(*, rounds: int = 7) -> dict[str, Any]:
+    """The time of a training step with the constraint over the time without it.
+
+    The plain recurrent layer is the same layer with its weight folded into a parameter.
+
+    Args:
+        rounds: how often each step is timed, in turns.
+
+    Returns:
+        The sizes, and for each kind of layer the ratios of best times.
+    """
+    ratios: dict[str, list[float]] = {"ExpRNN": [], "nn.Linear": []}
+    for n in SIZES:
+        x = torch.randn(TIMES, BATCH, 10, generator=_generator(n))
+        rows = torch.randn(ROWS, n, generator=_generator(n))
+        pairs = {
+            "ExpRNN": (
+                _step(ExpRNN(10, n), x),
+                _step(isometry.fold(ExpRNN(10, n)), x),
+            ),
+            "nn.Linear": (
+                _step(isometry.orthogonal(nn.Linear(n, n)), rows),
+                _step(nn.Linear(n, n), rows),
+            ),
+        }
+        for name, (ours, plain) in pairs.items():
+            times = interleave({"ours": ours, "plain": plain}, rounds=rounds)
+            ratios[name].append(times["ours"].best / times["plain"].best)
+    return {"machine": machine(), "rounds": rounds, "n": list(SIZES), "ratio": ratios}
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _step(layer: nn.Module, x: Tensor) -> Callable[[], object]:
+    """A training step with Adam."""
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        output = layer(x)
+        states = output[0] if isinstance(output, tuple) else output
+        states.square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def cayley(*, n: int = 32, steps: int = 4000) -> dict[str, Any]:
+    """Fit a rotation that turns one plane by pi, with Cayley's map and with exp.
+
+    The loss is the mean of squares of Q - T. Both begin at the identity and use Adam
+    with the same rate.
+
+    Args:
+        n: size of the rotation.
+        steps: of the optimizer.
+
+    Returns:
+        For each map the steps, the losses and the largest eigenvalues of the
+        coordinates, in absolute value.
+    """
+    V = SO(n).random(dtype=torch.float64, generator=_generator(1))
+    angles = torch.linspace(0.2, 2.0, n // 2, dtype=torch.float64)
+    angles[-1] = torch.pi
+    target = V @ torch.block_diag(*(_turn(angle) for angle in angles)) @ V.mT
+    curves = {name: _fit(target, name, steps) for name in ("exp", "cayley")}
+    return {"machine": machine(), "n": n, "curves": curves}
+
+
+def _turn(angle: Tensor) -> Tensor:
+    c, s = torch.cos(angle), torch.sin(angle)
+    return torch.stack([torch.stack([c, -s]), torch.stack([s, c])])
+
+
+def _fit(target: Tensor, orthogonal_map: str, steps: int) -> dict[str, list[float]]:
+    n = target.shape[-1]
+    layer = nn.Linear(n, n, bias=False, dtype=target.dtype)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(n))
+    isometry.orthogonal(layer, orthogonal_map=orthogonal_map)
+    (X,) = layer.parameters()
+    optimizer = torch.optim.Adam([X], lr=0.01)
+    curve: dict[str, list[float]] = {"step": [], "loss": [], "largest": []}
+    for step in range(steps + 1):
+        optimizer.zero_grad()
+        loss = (layer.weight - target).square().mean()
+        if step % (steps // 200) == 0:
+            A = X.detach().tril(-1)
+            curve["step"].append(step)
+            curve["loss"].append(_five_digits(float(loss.detach())))
+            largest = torch.linalg.matrix_norm(A - A.mT, 2)
+            curve["largest"].append(_five_digits(float(largest)))
+        loss.backward()
+        optimizer.step()
+    return curve
+
+
+def _five_digits(number: float) -> float:
+    return float(f"{number:.5g}")
+
+
+EXPERIMENTS = {"cheapness": cheapness, "cayley": cayley}
+
+
+def read(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
+    """The records of all experiments, by name."""
+    files = sorted(folder.glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in files}
+
+
+def write(name: str, folder: Path = FOLDER) -> Path:
+    """Run an experiment and keep what it found.
+
+    Args:
+        name: one of `EXPERIMENTS`.
+        folder: where its record goes.
+
+    Returns:
+        The file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    record = EXPERIMENTS[name]()
+    path.write_text(json.dumps(record, separators=(",", ":")) + "\n")
+    return path
