@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from isometry.lab.report._run import read_run
 from tests.lab.fake_runs import fake_run
 from tools.reproduction import __main__ as command
@@ -15,10 +13,7 @@ from tools.reproduction.texts import CLAIMS
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / records.FOLDER
 
-NONE_YET = "no run is recorded yet"
 
-
-@pytest.mark.skipif(not RECORDS.exists(), reason=NONE_YET)
 def test_the_page_is_generated():
     """To the byte; `python -m tools.reproduction page` writes it."""
     known = records.read(RECORDS)
@@ -32,7 +27,6 @@ def test_the_page_is_generated():
     )
 
 
-@pytest.mark.skipif(not RECORDS.exists(), reason=NONE_YET)
 def test_figures_plot_the_records():
     """The same data; a drawing also depends on fonts."""
     known = records.read(RECORDS)
