@@ -45,6 +45,7 @@ class Chart:
         log: whether the vertical axis is logarithmic.
         series: the lines.
         marks: values that are drawn as thin horizontal lines, by label.
+        places: labels of a logarithmic horizontal axis; none if it is linear.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Chart:
     log: bool
     series: Sequence[Series]
     marks: Mapping[str, float]
+    places: Sequence[int] = ()
 
 
 def data(charts: Sequence[Chart]) -> dict[str, Any]:
@@ -193,13 +195,16 @@ def cheapness(record: Mapping[str, Any]) -> Chart:
         log=False,
         series=series,
         marks={"nothing": 0.0},
+        places=record["n"],
     )
 
 
 def cayley(record: Mapping[str, Any]) -> Iterator[Chart]:
     """What happens to each map when the optimum has eigenvalue -1."""
     names = {"exp": "exponential", "cayley": "Cayley"}
-    what = f"Fit of a rotation of R^{record['n']} that turns one plane by π, with Adam"
+    what = (
+        f"Adam fits a {record['n']} × {record['n']} rotation that turns one plane by π"
+    )
     for key, title, y_label in (
         ("loss", "mean squared error", "loss"),
         ("largest", "size of the coordinates", "largest eigenvalue in absolute value"),
