@@ -6,6 +6,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,6 +42,18 @@ def test_import_leaves_torch_alone():
     """A command that starts at once must not pay the seconds that torch takes."""
     code = "import isometry, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_library_needs_torch_and_numpy_alone():
+    """Every public module but the laboratory imports without any other package."""
+    modules = [name for name in public_modules() if ".lab" not in name]
+    lines = ["import sys", "sys.modules['jaxtyping'] = None"]
+    lines += [f"import {name}" for name in modules]
+    lines += ["import torch; isometry.linalg.householder(torch.eye(2))"]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {line.partition(">")[0] for line in project["dependencies"]}
+    assert names == {"torch", "numpy"}
 
 
 def test_poisoned_empty_is_nan():

@@ -1,12 +1,20 @@
 """Shapes as types; `pytest --shapes` executes them (jaxtyping and beartype)."""
 
-from typing import TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeVar
 
-from jaxtyping import Inexact
 from torch import Tensor, nn
 
-Square = Inexact[Tensor, "*batch n n"]
-Matrix = Inexact[Tensor, "*batch n k"]
+# only the tests execute shapes, so users need not install jaxtyping
+if TYPE_CHECKING or find_spec("jaxtyping"):
+    from jaxtyping import Inexact
+
+    Square = Inexact[Tensor, "*batch n n"]
+    Matrix = Inexact[Tensor, "*batch n k"]
+    Columns = Inexact[Tensor, "*batch n c"]
+    Vector = Inexact[Tensor, "*batch k"]
+else:
+    Square = Matrix = Columns = Vector = Tensor
 
 # a module that a function changes in place and returns
 Layer = TypeVar("Layer", bound=nn.Module)

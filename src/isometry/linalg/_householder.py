@@ -1,18 +1,14 @@
 """Products of Householder reflections, and their factors."""
 
 import torch
-from jaxtyping import Inexact
-from torch import Tensor
 
 from isometry._checks import check_matrix
-from isometry._typing import Matrix
+from isometry._typing import Columns, Matrix, Vector
 from isometry.linalg._policy import autocast_off, in_float32_or_wider
 from isometry.linalg._tall import check_tall
 
 
-def householder(
-    V: Matrix, *, columns: int | None = None
-) -> Inexact[Tensor, "*batch n c"]:
+def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     r"""Product of the reflections that the columns of `V` define.
 
     $$ Q = H_1 H_2 \cdots H_k, \quad
@@ -74,7 +70,7 @@ def householder(
 
 
 @torch.no_grad()
-def reflections(Q: Matrix) -> tuple[Matrix, Inexact[Tensor, "*batch k"]]:
+def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
     r"""Vectors of reflections whose product is `Q`, and a phase for each column.
 
     $$ Q = H_1 \cdots H_k I_{n,k} \operatorname{diag}(\phi), \qquad
