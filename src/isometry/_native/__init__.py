@@ -7,7 +7,6 @@ tensors; `Kernels` checks every argument again.
 """
 
 import ctypes
-import importlib
 import logging
 import os
 import sys
@@ -28,12 +27,12 @@ from isometry._native._kernels import (
     readable,
 )
 from isometry._native._store import BuildError
+from isometry._torch import dispatch_modes
 
 __all__ = [
     "Kernels",
     "PolynomialTable",
     "StepTable",
-    "dispatch_modes",
     "fits",
     "kernels",
 ]
@@ -46,12 +45,6 @@ _GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
 _WITHOUT = (
     "isometry runs without its C library, which is slower: %s "
     "ISOMETRY_NATIVE=0 silences this."
-)
-
-# torch has no public way to count the dispatch modes that are active; without it none
-# is seen
-dispatch_modes: Callable[[], int] = getattr(
-    importlib.import_module("torch._C"), "_len_torch_dispatch_stack", lambda: 0
 )
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from isometry.linalg._policy import constant_in_graphs
+from isometry._torch import constant_in_graphs
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from torch import Tensor
 from isometry.groups._group import AbstractGroup
 from isometry.groups._manifold import check_size
 from isometry.groups._orthogonal import gaussian_of
-from isometry.linalg._policy import nan_unless_finite
+from isometry.linalg._precision import nan_unless_finite
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from torch import Tensor
 
 from isometry._checks import check_square
 from isometry._typing import Square
-from isometry.linalg._policy import (
+from isometry.linalg._precision import (
     in_float32_or_wider,
     nan_unless,
     nan_unless_finite,
-    with_skew_gradient,
 )
+from isometry.linalg._skew import with_skew_gradient
 
 
 def cayley(A: Square) -> Square:

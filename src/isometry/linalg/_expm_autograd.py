@@ -11,17 +11,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isometry.linalg import _expm_kernel as kernel
-from isometry.linalg._policy import (
+from isometry._torch import (
     Maximum,
-    autocast_off,
     is_batched_gradient,
     is_fake,
     is_wrapper,
     nested_forward_mode,
+    opaque,
     transforms,
-    with_skew_gradient,
 )
+from isometry.linalg import _expm_kernel as kernel
+from isometry.linalg._precision import autocast_off
+from isometry.linalg._skew import with_skew_gradient
 
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
@@ -183,37 +184,17 @@ def _repeat(X: Tensor, info: Any, dim: int) -> Tensor:
     return X.unsqueeze(dim).repeat_interleave(info.batch_size, dim)
 
 
-@torch.library.custom_op("isometry::expm_skew", mutates_args=())
-def _expm_op(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    return _forward(A, norm_bound)
-
-
-@_expm_op.register_fake
-def _(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+def _empty(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs of the right shapes."""
     plan = torch.empty(A.shape[:-2], dtype=torch.int64, device="cpu")
     Q = A.new_empty(A.shape)
     return Q, A.new_empty((kernel.slots(A.dtype), *A.shape)), plan
 
 
-@torch.library.custom_op("isometry::expm_skew_adjoint", mutates_args=())
-def _adjoint_op(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
-    return _backward(W, plan, G)
-
-
-@_adjoint_op.register_fake
-def _(_W: Tensor, _plan: Tensor, G: Tensor) -> Tensor:
-    return G.new_empty(G.shape)
-
-
-# torch passes these arguments by name
-def _save(ctx: Any, inputs: tuple, output: tuple) -> None:  # noqa: ARG001
-    _, W, plan = output
-    ctx.save_for_backward(W, plan)
-
-
-def _pull_back(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor, None]:
-    W, plan = ctx.saved_tensors
-    return _adjoint_op(W, plan, G), None
-
-
-_expm_op.register_autograd(_pull_back, setup_context=_save)
+_expm_op = opaque(
+    "expm_skew",
+    _forward,
+    fake=_empty,
+    adjoint=_backward,
+    saves=lambda _, outputs: outputs[1:],
+)

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._torch import nested_forward_mode
 from isometry.linalg import _expm_autograd as doors
-from isometry.linalg._policy import autocast_off, nested_forward_mode
+from isometry.linalg._precision import autocast_off
 
 
 def expm_eigh(A: Tensor) -> Tensor:

@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_square, unitary_bound
+from isometry._torch import nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm_autograd import frechet
-from isometry.linalg._policy import (
-    autocast_off,
-    in_float32_or_wider,
-    nested_forward_mode,
-)
+from isometry.linalg._precision import autocast_off, in_float32_or_wider
 
 # the split is at the largest gap among cosines in this window, 90 to 120 degrees: on
 # either side theta / sin(theta) is a function of the cosine with a slope below 3

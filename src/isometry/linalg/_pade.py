@@ -1,23 +1,23 @@
 """Pade approximants of the exponential on skew matrices, with scaling and squaring."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from isometry._checks import check_square
+from isometry._torch import Maximum, opaque
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._logm import logm_unitary
-from isometry.linalg._policy import (
-    Maximum,
+from isometry.linalg._precision import (
     autocast_off,
     in_float32_or_wider,
     nan_unless,
     nan_unless_finite,
-    with_skew_gradient,
 )
+from isometry.linalg._skew import with_skew_gradient
 
 
 def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Square:
@@ -328,8 +328,9 @@ def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
 # A graph cannot loop a number of times that it reads from a tensor: the loop is an
 # operator there, and cannot be a Function (Dynamo of torch 2.13 refuses `.item()` in
 # one).
-@torch.library.custom_op("isometry::repeated_square", mutates_args=())
-def _compiled_repeated_square(Q: Tensor, s: Tensor) -> Tensor:
+
+
+def _square_again(Q: Tensor, s: Tensor) -> Tensor:
     steps = int(s.max()) if s.numel() else 0
     P = Q.clone(memory_format=torch.contiguous_format)
     for j in range(steps):
@@ -337,8 +338,7 @@ def _compiled_repeated_square(Q: Tensor, s: Tensor) -> Tensor:
     return P
 
 
-@torch.library.custom_op("isometry::repeated_square_adjoint", mutates_args=())
-def _compiled_repeated_square_adjoint(Q: Tensor, s: Tensor, G: Tensor) -> Tensor:
+def _square_again_adjoint(Q: Tensor, s: Tensor, G: Tensor) -> Tensor:
     steps = int(s.max()) if s.numel() else 0
     chain = [Q]
     for j in range(steps - 1):
@@ -349,23 +349,10 @@ def _compiled_repeated_square_adjoint(Q: Tensor, s: Tensor, G: Tensor) -> Tensor
     return G
 
 
-@_compiled_repeated_square.register_fake
-def _(Q: Tensor, _s: Tensor) -> Tensor:
-    return torch.empty(Q.shape, dtype=Q.dtype, device=Q.device)
-
-
-@_compiled_repeated_square_adjoint.register_fake
-def _(Q: Tensor, _s: Tensor, _G: Tensor) -> Tensor:
-    return torch.empty(Q.shape, dtype=Q.dtype, device=Q.device)
-
-
-# torch passes these arguments by name
-def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs)
-
-
-def _backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
-    return _compiled_repeated_square_adjoint(*ctx.saved_tensors, G), None
-
-
-_compiled_repeated_square.register_autograd(_backward, setup_context=_save)
+_compiled_repeated_square = opaque(
+    "repeated_square",
+    _square_again,
+    fake=lambda Q, _s: Q.new_empty(Q.shape),
+    adjoint=_square_again_adjoint,
+    saves=lambda inputs, _: inputs,
+)

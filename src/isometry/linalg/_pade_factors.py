@@ -4,7 +4,7 @@ import cmath
 import functools
 import math
 
-from isometry.linalg._policy import constant_in_graphs
+from isometry._torch import constant_in_graphs
 
 # real and imaginary part, in units of 2^-bits
 _Fixed = tuple[int, int]

@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 from isometry._checks import check_matrix
 from isometry._typing import Matrix
-from isometry.linalg._policy import (
+from isometry.linalg._precision import (
     autocast_off,
     in_float32_or_wider,
     nan_unless_finite,

@@ -7,16 +7,13 @@ from torch import Tensor
 
 from isometry._checks import check_square
 from isometry._native import fits, kernels
+from isometry._torch import constant_in_graphs, is_batched_gradient, opaque, version
 from isometry._typing import Square
 from isometry.linalg import _expm_autograd as doors
 from isometry.linalg import _expm_kernel as kernel
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._one_call import multiply
-from isometry.linalg._policy import (
-    autocast_off,
-    constant_in_graphs,
-    is_batched_gradient,
-)
+from isometry.linalg._precision import autocast_off
 from isometry.linalg._skew import SMALLEST, is_plain, skew
 
 
@@ -86,7 +83,7 @@ class Rotation(torch.autograd.Function):
         # not saved: only a second derivative looks at it, and a first one may come
         # after the coordinates have changed
         if ctx.needs_input_grad[0]:
-            ctx.X, ctx.version = X, X._version  # noqa: SLF001 - torch has no other
+            ctx.X, ctx.version = X, version(X)
         return Q
 
     @staticmethod
@@ -124,7 +121,7 @@ def _gradient_in_steps(
     ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
 ) -> Tensor:
     """The gradient in operations that have derivatives, or take many cotangents."""
-    if ctx.X._version != ctx.version:  # noqa: SLF001 - torch has no other
+    if version(ctx.X) != ctx.version:
         raise RuntimeError(
             "the coordinates must not change before a second derivative is taken "
             "through them; something has written to them. Take the derivative first."
@@ -157,8 +154,7 @@ class _Recorded(torch.autograd.Function):
 # An exported program may run where there are no kernels, or on another device.
 
 
-@torch.library.custom_op("isometry::rotation", mutates_args=())
-def _rotation_op(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_anywhere(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     X, B = X.contiguous(), None if B is None else B.contiguous()
     if _fit(X, B):
         return _forward(X, B)
@@ -166,15 +162,7 @@ def _rotation_op(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return E[0] if B is None else B @ E[0], W, plan[0].clone()
 
 
-@_rotation_op.register_fake
-def _(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    W = X.new_empty((kernel.slots(X.dtype), 1, *X.shape))
-    plan = torch.empty((), dtype=torch.int64, device="cpu")
-    return X.new_empty(X.shape), W, plan
-
-
-@torch.library.custom_op("isometry::rotation_adjoint", mutates_args=())
-def _adjoint_op(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
+def _backward_anywhere(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     W, G, B = W.contiguous(), G.contiguous(), None if B is None else B.contiguous()
     if _fit(G, W, B):
         return _backward(B, W, plan, G)
@@ -183,24 +171,22 @@ def _adjoint_op(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     return (g - g.mT).tril(-1)
 
 
+def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs of the right shapes."""
+    W = X.new_empty((kernel.slots(X.dtype), 1, *X.shape))
+    plan = torch.empty((), dtype=torch.int64, device="cpu")
+    return X.new_empty(X.shape), W, plan
+
+
+_rotation_op = opaque(
+    "rotation",
+    _forward_anywhere,
+    fake=_empty,
+    adjoint=_backward_anywhere,
+    saves=lambda inputs, outputs: (inputs[1], *outputs[1:]),
+)
+
+
 def _fit(*tensors: Tensor | None) -> bool:
     there = [X for X in tensors if X is not None]
     return fits(*there) and kernels(there[0].dtype) is not None
-
-
-@_adjoint_op.register_fake
-def _(_B: Tensor | None, _W: Tensor, _plan: Tensor, G: Tensor) -> Tensor:
-    return G.new_empty(G.shape)
-
-
-# torch passes these arguments by name
-def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
-    ctx.save_for_backward(inputs[1], *output[1:])
-
-
-def _pull_back(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor, None]:
-    B, W, plan = ctx.saved_tensors
-    return _adjoint_op(B, W, plan, G), None
-
-
-_rotation_op.register_autograd(_pull_back, setup_context=_save)

@@ -8,7 +8,6 @@ that nobody else finds it: another thread, or a signal handler, a finalizer or a
 torch that calls this library in the middle of a call.
 """
 
-import importlib
 import math
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._native import dispatch_modes
+from isometry._torch import dispatch_modes, storage_owners
 
 # below, malloc has pages at hand; above, they are a small part of the work
 _SMALLEST, _LARGEST = 2**19, 2**26
@@ -31,11 +30,6 @@ _MOST_PIECES = 8
 
 # how many views of one room are remembered
 _MOST_VIEWS = 16
-
-_torch = importlib.import_module("torch._C")
-
-# torch has no public way to count references; without it nothing is recycled
-_use_count = getattr(_torch, "_storage_Use_Count", None)
 
 
 class _Room:
@@ -119,8 +113,6 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):
         return like.new_empty(shape)
-    if _use_count is None:
-        return like.new_empty(shape)
     pieces = _take_pieces()
     try:
         for i in range(len(pieces)):
@@ -153,9 +145,8 @@ def _take_pieces() -> list[Any]:
 
 def _is_free(pieces: list[Any], i: int) -> bool:
     """Whether this list alone refers to its i-th storage."""
-    assert _use_count is not None
     # one reference is ours
-    if _use_count(pieces[i]._cdata) > 1:  # noqa: SLF001 - as above
+    if storage_owners(pieces[i]) > 1:
         return False
     # who asks torch for the storage itself gets our object, which it counts once
     if _references(pieces, i) > _ONE_REFERENCE:

@@ -4,12 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from isometry._checks import check_square
 from isometry._native import fits, kernels
+from isometry._torch import has_tangent, is_batched_gradient, transforms
 from isometry._typing import Square
-from isometry.linalg._policy import is_batched_gradient, transforms
 
 # below, torch's operations are as fast
 SMALLEST = 32
@@ -53,16 +52,16 @@ def is_plain(X: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and not transforms()
         and fits(X)
-        and not _has_tangent(X)
+        and not has_tangent(X)
     )
 
 
-def _has_tangent(X: Tensor) -> bool:
-    # outside of forward mode nothing has: asking takes long
-    return (
-        forward_ad._current_level >= 0  # noqa: SLF001 - no public sign
-        and forward_ad.unpack_dual(X).tangent is not None
-    )
+def with_skew_gradient(A: Tensor) -> Tensor:
+    """`A` itself, through which only the skew part of a gradient or tangent passes."""
+    skew_part = (A - A.mH) / 2
+    # the difference is zero, to the last bit, for a skew A; a matrix that is not skew
+    # keeps its value and is not projected
+    return skew_part + (A - skew_part).detach()
 
 
 class LowerTriangle(torch.autograd.Function):

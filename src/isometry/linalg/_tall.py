@@ -6,18 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from isometry._checks import check_matrix, check_same_shape
+from isometry._torch import Maximum, is_fake, nested_forward_mode, opaque
 from isometry._typing import Matrix
 from isometry.linalg._expm_skew import expm_skew
-from isometry.linalg._policy import (
-    Maximum,
-    autocast_off,
-    in_float32_or_wider,
-    nan_unless,
-    nested_forward_mode,
-)
+from isometry.linalg._precision import autocast_off, in_float32_or_wider, nan_unless
 
 # Taylor's polynomial of degree 4 * blocks, where the error of the derivative at this
 # norm, theta^degree / degree!, is below half of eps: 5e-8 at 12, 8e-17 at 20
@@ -172,7 +166,7 @@ def _rounding(Y: Tensor) -> Tensor:
 def _expm(M: Tensor) -> Tensor:
     """The exponential of the matrices `M`, which are not normal."""
     # the number of squarings would break a graph
-    if torch.compiler.is_compiling() or M.is_meta or isinstance(M, FakeTensor):
+    if torch.compiler.is_compiling() or is_fake(M):
         return _expm_op(M)[0]
     # see there
     if nested_forward_mode():
@@ -217,40 +211,25 @@ class _Expm(torch.autograd.Function):
 def _adjoint(M: Tensor, s: Tensor, G: Tensor) -> Tensor:
     with autocast_off(M.device):
         pull_back = torch.func.vjp(lambda M: _scaled_and_squared(M, s)[0], M)[1]
-        return pull_back(G)[0]
+        return pull_back(G)[0].contiguous()
 
 
-@torch.library.custom_op("isometry::expm", mutates_args=())
-def _expm_op(M: Tensor) -> tuple[Tensor, Tensor]:
+def _forward(M: Tensor) -> tuple[Tensor, Tensor]:
     return _scaled_and_squared(M, None)
 
 
-@_expm_op.register_fake
-def _(M: Tensor) -> tuple[Tensor, Tensor]:
+def _empty(M: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs of the right shapes."""
     return M.new_empty(M.shape), M.new_empty(M.shape[:-2], dtype=M.dtype.to_real())
 
 
-@torch.library.custom_op("isometry::expm_adjoint", mutates_args=())
-def _adjoint_op(M: Tensor, s: Tensor, G: Tensor) -> Tensor:
-    return _adjoint(M, s, G).contiguous()
-
-
-@_adjoint_op.register_fake
-def _(_M: Tensor, _s: Tensor, G: Tensor) -> Tensor:
-    return G.new_empty(G.shape)
-
-
-# torch passes these arguments by name
-def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
-    ctx.save_for_backward(inputs[0], output[1])
-
-
-def _pull_back(ctx: Any, G: Tensor, _: Tensor) -> Tensor:
-    M, s = ctx.saved_tensors
-    return _adjoint_op(M, s, G)
-
-
-_expm_op.register_autograd(_pull_back, setup_context=_save)
+_expm_op = opaque(
+    "expm",
+    _forward,
+    fake=_empty,
+    adjoint=_adjoint,
+    saves=lambda inputs, outputs: (inputs[0], outputs[1]),
+)
 
 
 def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from torch import Tensor
 from isometry._typing import Matrix
 from isometry.linalg._pade import check_degree
 from isometry.linalg._pade_factors import pade_factors
-from isometry.linalg._policy import nan_unless_finite
+from isometry.linalg._precision import nan_unless_finite
 from isometry.linalg._tall import tall_map
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from isometry.linalg._policy import autocast_off
+from isometry.linalg._precision import autocast_off
 from isometry.nn._cell import (
     _complex_rows,
     _input_form,

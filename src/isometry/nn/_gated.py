@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from isometry._checks import check_flags
 from isometry.groups import SO
-from isometry.linalg._policy import autocast_off
+from isometry.linalg._precision import autocast_off
 from isometry.nn._cell import check_sizes
 from isometry.nn._scan import needs_plain_operations
 from isometry.nn._steps import Steps

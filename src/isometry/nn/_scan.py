@@ -10,17 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
-from isometry.linalg._policy import autocast_off, is_batched_gradient, transforms
+from isometry._torch import is_batched_gradient, needs_plain_operations
+from isometry.linalg._precision import autocast_off
 from isometry.linalg._scratch import recycled
 from isometry.nn._drive import drive, kernel_gradient
 from isometry.nn._engines import Cell, run, run_back
 from isometry.nn._sigma import Sigma, apply, takes_bias
 from isometry.nn._steps import Steps
-
-# what tensors have that are ordinary memory
-_NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
 
 
 class Weights(NamedTuple):
@@ -68,19 +65,6 @@ def scan(
             return unrolled(x, weights, h0, recurrence)
         tensors = (None if X is None else X.contiguous() for X in tensors)
         return Scan.apply(recurrence, *tensors)
-
-
-def needs_plain_operations(*tensors: Tensor | None) -> bool:
-    """Whether a compiler, a transform or forward mode is at work: they see through.
-
-    So do subclasses that dispatch operations, such as fake tensors.
-    """
-    if torch.compiler.is_compiling() or transforms():
-        return True
-    there: list[Any] = [X for X in tensors if X is not None]
-    if any(type(X).__torch_dispatch__ is not _NO_DISPATCH for X in there):
-        return True
-    return any(unpack_dual(X).tangent is not None for X in there)
 
 
 def unrolled(

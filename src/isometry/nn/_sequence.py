@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from isometry.linalg._policy import transforms
+from isometry._torch import transforms
 from isometry.nn._steps import Steps
 
 # sizes of a packed sequence that an error shows

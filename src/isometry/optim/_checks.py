@@ -5,7 +5,7 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
-from isometry.linalg._policy import autocast_off
+from isometry.linalg._precision import autocast_off
 
 # those of torch's optimizers that make another step: RMSprop's, and AdamW's
 _OTHER_RULES = ("centered", "decoupled_weight_decay")

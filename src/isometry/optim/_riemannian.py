@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
-from isometry.linalg._policy import autocast_off
+from isometry.linalg._precision import autocast_off
 from isometry.optim._checks import (
     check_gradient,
     check_group,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from isometry._native._snapshot import Snapshot
-from isometry.linalg._policy import is_fake, transforms
+from isometry._torch import is_fake, transforms
 from isometry.parametrizations._shared import Shared
 from isometry.parametrizations._watch import Versions, Watch, holds, watch
 

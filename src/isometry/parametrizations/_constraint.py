@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from isometry._checks import check_same_shape
 from isometry.groups import SO, AbstractManifold, Stiefel, U
-from isometry.linalg._policy import in_float32_or_wider
+from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._filled import can_look
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout

@@ -12,7 +12,7 @@ from isometry.groups import AbstractGroup, AbstractManifold
 from isometry.groups._retraction import pade_degree
 from isometry.linalg import skew
 from isometry.linalg._pade import pade_phase
-from isometry.linalg._policy import in_float32_or_wider
+from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._constrained import constrained
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._sharded import whole

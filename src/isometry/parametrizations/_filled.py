@@ -8,7 +8,7 @@ it. The weight would be the exponential of what was asked for.
 import torch
 from torch import Tensor, nn
 
-from isometry.linalg._policy import is_fake, transforms
+from isometry._torch import is_fake, transforms
 
 # those of `nn.init.calculate_gain`; and that of three or four orthogonal matrices one
 # above the other, the gates of nn.GRU and nn.LSTM. Not any gain: the first step of Adam

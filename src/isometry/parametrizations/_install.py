@@ -10,7 +10,7 @@ from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, Stiefel, U
 from isometry.groups._declare import record
 from isometry.groups._retraction import is_listed
-from isometry.linalg._policy import in_float32_or_wider
+from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point

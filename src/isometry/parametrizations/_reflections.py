@@ -6,7 +6,7 @@ from torch import Tensor
 from isometry.groups import AbstractManifold
 from isometry.linalg import householder
 from isometry.linalg._householder import reflections
-from isometry.linalg._policy import autocast_off
+from isometry.linalg._precision import autocast_off
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._filled import looks_initialized
 from isometry.parametrizations._initial import Init

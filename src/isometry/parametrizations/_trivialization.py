@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry.groups import AbstractManifold
-from isometry.linalg._policy import autocast_off, in_float32_or_wider
+from isometry.linalg._precision import autocast_off, in_float32_or_wider
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
     rounding_bound,

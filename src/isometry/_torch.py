@@ -1,0 +1,216 @@
+r"""Every private name of torch that this library touches, and operators for graphs.
+
+Torch has no public way to ask which of its transforms and modes are active, nor who
+refers to a storage. The names below were checked with torch 2.13, the oldest version
+that we support. Each has a substitute, so a version that renames one can still import
+the library; the comment beside a name says what is lost then.
+
+| name | asks | without it |
+| --- | --- | --- |
+| `_C._len_torch_dispatch_stack` | for active dispatch modes | no mode is seen |
+| `_C._functorch` | for active transforms and their tensors | no transform is seen |
+| `_guards.active_fake_mode` | for a mode that computes shapes | no mode is seen |
+| `_subclasses.fake_tensor` | for the type of a fake tensor | none is seen |
+| `_C._storage_Use_Count`, `_cdata` | who refers to a storage | memory is never free |
+| `forward_ad._current_level` | for forward mode | every tensor is asked |
+| `Tensor._version` | how often torch wrote to it | writes are not seen |
+| `_dynamo_marked_constant` | (marks a function for Dynamo) | Dynamo traces it |
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _private(module: str, name: str, substitute: Any) -> Any:
+    """A private name of torch, or its substitute in versions that lack it."""
+    try:
+        return getattr(importlib.import_module(module), name, substitute)
+    except ImportError:
+        return substitute
+
+
+class _Nothing:
+    """Stands for a class that this version of torch does not have."""
+
+
+_functorch = "torch._C._functorch"
+_is_legacy_batched = _private(_functorch, "is_legacy_batchedtensor", lambda _: False)
+_is_wrapped = _private(_functorch, "is_functorch_wrapped_tensor", lambda _: False)
+_forward_mode = getattr(_private(_functorch, "TransformType", None), "Jvp", None)
+_active_fake_mode = _private("torch._guards", "active_fake_mode", lambda: None)
+_FakeTensor = _private("torch._subclasses.fake_tensor", "FakeTensor", _Nothing)
+
+# the number of dispatch modes that see every operation of torch, such as FakeTensorMode
+# or a counter of FLOPs
+dispatch_modes: Callable[[], int] = _private(
+    "torch._C", "_len_torch_dispatch_stack", lambda: 0
+)
+
+# the transforms of torch.func that are active; None or an empty list if there are none
+transforms: Callable[[], Sequence[Any] | None] = _private(
+    _functorch, "get_interpreter_stack", lambda: None
+)
+
+_use_count = _private("torch._C", "_storage_Use_Count", None)
+
+# the method of a class that leaves torch's operations alone
+_NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
+
+
+def nested_forward_mode() -> bool:
+    """Whether torch.func.jvp runs inside torch.func.jvp.
+
+    There torch 2.13 drops the outer tangent of any autograd function, silently: for
+    x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
+    """
+    return sum(t.key() == _forward_mode for t in transforms() or ()) > 1
+
+
+def has_tangent(X: Tensor) -> bool:
+    """Whether forward mode carries a derivative along with `X`."""
+    # outside of forward mode no tensor has a tangent, and asking one takes long
+    return (
+        getattr(forward_ad, "_current_level", 0) >= 0
+        and forward_ad.unpack_dual(X).tangent is not None
+    )
+
+
+def is_batched_gradient(G: Tensor) -> bool:
+    """Whether `G` stands for a batch of gradients that `vmap` goes through.
+
+    That is so with `is_grads_batched=True` and in `vmap` of a backward pass. Such a
+    tensor has no storage that C could read; torch's ordinary operations take it.
+    """
+    return _is_legacy_batched(G) or _is_wrapped(G)
+
+
+def is_fake(X: Tensor) -> bool:
+    """Whether operations on `X` compute shapes only.
+
+    True for meta and fake tensors, and for any tensor inside FakeTensorMode.
+    """
+    return (
+        X.is_meta
+        or isinstance(X, _FakeTensor)
+        or (dispatch_modes() > 0 and _active_fake_mode() is not None)
+    )
+
+
+def is_wrapper(X: Tensor) -> bool:
+    """Whether `X` is of a subclass without memory of its own, such as DTensor.
+
+    Torch's ordinary operations take it; `out=`, `tolist` and C do not. Fake tensors are
+    such wrappers too: ask `is_fake` first.
+    """
+    kind: Any = type(X)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        return False
+    return kind.__torch_dispatch__ is not _NO_DISPATCH
+
+
+def needs_plain_operations(*tensors: Tensor | None) -> bool:
+    """Whether something looks at the single operations of torch.
+
+    A compiler, a transform of torch.func, forward mode, and subclasses that dispatch
+    operations (fake and sharded tensors) all need to see each operation.
+    """
+    if torch.compiler.is_compiling() or transforms():
+        return True
+    return any(
+        is_wrapper(X) or has_tangent(X) for X in tensors if isinstance(X, Tensor)
+    )
+
+
+def storage_owners(storage: Any) -> int:
+    """How many owners in C++ the memory has, with at least one being our own.
+
+    Several if this version of torch cannot tell.
+    """
+    if _use_count is None:
+        return 2
+    return _use_count(storage._cdata)  # noqa: SLF001 - the address that torch counts by
+
+
+def version(X: Tensor) -> int:
+    """How often torch has written to the memory of `X`."""
+    return getattr(X, "_version", 0)
+
+
+def constant_in_graphs(function: _Function) -> _Function:
+    """As `torch.compiler.assume_constant_result`, but without importing Dynamo.
+
+    Importing Dynamo takes seconds. This sets the mark that Dynamo looks for.
+    """
+    marked: Any = function
+    marked._dynamo_marked_constant = True  # noqa: SLF001 - as torch does
+    return function
+
+
+class Maximum(torch.autograd.Function):
+    """Largest entry of a tensor, as a number that Python can read inside `vmap` too.
+
+    The maximum is also taken over the axes that `vmap` hides.
+    """
+
+    @staticmethod
+    def forward(X: Tensor) -> Tensor:
+        return X.max()
+
+    @staticmethod
+    def setup_context(ctx: Any, _inputs: tuple, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(_info: Any, _in_dims: tuple, X: Tensor) -> tuple[Tensor, None]:
+        return Maximum.apply(X), None
+
+
+def opaque(
+    name: str,
+    forward: Callable[..., Any],
+    *,
+    fake: Callable[..., Any],
+    adjoint: Callable[..., Tensor],
+    saves: Callable[[tuple, Any], tuple[Tensor | None, ...]],
+) -> Callable[..., Any]:
+    """Make a differentiable operator that graphs of torch cannot look into.
+
+    A graph cannot trace a computation that looks at its numbers, as the choice of a
+    polynomial does. It calls an operator instead, which looks when the graph runs.
+    Torch derives the schema from the annotations of `forward` and `adjoint`. The
+    gradient is contiguous, and goes to the first argument only.
+
+    Args:
+        name: the operator is `isometry::name`, and its gradient
+            `isometry::name_adjoint`.
+        forward: computes the outputs; the first one is the differentiable one.
+        fake: makes empty outputs of the right shapes.
+        adjoint: the gradient at the first argument, given what `saves` returns and
+            then the gradient at the first output.
+        saves: what the gradient needs, given all inputs and the outputs.
+    """
+    operator = torch.library.custom_op(f"isometry::{name}", forward, mutates_args=())
+    gradient = torch.library.custom_op(
+        f"isometry::{name}_adjoint", adjoint, mutates_args=()
+    )
+    others = len(inspect.signature(forward).parameters) - 1
+
+    # torch passes these arguments by name
+    def save(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.save_for_backward(*saves(inputs, output))
+
+    def pull_back(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return gradient(*ctx.saved_tensors, G), *(None,) * others
+
+    operator.register_fake(fake)
+    gradient.register_fake(lambda *tensors: tensors[-1].new_empty(tensors[-1].shape))
+    operator.register_autograd(pull_back, setup_context=save)
+    return operator
