@@ -12,7 +12,7 @@ FOLDERS = {"tutorials": "Tutorials", "theory": "Theory", "api": "API"}
 
 def on_config(config):
     docs = Path(config.docs_dir)
-    nav: list[object] = [{"Home": "index.md"}, "results.md"]
+    nav: list[object] = [{"Home": "index.md"}, "results.md", "reproduction.md"]
     for folder, heading in FOLDERS.items():
         pages = sorted(docs.glob(f"{folder}/*.md"))
         if pages:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from isometry import linalg as linalg
     from isometry import nn as nn
     from isometry import optim as optim
+    from isometry import rotations as rotations
     from isometry import testing as testing
     from isometry.parametrizations._diagnose import diagnose as diagnose
     from isometry.parametrizations._fold import fold as fold
@@ -38,6 +39,7 @@ _PLACES = {
     "linalg": None,
     "nn": None,
     "optim": None,
+    "rotations": None,
     "testing": None,
 }
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "linalg",
     "nn",
     "optim",
+    "rotations",
     "testing",
 ]
 

@@ -14,6 +14,9 @@ from isometry._checks import unitary_bound
 from isometry.groups._haar import check_batch
 from isometry.groups._retraction import is_listed
 
+# of the mean: each squares the distance if the points are close, and halves it if not
+_ITERATIONS = 100
+
 
 class AbstractManifold(ABC):
     r"""A compact manifold of matrices or vectors, with its metric.
@@ -141,6 +144,60 @@ class AbstractManifold(ABC):
         # the other roots have an infinite derivative, and 0 times that is NaN
         length = torch.where(apart, square, 1).sqrt()
         return torch.where(apart, length, square.detach().sqrt())
+
+    def geodesic(self, Q: Tensor, P: Tensor, t: Tensor | float) -> Tensor:
+        """Point at time `t` of the shortest geodesic from `Q` at 0 to `P` at 1.
+
+        Args:
+            Q: points.
+            P: points.
+            t: a number, or one for each pair; it may lie outside of 0 to 1.
+
+        Returns:
+            Points.
+        """
+        E = self.log(Q, P)
+        if isinstance(t, Tensor):
+            t = t.reshape(*t.shape, *[1] * len(self.shape))
+        return self.exp(Q, t * E)
+
+    def mean(self, Q: Tensor, *, weights: Tensor | None = None) -> Tensor:
+        r"""Riemannian mean of points: the minimum of $\sum_i w_i\, d(M, Q_i)^2$.
+
+        It is unique if the points lie in a small enough ball: one of radius $\pi / 2$
+        in angles on SO(3). The gradient goes through all iterations.
+
+        Args:
+            Q: points; the first axis counts them, other batch axes stay.
+            weights: one for each point, of any sum; equal ones by default.
+
+        Returns:
+            One point for each element of the other batch axes.
+
+        Raises:
+            ValueError: if there are no points, or the iteration does not come to rest.
+        """
+        self.check_tensor(Q, name="Q")
+        if Q.ndim == len(self.shape) or len(Q) == 0:
+            raise ValueError(
+                f"`Q` must have a first axis that counts the points; got "
+                f"{tuple(Q.shape)}."
+            )
+        if weights is None:
+            weights = torch.ones(len(Q), dtype=Q.dtype, device=Q.device)
+        w = (weights / weights.sum()).reshape(-1, *[1] * (Q.ndim - 1)).to(Q.dtype)
+        M, step = self.nearest((w * Q).sum(0)), Q.new_zeros(())
+        for _ in range(_ITERATIONS):
+            E = (w * self.log(M.expand_as(Q), Q)).sum(0)
+            M = self.polish(self.exp(M, E))
+            step = E.detach().abs().max() if E.numel() else step
+            # written so that NaN ends the loop
+            if not bool(step > self.tolerance(Q.dtype)):
+                return M
+        raise ValueError(
+            f"`Q` must be points near each other; got points whose mean moved by "
+            f"{float(step):.1e} after {_ITERATIONS} iterations."
+        )
 
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""

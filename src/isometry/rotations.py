@@ -1,0 +1,222 @@
+r"""Rotations of space as vectors, quaternions and matrices.
+
+A rotation vector is the axis times the angle in radians. A quaternion is
+$(x, y, z, w)$ with the scalar last, as in SciPy and roma; $q$ and $-q$ are the same
+rotation. A matrix turns column vectors, $x \mapsto R x$. All functions take any batch
+axes first, are differentiable to any order, and give NaN for what is not finite.
+Half precision is computed in single precision.
+
+The rest of the geometry is that of the group: `SO(3).geodesic`, `SO(3).mean`,
+`SO(3).random`, `SO(3).log`.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from isometry._checks import check_matrix
+
+__all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
+
+# Terms of the power series below. They are used for squares of at most 1, where the
+# first term that is left out is below 1e-17.
+_TERMS = 9
+
+# asin(sqrt(s)) / sqrt(s), used for s of at most 1/64: 64^-9 is below 1e-16
+_ARCSINE = [math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(_TERMS)]
+_SMALL = 1 / 64
+
+
+def from_vector(v: Tensor) -> Tensor:
+    r"""Rotation matrix of a rotation vector, by Rodrigues' formula.
+
+    $$ R = I + \frac{\sin\theta}{\theta} K + \frac{1 - \cos\theta}{\theta^2} K^2,
+       \qquad \theta = \lVert v \rVert, \quad K x = v \times x. $$
+
+    The map is onto; it is one to one for $\theta < \pi$.
+
+    Args:
+        v: rotation vectors `(*batch, 3)`.
+
+    Returns:
+        Matrices `(*batch, 3, 3)`.
+
+    Raises:
+        ValueError: if the last axis is not 3.
+        TypeError: if `v` is not real and floating point.
+    """
+    _check(v, "v", 3)
+    dtype, v = v.dtype, _wide(v)
+    s = (v * v).sum(-1)[..., None, None]
+    small = s < 1
+    theta = torch.where(small, 1, s).sqrt()
+    # 1 - cos is 2 sin^2 of the half, which does not cancel
+    half = torch.sin(theta / 2) / theta
+    a = torch.where(small, _series(s, 1), torch.sin(theta) / theta)
+    b = torch.where(small, _series(s, 2), 2 * half * half)
+    return (_eye(v) + a * _cross(v) + b * _square(v)).to(dtype)
+
+
+def to_vector(R: Tensor) -> Tensor:
+    r"""Shortest rotation vector of a rotation matrix, $\theta \le \pi$.
+
+    The inverse of `from_vector` for $\theta < \pi$. At $\theta = \pi$ there are two
+    shortest vectors, $v$ and $-v$, and one of them is returned.
+
+    Args:
+        R: rotation matrices `(*batch, 3, 3)`. They are not checked.
+
+    Returns:
+        Vectors `(*batch, 3)`.
+
+    Raises:
+        ValueError: if the matrices are not 3 x 3.
+        TypeError: if `R` is not real and floating point.
+    """
+    q = to_quaternion(_wide(R))
+    u, w = q[..., :3], q[..., 3:]
+    s = (u * u).sum(-1, keepdim=True)
+    small = s < _SMALL
+    length = torch.where(small, 1, s).sqrt()
+    series = torch.zeros_like(s)
+    for coefficient in reversed(_ARCSINE):
+        series = series * s + coefficient
+    half = torch.where(small, series, torch.atan2(length, w) / length)
+    return (2 * u * half).to(R.dtype)
+
+
+def from_quaternion(q: Tensor) -> Tensor:
+    r"""Rotation matrix of a quaternion $(x, y, z, w)$.
+
+    $R = I + 2 w K + 2 K^2$ with $K x = u \times x$, where $(u, w) = q / \lVert q
+    \rVert$: the length of $q$ does not matter, and so any four numbers can be trained.
+    Zero is no rotation and gives NaN.
+
+    Args:
+        q: quaternions `(*batch, 4)`, the scalar last.
+
+    Returns:
+        Matrices `(*batch, 3, 3)`.
+
+    Raises:
+        ValueError: if the last axis is not 4.
+        TypeError: if `q` is not real and floating point.
+    """
+    _check(q, "q", 4)
+    dtype, q = q.dtype, _wide(q)
+    # first by the largest entry, so that squares neither overflow nor vanish
+    q = q / q.detach().abs().amax(-1, keepdim=True)
+    q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+    u, w = q[..., :3], q[..., 3, None, None]
+    return (_eye(u) + 2 * w * _cross(u) + 2 * _square(u)).to(dtype)
+
+
+def to_quaternion(R: Tensor) -> Tensor:
+    r"""Unit quaternion $(x, y, z, w)$ of a rotation matrix, with $w \ge 0$.
+
+    Four formulas give $4 q_j q$ for $j = 1, \dots, 4$ without a square root; the one
+    with the largest $q_j$ is normalized, which loses no digits at any angle.
+
+    Args:
+        R: rotation matrices `(*batch, 3, 3)`. They are not checked.
+
+    Returns:
+        Quaternions `(*batch, 4)`, the scalar last.
+
+    Raises:
+        ValueError: if the matrices are not 3 x 3.
+        TypeError: if `R` is not real and floating point.
+
+    References:
+        [She78].
+    """
+    check_matrix(R, name="R")
+    _check(R, "R", 3, axes=2)
+    rows = (row.unbind(-1) for row in _wide(R).unbind(-2))
+    (a, b, c), (d, e, f), (g, h, i) = rows
+    x, y, z = h - f, c - g, d - b
+    formulas = (
+        (1 + a - e - i, b + d, c + g, x),
+        (b + d, 1 - a + e - i, f + h, y),
+        (c + g, f + h, 1 - a - e + i, z),
+        (x, y, z, 1 + a + e + i),
+    )
+    products = torch.stack([torch.stack(row, -1) for row in formulas], -2)
+    best = products.detach().diagonal(dim1=-2, dim2=-1).argmax(-1)
+    index = best[..., None, None].expand(*best.shape, 1, 4)
+    q = products.gather(-2, index).squeeze(-2)
+    q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+    return torch.where(q[..., 3:] < 0, -q, q).to(R.dtype)
+
+
+def angle(P: Tensor, Q: Tensor) -> Tensor:
+    r"""Angle between two rotations, from 0 to $\pi$.
+
+    The angle of $P^T Q$, without loss of digits near 0 and $\pi$. Where the rotations
+    are equal, the angle has a kink, and the gradient is zero.
+
+    Args:
+        P: rotation matrices `(*batch, 3, 3)`.
+        Q: rotation matrices whose batch axes broadcast with those of `P`.
+
+    Returns:
+        Angles `(*batch,)`.
+
+    Raises:
+        ValueError: if the matrices are not 3 x 3.
+        TypeError: if they are not real and floating point.
+    """
+    for R, name in ((P, "P"), (Q, "Q")):
+        check_matrix(R, name=name)
+        _check(R, name, 3, axes=2)
+    # P^T Q by a sum, which autocast leaves in single precision
+    R = (_wide(P)[..., :, None] * _wide(Q)[..., None, :]).sum(-3)
+    q = to_quaternion(R)
+    length = torch.linalg.vector_norm(q[..., :3], dim=-1)
+    return 2 * torch.atan2(length, q[..., 3]).to(P.dtype)
+
+
+def _series(s: Tensor, first: int) -> Tensor:
+    """1 / first! - s / (first + 2)! + s^2 / (first + 4)! - ..."""
+    total = torch.zeros_like(s)
+    for k in reversed(range(_TERMS)):
+        total = 1 / math.factorial(2 * k + first) - s * total
+    return total
+
+
+def _cross(v: Tensor) -> Tensor:
+    """The matrix K with K x = v x x (cross product)."""
+    x, y, z = v.unbind(-1)
+    o = torch.zeros_like(x)
+    entries = torch.stack([o, -z, y, z, o, -x, -y, x, o], -1)
+    return entries.unflatten(-1, (3, 3))
+
+
+def _square(v: Tensor) -> Tensor:
+    """K^2 = v v^T - (v . v) I."""
+    return v[..., :, None] * v[..., None, :] - (v * v).sum(-1)[..., None, None] * _eye(
+        v
+    )
+
+
+def _eye(v: Tensor) -> Tensor:
+    return torch.eye(3, dtype=v.dtype, device=v.device)
+
+
+def _wide(X: Tensor) -> Tensor:
+    """Half precision in single precision, in which it is computed."""
+    return X.float() if X.dtype in (torch.float16, torch.bfloat16) else X
+
+
+def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:
+    """Raise unless the last axes have this size and the numbers are real."""
+    if X.shape[-axes:] != (size,) * axes:
+        shape = ", ".join([f"{size}"] * axes)
+        raise ValueError(
+            f"`{name}` must have shape (*batch, {shape}); got {tuple(X.shape)}."
+        )
+    if not X.is_floating_point():
+        raise TypeError(
+            f"`{name}` must have a real floating-point dtype; got {X.dtype}."
+        )

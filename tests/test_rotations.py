@@ -1,0 +1,196 @@
+"""Rotation vectors, quaternions and matrices, compared with SciPy."""
+
+import math
+
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
+
+from isometry.groups import SO, SU, Sphere, Stiefel, U
+from isometry.rotations import (
+    angle,
+    from_quaternion,
+    from_vector,
+    to_quaternion,
+    to_vector,
+)
+from tests.helpers import eps
+
+REAL = (torch.float32, torch.float64)
+ANGLES = (0.0, 1e-100, 1e-12, 1e-4, 0.12, 0.25, 0.999, 1.001, 2.0, 3.1415, 4.0, 100.0)
+
+
+def vectors(length: float, *, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+    v = torch.randn(200, 3, dtype=torch.float64, generator=rng)
+    v = length * v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    return v.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("length", ANGLES)
+def test_matrices_of_vectors_are_those_of_scipy(length, dtype, rng):
+    v = vectors(length, rng=rng, dtype=dtype)
+    expected = Rotation.from_rotvec(v.double().numpy()).as_matrix()
+    # twice the worst of 200 draws at each angle, 4.4 eps, and the rounding of the angle
+    tol = (9 + length) * eps(dtype)
+    assert_close(from_vector(v).double(), torch.from_numpy(expected), rtol=0, atol=tol)
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("length", [a for a in ANGLES if a < math.pi])
+def test_vectors_and_quaternions_come_back(length, dtype, rng):
+    """to_vector(from_vector(v)) = v and from_quaternion(to_quaternion(R)) = R."""
+    v = vectors(length, rng=rng, dtype=dtype)
+    R = from_vector(v)
+    # twice the worst of 200 draws at each angle: 2.3 eps and 8 eps
+    assert_close(to_vector(R), v, rtol=0, atol=5 * eps(dtype) * length)
+    q = to_quaternion(R)
+    assert_close(from_quaternion(q), R, rtol=0, atol=16 * eps(dtype))
+    assert (q[..., 3] >= 0).all()
+    if length:
+        # twice the worst, 2.8 eps
+        one = torch.eye(3, dtype=dtype)
+        expected = torch.full((200,), length, dtype=dtype)
+        assert_close(angle(one, R), expected, rtol=6 * eps(dtype), atol=0)
+
+
+def test_quaternions_are_those_of_scipy(rng):
+    """The scalar is last, the length does not matter, and the sign is w >= 0."""
+    q = torch.randn(100, 4, dtype=torch.float64, generator=rng)
+    R = torch.from_numpy(Rotation.from_quat(q.numpy()).as_matrix())
+    for scale in (1.0, 1e200, 1e-200):
+        assert_close(from_quaternion(scale * q), R)
+    expected = Rotation.from_matrix(R.numpy()).as_quat(canonical=True)
+    assert_close(to_quaternion(R), torch.from_numpy(expected))
+
+
+def test_half_turns_around_every_axis(rng):
+    """Where the trace is -1, and the formula for the scalar part divides by 0."""
+    axes = torch.cat([torch.eye(3), torch.randn(50, 3, generator=rng)]).double()
+    v = math.pi * axes / torch.linalg.vector_norm(axes, dim=-1, keepdim=True)
+    back = to_vector(from_vector(v))
+    sign = (back * v).sum(-1, keepdim=True).sign()
+    assert_close(sign * back, v)
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-9, 0.1249, 0.1251, 0.99, 1.01, 3.0])
+def test_derivatives_of_first_and_second_order(length, rng):
+    """At zero, too, where `torch.sinc` has no second one, and where the series end."""
+    v = vectors(length, rng=rng, dtype=torch.float64)[:3].requires_grad_()
+    for function in (from_vector, lambda v: to_vector(from_vector(v))):
+        assert gradcheck(function, v)
+        assert gradgradcheck(function, v)
+    q = torch.randn(3, 4, dtype=torch.float64, generator=rng, requires_grad=True)
+    assert gradcheck(from_quaternion, q)
+    R = from_vector(v).detach()
+    assert gradcheck(lambda E: to_quaternion(R @ from_vector(E)), v)
+
+
+def test_the_angle_of_equal_rotations_has_gradient_zero(rng):
+    R = SO(3).random(4, generator=rng).requires_grad_()
+    (G,) = torch.autograd.grad(angle(R, R.detach()).sum(), R)
+    # the root of what rounding leaves is 1e-3 or exactly 0; its gradient is at most 1
+    assert G.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_rounded_from_single(dtype, rng):
+    v = torch.randn(5, 3, generator=rng).to(dtype)
+    R = from_vector(v)
+    assert R.dtype == to_vector(R).dtype == to_quaternion(R).dtype == dtype
+    assert_close(R, from_vector(v.float()).to(dtype), rtol=0, atol=0)
+
+
+def test_autocast_does_not_touch_it(rng):
+    v = torch.randn(5, 3, generator=rng)
+    R = from_vector(v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_close(from_vector(v), R, rtol=0, atol=0)
+        assert_close(angle(R, R[:1]), angle(R, R[:1]).float(), rtol=0, atol=0)
+
+
+def test_what_is_not_finite_becomes_nan_alone():
+    v = torch.tensor([[math.nan, 0, 0], [1, 2, 3], [math.inf, 0, 0]])
+    R = from_vector(v)
+    assert R[::2].isnan().any(-1).any(-1).all()
+    assert R[1].isfinite().all()
+    assert from_quaternion(torch.zeros(4)).isnan().all()
+    assert from_vector(torch.zeros(0, 3)).shape == (0, 3, 3)
+    assert to_vector(torch.zeros(0, 3, 3)).shape == (0, 3)
+
+
+def test_transforms_and_compilation(rng):
+    v = torch.randn(5, 3, dtype=torch.float64, generator=rng)
+    assert_close(torch.vmap(from_vector)(v), from_vector(v))
+    R = from_vector(v)
+    assert_close(torch.vmap(to_vector)(R), to_vector(R))
+    compiled = torch.compile(lambda v: to_vector(from_vector(v)), backend="eager")
+    assert_close(compiled(v), to_vector(R))
+
+
+@pytest.mark.errors
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match=r"`v` must have shape \(\*batch, 3\); got"):
+        from_vector(torch.zeros(4))
+    with pytest.raises(ValueError, match=r"`R` must have shape \(\*batch, 3, 3\)"):
+        to_vector(torch.eye(4))
+    with pytest.raises(ValueError, match=r"`q` must have shape \(\*batch, 4\)"):
+        from_quaternion(torch.zeros(3))
+    with pytest.raises(TypeError, match=r"`v` must have a real floating-point dtype"):
+        from_vector(torch.zeros(3, dtype=torch.long))
+    with pytest.raises(TypeError, match=r"`P` must have a real floating-point"):
+        angle(torch.eye(3, dtype=torch.complex64), torch.eye(3))
+
+
+def test_the_geodesic_of_so3_is_slerp(rng):
+    P, Q = SO(3).random(2, dtype=torch.float64, generator=rng)
+    pair = Rotation.from_matrix(torch.stack([Q, P]).numpy())
+    between = (pair[0] * (pair[0].inv() * pair[1]) ** 0.3).as_matrix()
+    assert_close(SO(3).geodesic(Q, P, 0.3), torch.from_numpy(between))
+    ends = SO(3).geodesic(Q, P, torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert_close(ends, torch.stack([Q, P]))
+
+
+@pytest.mark.parametrize(
+    "manifold", [SO(3), SO(5), U(3), SU(2), Stiefel(5, 2), Sphere(4)], ids=str
+)
+def test_the_mean_balances_the_logarithms(manifold, rng):
+    """sum_i w_i log_M(Q_i) = 0, and equal points are their own mean."""
+    dtype = torch.complex128 if manifold.is_complex else torch.float64
+    center = manifold.random(2, dtype=dtype, generator=rng)
+    E = torch.randn(7, *center.shape, dtype=dtype, generator=rng)
+    center = center.expand(7, *center.shape)
+    Q = manifold.exp(center, 0.2 * manifold.project(center, E))
+    w = torch.rand(7, dtype=torch.float64, generator=rng)
+    M = manifold.mean(Q, weights=w)
+    manifold.check(M, name="M")
+    shape = (-1, *[1] * (Q.ndim - 1))
+    rest = (w.reshape(shape) * manifold.log(M.expand_as(Q), Q)).sum(0)
+    # twice the worst over the manifolds and 20 seeds is below the tolerance of a point
+    assert float(rest.abs().max()) <= manifold.tolerance(dtype)
+    assert_close(manifold.mean(Q[:1]), Q[0])
+
+
+def test_the_mean_of_so3_is_that_of_its_definition(rng):
+    """No point nearby has a smaller sum of squared distances; gradients are right."""
+    v = 0.3 * torch.randn(6, 3, dtype=torch.float64, generator=rng)
+    Q = from_vector(v)
+    M = SO(3).mean(Q)
+
+    def spread(P: Tensor) -> float:
+        return float(SO(3).distance(P.expand_as(Q), Q).square().sum())
+
+    for E in 0.01 * torch.randn(5, 3, dtype=torch.float64, generator=rng):
+        assert spread(M) < spread(M @ from_vector(E))
+    assert gradcheck(lambda v: SO(3).mean(from_vector(v)), v.requires_grad_())
+
+
+@pytest.mark.errors
+def test_points_without_a_mean():
+    with pytest.raises(ValueError, match=r"`Q` must have a first axis that counts"):
+        SO(3).mean(torch.eye(3))
+    with pytest.raises(ValueError, match=r"`Q` must have a first axis that counts"):
+        SO(3).mean(torch.zeros(0, 3, 3))
