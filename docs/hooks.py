@@ -6,18 +6,33 @@ from pathlib import Path
 
 from formulas import mathml
 
-# folders whose pages are listed by themselves, with the heading of each
-FOLDERS = {"tutorials": "Tutorials", "theory": "Theory", "api": "API"}
+# The navigation, in the order of a reader's questions. The pages of a folder come in
+# the order that is written here; pages that are not named follow, by name.
+HOW_TO = """
+transformer convolution adapter shared start from-torch optimizers rebase maps averages
+half reads export machines recurrent rotations groups riemannian lbfgs
+"""
+SECTIONS = {
+    "How to": ("how-to", HOW_TO),
+    "Laboratory": ("laboratory", "experiments tasks sweeps reports bench"),
+    "Theory": ("theory", "groups expm_skew optimizers networks"),
+    "Reference": ("api", "isometry nn optim groups rotations linalg testing lab"),
+}
+FIRST = ({"Home": "index.md"}, "first-steps.md")
+LAST = ("reproduction.md", "results.md", "bibliography.md")
 
 
 def on_config(config):
     docs = Path(config.docs_dir)
-    nav: list[object] = [{"Home": "index.md"}, "results.md", "reproduction.md"]
-    for folder, heading in FOLDERS.items():
-        pages = sorted(docs.glob(f"{folder}/*.md"))
-        if pages:
-            nav.append({heading: [f"{folder}/{page.name}" for page in pages]})
-    config.nav = [*nav, "bibliography.md"]
+    sections = []
+    for heading, (folder, order) in SECTIONS.items():
+        names = order.split()
+        pages = {page.stem: page.name for page in sorted(docs.glob(f"{folder}/*.md"))}
+        ordered = sorted(
+            pages, key=lambda stem: names.index(stem) if stem in names else len(names)
+        )
+        sections.append({heading: [f"{folder}/{pages[stem]}" for stem in ordered]})
+    config.nav = [*FIRST, *sections, *LAST]
     return config
 
 
