@@ -40,7 +40,7 @@ test: $(INSTALLED)
 	@# one row of what `make soak` does: another BLAS, another seed
 	MKL_CBWR=COMPATIBLE $(PYTEST) -n 2 --blas=scrambled --seed 1 \
 		-m "not errors and not soak and not once" \
-		tests/native/test_kernels.py tests/linalg/test_rotation.py
+		tests/backend/test_kernels.py tests/linalg/test_rotation.py
 
 demo: $(INSTALLED)
 	$(PY) -m isometry.lab._demo

@@ -48,9 +48,9 @@ def _in_sight() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in (
             "_square.kernels",
-            "_polynomial.in_one_call",
-            "_expm_kernel.in_one_call",
-            "_rotation.kernels",
+            "_expm.polynomial.in_one_call",
+            "_expm.exponential.in_one_call",
+            "_expm.rotation.kernels",
         ):
             none = mock.patch(f"isometry.linalg.{name}", return_value=None)
             stack.enter_context(none)

@@ -40,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--blas",
         choices=["torch", "scrambled"],
         default="torch",
-        help="the products of the kernels: torch's, or tests/native/scrambled.c, whose "
-        "order of summation depends on sizes and places",
+        help="the products of the kernels: torch's, or tests/backend/scrambled.c, "
+        "whose order of summation depends on sizes and places",
     )
 
 
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         install_import_hook("isometry", "beartype.beartype")
     if config.getoption("--blas") == "scrambled":
-        from tests.native.scrambled import install
+        from tests.backend.scrambled import install
 
         install()
     path = config.getoption("--record")

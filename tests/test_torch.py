@@ -63,7 +63,7 @@ def refuse(name, *args):
 importlib.import_module = refuse
 from isometry import _torch
 from isometry.linalg import expm_skew, skew
-from isometry.linalg._rotation import rotation
+from isometry.linalg._expm.rotation import rotation
 X = torch.randn(64, 64, dtype=torch.float64).div(8).requires_grad_()
 Q = rotation(X, None)
 (g,) = torch.autograd.grad(Q.sum(), X)

@@ -1,7 +1,7 @@
-r"""Compute the polynomials of `expm_skew`, bound their errors, and write `_schemes.py`.
+r"""Compute the polynomials of `expm_skew`, bound their errors, and write `schemes.py`.
 
     python -m tools.generate_schemes            # print the schemes and their bounds
-    python -m tools.generate_schemes --write    # write _schemes.py and the docs' table
+    python -m tools.generate_schemes --write    # write schemes.py and the docs' table
 
 A scheme (see `_polynomial.py`) is fitted to $e^{ix}$ and to its derivative together, on
 $|x| \le \theta$: a polynomial that fits the value alone has a derivative up to
@@ -315,13 +315,13 @@ def tables() -> dict[str, list[Table]]:
 
 
 def source() -> str:
-    """The text of `_schemes.py`."""
+    """The text of `schemes.py`."""
     lines = [
         '"""Polynomials for `expm_skew`, by tools/generate_schemes.py: do not edit."""',
         "",
         "import torch",
         "",
-        "from isometry.linalg._scheme import Scheme",
+        "from isometry.linalg._expm.scheme import Scheme",
         "",
         "SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {",
     ]
@@ -365,7 +365,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write, not print")
     if parser.parse_args().write:
         root = Path(__file__).parents[1]
-        (root / "src/isometry/linalg/_schemes.py").write_text(source())
+        (root / "src/isometry/linalg/_expm/schemes.py").write_text(source())
         (root / "docs/theory/schemes.inc").write_text(markdown())
     else:
         print(markdown())

@@ -25,7 +25,7 @@ from isometry.linalg import (
     polar,
     skew,
 )
-from isometry.linalg._rotation import rotation
+from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._tall_rational import rational_tall
 
 Map = Callable[[Tensor], Tensor]

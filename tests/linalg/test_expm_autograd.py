@@ -13,7 +13,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.linalg import matrix_exp, matrix_norm
 from torch.testing import assert_close
 
-from isometry.linalg import _expm_autograd as doors
+from isometry.linalg._expm import autograd as doors
 from isometry.linalg._expm_skew import (
     expm_skew,
     expm_skew_adjoint,

@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isometry.linalg import _expm_kernel as kernel
+from isometry.linalg._expm import exponential as kernel
+from isometry.linalg._expm.schemes import SCHEMES
 from isometry.linalg._expm_skew import (
     expm_skew,
     expm_skew_adjoint,
     expm_skew_frechet,
 )
-from isometry.linalg._schemes import SCHEMES
 from tests.helpers import DTYPES, eps, random_skew
 
 METHODS = ["products", "eigh", "pade"]

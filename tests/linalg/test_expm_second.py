@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.linalg import matrix_norm
 
 from isometry.linalg import expm_skew
-from isometry.linalg._schemes import SCHEMES
+from isometry.linalg._expm.schemes import SCHEMES
 from tests.helpers import eps, random_skew, wide
 
 

@@ -9,10 +9,11 @@ from torch.linalg import matrix_norm
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from isometry._native import kernels
+from isometry._backend.library import kernels
 from isometry.groups import SO, Stiefel
-from isometry.linalg import _rotation, expm_skew, skew
-from isometry.linalg._rotation import Rotation, rotation
+from isometry.linalg import expm_skew, skew
+from isometry.linalg._expm import rotation as _rotation
+from isometry.linalg._expm.rotation import Rotation, rotation
 from tests.helpers import eps, random_skew, random_unitary
 from tests.linalg.reference import expm, gradient
 

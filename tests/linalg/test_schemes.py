@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from isometry.linalg._scheme import Scheme, stages_of
-from isometry.linalg._schemes import SCHEMES
+from isometry.linalg._expm.scheme import Scheme, stages_of
+from isometry.linalg._expm.schemes import SCHEMES
 from tests.helpers import eps
 from tools import generate_schemes as tool
 
@@ -27,7 +27,7 @@ generated = cache(tool.tables)
 
 
 def test_committed_coefficients_are_the_generated_ones():
-    """_schemes.py holds what `python -m tools.generate_schemes` computes, exactly."""
+    """schemes.py holds what `python -m tools.generate_schemes` computes, exactly."""
     for precision, tables in generated().items():
         schemes = SCHEMES[getattr(torch, precision)]
         assert len(schemes) == len(tables)

@@ -10,7 +10,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
 from isometry.linalg import expm_skew, expm_skew_frechet, skew
-from isometry.linalg._rotation import rotation
+from isometry.linalg._expm.rotation import rotation
 from tests.helpers import random_skew
 
 

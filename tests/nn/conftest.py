@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isometry._native import kernels
+from isometry._backend.library import kernels
 from isometry.nn import _engines
 
 

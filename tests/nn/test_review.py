@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset
 
-from isometry.linalg import _scratch, skew
+from isometry._backend import memory as _scratch
+from isometry.linalg import skew
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN
 
 # 2^19 bytes and more are kept

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from isometry.linalg import _scratch
+from isometry._backend import memory as _scratch
 from isometry.nn import _scan
 from isometry.nn._scan import Recurrence, Weights, scan
 from tests.helpers import eps

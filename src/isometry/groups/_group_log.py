@@ -11,7 +11,7 @@ from isometry.groups._nearest import newton_schulz
 from isometry.groups._torus_log import torus_log
 from isometry.groups._vmap import in_front
 from isometry.linalg import expm_skew, logm_unitary
-from isometry.linalg._expm_autograd import frechet
+from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._logm import Dlogm, Logm
 
 # starts that are compared, those that are followed from each point, and how far

@@ -17,7 +17,7 @@ from isometry.groups._nearest import (
     unitarity_defect,
 )
 from isometry.linalg import logm_unitary, skew
-from isometry.linalg._rotation import rotation
+from isometry.linalg._expm.rotation import rotation
 
 
 @dataclass(frozen=True)

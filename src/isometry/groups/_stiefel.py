@@ -20,7 +20,7 @@ from isometry.groups._retraction import (
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.groups._unitary import lower_triangle
 from isometry.linalg import expm_tall, polar, skew
-from isometry.linalg._rotation import rotation
+from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._tall_rational import rational_tall
 
 

@@ -1,5 +1,6 @@
 """Pure functions of (batches of) matrices, real and complex, on any device."""
 
+from isometry._backend.memory import release_memory
 from isometry._checks import check_skew
 from isometry.linalg._cayley import cayley, cayley_inverse
 from isometry.linalg._expm_skew import (
@@ -11,7 +12,6 @@ from isometry.linalg._householder import householder
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._pade import pade
 from isometry.linalg._polar import polar
-from isometry.linalg._scratch import release_memory
 from isometry.linalg._skew import skew
 from isometry.linalg._tall import expm_tall
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from isometry._checks import check_square, unitary_bound
 from isometry._torch import nested_forward_mode
 from isometry._typing import Square
-from isometry.linalg._expm_autograd import frechet
+from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._precision import autocast_off, in_float32_or_wider
 
 # the split is at the largest gap among cosines in this window, 90 to 120 degrees: on

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._backend.library import fits, kernels
 from isometry._checks import check_square
-from isometry._native import fits, kernels
 from isometry._torch import has_tangent, is_batched_gradient, transforms
 from isometry._typing import Square
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from isometry._native import fits, kernels
+from isometry._backend.library import fits, kernels
 
 # below, a whole product is as fast
 _SMALLEST = 96

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isometry._native import Kernels, fits, kernels
+from isometry._backend.library import Kernels, fits, kernels
 from isometry.nn._sigma import KINDS, Sigma, activate, pull_back
 from isometry.nn._steps import Steps
 

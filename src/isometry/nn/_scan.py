@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from isometry._backend.memory import recycled
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry.linalg._precision import autocast_off
-from isometry.linalg._scratch import recycled
 from isometry.nn._drive import drive, kernel_gradient
 from isometry.nn._engines import Cell, run, run_back
 from isometry.nn._sigma import Sigma, apply, takes_bias

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from isometry._torch import nested_forward_mode
-from isometry.linalg import _expm_autograd as doors
+from isometry.linalg._expm import autograd as doors
 from isometry.linalg._precision import autocast_off
 
 

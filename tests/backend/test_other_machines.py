@@ -18,7 +18,7 @@ PATHS = {
     "avx2": {"MKL_CBWR": "AVX2"},
 }
 THREADS = (1, 2, 4)
-FOLDERS = ("tests/linalg", "tests/native")
+FOLDERS = ("tests/linalg", "tests/backend")
 
 
 def run(*options: str, **environment: str) -> tuple[int, int]:

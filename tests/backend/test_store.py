@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from isometry._native._build import build
-from isometry._native._store import (
+from isometry._backend.build import build
+from isometry._backend.store import (
     BuildError,
     check_trusted,
     find,
@@ -29,8 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 DAMAGE = """
 import os
-from isometry import _native
-from isometry._native import _build, _store
+from isometry._backend import build as _build, store as _store, library as _native
 
 library = _build.build()
 good = library.read_bytes()

@@ -20,7 +20,7 @@ from isometry._torch import (
     opaque,
     transforms,
 )
-from isometry.linalg import _expm_kernel as kernel
+from isometry.linalg._expm import exponential as kernel
 from isometry.linalg._precision import autocast_off
 from isometry.linalg._skew import with_skew_gradient
 

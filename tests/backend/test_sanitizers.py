@@ -83,8 +83,8 @@ def test_no_access_beyond_memory_and_no_undefined_behaviour(name, cache):
 # calls of the C functions themselves, past the checks of the boundary
 CONTROL = """
 import sys, torch
-from isometry._native import _library
-from isometry._native._kernels import raw
+from isometry._backend.library import _library
+from isometry._backend.boundary import raw
 
 n = 40
 X, out = torch.zeros(n, n), torch.zeros(n, n - 1)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from isometry._native import Kernels, fits, kernels
-from isometry.linalg import _polynomial
-from isometry.linalg._norm import power_sums
-from isometry.linalg._one_call import powers_of_one
-from isometry.linalg._rotation import rotation
-from isometry.linalg._schemes import SCHEMES
+from isometry._backend.library import Kernels, fits, kernels
+from isometry.linalg._expm import polynomial as _polynomial
+from isometry.linalg._expm.angles import power_sums
+from isometry.linalg._expm.one_call import powers_of_one
+from isometry.linalg._expm.rotation import rotation
+from isometry.linalg._expm.schemes import SCHEMES
 from isometry.linalg._skew import skew
 from isometry.linalg._square import square
 from tests.helpers import random_skew

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.backend.scrambled import library
 from tests.helpers import eps
-from tests.native.scrambled import library
 
 NAMES = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
 

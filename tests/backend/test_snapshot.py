@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isometry._native import same_bytes
+from isometry._backend.library import same_bytes
 from isometry._native._snapshot import Copy, Snapshot, copyable
 
 COMPARISONS = {"C": same_bytes, "Python": lambda: None}

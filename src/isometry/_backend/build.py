@@ -12,9 +12,11 @@ from pathlib import Path
 
 import torch
 
-from isometry._native._store import BuildError, find, keep, locked, open_folder, tidy
+from isometry._backend.store import BuildError, find, keep, locked, open_folder, tidy
 
-_SOURCES = Path(__file__).parent
+_SOURCES = Path(__file__).parent / "c"
+# bytes.c moves here with the code that calls it
+_FOLDERS = (_SOURCES, _SOURCES.parents[1] / "_native")
 _FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     # loops over floats may be vectorized; NaN and infinity stay what they are
@@ -106,12 +108,13 @@ def _run(command: list[str], timeout: float) -> tuple[int, str]:
 
 
 def _c_files() -> list[Path]:
-    return sorted(_SOURCES.glob("*.c"))
+    return sorted(path for folder in _FOLDERS for path in folder.glob("*.c"))
 
 
 def _key(compiler: list[str]) -> str:
     """A hash of all that decides what the compiler makes."""
-    parts = [path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]"))]
+    paths = (path for folder in _FOLDERS for path in folder.glob("*.[ch]"))
+    parts = [path.read_bytes() for path in sorted(paths)]
     # containers that share a home differ in their C libraries
     words = (*compiler, *_FLAGS, torch.__version__, *platform.libc_ver())
     parts += [" ".join(words).encode(), _processor()]

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from isometry.linalg import expm_skew, skew
-from isometry.linalg._rotation import rotation
+from isometry.linalg._expm.rotation import rotation
 from tests.helpers import random_skew
 
 EXPORT = """

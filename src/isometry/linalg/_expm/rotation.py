@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._backend.library import fits, kernels
 from isometry._checks import check_square
-from isometry._native import fits, kernels
 from isometry._torch import constant_in_graphs, is_batched_gradient, opaque, version
 from isometry._typing import Square
-from isometry.linalg import _expm_autograd as doors
-from isometry.linalg import _expm_kernel as kernel
+from isometry.linalg._expm import autograd as doors
+from isometry.linalg._expm import exponential as kernel
+from isometry.linalg._expm.one_call import multiply
 from isometry.linalg._expm_skew import expm_skew
-from isometry.linalg._one_call import multiply
 from isometry.linalg._precision import autocast_off
 from isometry.linalg._skew import SMALLEST, is_plain, skew
 

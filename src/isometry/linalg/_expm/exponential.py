@@ -14,20 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isometry._native import Kernels
-from isometry.linalg._norm import (
+from isometry._backend.library import Kernels
+from isometry.linalg._expm.angles import (
     angle_bound,
     angle_bounds,
     power_sums,
     quick_bound,
 )
-from isometry.linalg._one_call import (
+from isometry.linalg._expm.one_call import (
     evaluate_one,
     in_one_call,
     powers_of_one,
     pull_back_one,
 )
-from isometry.linalg._polynomial import (
+from isometry.linalg._expm.polynomial import (
     add_fourth,
     add_identity,
     evaluate,
@@ -36,8 +36,8 @@ from isometry.linalg._polynomial import (
     push_forward,
     times,
 )
-from isometry.linalg._scheme import Scheme
-from isometry.linalg._schemes import SCHEMES
+from isometry.linalg._expm.scheme import Scheme
+from isometry.linalg._expm.schemes import SCHEMES
 from isometry.linalg._square import square
 
 # up to these the defect of Q^H Q = I stays below about 20 eps

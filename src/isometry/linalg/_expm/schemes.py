@@ -2,7 +2,7 @@
 
 import torch
 
-from isometry.linalg._scheme import Scheme
+from isometry.linalg._expm.scheme import Scheme
 
 SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {
     torch.float32: (

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from isometry import _native
-from isometry._native import _build
-from isometry._native._build import build
-from isometry._native._store import BuildError, locked, open_folder
+from isometry._backend import build as _build
+from isometry._backend import library as _native
+from isometry._backend.build import build
+from isometry._backend.store import BuildError, locked, open_folder
 
 # what the kernels give, what the log says, and an exponential that needs none
 SCRIPT = """
@@ -23,7 +23,7 @@ logging.basicConfig(
     level="INFO", stream=sys.stdout, format="LOG %(levelname)s %(message)s"
 )
 import torch
-from isometry._native import kernels, same_bytes
+from isometry._backend.library import kernels, same_bytes
 from isometry.linalg import expm_skew, skew
 
 torch.manual_seed(0)

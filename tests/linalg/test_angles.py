@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from isometry.linalg._norm import angle_bound, angle_bounds, quick_bound
-from isometry.linalg._one_call import in_one_call, powers_of_one
-from isometry.linalg._polynomial import add_fourth, powers
+from isometry.linalg._expm.angles import angle_bound, angle_bounds, quick_bound
+from isometry.linalg._expm.one_call import in_one_call, powers_of_one
+from isometry.linalg._expm.polynomial import add_fourth, powers
 from tests.helpers import DTYPES, eps, new_generator, random_skew, skew_with_angles
 
 

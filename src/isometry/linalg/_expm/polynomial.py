@@ -19,9 +19,9 @@ $m$ products, $h$ of them such squares, costs $2 m - h$ in the backward pass.
 import torch
 from torch import Tensor
 
-from isometry.linalg._one_call import evaluate_one, in_one_call, pull_back_one
-from isometry.linalg._scheme import Scheme, Stage, stages_of
-from isometry.linalg._scratch import recycled, scratch
+from isometry._backend.memory import recycled, scratch
+from isometry.linalg._expm.one_call import evaluate_one, in_one_call, pull_back_one
+from isometry.linalg._expm.scheme import Scheme, Stage, stages_of
 from isometry.linalg._square import square
 
 

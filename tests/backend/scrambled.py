@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from isometry._native import kernels
-from isometry._native._build import _compiler
+from isometry._backend.build import _compiler
+from isometry._backend.library import kernels
 
 SOURCE = Path(__file__).with_name("scrambled.c")
 

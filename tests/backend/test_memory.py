@@ -12,8 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isometry.linalg import _scratch, expm_skew, release_memory
-from isometry.linalg._scratch import recycled, scratch
+from isometry._backend import memory as _scratch
+from isometry._backend.memory import recycled, scratch
+from isometry.linalg import expm_skew, release_memory
 from tests.helpers import random_skew
 
 # 2^19 bytes and more are kept: 4 + 4 slots of this size are 2 MB

@@ -9,9 +9,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from isometry._native import Kernels, PolynomialTable, fits, kernels
-from isometry.linalg._scheme import Scheme, stages_of
-from isometry.linalg._scratch import recycled, scratch
+from isometry._backend.library import Kernels, PolynomialTable, fits, kernels
+from isometry._backend.memory import recycled, scratch
+from isometry.linalg._expm.scheme import Scheme, stages_of
 
 
 def in_one_call(*tensors: Tensor) -> Kernels | None:

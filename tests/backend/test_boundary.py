@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
-from isometry._native import Kernels, PolynomialTable, StepTable, fits
-from tests.native.test_kernels import built
+from isometry._backend.library import Kernels, PolynomialTable, StepTable, fits
+from tests.backend.test_kernels import built
 
 N = 6
 

@@ -1,0 +1,1 @@
+"""Fast code behind one question: who computes?"""

@@ -1,0 +1,142 @@
+"""Kernels in C, built when they are first wanted and kept in the user's cache.
+
+They are an extra: without a compiler, or with `ISOMETRY_NATIVE=0`, torch's operations
+do the same, slower. The sources are plain C that knows pointers and the BLAS that torch
+has loaded, but not torch: they build in a second. `fits` says whether C can read some
+tensors; `Kernels` checks every argument again.
+"""
+
+import ctypes
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isometry._backend.boundary import (
+    SUFFIX,
+    Kernels,
+    PolynomialTable,
+    StepTable,
+    readable,
+)
+from isometry._backend.build import build
+from isometry._backend.store import BuildError
+from isometry._torch import dispatch_modes
+
+__all__ = [
+    "Kernels",
+    "PolynomialTable",
+    "StepTable",
+    "fits",
+    "kernels",
+]
+
+_log = logging.getLogger("isometry")
+
+# the names of products in a BLAS
+_GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
+
+_WITHOUT = (
+    "isometry runs without its C library, which is slower: %s "
+    "ISOMETRY_NATIVE=0 silences this."
+)
+
+
+def fits(*tensors: Tensor) -> bool:
+    """Whether kernels can read these: contiguous on the CPU, of one real dtype.
+
+    False inside every mode that sees torch's operations, such as FakeTensorMode or a
+    counter of FLOPs: it would not see C, and may answer with tensors without memory.
+    """
+    dtype = tensors[0].dtype
+    if dtype not in SUFFIX or dispatch_modes():
+        return False
+    return all(readable(X, dtype) for X in tensors)
+
+
+@cache
+def kernels(dtype: torch.dtype) -> Kernels | None:
+    """The kernels for a dtype; None if there are none, and the log says why."""
+    library = _library()
+    if library is None:
+        return None
+    try:
+        return _assemble(library, _blas(), dtype)
+    except (BuildError, OSError, AttributeError) as error:
+        _warn(str(error))
+        return None
+
+
+@cache
+def same_bytes() -> Callable[[int], int] | None:
+    """The comparison of bytes in C, for `Snapshot`; None if there is no library."""
+    library = _library()
+    if library is None:
+        return None
+    # a call that holds the interpreter's lock is faster, and nobody waits long for it
+    address = ctypes.cast(library.isometry_same_bytes, ctypes.c_void_p).value
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    return prototype(address or 0)
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The library; None if there is none, with one warning that says what to do."""
+    if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
+        return None
+    if sys.platform != "linux":
+        _log.info(_WITHOUT, f"it is not built on {sys.platform}.")
+        return None
+    try:
+        return _load(build())
+    except (BuildError, OSError) as error:
+        _warn(str(error))
+        return None
+
+
+@cache
+def _warn(reason: str) -> None:
+    """Say once, not for each dtype, why everything is slower."""
+    _log.warning(_WITHOUT, reason)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        # it is what the compiler made: to build it again would be for nothing
+        raise BuildError(
+            f"the library cannot be loaded: {error}. If programs must not run from "
+            f"{path.parent}, set XDG_CACHE_HOME to a folder where they may."
+        ) from error
+
+
+def _blas() -> Any:
+    """The BLAS of torch, so that all products share one pool of threads."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
+
+def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> Kernels:
+    """The kernels on top of a BLAS, if they can call it from their threads.
+
+    Raises:
+        AttributeError: if the BLAS hides its product of matrices.
+        BuildError: if it starts threads of its own, or multiplies in another way.
+    """
+    # OpenBLAS answers 0 if it has no threads, 1 for threads of its own, 2 for OpenMP
+    parallel = getattr(blas, "openblas_get_parallel", None)
+    if parallel is not None and parallel() not in (0, 2):
+        raise BuildError(
+            "the OpenBLAS of this torch has threads of its own, which may hang inside "
+            "the threads of OpenMP. Install a torch whose BLAS uses OpenMP."
+        )
+    native = Kernels(library, getattr(blas, _GEMM[dtype]), dtype)
+    if not native.multiplies():
+        raise BuildError("the BLAS of this torch multiplies in another way.")
+    return native

@@ -1,0 +1,1 @@
+"""The exponential of skew matrices, all of it: schemes, angles, plan, autograd."""
