@@ -6,7 +6,7 @@ from torch import nn
 from isometry.groups import SO, SU, Sphere, Stiefel, U
 from isometry.optim import RiemannianSGD
 from tests.optim.cases import double
-from tests.optim.drift import CASES, Case, drift
+from tests.optim.moving_target import CASES, Case, drift
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

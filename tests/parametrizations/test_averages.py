@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import isometry
 from tests.parametrizations import reference
 from tests.parametrizations.cases import MAPS, orthonormality
-from tests.parametrizations.loops import (
+from tests.parametrizations.small_network import (
     constraint_of,
     coordinates_of,
     network,

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 import isometry
-from tests.parametrizations.lives import OPTIMIZERS, ROWS, Life
+from tests.parametrizations.random_use import OPTIMIZERS, ROWS, Life
 
 # operations that leave the weight as it is
 

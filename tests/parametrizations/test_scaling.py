@@ -9,7 +9,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from tests.parametrizations.cases import orthonormality
-from tests.parametrizations.loops import (
+from tests.parametrizations.small_network import (
     POLICIES,
     constraint_of,
     data,

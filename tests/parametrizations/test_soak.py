@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.parametrizations.drift import CASES, Case, drift
+from tests.parametrizations.moving_target import CASES, Case, drift
 
 
 @pytest.mark.soak

@@ -21,7 +21,7 @@ import isometry
 from tests.helpers import new_generator
 from tests.parametrizations import reference
 from tests.parametrizations.cases import orthonormality
-from tests.parametrizations.loops import (
+from tests.parametrizations.small_network import (
     MOVING,
     POLICIES,
     constraint_of,

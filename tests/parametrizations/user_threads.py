@@ -18,7 +18,7 @@ class Thread:
 
 
 CACHE = "parametrizations/test_cache.py::test_"
-HERE = "parametrizations/test_peers.py::test_"
+HERE = "parametrizations/test_user_threads.py::test_"
 ORTHOGONAL = "parametrizations/test_orthogonal.py::test_"
 TRAINING = "parametrizations/test_training.py::test_"
 RANKS = "parametrizations/test_ranks.py::test_two_processes_are_as_one"

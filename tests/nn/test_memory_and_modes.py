@@ -1,4 +1,4 @@
-"""What a review has found: memory that others still read, and modes of torch."""
+"""Memory that somebody else still reads, and the modes of torch."""
 
 import subprocess
 import sys

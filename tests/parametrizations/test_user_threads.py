@@ -1,7 +1,7 @@
-"""What users of the peers ask and complain of, and where it is answered.
+"""What users of other libraries ask and complain of, and where it is answered.
 
-`peers.py` lists the threads, each with the tests that answer it. Here are those tests
-that no other file has.
+`user_threads.py` lists the threads, each with the tests that answer it. The tests here
+are the ones that no other file has.
 """
 
 import ast
@@ -21,7 +21,7 @@ from isometry.groups import SO, Stiefel, manifold_of
 from tests.helpers import random_skew, random_unitary
 from tests.parametrizations import reference
 from tests.parametrizations.cases import MAPS, Weight
-from tests.parametrizations.peers import THREADS
+from tests.parametrizations.user_threads import THREADS
 
 ROOT = Path(__file__).parents[2]
 

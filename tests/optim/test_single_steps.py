@@ -1,4 +1,4 @@
-"""What a second pair of eyes looked at: against SciPy, and at the edges."""
+"""Single steps: against SciPy, of any length, and with any rate."""
 
 import math
 import threading
