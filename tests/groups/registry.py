@@ -10,6 +10,7 @@ from isometry.groups import (
     SU,
     AbstractGroup,
     AbstractManifold,
+    O,
     Product,
     Sp,
     Sphere,
@@ -33,9 +34,7 @@ class Quadrupole(AbstractGroup):
     def size(self) -> int:
         return 5
 
-    @property
-    def is_complex(self) -> bool:
-        return False
+    is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
         # skew 3 x 3 matrices from three numbers of X, and how they act by commutators
@@ -63,9 +62,7 @@ class Helix(AbstractGroup):
     def size(self) -> int:
         return 2
 
-    @property
-    def is_complex(self) -> bool:
-        return True
+    is_complex = True
 
     def algebra(self, X: Tensor) -> Tensor:
         speed = torch.tensor([1.0, 2.0]).to(X)
@@ -80,9 +77,7 @@ class DiagonalRotations(AbstractGroup):
     def size(self) -> int:
         return 4
 
-    @property
-    def is_complex(self) -> bool:
-        return False
+    is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
         J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
@@ -99,9 +94,7 @@ class Spin(AbstractGroup):
     def size(self) -> int:
         return self.n
 
-    @property
-    def is_complex(self) -> bool:
-        return True
+    is_complex = True
 
     def algebra(self, X: Tensor) -> Tensor:
         j = (self.size - 1) / 2
@@ -124,9 +117,7 @@ class Adjoint(AbstractGroup):
     def size(self) -> int:
         return self.group.dimension
 
-    @property
-    def is_complex(self) -> bool:
-        return False
+    is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
         rows = basis(self.group)[0]
@@ -142,6 +133,9 @@ MANIFOLDS: list[AbstractManifold] = [
     SO(2),
     SO(3),
     SO(6),
+    O(1),
+    O(2),
+    O(5),
     U(0),
     U(1),
     U(3),
@@ -163,7 +157,6 @@ MANIFOLDS: list[AbstractManifold] = [
     Stiefel(4, 0),
     Stiefel(4, 1),
     Stiefel(4, 3),
-    Stiefel(3, 3),
     Stiefel(7, 2),
     Stiefel(5, 2, is_complex=True),
     Stiefel(3, 2, is_complex=True),

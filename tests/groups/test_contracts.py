@@ -58,9 +58,7 @@ class NotClosed(AbstractGroup):
     def size(self) -> int:
         return 3
 
-    @property
-    def is_complex(self) -> bool:
-        return False
+    is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
         mask = torch.tensor([[0, 0, 0], [1, 0, 0], [1, 0, 0]])

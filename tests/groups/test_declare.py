@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from isometry.groups import SO, Stiefel, declare, manifold_of
+from isometry.groups import SO, O, Stiefel, declare, manifold_of
 from isometry.groups._declare import declared, points, record
 
 
@@ -37,8 +37,8 @@ def test_a_copy_is_declared_too_and_by_itself():
 
 def test_a_later_declaration_replaces_an_earlier_one():
     module = declare(rotation(), "weight", SO(3))
-    declare(module, "weight", Stiefel(3, 3))
-    assert manifold_of(module, "weight") == Stiefel(3, 3)
+    declare(module, "weight", O(3))
+    assert manifold_of(module, "weight") == O(3)
 
 
 def test_all_declarations_of_a_model():

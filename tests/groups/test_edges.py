@@ -7,7 +7,7 @@ import torch
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
-from isometry.groups import SO, SU, Product, Sp, Sphere, Stiefel, Torus, U
+from isometry.groups import SO, SU, O, Product, Sp, Sphere, Stiefel, Torus, U
 from isometry.groups._basis import cached_basis
 from isometry.linalg import expm_skew
 from tests.groups.registry import (
@@ -147,7 +147,6 @@ FAR = [
     Stiefel(3, 2),
     Stiefel(4, 2),
     Stiefel(6, 3),
-    Stiefel(4, 4),
     Stiefel(10, 5),
     Stiefel(5, 2, is_complex=True),
 ]
@@ -255,3 +254,21 @@ def test_the_determinant_of_a_large_matrix_does_not_underflow(group, rng):
     reflected = torch.cat([-Q[:, :1], Q[:, 1:]], -1)
     assert float(group.defect(reflected)) > 1
     group.check(group.nearest(reflected), name="Q")
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_component_of_a_square_weight_is_that_of_its_base(sign, rng):
+    """A retraction, a step and a weight with coordinates keep the determinant."""
+    Q = O(4).nearest(torch.randn(4, 4, generator=rng))
+    Q[:, 0] *= sign * torch.linalg.det(Q).sgn()
+    X = torch.randn(5, 4, 4, generator=rng)
+    for name in ("exp", "cayley", "pade-3", "polar", "qr"):
+        P = O(4).retract(Q, O(4).project(Q, X), name)
+        assert_close(torch.linalg.det(P), torch.full((5,), sign))
+        assert_close(torch.linalg.det(O(4).point(X, Q, name)), torch.full((5,), sign))
+
+
+def test_samples_of_both_components(rng):
+    """Equal shares: 50 of 10000 is one standard deviation."""
+    negative = (torch.linalg.det(O(3).random(10000, generator=rng)) < 0).sum()
+    assert abs(int(negative) - 5000) < 300

@@ -12,6 +12,7 @@ from isometry.groups import (
     SO,
     SU,
     AbstractGroup,
+    O,
     Product,
     Sp,
     Sphere,
@@ -43,6 +44,13 @@ def test_the_sphere_has_a_dimension():
 def test_columns_are_at_most_rows(k):
     with pytest.raises(ValueError, match=rf"`k` must be between 0 and n = 3; got {k}"):
         Stiefel(3, k)
+
+
+def test_square_matrices_are_a_group():
+    """Stiefel(3, 3) was O(3) with half of its metric, and every method knew of it."""
+    for is_complex, group in ((False, "O"), (True, "U")):
+        with pytest.raises(ValueError, match=rf"below n = 3; got 3\..*`{group}\(3\)`"):
+            Stiefel(3, 3, is_complex)
 
 
 def test_factors_are_of_one_field():
@@ -94,9 +102,7 @@ class RigidMotions(AbstractGroup):
     def size(self) -> int:
         return 4
 
-    @property
-    def is_complex(self) -> bool:
-        return False
+    is_complex = False
 
     def algebra(self, X: torch.Tensor) -> torch.Tensor:
         A = torch.nn.functional.pad(skew(X[..., :3, :3]), (0, 1, 0, 1))
@@ -215,7 +221,7 @@ def test_retractions_that_leave_the_group_are_refused():
 
 @pytest.mark.parametrize("name", ["polar", "qr"])
 def test_only_some_retractions_have_coordinates(name):
-    for manifold in (SO(3), Stiefel(3, 3), Stiefel(3, 2), Sphere(3)):
+    for manifold in (SO(3), O(3), Stiefel(3, 2), Sphere(3)):
         Q = manifold.origin()
         with pytest.raises(ValueError, match=r"to find coordinates.*trivialization"):
             manifold.coordinates(Q, None, name)
@@ -241,12 +247,12 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
 
 def test_no_geodesic_joins_the_components_of_square_matrices(rng):
     """It used to speak of a `Q` with determinant -1, which neither point may be."""
-    Q = Stiefel(3, 3).random(4, generator=rng)
+    Q = O(3).random(4, generator=rng)
     P = Q.clone()
     P[2, :, 0] *= -1
     message = r"`P` must be in the component of `Q`; .* \(1 of 4 pairs\).*Negate one"
     with pytest.raises(ValueError, match=message):
-        Stiefel(3, 3).log(Q, P)
+        O(3).log(Q, P)
 
 
 def test_declarations_are_checked():

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
-from isometry.groups import SO, SU, AbstractGroup, Sp, Sphere, Stiefel, Torus, U
+from isometry.groups import SO, SU, AbstractGroup, O, Sp, Sphere, Stiefel, Torus, U
 from isometry.linalg import expm_skew, expm_skew_frechet, logm_unitary
 from isometry.testing._case import Case, fitted_slope
 from isometry.testing._geometry import orthonormal
@@ -330,7 +330,7 @@ ORDERS = {"qr": 2, "polar": 3, "cayley": 3, "pade-2": 5, "pade-3": 7}
 
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize(
-    "manifold", [SO(5), U(3), Sp(2), Torus(3), Stiefel(6, 2), Stiefel(4, 4)], ids=str
+    "manifold", [SO(5), U(3), Sp(2), Torus(3), Stiefel(6, 2), O(4)], ids=str
 )
 def test_retractions_have_their_order(manifold, name, rng):
     """|R(tE) - exp(tE)| ~ t^p: 2 for QR, 3 for polar and Cayley, 2m + 1 for Pade.

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from isometry._backend.library import kernels
-from isometry.groups import SO, Stiefel
+from isometry.groups import SO, O
 from isometry.linalg import expm_skew, skew
 from isometry.linalg._expm import rotation as _rotation
 from isometry.linalg._expm.rotation import Rotation, rotation
@@ -191,7 +191,7 @@ def test_a_backward_pass_inside_autocast(again, rng):
 
 
 @pytest.mark.errors
-@pytest.mark.parametrize("group", [SO(40), Stiefel(40, 40)], ids=str)
+@pytest.mark.parametrize("group", [SO(40), O(40)], ids=str)
 def test_other_shapes_are_refused(group):
     """C would read beyond their end."""
     for shape in ((40, 64), (64, 40), (40,)):
@@ -279,7 +279,7 @@ def test_a_checkpoint_of_other_coordinates(rng):
 
 
 def test_groups_use_it(rng, monkeypatch):
-    """`SO` and square `Stiefel`; a group with an algebra of its own keeps that."""
+    """`SO` and `O`; a group with an algebra of its own keeps that."""
 
     class Halves(SO):
         def algebra(self, X: Tensor) -> Tensor:
@@ -290,7 +290,7 @@ def test_groups_use_it(rng, monkeypatch):
     assert_close(Halves(40).point(X, B), B @ expm_skew(X / 2))
     calls = []
     monkeypatch.setattr(_rotation, "_are_of_a_kind", lambda *_: calls.append(1))
-    for group in (SO(40), Stiefel(40, 40)):
+    for group in (SO(40), O(40)):
         assert_close(group.point(X, B), B @ expm_skew(X))
     assert len(calls) == 2
 

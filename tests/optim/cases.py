@@ -10,6 +10,7 @@ from isometry.groups import (
     SO,
     SU,
     AbstractManifold,
+    O,
     Product,
     Sp,
     Sphere,
@@ -29,8 +30,7 @@ MANIFOLDS: list[AbstractManifold] = [
     Torus(3),
     Product(SO(2), SO(3)),
     Quadrupole(),
-    Stiefel(4, 4),
-    Stiefel(3, 3, is_complex=True),
+    O(4),
     # in the ambient space, and in the frame of tall matrices
     Stiefel(4, 3),
     Stiefel(3, 2, is_complex=True),

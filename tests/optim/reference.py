@@ -22,8 +22,7 @@ def skew_part(X: Tensor) -> Tensor:
 
 
 def is_group(manifold: AbstractManifold) -> bool:
-    square = isinstance(manifold, Stiefel) and manifold.n == manifold.k
-    return square or isinstance(manifold, AbstractGroup)
+    return isinstance(manifold, AbstractGroup)
 
 
 def gradient(manifold: AbstractManifold, Q: Tensor, G: Tensor) -> Tensor:

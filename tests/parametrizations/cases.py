@@ -62,9 +62,7 @@ class Circle(AbstractGroup):
     def size(self) -> int:
         return 4
 
-    @property
-    def is_complex(self) -> bool:
-        return False
+    is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
         J = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).to(X)

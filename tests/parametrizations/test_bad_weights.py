@@ -104,12 +104,12 @@ OPTIONS = {
     "unknown map": (
         lambda m: isometry.orthogonal(m, "weight", "euler"),
         {},
-        r"one of exp, cayley, pade-m, householder for Stiefel.*got 'euler'",
+        r"one of exp, cayley, pade-m, householder for O.*got 'euler'",
     ),
     "a stray suffix": (
         lambda m: isometry.orthogonal(m, "weight", "exp-3"),
         {},
-        r"one of exp, cayley, pade-m, householder for Stiefel.*got 'exp-3'",
+        r"one of exp, cayley, pade-m, householder for O.*got 'exp-3'",
     ),
     "no matrix on a group": (
         lambda _: isometry.constrain(nn.Linear(3, 3), "bias", SO(3)),

@@ -318,6 +318,6 @@ def test_functional_call_by_the_name_of_the_weight():
     assert_close(y, network[0].bias - x)
     # 1.2e-7: twice the worst of 20 seeds; an assigned weight is polished
     assert_close(network[0].weight, W, rtol=0, atol=1.2e-7)
-    with pytest.raises(ValueError, match="must be a point of Stiefel"):
+    with pytest.raises(ValueError, match="must be a point of O"):
         functional_call(network, {"0.weight": torch.ones(4, 4)}, (x,))
     assert_close(network[0].weight, W, rtol=0, atol=1.2e-7)

@@ -4,7 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import isometry
-from isometry.groups import SO, Sphere, Stiefel, declare, manifold_of
+from isometry.groups import SO, O, Sphere, declare, manifold_of
 from tests.parametrizations.cases import CASES, ROWS, Weight
 
 
@@ -96,7 +96,7 @@ def test_param_groups_name_the_manifold_of_a_declared_parameter():
 def test_param_groups_put_declared_parameters_of_one_manifold_together():
     """Optimizers step them as one batch."""
     layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
-    for layer, manifold in zip(layers, (SO(4), Stiefel(4, 4), SO(4)), strict=True):
+    for layer, manifold in zip(layers, (SO(4), O(4), SO(4)), strict=True):
         layer.weight.data = torch.eye(4)
         declare(layer, "weight", manifold)
     rotations, others = isometry.param_groups(layers, lr=1.0)

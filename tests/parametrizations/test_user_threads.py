@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import isometry
-from isometry.groups import SO, Stiefel, manifold_of
+from isometry.groups import SO, O, Stiefel, manifold_of
 from tests.helpers import random_skew, random_unitary
 from tests.parametrizations import reference
 from tests.parametrizations.cases import MAPS, Weight
@@ -233,5 +233,8 @@ def test_a_copy_lives_on_the_same_manifold():
     layer = isometry.orthogonal(nn.Linear(5, 5), det=1)
     twin = copy.deepcopy(layer)
     assert manifold_of(twin, "weight") == SO(5)
+    square = copy.deepcopy(isometry.orthogonal(nn.Linear(5, 5)))
+    assert manifold_of(square, "weight") == O(5)
+    assert "O(n=5), exp" in repr(square)
     tall = copy.deepcopy(isometry.orthogonal(nn.Linear(3, 5)))
     assert manifold_of(tall, "weight") == Stiefel(5, 3)

@@ -3,7 +3,7 @@
 from isometry.groups._declare import declare, manifold_of
 from isometry.groups._group import AbstractGroup
 from isometry.groups._manifold import AbstractManifold
-from isometry.groups._orthogonal import SO
+from isometry.groups._orthogonal import SO, O
 from isometry.groups._product import Product
 from isometry.groups._sphere import Sphere
 from isometry.groups._stiefel import Stiefel
@@ -12,6 +12,7 @@ from isometry.groups._torus import Torus
 from isometry.groups._unitary import SU, U
 
 __all__ = [
+    "O",
     "SO",
     "U",
     "SU",

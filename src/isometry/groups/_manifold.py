@@ -28,15 +28,18 @@ class AbstractManifold(ABC):
     their `repr` says which.
     """
 
+    #: whether points have a complex dtype
+    is_complex: bool
+    #: whether a geodesic joins any two points
+    is_connected: bool = True
+    #: whether matrices with orthonormal columns are points already, or at least those
+    #: close to a point are: nothing else is asked of them
+    is_free: bool = False
+
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """Shape of one point."""
-
-    @property
-    @abstractmethod
-    def is_complex(self) -> bool:
-        """Whether points have a complex dtype."""
 
     @property
     @abstractmethod
@@ -86,6 +89,16 @@ class AbstractManifold(ABC):
         $\pi$ minus the largest angle of the skew matrix that moves `Q` along `E`;
         negative outside of the domain.
         """
+
+    def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
+        """Largest angle by which the coordinates `X` turn `B`, or a little more."""
+        base = self.origin(dtype=X.dtype, device=X.device) if B is None else B
+        base = base.expand_as(X)
+        return math.pi - self.border_distance(base, self.project(base, X))
+
+    def angles(self, X: Tensor) -> Tensor | None:
+        """Angles of the skew matrix with coordinates `X`; None off the groups."""
+        del X
 
     @abstractmethod
     def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:

@@ -1,4 +1,4 @@
-"""The rotations."""
+"""The rotations, and with them the reflections."""
 
 import math
 from dataclasses import dataclass
@@ -7,49 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._group import AbstractGroup
+from isometry.groups._group import AbstractClassicalGroup, AbstractGroup
 from isometry.groups._haar import flip_to_positive_determinant, gaussian, haar_frame
-from isometry.groups._manifold import check_size
 from isometry.groups._nearest import (
     determinant,
     nearest_rotation,
     newton_schulz,
     unitarity_defect,
 )
-from isometry.linalg import logm_unitary, skew
+from isometry.linalg import logm_unitary, polar, skew
 from isometry.linalg._expm.rotation import rotation
 
 
 @dataclass(frozen=True)
-class SO(AbstractGroup):
-    r"""Special orthogonal group: real $Q^T Q = I$ with determinant $+1$.
+class AbstractOrthogonal(AbstractClassicalGroup):
+    """What SO(n) and O(n) share: the Lie algebra of all real skew matrices."""
 
-    $$ \mathfrak{so}(n) = \{ A \in \mathbb{R}^{n \times n} : A^T = -A \}, \qquad
-       \dim = n (n-1) / 2. $$
-
-    Args:
-        n: size of the matrices.
-    """
-
-    n: int
-
-    def __post_init__(self) -> None:
-        check_size(self.n)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether points have a complex dtype."""
-        return False
+    is_complex = False
+    is_free = True
 
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
         return ("exp", "cayley", "pade-m", "polar", "qr")
-
-    @property
-    def size(self) -> int:
-        """The `n` of `n` x `n`."""
-        return self.n
 
     @property
     def dimension(self) -> int:
@@ -67,8 +47,7 @@ class SO(AbstractGroup):
 
     def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
         r"""$B\,\phi(A)$, where the skew $A$ has the lower triangle of `X`."""
-        # a subclass may have another algebra
-        if retraction == "exp" and type(self) is SO:
+        if retraction == "exp" and self.is_free:
             return rotation(X, B)
         return super().point(X, B, retraction)
 
@@ -81,7 +60,7 @@ class SO(AbstractGroup):
         return (X - X.mT) / 2
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        """The principal logarithm."""
+        """The principal logarithm, which only rotations have."""
         return logm_unitary(Q)
 
     def torus(self, theta: Tensor) -> Tensor:
@@ -91,16 +70,28 @@ class SO(AbstractGroup):
         A = torch.diag_embed(lower, offset=-1)[..., : self.n, : self.n]
         return A - A.mT
 
+    def polish(self, Q: Tensor) -> Tensor:
+        """One step of Newton and Schulz."""
+        return newton_schulz(Q)
+
+
+@dataclass(frozen=True)
+class SO(AbstractOrthogonal):
+    r"""Special orthogonal group: real $Q^T Q = I$ with determinant $+1$.
+
+    $$ \mathfrak{so}(n) = \{ A \in \mathbb{R}^{n \times n} : A^T = -A \}, \qquad
+       \dim = n (n-1) / 2. $$
+
+    Args:
+        n: size of the matrices.
+    """
+
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, if it is no reflection.
 
         If it is, the singular vector of the smallest singular value is turned round.
         """
         return nearest_rotation(X)
-
-    def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz."""
-        return newton_schulz(Q)
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^T Q - I \rVert_F$, and infinity for a reflection."""
@@ -116,8 +107,8 @@ class SO(AbstractGroup):
             raise ValueError(
                 f"`{name}` must have determinant 1 to be a point of {self}; got "
                 f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
-                f"matrices). Negate a column, or take `Stiefel({self.n}, {self.n})`, "
-                f"which has both determinants."
+                f"matrices). Negate a column, or take `O({self.n})`, which has both "
+                f"determinants."
             )
         super().check(Q, name=name)
 
@@ -126,6 +117,52 @@ class SO(AbstractGroup):
         return flip_to_positive_determinant(
             haar_frame(gaussian_of(self, batch, options))
         )
+
+
+@dataclass(frozen=True)
+class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives it
+    r"""Orthogonal group: real $Q^T Q = I$, of either determinant.
+
+    $$ \mathfrak{o}(n) = \mathfrak{so}(n), \qquad \dim = n (n-1) / 2. $$
+
+    It has two components, the rotations and the reflections. Every retraction, and
+    every weight with coordinates around a base, stays in the component in which it
+    started. A square real weight lives here.
+
+    Args:
+        n: size of the matrices.
+    """
+
+    is_connected = False
+
+    def log(self, Q: Tensor, P: Tensor) -> Tensor:
+        r"""$Q \log(Q^T P)$, which joins points of one component."""
+        try:
+            return super().log(Q, P)
+        except ValueError:
+            self._check_component(Q, P)
+            raise
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor, which keeps the sign of the determinant."""
+        return polar(X)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^T Q - I \rVert_F$."""
+        return unitarity_defect(Q)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Haar measure: rotations and reflections with equal probability."""
+        return haar_frame(gaussian_of(self, batch, options))
+
+    def _check_component(self, Q: Tensor, P: Tensor) -> None:
+        apart = determinant(Q.mT @ P) < 0
+        if apart.any():
+            raise ValueError(
+                f"`P` must be in the component of `Q`; got determinants of opposite "
+                f"signs ({int(apart.sum())} of {apart.numel()} pairs), which no "
+                f"geodesic joins. Negate one column of `P`."
+            )
 
 
 def gaussian_of(group: AbstractGroup, batch: tuple[int, ...], options: Any) -> Tensor:

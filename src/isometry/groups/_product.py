@@ -40,14 +40,12 @@ class Product(AbstractGroup):
                 f"complex; got {factors}. Constrain separate weights instead."
             )
         object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "is_complex", factors[0].is_complex)
+        connected = all(factor.is_connected for factor in factors)
+        object.__setattr__(self, "is_connected", connected)
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.factors))})"
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether the factors are."""
-        return self.factors[0].is_complex
 
     @property
     def retractions(self) -> tuple[str, ...]:

@@ -25,15 +25,11 @@ class Sphere(AbstractManifold):
         n: length of the vectors.
     """
 
+    is_complex = False
     n: int
 
     def __post_init__(self) -> None:
         check_size(self.n, least=1)
-
-    @property
-    def is_complex(self) -> bool:
-        """Real."""
-        return False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -11,16 +11,9 @@ from torch.autograd.function import once_differentiable
 from isometry.groups._haar import gaussian, haar_frame
 from isometry.groups._manifold import AbstractManifold, check_size, repeated
 from isometry.groups._nearest import newton_schulz, spectral_norm, unitarity_defect
-from isometry.groups._retraction import (
-    inverse_at_identity,
-    pade_degree,
-    q_factor,
-    retraction_at_identity,
-)
+from isometry.groups._retraction import pade_degree, q_factor
 from isometry.groups._stiefel_log import stiefel_log
-from isometry.groups._unitary import lower_triangle
-from isometry.linalg import expm_tall, polar, skew
-from isometry.linalg._expm.rotation import rotation
+from isometry.linalg import expm_tall, polar
 from isometry.linalg._tall_rational import rational_tall
 
 
@@ -33,13 +26,13 @@ class Stiefel(AbstractManifold):
        \dim_{\mathbb{R}} = nk - k(k+1)/2, \quad \dim_{\mathbb{C}} = 2nk - k^2. $$
 
     It is the quotient of $O(n)$ or $U(n)$, with half of its metric, by the matrices
-    that leave the first columns alone. For $k = n$ it is $O(n)$ itself, with both
-    components: no retraction leaves that of its starting point. Nothing here is
-    $n \times n$ unless $n \le 2k$.
+    that leave the first columns alone. Square matrices are those groups themselves,
+    and are refused here: their metric and their coordinates are other ones. Nothing
+    here is $n \times n$ unless $n \le 2k$.
 
     Args:
         n: number of rows.
-        k: number of columns, at most `n`.
+        k: number of columns, fewer than `n`.
         is_complex: over the complex numbers.
 
     References:
@@ -49,6 +42,7 @@ class Stiefel(AbstractManifold):
     n: int
     k: int
     is_complex: bool = False
+    is_free = True
 
     def __post_init__(self) -> None:
         check_size(self.n)
@@ -56,6 +50,12 @@ class Stiefel(AbstractManifold):
             raise ValueError(
                 f"`k` must be between 0 and n = {self.n}; got {self.k}. "
                 f"Orthonormal rows are the transposed points of Stiefel(k, n)."
+            )
+        if self.k == self.n:
+            group = "U" if self.is_complex else "O"
+            raise ValueError(
+                f"`k` must be below n = {self.n}; got {self.k}. Square matrices are "
+                f"the group `{group}({self.n})`."
             )
 
     @property
@@ -97,8 +97,7 @@ class Stiefel(AbstractManifold):
         r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
 
         But polar and qr are the factors of $Q + E$. Both agree with exp to second order
-        in $E$ unless $k = n$: polar is close to the geodesics of another metric, of the
-        ambient space.
+        in $E$: polar is close to the geodesics of another metric, of the ambient space.
         """
         self.check_retraction(retraction)
         if retraction == "polar":
@@ -146,25 +145,14 @@ class Stiefel(AbstractManifold):
         return math.pi - spectral_norm(_compressed(Q, E))
 
     def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
-        r"""$B\,\phi(\operatorname{skew} X)$ if square, else the geodesic along `X`.
-
-        In a tall `X` the part normal to the manifold at `B` has no effect.
-        """
-        if self.n > self.k and retraction in ("polar", "qr"):
+        """The retraction along `X`; the part normal to the manifold has no effect."""
+        if retraction in ("polar", "qr"):
             B = self.origin(dtype=X.dtype, device=X.device) if B is None else B
             return self.retract(B.expand_as(X), self.project(B, X), retraction)
-        if self.n > self.k:
-            return _move(X, B, retraction)
-        if retraction == "exp":
-            return rotation(X, B)
-        Q = retraction_at_identity(skew(X), retraction)
-        return Q if B is None else B @ Q
+        return _move(X, B, retraction)
 
     def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
-        """Only exp has them if the matrices are tall."""
-        if self.n == self.k:
-            Q = newton_schulz(P if B is None else B.mH @ P)
-            return self._triangle(inverse_at_identity(Q, retraction))
+        """The logarithm, which only exp has."""
         if retraction != "exp":
             raise ValueError(
                 f"`retraction` must be 'exp' to find coordinates on {self}; got "
@@ -174,11 +162,12 @@ class Stiefel(AbstractManifold):
         return self.log(B.expand_as(P), P)
 
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
-        """`E` itself, or the lower triangle of the skew matrix if square."""
-        return E if self.n > self.k else self._triangle(Q.mH @ E)
+        """`E` itself."""
+        del Q
+        return E
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor, which keeps the sign of a determinant."""
+        """The polar factor."""
         return polar(X)
 
     def polish(self, Q: Tensor) -> Tensor:
@@ -206,9 +195,6 @@ class Stiefel(AbstractManifold):
         """The first columns of the identity matrix."""
         options["dtype"] = self.dtype(options.get("dtype"))
         return repeated(torch.eye(self.n, self.k, **options), batch)
-
-    def _triangle(self, A: Tensor) -> Tensor:
-        return lower_triangle(A) if self.is_complex else A.tril(-1)
 
 
 def _move(X: Tensor, B: Tensor | None, retraction: str) -> Tensor:

@@ -52,14 +52,13 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
 
     Args:
         Q: orthonormal columns.
-        P: orthonormal columns, of the same component if square.
+        P: orthonormal columns.
 
     Returns:
         The tangent vector.
 
     Raises:
-        ValueError: if no geodesic was found, or if square matrices have determinants of
-            opposite signs.
+        ValueError: if no geodesic was found.
 
     References:
         [Zim17] algorithm 1 for the first steps.
@@ -122,8 +121,6 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
     finite = is_finite(Q) & is_finite(P)
     eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
     Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
-    if n == k and not Q.is_complex():
-        _check_component(Q, P)
     # of the whole frame, since the part across may not have full rank
     N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
     # the columns of P lie in the frame up to rounding only
@@ -209,13 +206,3 @@ def _completed(V: Tensor) -> Tensor:
 def _last_sign(sign: Tensor, size: int) -> Tensor:
     ones = torch.ones(*sign.shape, size - 1, dtype=sign.dtype, device=sign.device)
     return torch.cat([ones, sign[..., None]], -1)
-
-
-def _check_component(Q: Tensor, P: Tensor) -> None:
-    apart = determinant(Q.mT @ P) < 0
-    if apart.any():
-        raise ValueError(
-            f"`P` must be in the component of `Q`; got determinants of opposite signs "
-            f"({int(apart.sum())} of {apart.numel()} pairs), which no geodesic joins. "
-            f"Negate one column of `P`."
-        )

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._group import AbstractGroup
+from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._group_log import with_derivative
-from isometry.groups._manifold import check_size
 from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
 from isometry.groups._orthogonal import gaussian_of
 from isometry.groups._unitary import lower_triangle
@@ -20,7 +19,7 @@ _BORDER = 0.1
 
 
 @dataclass(frozen=True)
-class Sp(AbstractGroup):
+class Sp(AbstractClassicalGroup):
     r"""Compact symplectic group: unitary $Q$, $2n \times 2n$, with $Q^T J Q = J$.
 
     $$ J = \begin{pmatrix} 0 & -I \\ I & 0 \end{pmatrix}, \qquad
@@ -35,15 +34,7 @@ class Sp(AbstractGroup):
         n: half the size of the matrices.
     """
 
-    n: int
-
-    def __post_init__(self) -> None:
-        check_size(self.n)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether points have a complex dtype."""
-        return True
+    is_complex = True
 
     @property
     def retractions(self) -> tuple[str, ...]:

@@ -6,14 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._group import AbstractGroup
-from isometry.groups._manifold import check_size
+from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._orthogonal import gaussian_of
 from isometry.linalg._precision import nan_unless_finite
 
 
 @dataclass(frozen=True)
-class Torus(AbstractGroup):
+class Torus(AbstractClassicalGroup):
     r"""Diagonal unitary matrices, $\operatorname{diag}(e^{i \theta})$.
 
     An abelian group, of dimension $n$: here the exponential is a homomorphism, and
@@ -23,25 +22,12 @@ class Torus(AbstractGroup):
         n: size of the matrices.
     """
 
-    n: int
-
-    def __post_init__(self) -> None:
-        check_size(self.n)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether points have a complex dtype."""
-        return True
+    is_complex = True
 
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
         return ("exp", "cayley", "pade-m", "polar", "qr")
-
-    @property
-    def size(self) -> int:
-        """The `n` of `n` x `n`."""
-        return self.n
 
     @property
     def dimension(self) -> int:

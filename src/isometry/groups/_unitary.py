@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._group import AbstractGroup
+from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._group_log import with_derivative
 from isometry.groups._haar import haar_frame
-from isometry.groups._manifold import check_size
 from isometry.groups._nearest import (
     determinant,
     is_finite,
@@ -23,7 +22,7 @@ from isometry.linalg import logm_unitary, polar, skew
 
 
 @dataclass(frozen=True)
-class U(AbstractGroup):
+class U(AbstractClassicalGroup):
     r"""Unitary group: complex $Q^H Q = I$.
 
     $$ \mathfrak{u}(n) = \{ A \in \mathbb{C}^{n \times n} : A^H = -A \}, \qquad
@@ -33,25 +32,13 @@ class U(AbstractGroup):
         n: size of the matrices.
     """
 
-    n: int
-
-    def __post_init__(self) -> None:
-        check_size(self.n)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether points have a complex dtype."""
-        return True
+    is_complex = True
+    is_free = True
 
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
         return ("exp", "cayley", "pade-m", "polar", "qr")
-
-    @property
-    def size(self) -> int:
-        """The `n` of `n` x `n`."""
-        return self.n
 
     @property
     def dimension(self) -> int:
@@ -101,7 +88,7 @@ class U(AbstractGroup):
 
 
 @dataclass(frozen=True)
-class SU(AbstractGroup):
+class SU(AbstractClassicalGroup):
     r"""Special unitary group: complex $Q^H Q = I$ with determinant 1.
 
     $$ \mathfrak{su}(n) = \{ A : A^H = -A, \operatorname{tr} A = 0 \}, \qquad
@@ -114,25 +101,12 @@ class SU(AbstractGroup):
         n: size of the matrices.
     """
 
-    n: int
-
-    def __post_init__(self) -> None:
-        check_size(self.n)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether points have a complex dtype."""
-        return True
+    is_complex = True
 
     @property
     def retractions(self) -> tuple[str, ...]:
         """The retractions that end in the group."""
         return ("exp", "polar", "qr")
-
-    @property
-    def size(self) -> int:
-        """The `n` of `n` x `n`."""
-        return self.n
 
     @property
     def dimension(self) -> int:

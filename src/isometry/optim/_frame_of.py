@@ -9,10 +9,7 @@ def frame_of(manifold: AbstractManifold) -> AbstractFrame:
     """The frame in which steps on the manifold are the cheapest."""
     if isinstance(manifold, AbstractGroup):
         return BodyFrame(manifold)
-    if isinstance(manifold, Stiefel):
-        if manifold.n == manifold.k:
-            return BodyFrame(manifold)
-        # else matrices of 2k x 2k are no smaller than the whole group's
-        if manifold.n > 2 * manifold.k:
-            return TallFrame(manifold)
+    # else matrices of 2k x 2k are no smaller than the whole group's
+    if isinstance(manifold, Stiefel) and manifold.n > 2 * manifold.k:
+        return TallFrame(manifold)
     return AmbientFrame(manifold)

@@ -10,16 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isometry.groups import SO, AbstractGroup, AbstractManifold, U
+from isometry.groups import AbstractGroup, AbstractManifold
 from isometry.optim._increment import increment
 from isometry.optim._long import settle
 from isometry.optim._polar import retract, retract_polar
 from isometry.optim._room import room
 
 Scale = float | Tensor
-
-# their algebras are all skew matrices
-_ALL_SKEW = (SO, U)
 
 # below, a BLAS may add the terms of a complex product to Q one by one
 _SMALL = 32
@@ -72,30 +69,22 @@ class BodyFrame(AbstractFrame):
     Left translation takes $QA$ to $PA$: it is an isometry, and here it does nothing.
     Every entry of the algebra has its own square: the frame is the same at all points,
     so that averages over time make sense entry by entry.
-
-    The square Stiefel manifold is the orthogonal group with half of the metric, and so
-    with twice the gradient.
     """
 
     # the defect grows as the root of the number of steps, and is 2e-7 after 16 in
     # single precision: docs/theory/optimizers.md
     polish_every = 16
 
-    def __init__(self, manifold: AbstractManifold) -> None:
-        self.manifold = manifold
-        if isinstance(manifold, AbstractGroup):
-            self.group, self.factor = manifold, 1
-        else:
-            n = manifold.shape[-1]
-            self.group, self.factor = (U(n) if manifold.is_complex else SO(n)), 2
+    def __init__(self, group: AbstractGroup) -> None:
+        self.manifold = self.group = group
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """The skew part of `Q^H G`, or what of it is in the Lie algebra."""
         U = torch.bmm(Q.mH, G, out=room("product", Q.shape, Q))
-        if isinstance(self.group, _ALL_SKEW):
+        if self.group.is_free:
             A = torch.sub(U, U.mH, out=room("gradient", Q.shape, Q))
-            return self.reals(A if self.factor == 2 else A.div_(2))
-        return self.reals(self.factor * self.group.algebra_projection(U))
+            return self.reals(A.div_(2))
+        return self.reals(self.group.algebra_projection(U))
 
     def square(self, V: Tensor) -> Tensor:
         """Entry by entry."""
@@ -111,7 +100,7 @@ class BodyFrame(AbstractFrame):
     ) -> tuple[Tensor, list[Tensor]]:
         """By a retraction at the identity; vectors stay as they are."""
         A = self.matrix(torch.mul(V, scale, out=room("product", V.shape, V)))
-        if not isinstance(self.group, _ALL_SKEW):
+        if not self.group.is_free:
             # scaled entry by entry, it may have left the algebra: SU(n) has no trace
             A = self.group.algebra_projection(A)
         return self._move(Q, A, retraction), list(carried)

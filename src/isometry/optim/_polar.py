@@ -5,11 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from isometry.groups import SO, AbstractGroup, AbstractManifold, Stiefel, U
+from isometry.groups import AbstractGroup, AbstractManifold, Stiefel
 from isometry.groups._nearest import newton_schulz
-
-# unitary, and no more: the polar factor is in the set already
-_FREE = (SO, U, Stiefel)
 
 
 def retract(
@@ -52,7 +49,7 @@ def retract_polar(manifold: AbstractManifold, Q: Tensor, E: Tensor) -> Tensor:
     while e > eps / 4:
         X = newton_schulz(X)
         e = closer(e)
-    return X if isinstance(manifold, _FREE) else manifold.polish(X)
+    return X if manifold.is_free else manifold.polish(X)
 
 
 def closer(e: float) -> float:

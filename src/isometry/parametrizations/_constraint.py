@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry._checks import check_same_shape
-from isometry.groups import SO, AbstractManifold, Stiefel, U
+from isometry.groups import AbstractManifold
 from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._filled import can_look
 from isometry.parametrizations._initial import Init
@@ -134,18 +134,15 @@ class AbstractConstraint(nn.Module):
         return self.manifold.polish(Q)
 
     def _remedy(self) -> str:
-        if self.layout.flatten:
-            groups = self.layout.groups
-            split = f".unflatten(0, ({groups}, -1))" if groups > 1 else ""
-            call = f"isometry.linalg.polar(value.flatten(1){split}).reshape_as(value)"
-        elif isinstance(self.manifold, U | Stiefel):
-            call = "isometry.linalg.polar(value)"
-        else:
-            call = f"isometry.groups.{self.manifold}.nearest(value)"
-        other = (
-            " (a determinant of -1 is none)" if isinstance(self.manifold, SO) else ""
-        )
-        return f"Project it first, with `{call}`{other}."
+        layout, points, back = self.layout, "value", ""
+        if layout.flatten:
+            points, back = "value.flatten(1)", ".reshape_as(value)"
+        if layout.groups > 1:
+            points += f".unflatten(0, ({layout.groups}, -1))"
+        if layout.transpose:
+            points, back = f"{points}.mT", f".mT{back}"
+        call = f"isometry.groups.{self.manifold}.nearest({points}){back}"
+        return f"Project it first, with `{call}`."
 
     def _map_bytes(self, device: torch.device | None = None) -> Tensor:
         name = list(self.map_name.encode())

@@ -8,9 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from isometry.groups import AbstractGroup, AbstractManifold
+from isometry.groups import AbstractManifold
 from isometry.groups._retraction import pade_degree
-from isometry.linalg import skew
 from isometry.linalg._pade import pade_phase
 from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._constrained import constrained
@@ -95,27 +94,23 @@ def _diagnosis(
     angles = _of_finite(_eigenvalue_angles, Q) if square else None
     border = condition = None
     if isinstance(constraint, Trivialization):
-        border, condition = _coordinates(constraint, X, square=square)
+        border, condition = _coordinates(constraint, X)
     return Diagnosis(manifold, error, angles, border, condition)
 
 
-def _coordinates(
-    constraint: Trivialization, X: Tensor, *, square: bool
-) -> tuple[float, float | None]:
+def _coordinates(constraint: Trivialization, X: Tensor) -> tuple[float, float | None]:
+    """Distance from the border, and the condition if the weight is square."""
     manifold = constraint.manifold
     X = constraint.layout.points(X)
     if X.numel() == 0:
         return math.pi, None
-    if not square:
-        B = constraint.base_point()
-        if B is None:
-            B = manifold.origin(dtype=X.dtype, device=X.device).expand_as(X)
-        return float(manifold.border_distance(B, manifold.project(B, X)).min()), None
-    A = manifold.algebra(X) if isinstance(manifold, AbstractGroup) else skew(X)
-    A = A.to(torch.promote_types(A.dtype, torch.float64))
-    theta = _of_finite(torch.linalg.eigvalsh, -1j * A)
+    theta = manifold.angles(X)
+    if theta is None:
+        angle = manifold.largest_angle(X, constraint.base_point())
+        return math.pi - float(angle.max()), None
     border = math.pi - float(theta.abs().max())
-    return border, map_condition(theta, constraint.map_name, real=not A.is_complex())
+    real = not manifold.is_complex
+    return border, map_condition(theta, constraint.map_name, real=real)
 
 
 def _eigenvalue_angles(Q: Tensor) -> Tensor:

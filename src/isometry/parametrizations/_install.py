@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from isometry._typing import Layer
-from isometry.groups import SO, AbstractManifold, Stiefel, U
+from isometry.groups import AbstractManifold
 from isometry.groups._declare import record
 from isometry.groups._retraction import is_listed
 from isometry.linalg._precision import in_float32_or_wider
@@ -75,8 +75,7 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
         return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
     except ValueError as error:
         manifold = constraint.manifold
-        square = isinstance(manifold, Stiefel) and manifold.n == manifold.k
-        det = ", or pass `det=1`" if square and not manifold.is_complex else ""
+        det = "" if manifold.is_connected else ", or pass `det=1`"
         raise ValueError(
             f"`use_trivialization=False` must begin with a weight that "
             f"{constraint.map_name} reaches from the identity; got another: {error} "
@@ -115,7 +114,7 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
 
 def _check_map(manifold: AbstractManifold, map_name: str | None) -> None:
     maps = [name for name in manifold.retractions if name not in ("polar", "qr")]
-    if isinstance(manifold, SO | U | Stiefel):
+    if manifold.is_free:
         maps.append("householder")
     if not is_listed(map_name, maps):
         raise ValueError(

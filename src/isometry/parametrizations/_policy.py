@@ -16,15 +16,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from isometry.groups import AbstractGroup, Stiefel
-from isometry.linalg import skew
 from isometry.parametrizations._coordinates import COORDINATES
 from isometry.parametrizations._rebase import move
 from isometry.parametrizations._sharded import whole
 from isometry.parametrizations._trivialization import Trivialization
-
-# dimension of the space in which the largest angle is looked for
-_KRYLOV = 12
 
 _hooks: list[Any] = []
 # optimizers whose step is running: one may call another
@@ -112,41 +107,8 @@ def _due(constraint: Trivialization, X: Tensor) -> bool:
     # NaN stays in the coordinates, from where a good checkpoint or step removes it
     if not bool(X.isfinite().all()):
         return False
-    return radius is None or largest_angle(constraint, X) > radius
-
-
-def largest_angle(constraint: Trivialization, X: Tensor) -> float:
-    """Largest angle of the coordinates, or up to 4 percent more."""
-    manifold = constraint.manifold
-    X = constraint.layout.points(X.detach())
-    if isinstance(manifold, AbstractGroup):
-        A = manifold.algebra(X)
-    elif isinstance(manifold, Stiefel) and manifold.n == manifold.k:
-        A = skew(X)
-    else:
-        base = constraint.base_point()
-        assert base is not None
-        border = manifold.border_distance(base, manifold.project(base, X))
-        return math.pi - float(border.min()) if border.numel() else 0.0
-    # the Krylov space misses up to 3.2 percent of a Gaussian matrix (n up to 1024)
-    return 1.04 * float(krylov_norm(A).max()) if A.numel() else 0.0
-
-
-def krylov_norm(A: Tensor) -> Tensor:
-    r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
-
-    At most the norm of $A$, and close to it, for the price of matrix-vector products.
-    The vector to begin with is always the same.
-    """
-    n = A.shape[-1]
-    rng = torch.Generator().manual_seed(0)
-    v = torch.randn(n, 1, dtype=A.dtype, generator=rng, device="cpu").to(A.device)
-    v = (v / torch.linalg.vector_norm(v)).expand(*A.shape[:-1], 1)
-    V = v
-    for _ in range(min(_KRYLOV, n) - 1):
-        v = A @ v
-        v = v - V @ (V.mH @ v)
-        size = torch.linalg.vector_norm(v, dim=-2, keepdim=True)
-        v = v / torch.where(size == 0, 1, size)
-        V = torch.cat([V, v], -1)
-    return torch.linalg.matrix_norm(V.mH @ (A @ V), 2)
+    if radius is None:
+        return True
+    points = constraint.layout.points(X)
+    angles = constraint.manifold.largest_angle(points, constraint.base_point())
+    return angles.numel() > 0 and float(angles.max()) > radius

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isometry._typing import Layer
-from isometry.groups import SO, AbstractManifold, Stiefel, U
+from isometry.groups import SO, AbstractManifold, O, Stiefel, U
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import install
 from isometry.parametrizations._layout import layout_of, matrix_layout
@@ -239,8 +239,8 @@ def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
             f"{n} x {k}, {points.dtype}. Complex matrices of determinant 1 are "
             f"`groups.SU`, for `isometry.constrain`."
         )
-    if det == 1:
-        return SO(n)
-    if points.is_complex() and n == k:
+    if n > k:
+        return Stiefel(n, k, points.is_complex())
+    if points.is_complex():
         return U(n)
-    return Stiefel(n, k, points.is_complex())
+    return O(n) if det is None else SO(n)

@@ -110,7 +110,8 @@ def logarithm(case: Case) -> None:
         length = M.inner(Q, E, E).sqrt()
         case.require("distance", "be the length", there - length, scale=3)
     if isinstance(M, AbstractGroup):
-        P = case.points(3)
+        # of two components, one is out of reach
+        P = case.points(3) if M.is_connected else M.exp(Q, case.tangent(Q, angle=7.0))
         rest = norm(M, M.exp(Q, M.log(Q, P)) - P)
         case.require("log", "reach every point of a group", rest, scale=10)
 
