@@ -8,10 +8,10 @@ from torch.testing import assert_close
 from isometry.groups import SO, SU, Sp, Stiefel, Torus, U
 from isometry.groups._retraction import q_factor, retraction_at_identity
 from isometry.linalg import polar
+from isometry.linalg._room import room
 from isometry.optim._increment import _largest_angle, increment
 from isometry.optim._polar import retract_polar
 from isometry.optim._qr import retract_qr
-from isometry.optim._room import room
 from tests.helpers import DTYPES, eps, random_skew, wide
 
 

@@ -23,7 +23,8 @@ from isometry.groups import (
     Torus,
     U,
 )
-from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD, _room
+from isometry.linalg import _room
+from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
 from tests.helpers import new_generator
 from tests.optim.cases import double, retractions, single
 

@@ -9,9 +9,9 @@ from torch.optim.adam import adam
 from torch.optim.optimizer import ParamsT
 
 from isometry.groups import AbstractManifold
+from isometry.linalg._room import room
 from isometry.optim._checks import check_gradient, check_numbers
 from isometry.optim._riemannian import AbstractRiemannian, Group, Update
-from isometry.optim._room import room
 
 
 class RiemannianAdam(AbstractRiemannian):

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from isometry.groups import AbstractGroup, AbstractManifold
+from isometry.linalg._room import room
 from isometry.optim._increment import increment
 from isometry.optim._long import settle
 from isometry.optim._polar import retract, retract_polar
-from isometry.optim._room import room
 
 Scale = float | Tensor
 

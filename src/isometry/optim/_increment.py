@@ -9,8 +9,8 @@ from torch import Tensor
 
 from isometry.groups._retraction import pade_degree
 from isometry.linalg._pade_factors import pade_factors
+from isometry.linalg._room import room
 from isometry.linalg._square import square
-from isometry.optim._room import room
 
 # up to these angles Taylor's polynomials of degree 4 and 6 are the exponential to eps:
 # theta^5 / 5! and theta^7 / 7!

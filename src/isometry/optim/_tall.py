@@ -10,12 +10,12 @@ from torch import Tensor
 
 from isometry.groups import Stiefel
 from isometry.groups._retraction import pade_degree
+from isometry.linalg._room import room
 from isometry.optim._frames import AbstractFrame, Scale
 from isometry.optim._increment import rational
 from isometry.optim._long import settle
 from isometry.optim._polar import retract
 from isometry.optim._qr import retract_qr
-from isometry.optim._room import room
 
 # a step of more than about a radian is left to the manifold itself
 _LONG = 1.0
