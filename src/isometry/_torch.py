@@ -11,12 +11,18 @@ the library; the comment beside a name says what is lost then.
 | `_C._functorch` | for active transforms and their tensors | no transform is seen |
 | `_guards.active_fake_mode` | for a mode that computes shapes | no mode is seen |
 | `_subclasses.fake_tensor` | for the type of a fake tensor | none is seen |
+| `Tensor._cdata` | for the address of a tensor in C++ | Python compares bytes |
 | `_C._storage_Use_Count`, `_cdata` | who refers to a storage | memory is never free |
+| `_C._is_tracing` | for `torch.jit.trace` | it is not seen |
+| `_C._current_graph_task_id` | for a backward pass under way | none is seen |
+| `_C._autograd` | for hooks on saved tensors | none is seen |
+| `parametrize._cache_enabled` | for `parametrize.cached()` | it is not seen |
 | `forward_ad._current_level` | for forward mode | every tensor is asked |
 | `Tensor._version` | how often torch wrote to it | writes are not seen |
 | `_dynamo_marked_constant` | (marks a function for Dynamo) | Dynamo traces it |
 """
 
+import ctypes
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -25,6 +31,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.utils import parametrize
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -59,6 +66,18 @@ transforms: Callable[[], Sequence[Any] | None] = _private(
     _functorch, "get_interpreter_stack", lambda: None
 )
 
+# whether `torch.jit.trace` is at work
+is_tracing: Callable[[], bool] = _private("torch._C", "_is_tracing", lambda: False)
+
+# -1 outside of a backward pass
+backward_pass: Callable[[], int] = _private(
+    "torch._C", "_current_graph_task_id", lambda: -1
+)
+
+_hooks_on_saved_tensors = _private(
+    "torch._C._autograd", "_top_saved_tensors_default_hooks", lambda _: None
+)
+
 _use_count = _private("torch._C", "_storage_Use_Count", None)
 
 # the method of a class that leaves torch's operations alone
@@ -74,13 +93,15 @@ def nested_forward_mode() -> bool:
     return sum(t.key() == _forward_mode for t in transforms() or ()) > 1
 
 
+def in_forward_mode() -> bool:
+    """Whether tensors may have tangents."""
+    return getattr(forward_ad, "_current_level", 0) >= 0
+
+
 def has_tangent(X: Tensor) -> bool:
     """Whether forward mode carries a derivative along with `X`."""
     # outside of forward mode no tensor has a tangent, and asking one takes long
-    return (
-        getattr(forward_ad, "_current_level", 0) >= 0
-        and forward_ad.unpack_dual(X).tangent is not None
-    )
+    return in_forward_mode() and forward_ad.unpack_dual(X).tangent is not None
 
 
 def is_batched_gradient(G: Tensor) -> bool:
@@ -137,6 +158,28 @@ def storage_owners(storage: Any) -> int:
     if _use_count is None:
         return 2
     return _use_count(storage._cdata)  # noqa: SLF001 - the address that torch counts by
+
+
+def offset_of_tensor() -> int | None:
+    """Where in a Python object the tensor of C++ lies, in bytes; None if unknown."""
+    examples: list[Any] = [torch.empty(0), torch.nn.Parameter(torch.empty(2))]
+    for offset in range(object.__basicsize__, Tensor.__basicsize__, 8):
+        words = [ctypes.c_size_t.from_address(id(t) + offset).value for t in examples]
+        # in C++ a tensor is one pointer, and torch shows where it points to
+        if words == [getattr(t, "_cdata", None) for t in examples]:
+            return offset
+    return None
+
+
+def packing_hook() -> Any:
+    """The hook that packs tensors which a graph saves; None if there is none."""
+    hooks = _hooks_on_saved_tensors(False)
+    return None if hooks is None else hooks[0]
+
+
+def parametrizations_are_cached() -> bool:
+    """Whether `torch.nn.utils.parametrize.cached()` is active."""
+    return getattr(parametrize, "_cache_enabled", 0) > 0
 
 
 def version(X: Tensor) -> int:

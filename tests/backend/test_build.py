@@ -23,13 +23,13 @@ logging.basicConfig(
     level="INFO", stream=sys.stdout, format="LOG %(levelname)s %(message)s"
 )
 import torch
-from isometry._backend.library import kernels, same_bytes
+from isometry._backend.library import c_library, kernels
 from isometry.linalg import expm_skew, skew
 
 torch.manual_seed(0)
 Q = expm_skew(skew(torch.randn(128, 128) / 16))
 print("native", kernels(torch.float32) is not None, kernels(torch.float64) is not None)
-print("bytes", same_bytes() is not None)
+print("library", c_library() is not None)
 print("defect", float((Q.mT @ Q - torch.eye(128)).norm()))
 """
 
@@ -55,7 +55,7 @@ def test_processes_that_race(tmp_path):
     """One builds, the other waits; one library is left, and nothing else."""
     both = [start(tmp_path) for _ in range(2)]
     for process in both:
-        assert "native True True\nbytes True" in finish(process)
+        assert "native True True\nlibrary True" in finish(process)
     names = sorted(path.suffix for path in (tmp_path / "isometry").iterdir())
     assert names == [".lock", ".so"]
     # and the next process builds nothing
@@ -81,7 +81,7 @@ def test_without(tmp_path, environment, reason):
     It was information, which nobody sees, and came once for each dtype.
     """
     out = finish(start(tmp_path, **environment))
-    assert "native False False\nbytes False" in out
+    assert "native False False\nlibrary False" in out
     lines = [line for line in out.splitlines() if line.startswith("LOG")]
     if reason is None:
         assert not lines
@@ -186,10 +186,10 @@ def test_only_our_own_names_are_exported():
 @pytest.mark.parametrize(("parallel", "fits"), [(0, True), (1, False), (2, True)])
 def test_a_blas_with_threads_of_its_own(parallel, fits):
     """OpenBLAS with pthreads: right results, and "may hang" 345 times on the screen."""
-    library = _native._library()
+    library = _native.c_library()
     assert library is not None
     blas = SimpleNamespace(
-        sgemm_=_native._blas().sgemm_, openblas_get_parallel=lambda: parallel
+        sgemm_=_native.torch_library().sgemm_, openblas_get_parallel=lambda: parallel
     )
     if fits:
         assert _native._assemble(library, blas, torch.float32).multiplies()
@@ -200,7 +200,7 @@ def test_a_blas_with_threads_of_its_own(parallel, fits):
 
 def test_a_blas_that_multiplies_in_another_way():
     """A product that leaves its result alone is none."""
-    library = _native._library()
+    library = _native.c_library()
     assert library is not None
     nothing = ctypes.CFUNCTYPE(None)(lambda: None)
     blas = SimpleNamespace(sgemm_=nothing)

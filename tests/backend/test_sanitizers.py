@@ -83,7 +83,7 @@ def test_no_access_beyond_memory_and_no_undefined_behaviour(name, cache):
 # calls of the C functions themselves, past the checks of the boundary
 CONTROL = """
 import sys, torch
-from isometry._backend.library import _library
+from isometry._backend.library import c_library
 from isometry._backend.boundary import raw
 
 n = 40
@@ -91,7 +91,7 @@ X, out = torch.zeros(n, n), torch.zeros(n, n - 1)
 if sys.argv[1] == "misaligned":
     X, out = torch.zeros(n + 1, n), torch.zeros(n, n)
 shift = 2 if sys.argv[1] == "misaligned" else 0
-raw(_library(), torch.float32).skew(X.data_ptr() + shift, out.data_ptr(), 1, n)
+raw(c_library(), torch.float32).skew(X.data_ptr() + shift, out.data_ptr(), 1, n)
 print("unseen")
 """
 

@@ -1,81 +1,167 @@
 """Every changed byte is seen, in C and without it."""
 
+import ctypes
+import platform
+import subprocess
+import tempfile
+from functools import cache
+
 import pytest
 import torch
 
-from isometry._backend.library import same_bytes
-from isometry._native._snapshot import Copy, Snapshot, copyable
+from isometry._backend import build, snapshot
+from isometry._backend.snapshot import readable, unchanged
 
-COMPARISONS = {"C": same_bytes, "Python": lambda: None}
-# bytes on both sides of the size from which threads share the work
-SIZES = [1, 7, 64, 65535, 65536, 100003]
+# entries of 4 bytes on both sides of a block, a round and a piece, and of the size from
+# which threads share the work
+SIZES = [1, 3, 4, 17, 127, 128, 129, 16384, 16385, 131071, 131072, 200003]
 
 
-@pytest.fixture(params=COMPARISONS)
-def compare(request):
-    return COMPARISONS[request.param]()
+# the compiler's options for the steps in bytes.c; None for no C at all
+STEPS = {
+    "C": (),
+    "C, AES": ("-mno-vaes",),
+    "C, no AES": ("-mno-vaes", "-mno-aes"),
+    "Python": None,
+}
+
+
+@cache
+def library_with(options: tuple[str, ...]) -> ctypes.CDLL:
+    """bytes.c as a processor with fewer instructions has it."""
+    source = build._SOURCES / "bytes.c"
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/bytes.so"
+        flags = ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", *options]
+        subprocess.run(["cc", *flags, str(source), "-o", out], check=True)
+        return ctypes.CDLL(out)
+
+
+@pytest.fixture(params=STEPS, autouse=True)
+def step(request, monkeypatch):
+    options, watch = STEPS[request.param], snapshot._watch
+    if options is None:
+        monkeypatch.setattr(snapshot, "_watch", lambda: None)
+    elif options:
+        if platform.machine() != "x86_64":
+            pytest.skip("other processors have no such options")
+        library = library_with(options)
+        monkeypatch.setattr(snapshot, "c_library", lambda: library)
+        other = watch.__wrapped__()
+        monkeypatch.setattr(snapshot, "_watch", lambda: other)
+    else:
+        assert watch() is not None
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("size", SIZES)
-def test_one_bit_of_any_entry_is_seen(size, threads, compare):
+def test_one_bit_of_any_entry_is_seen(size, threads):
     """And the old bit back again is no change."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         X = torch.zeros(size, dtype=torch.int32)
-        snapshot = Snapshot([Copy(torch.zeros(3)), Copy(X)], compare)
+        same = unchanged(torch.zeros(3), X)
         for entry in {0, size // 3, size // 2, size - 1}:
-            assert snapshot.unchanged()
+            assert same()
             X[entry] = 1
-            assert not snapshot.unchanged()
+            assert not same()
             X[entry] = 0
-        assert snapshot.unchanged()
+        assert same()
     finally:
         torch.set_num_threads(before)
 
 
-def test_every_swap_of_two_is_seen(compare, rng):
+def test_every_swap_of_two_is_seen(rng):
     X = torch.randperm(9, generator=rng).view(3, 3).double()
-    snapshot = Snapshot([Copy(X)], compare)
+    same = unchanged(X)
     flat = X.view(-1)
     for i in range(9):
         for j in range(i):
             flat[[i, j]] = flat[[j, i]]
-            assert not snapshot.unchanged()
+            assert not same()
             flat[[i, j]] = flat[[j, i]]
-    assert snapshot.unchanged()
+    assert same()
 
 
-def test_bytes_are_compared_not_values(compare):
+@pytest.mark.parametrize("kind", ["signs", "numbers"])
+def test_a_swap_within_one_lane_is_seen(kind, rng):
+    """The digest takes in the entries of a column one after the other."""
+    X = torch.randn(256, 128, generator=rng)
+    if kind == "signs":
+        X = X.sign()
+    same = unchanged(X)
+    for i in (0, 1, 100):
+        for distance in (1, 2, 3, 4, 5, 8, 64, 127):
+            j = i + distance
+            columns = (X[i] != X[j]).nonzero().flatten().tolist()
+            for column in columns[:8]:
+                pair = X[[i, j], column]
+                X[[j, i], column] = pair
+                assert not same()
+                X[[i, j], column] = pair
+    assert same()
+
+
+def test_every_bit_is_seen(rng):
+    X = torch.randint(-(2**31), 2**31, (150,), generator=rng, dtype=torch.int32)
+    same = unchanged(X)
+    memory = X.numpy().view("uint8")
+    for place in range(memory.size):
+        for bit in range(8):
+            memory[place] ^= 1 << bit
+            assert not same()
+            memory[place] ^= 1 << bit
+    assert same()
+
+
+def test_a_question_after_another_asks_both():
+    for dtype in (torch.float32, torch.complex64):
+        X, Y = torch.ones(3, 3), torch.ones(2, dtype=dtype)
+        same = unchanged(Y, after=unchanged(X))
+        for tensor in (X, Y):
+            assert same()
+            tensor.neg_()
+            assert not same()
+            tensor.neg_()
+        assert same()
+
+
+def test_a_question_holds_the_tensors():
+    """C would read memory that is gone."""
+    same = unchanged(torch.ones(1000), torch.zeros(3, 4))
+    assert all(same() for _ in range(3))
+
+
+def test_bytes_are_compared_not_values():
     X = torch.tensor([0.0, torch.nan])
-    snapshot = Snapshot([Copy(X)], compare)
-    assert snapshot.unchanged()
+    same = unchanged(X)
+    assert same()
     X.neg_()
-    assert not snapshot.unchanged()
+    assert not same()
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), ()], ids=str)
-def test_nothing_and_single_numbers(shape, compare):
-    assert Snapshot([Copy(torch.ones(shape))], compare).unchanged()
+def test_nothing_and_single_numbers(shape):
+    assert unchanged(torch.ones(shape))()
 
 
-def test_other_memory_shape_or_order_is_a_change(compare):
+def test_other_memory_shape_or_order_is_a_change():
     """An assignment to `.data` may leave every byte where it is."""
     for new in (lambda X: X.clone(), lambda X: X.view(2, 8), lambda X: X.t()):
         X = torch.nn.Parameter(torch.ones(4, 4))
-        snapshot = Snapshot([Copy(X)], compare)
+        same = unchanged(X)
         X.data = new(X.data)
-        assert not snapshot.unchanged()
+        assert not same()
 
 
 def test_what_is_one_block_of_memory():
     X = torch.ones(4, 6)
-    assert all(map(copyable, (X, X.t(), X[1:3], X.view(2, 2, 6).permute(1, 2, 0))))
-    assert not any(map(copyable, (X[:, :3], X[::2], X[:1].expand(4, 6), X.to("meta"))))
+    assert all(map(readable, (X, X.t(), X[1:3], X.view(2, 2, 6).permute(1, 2, 0))))
+    assert not any(map(readable, (X[:, :3], X[::2], X[:1].expand(4, 6), X.to("meta"))))
     Z = torch.ones(3, dtype=torch.complex64)
-    assert copyable(Z)
-    assert not any(map(copyable, (Z.conj(), Z.conj().imag)))
+    assert readable(Z)
+    assert not any(map(readable, (Z.conj(), Z.conj().imag)))
     index = torch.zeros(2, 1, dtype=torch.int64)
     sparse = torch.sparse_coo_tensor(index, Z[:1], (3, 3), check_invariants=True)
-    assert not copyable(sparse)
+    assert not readable(sparse)

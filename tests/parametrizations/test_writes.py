@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import isometry
-from isometry.parametrizations import _watch
+from isometry._backend import snapshot
 from tests.parametrizations.cases import orthonormality
 
 N = 6
@@ -52,7 +52,7 @@ def gradients(request):
 def comparison(request, monkeypatch):
     """With the kernel, and as it is without kernels."""
     if request.param == "Python":
-        monkeypatch.setattr(_watch, "same_bytes", lambda: None)
+        monkeypatch.setattr(snapshot, "_watch", lambda: None)
 
 
 def swap_two(X: Tensor) -> None:
@@ -278,7 +278,7 @@ def test_inference_mode_remembers():
 
 def test_a_weight_without_bytes_is_kept_by_its_graph_only(monkeypatch):
     """As on other devices: a write through `.data` is seen once the graph is gone."""
-    monkeypatch.setattr(_watch, "copyable", lambda _: False)
+    monkeypatch.setattr(snapshot, "readable", lambda _: False)
     layer = make()
     x = torch.ones(1, N, requires_grad=True)
     y = layer(x)

@@ -15,8 +15,6 @@ import torch
 from isometry._backend.store import BuildError, find, keep, locked, open_folder, tidy
 
 _SOURCES = Path(__file__).parent / "c"
-# bytes.c moves here with the code that calls it
-_FOLDERS = (_SOURCES, _SOURCES.parents[1] / "_native")
 _FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     # loops over floats may be vectorized; NaN and infinity stay what they are
@@ -108,12 +106,12 @@ def _run(command: list[str], timeout: float) -> tuple[int, str]:
 
 
 def _c_files() -> list[Path]:
-    return sorted(path for folder in _FOLDERS for path in folder.glob("*.c"))
+    return sorted(_SOURCES.glob("*.c"))
 
 
 def _key(compiler: list[str]) -> str:
     """A hash of all that decides what the compiler makes."""
-    paths = (path for folder in _FOLDERS for path in folder.glob("*.[ch]"))
+    paths = _SOURCES.glob("*.[ch]")
     parts = [path.read_bytes() for path in sorted(paths)]
     # containers that share a home differ in their C libraries
     words = (*compiler, *_FLAGS, torch.__version__, *platform.libc_ver())

@@ -10,7 +10,6 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,10 @@ __all__ = [
     "Kernels",
     "PolynomialTable",
     "StepTable",
+    "c_library",
     "fits",
     "kernels",
+    "torch_library",
 ]
 
 _log = logging.getLogger("isometry")
@@ -63,30 +64,18 @@ def fits(*tensors: Tensor) -> bool:
 @cache
 def kernels(dtype: torch.dtype) -> Kernels | None:
     """The kernels for a dtype; None if there are none, and the log says why."""
-    library = _library()
+    library = c_library()
     if library is None:
         return None
     try:
-        return _assemble(library, _blas(), dtype)
+        return _assemble(library, torch_library(), dtype)
     except (BuildError, OSError, AttributeError) as error:
         _warn(str(error))
         return None
 
 
 @cache
-def same_bytes() -> Callable[[int], int] | None:
-    """The comparison of bytes in C, for `Snapshot`; None if there is no library."""
-    library = _library()
-    if library is None:
-        return None
-    # a call that holds the interpreter's lock is faster, and nobody waits long for it
-    address = ctypes.cast(library.isometry_same_bytes, ctypes.c_void_p).value
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    return prototype(address or 0)
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
+def c_library() -> ctypes.CDLL | None:
     """The library; None if there is none, with one warning that says what to do."""
     if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
         return None
@@ -117,8 +106,8 @@ def _load(path: Path) -> ctypes.CDLL:
         ) from error
 
 
-def _blas() -> Any:
-    """The BLAS of torch, so that all products share one pool of threads."""
+def torch_library() -> Any:
+    """Functions of torch, and its BLAS: all products share one pool of threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 

@@ -2,36 +2,45 @@
 
 In training once per autograd graph: the weight is handed out again until a backward
 pass goes through it. Without gradients once until something changes. To see every
-change, a read compares the bytes of the coordinates, of the base and of the weight
-itself with private copies: a write through `.data`, a numpy view or another process
-leaves no other trace. The comparison is O(n^2) beside the O(n^3) of the weight.
+change, a read looks at each byte of the coordinates, of the base and of the weight
+itself: a write through `.data`, a numpy view or another process leaves no other trace.
+That is O(n^2) beside the O(n^3) of the weight.
 
-On other devices than the CPU a comparison would wait for the device. There a weight is
-kept only while a graph holds it, and torch's version counters are believed.
+On other devices than the CPU a look at the bytes would wait for the device. There a
+weight is kept only while a graph holds it, and torch's version counters are believed.
 """
 
-import importlib
+import operator
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from isometry._native._snapshot import Snapshot
-from isometry._torch import is_fake, transforms
-from isometry.parametrizations._shared import Shared
-from isometry.parametrizations._watch import Versions, Watch, holds, watch
+from isometry._backend import snapshot
+from isometry._backend.snapshot import Question
+from isometry._torch import (
+    backward_pass,
+    in_forward_mode,
+    is_fake,
+    is_tracing,
+    packing_hook,
+    parametrizations_are_cached,
+    transforms,
+    version,
+)
 
-# torch has no public way to ask for hooks on saved tensors
-_autograd = importlib.import_module("torch._C._autograd")
-# looked up once: a read of a small weight takes a microsecond
+# looked up once: a read of a small weight takes half a microsecond
 _is_grad_enabled = torch.is_grad_enabled
-_is_tracing = torch._C._is_tracing
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 _PLAIN = (Tensor, nn.Parameter)
+
+_steps = 0
+_hooks: list[Any] = []
 
 
 class Constraint(Protocol):
@@ -51,55 +60,151 @@ class Constraint(Protocol):
         """Bring these tensors back to where they must be, after a write to them."""
         ...
 
+    def refuse_filled(self, X: Tensor) -> None:
+        """Raise if coordinates were initialized as if they were the weight."""
+        ...
+
+
+def read_fast(module: nn.Module, name: str) -> None:
+    """Let a weight that torch has parametrized be read in a shorter way.
+
+    torch's own property finds the list of coordinates by names and calls it as a
+    module, which takes longer than a small layer has to spare. It is left to deal with
+    compilers, forward mode, other parametrizations on top and `parametrize.cached`.
+    """
+    cls: Any = type(module)
+    slow = getattr(cls, name)
+
+    def read(module: Any) -> Tensor:
+        # a compiler must see the computation, and not this memory
+        if _is_compiling() or is_tracing():
+            return slow.fget(module)
+        holder = module._modules["parametrizations"]._modules[name]
+        parts, entry = holder._modules, holder.memory.plain
+        if len(parts) > 1 or in_forward_mode():
+            return slow.fget(module)
+        X, constraint = holder._parameters["original"], parts["0"]
+        graph = _is_grad_enabled() and X.requires_grad
+        if (
+            entry is not None
+            and not graph
+            and X is entry.X
+            and constraint._buffers[entry.depends_on] is entry.rest
+            and entry.unchanged()
+        ):
+            return entry.weight
+        if holder.is_plain or parametrizations_are_cached():
+            return slow.fget(module)
+        return once(holder.memory, X, constraint)
+
+    setattr(cls, name, property(read, slow.fset))
+
+
+def once(memory: "Memory", X: Tensor, constraint: Constraint) -> Tensor:
+    """The weight with coordinates `X`: from memory if nothing has changed.
+
+    Args:
+        memory: what was handed out before.
+        X: the coordinates.
+        constraint: makes a weight of them.
+
+    Returns:
+        The weight; the same tensor as before, if nothing has changed.
+    """
+    rest = constraint.tensors()
+    if not _may_remember((X, *rest)):
+        return constraint(X)
+    graph = torch.is_grad_enabled() and X.requires_grad
+    # a region of activation checkpointing and its recomputation must save the same
+    # tensors, so neither may find a weight that is not its own
+    region = packing_hook() if graph else None
+    entry = memory.entry(graph=graph)
+    weight = None if entry is None else entry.find(X, rest, region)
+    if weight is not None:
+        return weight
+    if graph and not torch.is_inference_mode_enabled():
+        return _compute(memory, X, constraint, graph=True, region=region)
+    # an inference tensor could not be handed out again outside of that mode
+    with torch.inference_mode(False), torch.set_grad_enabled(graph):
+        return _compute(memory, X, constraint, graph=graph, region=region)
+
+
+def _compute(
+    memory: "Memory", X: Tensor, constraint: Constraint, *, graph: bool, region: Any
+) -> Tensor:
+    """The weight, which is remembered."""
+    unchanged = memory.watch(X, constraint)
+    if graph and region is None:
+        weight: Tensor = Shared.apply(constraint, unchanged, X)
+    else:
+        weight = constraint(X)
+    entry = Entry(weight, X, constraint, unchanged)
+    entry.region = None if region is None else weakref.ref(region)
+    memory.keep(entry, graph=graph)
+    if graph and weight.grad_fn is not None:
+        weight.grad_fn.register_prehook(_Consumed(entry))
+    return weight
+
 
 class Entry:
     """A weight, and what tells whether it is still the one to use."""
 
     __slots__ = (
-        *("__weakref__", "_reference", "_versions", "X"),
-        *("region", "rest", "watch", "weight"),
+        *("X", "__weakref__", "_reference", "_versions", "depends_on"),
+        *("region", "rest", "unchanged", "weight"),
     )
 
-    def __init__(self, weight: Tensor, inputs: Watch, region: Any) -> None:
-        # the coordinates, and the base or the phases
-        self.X, self.rest, *_ = (*inputs.tensors, None)
+    def __init__(
+        self, weight: Tensor, X: Tensor, constraint: Constraint, unchanged: Question
+    ) -> None:
+        rest = constraint.tensors()
+        self.X = X
+        # the base or the phases, and the name of the buffer
+        self.rest = rest[0] if rest else None
+        self.depends_on = constraint.depends_on
+        # a region of activation checkpointing
+        self.region: weakref.ref[Any] | None = None
+        self._versions = _versions(weight, X, *rest)
         self._reference = weakref.ref(weight)
-        self._versions = _versions(weight, *inputs.tensors)
+        self.weight, self.unchanged = None, unchanged
         # only what is compared byte by byte may outlive its graph
-        self.weight, self.watch = None, inputs
-        both = watch((*inputs.tensors, weight), known=inputs)
-        if isinstance(both, Snapshot):
-            self.weight, self.watch = weight, both
-        self.region = None if region is None else weakref.ref(region)
+        if not isinstance(unchanged, Versions) and snapshot.readable(weight):
+            self.weight = weight
+            self.unchanged = snapshot.unchanged(weight, after=unchanged)
 
-    def find(self, inputs: tuple[Tensor, ...], region: Any) -> Tensor | None:
+    def find(self, X: Tensor, rest: tuple[Tensor, ...], region: Any) -> Tensor | None:
         """The weight, if it is what would be computed now."""
         weight = self._reference()
         if weight is None or (self.region and self.region()) is not region:
             return None
         # a write of the same bytes leaves the value, but torch refuses to go back
         # through a graph that has saved what was written to
-        if not self.made_of(*inputs) or self._versions != _versions(weight, *inputs):
-            return None
-        return weight if self.watch.unchanged() else None
-
-    def made_of(self, X: Tensor, rest: Tensor | None = None) -> bool:
-        """Whether these very tensors are the inputs of the weight."""
-        return X is self.X and rest is self.rest
+        same = (
+            X is self.X
+            and (rest[0] if rest else None) is self.rest
+            and self._versions == _versions(weight, X, *rest)
+            and self.unchanged()
+        )
+        return weight if same else None
 
     def drop(self) -> None:
         """Let go of the weight, and of all memory."""
         self.weight = None
         self._reference = _nothing
-        self.watch = Versions(())
+        self.unchanged = _never
 
 
 def _versions(*tensors: Tensor) -> list[int]:
-    return [t._version for t in tensors]
+    return [version(t) for t in tensors]
 
 
 def _nothing() -> None:
     """A reference to a weight that is gone."""
+
+
+def _never() -> bool:
+    """The answer for a weight that is gone."""
+    return False
 
 
 class Memory:
@@ -113,8 +218,11 @@ class Memory:
     def __init__(self) -> None:
         self.plain: Entry | None = None
         self._threads = threading.local()
-        self._inputs: Watch | None = None
-        self._rest: Watch | None = None
+        # the tensors that the last weight was made of, whether they are unchanged, and
+        # whether all but the coordinates are. In one piece, for other threads read it
+        self._watched: tuple[tuple[Tensor, ...], Question, Question]
+        self._watched = (), _never, _never
+        self._steps = _steps
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
@@ -130,86 +238,27 @@ class Memory:
         elif entry.weight is not None:
             self.plain = entry
 
-    def watch(self, X: Tensor, constraint: Constraint) -> Watch:
-        """Begin to watch what a weight is made of; copies that are true serve again.
+    def watch(self, X: Tensor, constraint: Constraint) -> Question:
+        """Begin to watch what a weight is made of, and look at what has changed.
 
-        A base that has changed is repaired first: an average of models takes the mean
-        of its buffers, and a mean of orthogonal matrices is not orthogonal.
+        A base is repaired: an average of models takes the mean of its buffers, and a
+        mean of orthogonal matrices is not orthogonal. Coordinates that were initialized
+        are refused, unless an optimizer has moved them: training is not to wait.
         """
-        rest = constraint.tensors()
-        if not holds(self._rest, rest):
+        inputs = (X, *constraint.tensors())
+        before, unchanged, rest_unchanged = self._watched
+        same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
+        if same and unchanged():
+            return unchanged
+        if self._steps == _steps:
+            constraint.refuse_filled(X)
+        self._steps = _steps
+        if not (same and rest_unchanged()):
             constraint.repair()
-            self._rest = watch(rest)
-        inputs = self._inputs
-        if inputs is None or not holds(inputs, (X, *rest)):
-            inputs = watch((X, *rest), known=self._rest)
-            self._inputs = inputs
-        return inputs
-
-
-def read_fast(module: nn.Module, name: str) -> None:
-    """Let a weight that torch has parametrized be read in a shorter way.
-
-    torch's own property finds the list of coordinates by names and calls it as a
-    module, which takes longer than a small layer has to spare. Here a remembered weight
-    without a graph is looked up; every other case is for torch's property, and `once`.
-    """
-    cls: Any = type(module)
-    slow = getattr(cls, name)
-
-    def read(module: Any) -> Tensor:
-        # a compiler must see the computation, and not this memory
-        if _is_compiling() or _is_tracing():
-            return slow.fget(module)
-        holder = module._modules["parametrizations"]._modules[name]
-        entry, parts = holder.memory.plain, holder._modules
-        if entry is None or len(parts) > 1 or forward_ad._current_level >= 0:
-            return slow.fget(module)
-        X, constraint = holder._parameters["original"], parts["0"]
-        if (
-            X is entry.X
-            and constraint._buffers[constraint.depends_on] is entry.rest
-            and not (_is_grad_enabled() and X.requires_grad)
-            and entry.watch.unchanged()
-        ):
-            return entry.weight
-        return slow.fget(module)
-
-    setattr(cls, name, property(read, slow.fset))
-
-
-def once(memory: Memory, X: Tensor, constraint: Constraint) -> Tensor:
-    """The weight with coordinates `X`: from memory if nothing has changed.
-
-    Args:
-        memory: what was handed out before.
-        X: the coordinates.
-        constraint: makes a weight of them.
-
-    Returns:
-        The weight; the same tensor as before, if nothing has changed.
-    """
-    inputs = (X, *constraint.tensors())
-    if not _may_remember(inputs):
-        return constraint(X)
-    graph = torch.is_grad_enabled() and X.requires_grad
-    region = _region() if graph else None
-    entry = memory.entry(graph=graph)
-    weight = None if entry is None else entry.find(inputs, region)
-    if weight is not None:
-        return weight
-    # an inference tensor could not be handed out again outside of that mode
-    with torch.inference_mode(False), torch.set_grad_enabled(graph):
-        now = memory.watch(X, constraint)
-        if graph and region is None:
-            weight = Shared.apply(constraint, now.unchanged, X)
-        else:
-            weight = constraint(X)
-        entry = Entry(weight, now, region)
-    memory.keep(entry, graph=graph)
-    if graph and weight.grad_fn is not None:
-        weight.grad_fn.register_prehook(_Consumed(entry))
-    return weight
+            rest_unchanged = watch(*inputs[1:])
+        unchanged = watch(*inputs)
+        self._watched = inputs, unchanged, rest_unchanged
+        return unchanged
 
 
 class _Consumed:
@@ -224,16 +273,120 @@ class _Consumed:
             entry.drop()
 
 
+class Shared(torch.autograd.Function):
+    """The weight that `compute` makes of coordinates, as one node of a graph.
+
+    Whoever reads a plain weight twice gets two graphs with only the weight in common,
+    and may call `backward` on one and then on the other. The graph that makes ours is
+    apart from both: the first pass through it frees it, and another makes it anew.
+    `unchanged` tells whether the same weight would come out.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        compute: Callable[[Tensor], Tensor],
+        unchanged: Question,
+        X: Tensor,
+    ) -> Tensor:
+        leaf = X.detach().requires_grad_()
+        with torch.enable_grad():
+            weight = compute(leaf)
+        ctx.compute, ctx.unchanged, ctx.X = compute, unchanged, X
+        # a list, for of two threads only one can take what is in it
+        ctx.once = [(leaf, weight)]
+        ctx.set_materialize_grads(False)
+        return weight.detach()
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
+        if G is None:
+            return None, None, None
+        again = torch.is_grad_enabled()
+        leaf, weight = _made_anew(ctx) if again else _taken(ctx) or _made_anew(ctx)
+        (g,) = torch.autograd.grad(weight, leaf, G, create_graph=again)
+        return None, None, g
+
+
+def _taken(ctx: Any) -> tuple[Tensor, Tensor] | None:
+    """The graph of the forward pass, for the first who asks."""
+    try:
+        return ctx.once.pop()
+    except IndexError:
+        return None
+
+
+def _made_anew(ctx: Any) -> tuple[Tensor, Tensor]:
+    """Coordinates and the weight that they make, if they are still what they were."""
+    if not ctx.unchanged():
+        raise RuntimeError(
+            "a constrained weight must not change between two backward passes through "
+            "one graph; an optimizer, an assignment or a write to its coordinates has "
+            "changed it. Call `backward` on all losses before the step."
+        )
+    with torch.enable_grad():
+        # an alias, for the cotangent may depend on the coordinates too: a derivative
+        # with respect to `X` itself would go on through whatever lies upstream
+        X = ctx.X.view_as(ctx.X)
+        return X, ctx.compute(X)
+
+
+def watch(*tensors: Tensor) -> Question:
+    """A question to ask later: have these tensors changed since now?
+
+    Bytes answer it on the CPU, elsewhere version counters.
+    """
+    if all(map(snapshot.readable, tensors)):
+        return snapshot.unchanged(*tensors)
+    return Versions(tensors)
+
+
+class Versions:
+    """What torch knows of changes to tensors whose bytes cannot be looked at."""
+
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
+        self._tensors = tensors
+        self._then = self._now()
+
+    def __call__(self) -> bool:
+        """Whether torch has seen no write."""
+        return self._then == self._now()
+
+    def _now(self) -> list[object]:
+        return [
+            (
+                version(t),
+                t.shape,
+                t.stride(),
+                0 if t.is_meta else t.data_ptr(),
+                # fused optimizers leave the version of a parameter as it is
+                _steps if t.requires_grad else 0,
+            )
+            for t in self._tensors
+        ]
+
+
+def install_hook() -> None:
+    """Let a step of any optimizer count as a change, where versions are believed."""
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(_count))
+
+
+def _count(*_: Any) -> None:
+    global _steps  # noqa: PLW0603 - a count is what it is
+    _steps += 1
+
+
 def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     """Whether a weight read now may be handed out again later."""
     if torch.compiler.is_compiling() or transforms():
         return False
     # inside of a backward pass, where a region of (reentrant) checkpointing runs again
     # and its graph is consumed at once; the other kind has hooks, and is apart by them
-    if torch._C._current_graph_task_id() != -1 and _region() is None:
+    if backward_pass() != -1 and packing_hook() is None:
         return False
     # a tangent belongs to its level
-    if forward_ad._current_level >= 0:
+    if in_forward_mode():
         return False
     for t in inputs:
         # fake and sharded tensors, and other subclasses, have lives of their own; an
@@ -243,12 +396,3 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     return not (
         torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     )
-
-
-def _region() -> Any:
-    """The region of activation checkpointing: it and its recomputation are apart.
-
-    Both must save the same tensors, so neither may find a weight that is not its own.
-    """
-    hooks = _autograd._top_saved_tensors_default_hooks(False)
-    return None if hooks is None else hooks[0]

@@ -12,7 +12,6 @@ from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._filled import can_look
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
-from isometry.parametrizations._watch import steps_made
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -50,8 +49,6 @@ class AbstractConstraint(nn.Module):
         self.map_name = map_name
         self.dtype = dtype
         self.init = init
-        # see `refuse_filled`
-        self.steps_seen = steps_made()
         self.register_buffer("map", self._map_bytes())
 
     @abstractmethod
@@ -77,17 +74,10 @@ class AbstractConstraint(nn.Module):
     def refuse_filled(self, X: Tensor) -> None:
         """Raise if coordinates were initialized as if they were the weight.
 
-        What an optimizer has moved since the last call is not looked at, so that
-        training costs nothing.
-
         Raises:
             ValueError: if they were.
         """
-        # a compiled graph must not depend on the number of steps
-        if torch.compiler.is_compiling():
-            return
-        before, self.steps_seen = self.steps_seen, steps_made()
-        if before == self.steps_seen and can_look(X) and self.is_filled(X.detach()):
+        if can_look(X) and self.is_filled(X.detach()):
             sizes = ", ".join(map(str, X.shape))
             raise ValueError(
                 f"the coordinates of a weight on {self.manifold} must not be "

@@ -89,8 +89,6 @@ class Coordinates(ParametrizationList):
         written, it is as before.
         """
         X = self.original
-        # coordinates that were filled are no reason not to reset them
-        self.constraint.steps_seen = -1
         with torch.no_grad():
             before, W = X.clone(), self.constraint(X).to(X.dtype)
             X.copy_(W)

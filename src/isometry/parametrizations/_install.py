@@ -11,6 +11,7 @@ from isometry.groups import AbstractManifold
 from isometry.groups._declare import record
 from isometry.groups._retraction import is_listed
 from isometry.linalg._precision import in_float32_or_wider
+from isometry.parametrizations._cache import install_hook
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
@@ -20,7 +21,6 @@ from isometry.parametrizations._policy import check_policy, install_hooks
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._ties import refuse_later_ties, tie
 from isometry.parametrizations._trivialization import Trivialization
-from isometry.parametrizations._watch import install_hook
 from isometry.parametrizations._weight import Target
 
 

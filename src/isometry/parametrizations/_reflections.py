@@ -51,7 +51,6 @@ class Reflections(AbstractConstraint):
 
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
-        self.refuse_filled(X)
         with autocast_off(X.device):
             V = self.layout.points(whole(X)).tril()
             phase = whole(self.phase)[..., None, :]

@@ -73,7 +73,6 @@ class Trivialization(AbstractConstraint):
 
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
-        self.refuse_filled(X)
         with autocast_off(X.device):
             Q = self.manifold.point(
                 self.layout.points(whole(X)), self.base_point(), self.map_name

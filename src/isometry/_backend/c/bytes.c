@@ -1,0 +1,257 @@
+/* Whether tensors are what they were: their memory, shape, strides, dtype and bytes.
+ *
+ * Each read of a remembered weight asks this. So the answer comes from a builtin of
+ * Python, which asks torch through its stable C interface: to collect the answers in
+ * Python and to call C through ctypes took longer than to look at a small weight.
+ *
+ * Bytes are compared by a digest, which needs half the memory traffic of a comparison
+ * with a copy. A digest consists of LANES states. Lane j takes in the blocks j,
+ * j + LANES, j + 2 LANES, ..., each in one step that is one to one in the block and in
+ * the state. So a change of one block always changes the digest, and a swap of two
+ * blocks in different lanes does, too. Any other change leaves the digest as it is with
+ * a chance of about 2^-128, or 2^-64 on a processor without AES. */
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__VAES__) && defined(__AVX512F__)
+#include <immintrin.h>
+typedef __m512i block;
+#define STEP(state, x) _mm512_aesenc_epi128(state, x)
+#elif defined(__AES__)
+#include <immintrin.h>
+typedef __m128i block;
+#define STEP(state, x) _mm_aesenc_si128(state, x)
+#else
+typedef uint64_t block __attribute__((vector_size(16)));
+/* an odd factor is one to one modulo 2^64: this one is 2^64 over the golden ratio */
+#define STEP(state, x) scramble((state ^ x) * 0x9e3779b97f4a7c15u)
+static block scramble(block h) { return h ^ (h >> 32); }
+#endif
+
+/* a block of a tensor, which may lie anywhere */
+typedef block loose __attribute__((aligned(1), may_alias));
+
+/* as many as hide the latency of a step */
+#define LANES 8
+
+/* in bytes: what one thread takes at a time, and room for its digest */
+#define PIECE 65536
+#define DIGEST 512
+
+/* as in snapshot.py */
+#define MOST_AXES 8
+
+/* in bytes; below, threads take longer to wake than to read */
+#define LARGE 524288
+
+/* what torch says of a tensor */
+struct facts {
+    const void *data;
+    int64_t dtype, dim, sizes[MOST_AXES], strides[MOST_AXES];
+};
+
+/* a tensor as it was; the digests of its pieces follow, and then the next tensor */
+struct watched {
+    /* the at::Tensor inside of a Python object, and how many bytes it has */
+    void *tensor;
+    int64_t bytes;
+    struct facts then;
+    char digests[];
+};
+
+/* from torch/csrc/inductor/aoti_torch/c/shim.h, in the order of snapshot.py */
+static struct {
+    int32_t (*data_ptr)(void *, void **);
+    int32_t (*dtype)(void *, int32_t *);
+    int32_t (*dim)(void *, int64_t *);
+    int32_t (*sizes)(void *, int64_t **);
+    int32_t (*strides)(void *, int64_t **);
+    size_t (*element_size)(int32_t dtype);
+} torch;
+
+/* where a Python tensor holds its at::Tensor */
+static intptr_t offset;
+
+/* from Python's stable interface; an object is a void pointer here */
+void *PyTuple_GetItem(void *tuple, intptr_t index);
+void *PyTuple_Pack(intptr_t size, ...);
+intptr_t PyTuple_Size(void *tuple);
+char *PyByteArray_AsString(void *array);
+void *PyByteArray_FromStringAndSize(const char *from, intptr_t size);
+int PyByteArray_Resize(void *array, intptr_t size);
+intptr_t PyByteArray_Size(void *array);
+void *PyBool_FromLong(long value);
+void *PyCFunction_NewEx(const void *method, void *self, void *module);
+void Py_DecRef(void *object);
+
+/* PyMethodDef */
+struct method {
+    const char *name;
+    void *(*function)(void *self, void *arguments);
+    int flags;
+    const char *doc;
+};
+
+#define VARIABLE_ARGUMENTS 1
+#define NO_ARGUMENTS 4
+
+/* False if torch does not answer, or the tensor has too many axes. */
+static int ask(void *tensor, struct facts *now)
+{
+    void *data;
+    int32_t dtype;
+    int64_t *sizes, *strides;
+    memset(now, 0, sizeof *now);
+    if (torch.data_ptr(tensor, &data) || torch.dtype(tensor, &dtype) ||
+        torch.dim(tensor, &now->dim) || torch.sizes(tensor, &sizes) ||
+        torch.strides(tensor, &strides) || now->dim > MOST_AXES)
+        return 0;
+    now->data = data;
+    now->dtype = dtype;
+    for (int64_t i = 0; i < now->dim; i++) {
+        now->sizes[i] = sizes[i];
+        now->strides[i] = strides[i];
+    }
+    return 1;
+}
+
+/* `count` rounds, each of which takes in one block for every lane. */
+static void take_in(block *states, const char *from, int64_t count)
+{
+    /* variables, and not an array, so that the states stay in registers */
+    block s0 = states[0], s1 = states[1], s2 = states[2], s3 = states[3];
+    block s4 = states[4], s5 = states[5], s6 = states[6], s7 = states[7];
+    const loose *x = (const loose *)from;
+    for (int64_t i = 0; i < count; i++, x += LANES) {
+        s0 = STEP(s0, x[0]), s1 = STEP(s1, x[1]), s2 = STEP(s2, x[2]);
+        s3 = STEP(s3, x[3]), s4 = STEP(s4, x[4]), s5 = STEP(s5, x[5]);
+        s6 = STEP(s6, x[6]), s7 = STEP(s7, x[7]);
+    }
+    const block end[LANES] = {s0, s1, s2, s3, s4, s5, s6, s7};
+    memcpy(states, end, sizeof end);
+}
+
+static void digest(const char *from, int64_t bytes, char *out)
+{
+    block states[LANES] = {0};
+    const int64_t round = sizeof states, rest = bytes % round;
+    take_in(states, from, bytes / round);
+    if (rest) {
+        char last[sizeof states] = {0};
+        memcpy(last, from + bytes - rest, (size_t)rest);
+        take_in(states, last, 1);
+    }
+    memcpy(out, states, sizeof states);
+}
+
+/* The size of a tensor whose entries fill a block of memory without gaps. */
+static int64_t bytes_of(const struct facts *f)
+{
+    int64_t bytes = (int64_t)torch.element_size((int32_t)f->dtype);
+    for (int64_t i = 0; i < f->dim; i++)
+        bytes *= f->sizes[i];
+    return bytes;
+}
+
+static int64_t pieces(const struct watched *w)
+{
+    return (w->bytes + PIECE - 1) / PIECE;
+}
+
+static void digest_piece(const struct watched *w, int64_t i, char *out)
+{
+    const int64_t from = i * PIECE, rest = w->bytes - from;
+    digest((const char *)w->then.data + from, rest < PIECE ? rest : PIECE, out);
+}
+
+static int piece_differs(const struct watched *w, int64_t i)
+{
+    char now[DIGEST];
+    digest_piece(w, i, now);
+    return memcmp(now, w->digests + i * DIGEST, LANES * sizeof(block)) != 0;
+}
+
+static int bytes_differ(const struct watched *w)
+{
+    int differ = 0;
+    const int64_t n = pieces(w);
+    /* not an `if` clause: a region of one thread takes longer than a small weight */
+    if (w->bytes < LARGE) {
+        for (int64_t i = 0; i < n && !differ; i++)
+            differ = piece_differs(w, i);
+        return differ;
+    }
+#pragma omp parallel for reduction(| : differ)
+    for (int64_t i = 0; i < n; i++)
+        differ |= piece_differs(w, i);
+    return differ;
+}
+
+/* A builtin without arguments, bound to (memory, arguments of `watch`): whether the
+ * tensors in `memory` are unchanged. The arguments hold all that is read here. */
+static void *unchanged(void *self, void *nothing)
+{
+    (void)nothing;
+    void *memory = PyTuple_GetItem(self, 0);
+    const char *at = PyByteArray_AsString(memory), *end = at + PyByteArray_Size(memory);
+    int same = 1;
+    while (same && at < end) {
+        const struct watched *w = (const void *)at;
+        struct facts now;
+        same = ask(w->tensor, &now) && !memcmp(&now, &w->then, sizeof now) &&
+               !bytes_differ(w);
+        at = w->digests + pieces(w) * DIGEST;
+    }
+    return PyBool_FromLong(same);
+}
+
+/* Appends a tensor as it is now; false if there is no memory. */
+static int append(void *memory, void *tensor)
+{
+    struct watched now = {.tensor = (char *)tensor + offset};
+    /* torch does not answer later either, which counts as a change */
+    if (ask(now.tensor, &now.then))
+        now.bytes = bytes_of(&now.then);
+    const intptr_t before = PyByteArray_Size(memory);
+    const int64_t size = (int64_t)sizeof now + pieces(&now) * DIGEST;
+    if (PyByteArray_Resize(memory, before + size))
+        return 0;
+    struct watched *w = (void *)(PyByteArray_AsString(memory) + before);
+    memcpy(w, &now, sizeof now);
+    for (int64_t i = 0; i < pieces(w); i++)
+        digest_piece(w, i, w->digests + i * DIGEST);
+    return 1;
+}
+
+/* The builtin `watch(after, memory, *tensors)`. `memory` is that of another builtin,
+ * `after`, and its tensors come first; or it is empty, and `after` is None. */
+static void *watch(void *self, void *arguments)
+{
+    static const struct method method = {"unchanged", unchanged, NO_ARGUMENTS, NULL};
+    (void)self;
+    void *earlier = PyTuple_GetItem(arguments, 1), *result = NULL;
+    void *memory = PyByteArray_FromStringAndSize(PyByteArray_AsString(earlier),
+                                                 PyByteArray_Size(earlier));
+    if (!memory)
+        return NULL;
+    int good = 1;
+    for (intptr_t i = 2; good && i < PyTuple_Size(arguments); i++)
+        good = append(memory, PyTuple_GetItem(arguments, i));
+    void *bound = good ? PyTuple_Pack(2, memory, arguments) : NULL;
+    Py_DecRef(memory);
+    if (bound) {
+        result = PyCFunction_NewEx(&method, bound, NULL);
+        Py_DecRef(bound);
+    }
+    return result;
+}
+
+/* The builtin `watch`, given torch's functions and the offset. */
+void *isometry_connect(const void *functions, long where)
+{
+    static const struct method method = {"watch", watch, VARIABLE_ARGUMENTS, NULL};
+    memcpy(&torch, functions, sizeof torch);
+    offset = where;
+    return PyCFunction_NewEx(&method, NULL, NULL);
+}
