@@ -25,7 +25,7 @@ the library; the comment beside a name says what is lost then.
 import ctypes
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -78,6 +78,12 @@ _hooks_on_saved_tensors = _private(
     "torch._C._autograd", "_top_saved_tensors_default_hooks", lambda _: None
 )
 
+# what torch knows of forward mode: outside of it "_current_level" is negative. A weight
+# that is read often has no time for a function that asks
+forward_mode: Mapping[str, Any] = (
+    vars(forward_ad) if hasattr(forward_ad, "_current_level") else {"_current_level": 0}
+)
+
 _use_count = _private("torch._C", "_storage_Use_Count", None)
 
 # the method of a class that leaves torch's operations alone
@@ -95,7 +101,7 @@ def nested_forward_mode() -> bool:
 
 def in_forward_mode() -> bool:
     """Whether tensors may have tangents."""
-    return getattr(forward_ad, "_current_level", 0) >= 0
+    return forward_mode["_current_level"] >= 0
 
 
 def has_tangent(X: Tensor) -> bool:

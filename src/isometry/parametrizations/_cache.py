@@ -14,6 +14,7 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +25,7 @@ from isometry._backend import snapshot
 from isometry._backend.snapshot import Question
 from isometry._torch import (
     backward_pass,
+    forward_mode,
     in_forward_mode,
     is_fake,
     is_tracing,
@@ -40,7 +42,6 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 _PLAIN = (Tensor, nn.Parameter)
 
 _steps = 0
-_hooks: list[Any] = []
 
 
 class Constraint(Protocol):
@@ -80,10 +81,12 @@ def read_fast(module: nn.Module, name: str) -> None:
         if _is_compiling() or is_tracing():
             return slow.fget(module)
         holder = module._modules["parametrizations"]._modules[name]
-        parts, entry = holder._modules, holder.memory.plain
-        if len(parts) > 1 or in_forward_mode():
+        # one look into a module takes as long as three into a dictionary
+        own = holder.__dict__
+        parts, entry = own["_modules"], own["memory"].plain
+        if len(parts) > 1 or forward_mode["_current_level"] >= 0:
             return slow.fget(module)
-        X, constraint = holder._parameters["original"], parts["0"]
+        X, constraint = own["_parameters"]["original"], parts["0"]
         graph = _is_grad_enabled() and X.requires_grad
         if (
             entry is not None
@@ -95,7 +98,7 @@ def read_fast(module: nn.Module, name: str) -> None:
             return entry.weight
         if holder.is_plain or parametrizations_are_cached():
             return slow.fget(module)
-        return once(holder.memory, X, constraint)
+        return once(own["memory"], X, constraint)
 
     setattr(cls, name, property(read, slow.fset))
 
@@ -366,10 +369,10 @@ class Versions:
         ]
 
 
+@cache
 def install_hook() -> None:
     """Let a step of any optimizer count as a change, where versions are believed."""
-    if not _hooks:
-        _hooks.append(register_optimizer_step_post_hook(_count))
+    register_optimizer_step_post_hook(_count)
 
 
 def _count(*_: Any) -> None:
