@@ -287,10 +287,7 @@ class Shared(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        compute: Callable[[Tensor], Tensor],
-        unchanged: Question,
-        X: Tensor,
+        ctx: Any, compute: Callable[[Tensor], Tensor], unchanged: Question, X: Tensor
     ) -> Tensor:
         leaf = X.detach().requires_grad_()
         with torch.enable_grad():
