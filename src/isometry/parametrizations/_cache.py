@@ -14,7 +14,6 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -42,6 +41,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 _PLAIN = (Tensor, nn.Parameter)
 
 _steps = 0
+_hooks: list[Any] = []
 
 
 class Constraint(Protocol):
@@ -366,10 +366,11 @@ class Versions:
         ]
 
 
-@cache
 def install_hook() -> None:
     """Let a step of any optimizer count as a change, where versions are believed."""
-    register_optimizer_step_post_hook(_count)
+    # not `functools.cache`, which Dynamo ignores with a warning
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(_count))
 
 
 def _count(*_: Any) -> None:
