@@ -38,7 +38,7 @@ from benchmarks import (
 )
 from benchmarks.page import page
 from benchmarks.records import ROOT, environment
-from isometry.lab.bench._progress import Steps
+from isometry.lab.bench.timing import Steps
 
 
 def measure_kernels(rounds: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isometry.lab.bench._timing import random_skew, unit_cotangent
+from isometry.lab.bench.timing import random_skew, unit_cotangent
 from isometry.linalg import expm_skew
 
 NORMS = [1e-3, 1e-2, 0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 3.14, 5.0, 10.0, 30.0, 100.0]

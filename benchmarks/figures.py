@@ -10,7 +10,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from isometry.lab.bench._figure import LOOKS
+from isometry.lab.bench.report import LOOKS
 
 
 def _clean(axes: Axes) -> None:

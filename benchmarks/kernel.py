@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks import peers
-from isometry.lab.bench import _passes as passes
-from isometry.lab.bench._names import TORCH_HOUSEHOLDER
-from isometry.lab.bench._timing import interleave, random_skew, unit_cotangent
+from isometry.lab.bench import TORCH_HOUSEHOLDER
+from isometry.lab.bench import suites as passes
+from isometry.lab.bench.timing import interleave, random_skew, unit_cotangent
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from benchmarks import layers
 from benchmarks.figures import save
-from isometry.lab.bench._figure import LOOKS
+from isometry.lab.bench.report import LOOKS
 
 
 def network(part: dict[str, Any], path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import layers, optimizers, reads, recurrent, training
 from benchmarks.markdown import table
-from isometry.lab.bench._layers import RATE
+from isometry.lab.bench.suites import RATE
 
 # what was asked for: ratios of a training step's seconds
 MUST_TORCH = 4.0

@@ -9,14 +9,7 @@ from torch import nn
 
 from benchmarks.memory import peak
 from benchmarks.peers import count_products
-from isometry.lab.bench._layers import (
-    constrain,
-    data,
-    layer_at,
-    orthogonal_linear,
-    training_step,
-)
-from isometry.lab.bench._names import (
+from isometry.lab.bench import (
     GEOTORCH,
     OUR_CAYLEY,
     OUR_HOUSEHOLDER,
@@ -26,7 +19,14 @@ from isometry.lab.bench._names import (
     TORCH_EXP,
     TORCH_HOUSEHOLDER,
 )
-from isometry.lab.bench._timing import Run, interleave
+from isometry.lab.bench.suites import (
+    constrain,
+    data,
+    layer_at,
+    orthogonal_linear,
+    training_step,
+)
+from isometry.lab.bench.timing import Run, interleave
 
 Progress = Callable[[str], None]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from benchmarks import tall
-from isometry.lab.bench import _passes as passes
-from isometry.lab.bench._timing import random_skew, unit_cotangent
+from isometry.lab.bench import suites as passes
+from isometry.lab.bench.timing import random_skew, unit_cotangent
 from isometry.linalg import release_memory
 
 

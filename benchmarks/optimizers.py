@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import isometry
 from benchmarks.markdown import table
 from isometry.groups import SO, Stiefel
-from isometry.lab.bench._optimizers import geoopt_steps, our_steps, start
-from isometry.lab.bench._timing import interleave
+from isometry.lab.bench.suites import geoopt_steps, our_steps, start
+from isometry.lab.bench.timing import interleave
 from isometry.optim import RiemannianSGD
 
 SIZES = ((512, 512), (4096, 64))

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from isometry.lab.bench._timing import Run
+from isometry.lab.bench.timing import Run
 
 
 def scipy_expm(A: Tensor, G: Tensor) -> Run:

@@ -15,7 +15,7 @@ from benchmarks.layers import (
     training_step,
 )
 from benchmarks.markdown import table
-from isometry.lab.bench._timing import interleave
+from isometry.lab.bench.timing import interleave
 
 # rows and columns of weights in evaluation; of the small ones the overhead shows
 SHAPES = ((16, 16), (64, 64), (512, 512), (4096, 64))

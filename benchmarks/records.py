@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._machine import machine
+from isometry.lab._process import machine
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "records" / "benchmarks"

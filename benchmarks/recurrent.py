@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import isometry
 from benchmarks.markdown import table
-from isometry.lab.bench._names import BARE, TORCH_RNN
-from isometry.lab.bench._recurrent import bare, whole_step
-from isometry.lab.bench._timing import interleave
+from isometry.lab.bench import BARE, TORCH_RNN
+from isometry.lab.bench.suites import bare, whole_step
+from isometry.lab.bench.timing import interleave
 from isometry.nn import ExpRNN
 from isometry.nn._scan import Recurrence, Weights, scan
 from isometry.nn._sigma import modrelu

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from isometry.lab.bench._timing import interleave
+from isometry.lab.bench.timing import interleave
 from isometry.linalg import expm_tall
 
 

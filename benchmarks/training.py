@@ -11,14 +11,13 @@ import torch
 
 from benchmarks import mnist
 from benchmarks.markdown import table
-from isometry.lab.bench._names import BARE
-from isometry.lab.bench._recurrent import bare
-from isometry.lab.bench._timing import Run, interleave
-from isometry.lab.train import Config, Training
-from isometry.lab.train._build import Experiment, build
-from isometry.lab.train._loop import Step
-from isometry.lab.train._memory import keep_freed_memory
-from isometry.lab.train._ranks import Ranks
+from isometry.lab import Config, Training
+from isometry.lab._process import Ranks, keep_freed_memory
+from isometry.lab._train.experiment import Experiment, build
+from isometry.lab._train.loop import Step
+from isometry.lab.bench import BARE
+from isometry.lab.bench.suites import bare
+from isometry.lab.bench.timing import Run, interleave
 
 TRAINING = "training step"
 CPU = torch.device("cpu")

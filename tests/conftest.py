@@ -95,7 +95,7 @@ class Recorder:
         if not self.rows:
             return
         # not before the shape hook has seen isometry
-        from isometry.lab._machine import machine
+        from isometry.lab._process import machine
 
         here = machine() | {"python": platform.python_version()}
         name = here.pop("processor")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarks import records, report
-from isometry.lab import _machine
+from isometry.lab import _process
 from tests.conftest import Recorder
 
 
@@ -35,11 +35,11 @@ def test_a_processor_names_its_file(processor, name):
     ],
 )
 def test_the_library_of_products_is_known_by_name(build, name):
-    assert _machine.blas(build) == name
+    assert _process.blas(build) == name
 
 
 def test_this_machine_says_what_numbers_depend_on():
-    here = _machine.machine()
+    here = _process.machine()
     assert here.keys() == {"processor", "cores", "threads", "torch", "blas"}
     assert all(here.values())
 
@@ -47,12 +47,12 @@ def test_this_machine_says_what_numbers_depend_on():
 def test_a_part_is_added_to_the_record_of_its_processor(tmp_path, monkeypatch):
     """The other parts stay, and the files of other processors are not touched."""
     for processor in ("One", "Other"):
-        monkeypatch.setattr(_machine, "processor", lambda name=processor: name)
+        monkeypatch.setattr(_process, "processor", lambda name=processor: name)
         records.add({"kernel": [processor]}, tmp_path)
     before = (tmp_path / "one.json").read_bytes()
     records.add({"layers": records.environment(rounds=1)}, tmp_path)
     assert (tmp_path / "one.json").read_bytes() == before
-    monkeypatch.setattr(_machine, "processor", lambda: "Third, where data is missing")
+    monkeypatch.setattr(_process, "processor", lambda: "Third, where data is missing")
     records.add({}, tmp_path)
     assert records.load(tmp_path).keys() == {"one", "other"}
     other = records.load(tmp_path)["other"]
@@ -81,7 +81,7 @@ def test_rows_of_another_processor_stay(tmp_path, monkeypatch):
     """The soak used to keep one row a test, and one machine for all of them."""
     path = tmp_path / "soak.json"
     for processor, seconds in (("One", 1.0), ("Other", 2.0), ("One", 3.0)):
-        monkeypatch.setattr(_machine, "processor", lambda name=processor: name)
+        monkeypatch.setattr(_process, "processor", lambda name=processor: name)
         recorder = Recorder(path)
         recorder.rows.append({"test": "a", "seconds": seconds})
         recorder.pytest_sessionfinish()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isometry.lab.data._catalogue import Dataset, File, Package
+from isometry.lab._data.catalogue import Dataset, File, Package
 from tests.helpers import new_generator
 
 NAMES = (

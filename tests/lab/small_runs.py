@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from isometry.lab.train import Config, Outcome, Training, resume, start
+from isometry.lab import Config, Outcome, Training, resume, start
 from tests.helpers import shifted
 
 # what differs from run to run

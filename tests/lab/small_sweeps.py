@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from isometry.lab.sweep._plan import Cell
-from isometry.lab.sweep._work import log_of
+from isometry.lab._sweep.plan import Cell
+from isometry.lab._sweep.view import log_of
 
 SMALL: dict[str, Any] = {
     "lag": 3,

@@ -15,14 +15,23 @@ from torch.testing import assert_close
 
 from benchmarks import training
 from isometry.lab import _cli
-from isometry.lab.bench import _layers, _measure, _names, _passes, _timing
-from isometry.lab.bench._figure import LOOKS, draw
-from isometry.lab.bench._names import GEOTORCH, OURS, PLAIN, TORCH_EXP
-from isometry.lab.bench._progress import Steps
-from isometry.lab.bench._recurrent import bare
-from isometry.lab.bench._table import page, short, tables
-from isometry.lab.train._build import build
-from isometry.lab.train._checkpoint import unpack
+from isometry.lab._train.experiment import build
+from isometry.lab._train.recorder import unpack
+from isometry.lab.bench import (
+    GEOTORCH,
+    OURS,
+    PEERS,
+    PLAIN,
+    SUITE_NAMES,
+    TORCH_CAYLEY,
+    TORCH_EXP,
+    TORCH_HOUSEHOLDER,
+    suites,
+    timing,
+)
+from isometry.lab.bench.report import LOOKS, draw, page, short, tables
+from isometry.lab.bench.suites import bare
+from isometry.lab.bench.timing import Steps
 from tests.lab.small_runs import small, start
 
 CPU = torch.device("cpu")
@@ -84,7 +93,7 @@ def record(seconds: dict[str, float], *, missing: tuple[str, ...] = ()) -> dict:
 def test_the_folder_has_record_table_and_figures(folder):
     """The record gives the others, so that all say the same."""
     found = json.loads((folder / "record.json").read_text())
-    assert [part["suite"] for part in found["suites"]] == list(_names.SUITES)
+    assert [part["suite"] for part in found["suites"]] == list(SUITE_NAMES)
     assert (folder / "table.md").read_text() == page(found)
     assert (folder / "figure.svg").read_bytes() == draw(found)["figure.svg"]
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
@@ -98,7 +107,7 @@ def test_tables_and_folder_are_printed(folder):
     assert (folder / "stdout").read_text() == f"{tables(found)}\n\n{folder}\n"
     lines = (folder / "stderr").read_text().splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines] == [
-        f"{i}/4 {name}: n = 4" for i, name in enumerate(_names.SUITES, 1)
+        f"{i}/4 {name}: n = 4" for i, name in enumerate(SUITE_NAMES, 1)
     ]
 
 
@@ -117,16 +126,16 @@ def test_times_are_positive_and_all_contenders_can_be_drawn(folder):
 
 def test_the_names_of_the_line_are_the_suites():
     """The line knows them without torch."""
-    assert tuple(_measure.SUITES) == _names.SUITES
+    assert tuple(suites.SUITES) == SUITE_NAMES
 
 
 def weight_of(name: str) -> Tensor:
-    layer: Any = _layers.layer_at(6, name, norm=3.0)
+    layer: Any = suites.layer_at(6, name, norm=3.0)
     return layer.weight.detach()
 
 
 @pytest.mark.parametrize(
-    "name", [OURS, TORCH_EXP, _names.TORCH_CAYLEY, _names.TORCH_HOUSEHOLDER, GEOTORCH]
+    "name", [OURS, TORCH_EXP, TORCH_CAYLEY, TORCH_HOUSEHOLDER, GEOTORCH]
 )
 def test_contenders_of_a_layer_are_orthogonal(name):
     """Q^T Q = I."""
@@ -138,43 +147,43 @@ def test_contenders_of_a_layer_are_orthogonal(name):
 @pytest.mark.parametrize("name", [OURS, TORCH_EXP])
 def test_exponentials_of_a_layer_are_the_same(name):
     """Q = B exp A: ours and torch's are timed at the same point."""
-    B = _layers.orthogonal_linear(6, 6, seed=0).weight.detach()
-    A = _timing.random_skew(6, norm=3.0, dtype=torch.float32, seed=0)
+    B = suites.orthogonal_linear(6, 6, seed=0).weight.detach()
+    A = timing.random_skew(6, norm=3.0, dtype=torch.float32, seed=0)
     # twice the worst, 5.4e-7 (ours)
     assert_close(weight_of(name), B @ torch.matrix_exp(A), atol=1.1e-6, rtol=0)
 
 
 def test_passes_have_the_same_gradient():
     """g = (g' - g'^T) / 2: torch has the gradient in all matrices, ours in the skew."""
-    A = _timing.random_skew(6, norm=3.0, dtype=torch.float32)
-    G = _timing.unit_cotangent(A)
-    calls: tuple[Any, ...] = (_passes.ours(A, G), _passes.matrix_exp(A, G))
+    A = timing.random_skew(6, norm=3.0, dtype=torch.float32)
+    G = timing.unit_cotangent(A)
+    calls: tuple[Any, ...] = (suites.ours(A, G), suites.matrix_exp(A, G))
     (ours,), (theirs,) = (call() for call in calls)
     # twice what it is, 8.2e-8
     assert_close(ours, (theirs - theirs.mT) / 2, atol=1.7e-7, rtol=0)
 
 
-@pytest.mark.parametrize("suite", _names.SUITES)
+@pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_peers_that_are_not_installed_are_left_out(suite, monkeypatch):
     """All others stay."""
-    contenders = _measure.SUITES[suite].contenders
+    contenders = suites.SUITES[suite].contenders
     everyone = contenders(4, CPU).keys()
-    for module in ("_passes", "_layers", "_recurrent", "_optimizers"):
+    for module in ("suites",):
         monkeypatch.setattr(
             f"isometry.lab.bench.{module}.installed", lambda _peer: False
         )
     gone = everyone - contenders(4, CPU).keys()
     assert gone
-    assert all(name.startswith(_names.PEERS) for name in gone)
+    assert all(name.startswith(PEERS) for name in gone)
 
 
 def test_what_is_left_out_is_named_with_the_way_to_get_it(monkeypatch, tmp_path):
     """While it runs and in the table."""
     monkeypatch.setattr(
-        "isometry.lab.bench._command.installed", lambda peer: peer != "geotorch"
+        "isometry.lab.bench.command.installed", lambda peer: peer != "geotorch"
     )
     monkeypatch.setattr(
-        "isometry.lab.bench._measure.measure",
+        "isometry.lab.bench.timing.measure",
         lambda *_args, **_options: record({OURS: 1.0})["suites"][0],
     )
     code, _, err = bench("layer", "--out", tmp_path / "out")
@@ -228,9 +237,9 @@ def test_contenders_take_turns(clock):
 
         return call
 
-    times = _timing.interleave({name: contender(name) for name in "ab"}, rounds=3)
+    times = timing.interleave({name: contender(name) for name in "ab"}, rounds=3)
     assert calls[-6:] == ["a", "b"] * 3
-    assert times == {"a": _timing.Timing(1.0, 2.0), "b": _timing.Timing(5.0, 5.0)}
+    assert times == {"a": timing.Timing(1.0, 2.0), "b": timing.Timing(5.0, 5.0)}
 
 
 def test_the_work_of_a_card_is_waited_for(clock, monkeypatch):
@@ -243,7 +252,7 @@ def test_the_work_of_a_card_is_waited_for(clock, monkeypatch):
 
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.synchronize", synchronize)
-    times = _timing.interleave({"card": lambda: queue.append(0.001)}, rounds=1)
+    times = timing.interleave({"card": lambda: queue.append(0.001)}, rounds=1)
     assert times["card"].best == pytest.approx(0.001)
 
 
@@ -263,14 +272,14 @@ def test_a_terminal_has_one_line_that_is_renewed():
 
 
 def test_sizes_are_in_order_and_once():
-    assert _measure.sizes_of("kernel", [8, 4, 8]) == [4, 8]
-    assert _measure.sizes_of("kernel", None) == _measure.SUITES["kernel"].sizes
+    assert suites.sizes_of("kernel", [8, 4, 8]) == [4, 8]
+    assert suites.sizes_of("kernel", None) == suites.SUITES["kernel"].sizes
 
 
 def test_results_go_to_the_data_directory(tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path / name)
     monkeypatch.setattr(
-        "isometry.lab.bench._measure.measure",
+        "isometry.lab.bench.timing.measure",
         lambda *_args, **_options: record({OURS: 1.0})["suites"][0],
     )
     code, out, _ = bench("layer")
@@ -286,7 +295,7 @@ def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(*_args: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("isometry.lab.bench._measure.measure", interrupted)
+    monkeypatch.setattr("isometry.lab.bench.timing.measure", interrupted)
     code, out, err = bench("layer", "--out", tmp_path / "out")
     assert (code, out) == (130, "")
     assert "interrupted; nothing was written" in err
@@ -301,10 +310,10 @@ def test_a_full_disk_does_not_lose_the_tables(tmp_path, monkeypatch):
 
     made = record({OURS: 1.0})
     monkeypatch.setattr(
-        "isometry.lab.bench._measure.measure",
+        "isometry.lab.bench.timing.measure",
         lambda *_args, **_options: made["suites"][0],
     )
-    monkeypatch.setattr("isometry.lab.bench._command.create", full)
+    monkeypatch.setattr("isometry.lab.bench.command.create", full)
     code, out, err = bench("layer", "--out", tmp_path / "out")
     assert code == 2
     assert tables(made) in out
@@ -326,7 +335,7 @@ def test_a_full_disk_does_not_lose_the_tables(tmp_path, monkeypatch):
 )
 def test_mistakes_are_told_before_anything_is_measured(words, message, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("isometry.lab.bench._measure.measure", None)
+    monkeypatch.setattr("isometry.lab.bench.timing.measure", None)
     code, out, err = bench(*words)
     assert (code, out) == (2, "")
     assert err.startswith("isometry bench: ")
@@ -335,7 +344,7 @@ def test_mistakes_are_told_before_anything_is_measured(words, message, monkeypat
 
 @pytest.mark.errors
 def test_without_matplotlib_nothing_is_measured(monkeypatch):
-    monkeypatch.setattr("isometry.lab.bench._command.find_spec", lambda _name: None)
+    monkeypatch.setattr("isometry.lab.bench.command.find_spec", lambda _name: None)
     code, _, err = bench("kernel")
     assert code == 2
     assert (

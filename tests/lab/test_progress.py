@@ -3,7 +3,7 @@
 import io
 from types import SimpleNamespace
 
-from isometry.lab.train._progress import Progress
+from isometry.lab._train.recorder import Progress
 
 
 class Terminal(io.StringIO):
@@ -24,7 +24,7 @@ def said(stream: io.StringIO) -> str:
 def test_progress_tells_rate_time_and_numbers(monkeypatch):
     """Two of four steps in half a second each: a second is left."""
     clock = SimpleNamespace(monotonic=lambda: 1.0)
-    monkeypatch.setattr("isometry.lab.train._progress.time", clock)
+    monkeypatch.setattr("isometry.lab._train.recorder.time", clock)
     progress = Progress(4, quiet=True)
     progress.begun = 0.0
     progress.step(2, 0.5)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from isometry.lab.report import write
-from isometry.lab.report._run import read_run
-from isometry.lab.train._config import FORMAT, Config
+from isometry.lab import write_report
+from isometry.lab._report.runs import read_run
+from isometry.lab._train.config import FORMAT, Config
 from tools.reproduction.records import record
 
 RUNS = Path(__file__).parent / "recorded_runs"
@@ -27,7 +27,7 @@ def test_a_config_of_format_2_is_read_and_written_again(name):
 
 def test_a_recorded_run_is_reported(tmp_path):
     """Its loss, its orthogonality and its command are on the page."""
-    page = write([RUNS / "whole", RUNS / "cut"], tmp_path / "report").read_text()
+    page = write_report([RUNS / "whole", RUNS / "cut"], tmp_path / "report").read_text()
     assert "--lag 3" in page
     assert "ExpRNN 4" in page
     assert "unfinished" in page

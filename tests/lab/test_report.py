@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from isometry.lab import write_report
 from isometry.lab._cli import main
-from isometry.lab.report import write
 from tests.lab.fake_runs import fake_run
 
 
@@ -46,7 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for model, status in (("exprnn", "solved"), ("lstm", "diverged"), ("rgd", None)):
         fake_run(root / model, model=model, status=status)
     fake_run(root / "pixels", task="mnist", options={"permute": True}, hidden_size=170)
-    write([root / n for n in ("exprnn", "lstm", "rgd", "pixels")], root / "report")
+    write_report(
+        [root / n for n in ("exprnn", "lstm", "rgd", "pixels")], root / "report"
+    )
     return root
 
 
@@ -107,8 +109,8 @@ def test_what_happened_to_a_run_is_shown(page):
 
 def test_the_same_runs_give_the_same_report(folder, tmp_path):
     """No date, no random names: reports can be compared and committed."""
-    one = write([folder / "rgd"], tmp_path / "one").parent
-    two = write([folder / "rgd"], tmp_path / "two").parent
+    one = write_report([folder / "rgd"], tmp_path / "one").parent
+    two = write_report([folder / "rgd"], tmp_path / "two").parent
     for path in one.iterdir():
         assert path.read_bytes() == (two / path.name).read_bytes(), path.name
 
@@ -116,10 +118,10 @@ def test_the_same_runs_give_the_same_report(folder, tmp_path):
 def test_a_cut_off_last_line_is_left_out(tmp_path):
     """A killed run is what it was before its last line, half a character included."""
     run = fake_run(tmp_path / "run", status=None, steps=9)
-    before = write([run], tmp_path / "before").read_text()
+    before = write_report([run], tmp_path / "before").read_text()
     with (run / "metrics.jsonl").open("ab") as metrics:
         metrics.write('{"step": 401, "loss": 0.1, "note": "é'.encode()[:-1])
-    assert write([run], tmp_path / "after").read_text() == before
+    assert write_report([run], tmp_path / "after").read_text() == before
 
 
 @pytest.mark.errors
@@ -130,7 +132,7 @@ def test_a_damaged_line_inside_is_named(tmp_path):
     lines[6] = lines[6][:9]
     (run / "metrics.jsonl").write_text("\n".join(lines))
     with pytest.raises(ValueError, match=r"metrics\.jsonl` must hold .* in line 7\."):
-        write([run], tmp_path / "report")
+        write_report([run], tmp_path / "report")
 
 
 @pytest.mark.parametrize("files", [(), ("metrics.jsonl",)], ids=["nothing", "empty"])
@@ -140,7 +142,7 @@ def test_a_run_that_has_just_begun_is_reported(tmp_path, files):
     (run / "metrics.jsonl").unlink()
     for name in files:
         (run / name).touch()
-    page = Seen(write([run], tmp_path / "report"))
+    page = Seen(write_report([run], tmp_path / "report"))
     assert "No run has measured anything yet." in page.text
     assert "unfinished" in page.text
 
@@ -151,9 +153,9 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
     run = fake_run(tmp_path / "run")
     (tmp_path / "other").mkdir()
     with pytest.raises(ValueError, match=r"other` must be the folder of a run"):
-        write([run, tmp_path / "other"], tmp_path / "report")
+        write_report([run, tmp_path / "other"], tmp_path / "report")
     with pytest.raises(ValueError, match=r"none` must be .* got no such folder"):
-        write([run, tmp_path / "none"], tmp_path / "report")
+        write_report([run, tmp_path / "none"], tmp_path / "report")
     assert not (tmp_path / "report").exists()
 
 
@@ -166,19 +168,19 @@ def test_a_damaged_config_is_named(tmp_path, text, message):
     run = fake_run(tmp_path / "run")
     (run / "config.json").write_text(text)
     with pytest.raises(ValueError, match=rf"config\.json` {message}"):
-        write([run], tmp_path / "report")
+        write_report([run], tmp_path / "report")
 
 
 @pytest.mark.errors
 def test_no_run_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"`runs` must name at least one folder"):
-        write([], tmp_path)
+        write_report([], tmp_path)
 
 
 def test_text_of_a_run_is_not_taken_for_markup(tmp_path):
     """A network of the user's own may have any name."""
     run = fake_run(tmp_path / "run", model="<script>", steps=9)
-    page = Seen(write([run], tmp_path / "report"))
+    page = Seen(write_report([run], tmp_path / "report"))
     assert "script" not in page.tags
     assert "<script>" in page.text
 
@@ -207,7 +209,7 @@ def test_the_command_names_what_is_no_run(tmp_path, capsys):
 def test_commands_start_without_what_draws():
     """`isometry --help` must come at once: torch and matplotlib take seconds."""
     code = (
-        "import sys, isometry.lab.report._command, isometry.lab.reproduce._command;"
+        "import sys, isometry.lab._report.command, isometry.lab._sweep.reproduce;"
         "sys.exit(bool({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from isometry.lab.report import write
+from isometry.lab import write_report
 from tests.lab.fake_runs import fake_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -110,7 +110,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = runs[-1] / "config.json"
     options = {"optimizer": "RiemannianRMSprop", "lr": 1.25e-4, "lr_ratio": 0.0625}
     config.write_text(json.dumps(json.loads(config.read_text()) | options))
-    return write(runs, root / "report")
+    return write_report(runs, root / "report")
 
 
 @pytest.fixture(scope="module", params=[(1200, False), (1200, True), (360, False)])

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from isometry.lab.report._names import DARK, LIGHT, NETWORKS
+from isometry.lab._report.looks import DARK, LIGHT, NETWORKS
 
 # linear RGB as it looks without one kind of cones [Machado, Oliveira, Fernandes 2009]
 EYES = {

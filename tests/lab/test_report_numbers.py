@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 
-from isometry.lab.report._buckets import buckets
-from isometry.lab.report._experiment import Experiment, experiments
-from isometry.lab.report._figures import BINS, density, power
-from isometry.lab.report._group import Group
-from isometry.lab.report._names import looks
-from isometry.lab.report._paper import PAPER
-from isometry.lab.report._results import result_of
-from isometry.lab.report._run import Run, read_run
-from isometry.lab.report._table import (
+from isometry.lab._report.experiments import Experiment, experiments, result_of
+from isometry.lab._report.figures import BINS, buckets, density, power
+from isometry.lab._report.looks import looks
+from isometry.lab._report.runs import Group, Run, read_run
+from isometry.lab._report.table import (
     best_group,
     duration,
     markdown,
     results_table,
     small,
 )
+from isometry.lab.paper.tables import PAPER
 from tests.lab.fake_runs import fake_run
 
 PIXELS: dict[str, Any] = {"task": "mnist", "options": {"permute": True}}

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from isometry.lab.report import write
-from isometry.lab.report._experiment import Experiment, experiments
-from isometry.lab.report._figures import Quantity, _curves
-from isometry.lab.report._group import Group, groups
-from isometry.lab.report._names import looks
-from isometry.lab.report._page import headline
-from isometry.lab.report._run import Run, read_run
-from isometry.lab.report._table import Table, results_table, runs_table, spread
+from isometry.lab import write_report
+from isometry.lab._report.experiments import Experiment, experiments
+from isometry.lab._report.figures import Quantity, _curves
+from isometry.lab._report.looks import looks
+from isometry.lab._report.page import headline
+from isometry.lab._report.runs import Group, Run, groups, read_run
+from isometry.lab._report.table import Table, results_table, runs_table, spread
 from tests.lab.fake_runs import fake_run
 
 
@@ -147,7 +146,7 @@ def test_a_diverged_seed_is_marked():
 
 def test_the_page_shows_means_and_each_run(tmp_path):
     runs = [fake_run(tmp_path / f"{s}", seed=s, steps=9) for s in (1, 2)]
-    page = write(runs, tmp_path / "report").read_text()
+    page = write_report(runs, tmp_path / "report").read_text()
     assert "<summary>Each run</summary>" in page
     assert "ExpRNN 190, 2 seeds" in page
     assert "the line is the mean" in page

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from isometry.lab._cli import main
-from isometry.lab.report._paper import PAPER
-from isometry.lab.reproduce import _command, plan
-from isometry.lab.reproduce._plan import PlannedRun
-from isometry.lab.train._command import add_arguments, read
-from isometry.nn import by_name
+from isometry.lab._sweep import reproduce as command
+from isometry.lab._train.command import add_arguments, read
+from isometry.lab.paper.networks import by_name
+from isometry.lab.paper.protocol import PlannedRun, plan
+from isometry.lab.paper.tables import PAPER
 from tests.lab.small_sweeps import words
 
 FIGURES = ("figure1-left", "figure1-right", "mnist", "pmnist", "timit")
@@ -29,7 +29,7 @@ def reproduce(monkeypatch, tmp_path):
     """`isometry reproduce recorded` of two runs of a second, into a folder."""
 
     def call(*more: str) -> int:
-        monkeypatch.setattr(_command, "plan", lambda *_: TINY)
+        monkeypatch.setattr(command, "plan", lambda *_: TINY)
         return main(["reproduce", "recorded", *more, "--out", str(tmp_path / "out")])
 
     return call
@@ -208,6 +208,6 @@ def test_ctrl_c_says_how_to_go_on(reproduce, monkeypatch, capsys):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_command, "sweep", interrupted)
+    monkeypatch.setattr(command, "sweep", interrupted)
     assert reproduce() == 130
     assert "The same command resumes every run" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from isometry.lab.report._run import read_run
+from isometry.lab._report.runs import read_run
 from tests.lab.fake_runs import fake_run
 from tools.reproduction import __main__ as command
 from tools.reproduction import charts, experiments, records

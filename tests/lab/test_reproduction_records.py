@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isometry.lab.report._run import read_run
+from isometry.lab._report.runs import read_run
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import small, start
 from tools.reproduction.criteria import spikes

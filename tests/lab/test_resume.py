@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from isometry.lab.train import RunError, _folder, resume, start
-from isometry.lab.train._loop import Step
+from isometry.lab import RunError, resume, start
+from isometry.lab._train import folder as run_folder
+from isometry.lab._train.loop import Step
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 
 # optimizers of torch, of ours, on manifolds, complex weights, moving bases, and what
@@ -60,7 +61,11 @@ def test_killed_process_goes_on(tmp_path):
 def killed_at(moment: int) -> Iterator[list[int]]:
     """Raise in the n-th call of what touches the disk; counts the calls."""
     calls = [0]
-    places = [(os, "fsync"), (_folder.Path, "replace"), (_folder.Metrics, "write")]
+    places = [
+        (os, "fsync"),
+        (run_folder.Path, "replace"),
+        (run_folder.Metrics, "write"),
+    ]
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in places:
             patch.setattr(owner, name, _dying(getattr(owner, name), calls, moment))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from isometry.lab.data._speech import log_power, spectra, waveform
-from isometry.lab.tasks import TimitTask, _scores
-from isometry.lab.tasks._scores import judge, pesq, segmental_snr, stoi
-from isometry.lab.train import Config, RunError, Training, _run, resume, start
+from isometry.lab import Config, RunError, Training, resume, start
+from isometry.lab._data.speech import log_power, spectra, waveform
+from isometry.lab.tasks import TimitTask, scores
+from isometry.lab.tasks.scores import judge, pesq, segmental_snr, stoi
 from tests.lab.small_data import riff, speech, write_files
 
 # it is compiled when it is installed, which not every machine can
@@ -40,9 +40,9 @@ def root(tmp_path) -> str:
 @pytest.fixture
 def without_pesq(monkeypatch) -> None:
     """Scores that every machine has."""
-    kept = {name: m for name, m in _scores.MEASURES.items() if name != "pesq"}
-    monkeypatch.setattr(_scores, "MEASURES", kept)
-    monkeypatch.setattr(_scores, "PACKAGES", ("pystoi",))
+    kept = {name: m for name, m in scores.MEASURES.items() if name != "pesq"}
+    monkeypatch.setattr(scores, "MEASURES", kept)
+    monkeypatch.setattr(scores, "PACKAGES", ("pystoi",))
 
 
 @pytest.mark.parametrize("samples", [1, 127, 128, 1000])
@@ -155,7 +155,7 @@ def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_run, "judge", interrupt)
+        patch.setattr("isometry.lab._train.run.judge", interrupt)
         assert start(small(root), tmp_path / "run").summary["status"] == "interrupted"
     again = resume(tmp_path / "run").summary
     assert again["status"] == "finished"
@@ -165,7 +165,7 @@ def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
 @pytest.mark.errors
 def test_packages_that_are_not_installed(root, tmp_path, monkeypatch):
     """Said before the first step, not after the last."""
-    monkeypatch.setattr(_scores, "PACKAGES", ("pystoi", "no_such_package"))
+    monkeypatch.setattr(scores, "PACKAGES", ("pystoi", "no_such_package"))
     message = r'installed: no_such_package\. .*pip install "isometry\[speech\]"'
     with pytest.raises(RunError, match=message):
         start(small(root), tmp_path / "run")

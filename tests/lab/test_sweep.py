@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from isometry.lab._cli import main
-from isometry.lab.report._run import read_run
-from isometry.lab.sweep import _carry_out, _local
-from isometry.lab.sweep._carry_out import Engine
-from isometry.lab.sweep._plan import Cell, expand, save
-from isometry.lab.sweep._view import View
-from isometry.lab.sweep._work import log_of, work
+from isometry.lab._report.runs import read_run
+from isometry.lab._sweep import engine, local
+from isometry.lab._sweep.engine import Engine
+from isometry.lab._sweep.plan import Cell, expand, save
+from isometry.lab._sweep.view import View, log_of, work
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import assert_same_run, start
 from tests.lab.small_sweeps import SMALL, names, process_of, until, words
@@ -26,7 +25,9 @@ from tests.lab.small_sweeps import SMALL, names, process_of, until, words
 @pytest.fixture
 def no_report(monkeypatch):
     """Figures take seconds, and one test looks at them."""
-    monkeypatch.setattr("isometry.lab.report.write", lambda _, out: out / "page")
+    monkeypatch.setattr(
+        "isometry.lab._report.command.write_report", lambda _, out: out / "page"
+    )
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def worked(monkeypatch, no_report):
             view.end(name, message)
         return {name: message for name, message in failed.items() if message}
 
-    monkeypatch.setattr(_local, "run", run)
+    monkeypatch.setattr(local, "run", run)
     return made
 
 
@@ -111,7 +112,7 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
         os.write(2, b"a word of C code\n")
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr("isometry.lab.train._run.start", broken)
+    monkeypatch.setattr("isometry.lab._train.run.start", broken)
     message = work(tmp_path / "run", expand("copying", SMALL)[0].config)
     log = log_of(tmp_path / "run")
     assert message == f"RuntimeError: no such luck. See {log}."
@@ -122,13 +123,13 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
 def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatch):
     line = ["sweep", "copying", *words(seed=1), "--out", str(tmp_path)]
     codes = []
-    run = _local.run
+    run = local.run
 
     def meanwhile(*args: Any, **options: Any) -> dict[str, str]:
         codes.append(main(line))
         return run(*args, **options)
 
-    monkeypatch.setattr(_local, "run", meanwhile)
+    monkeypatch.setattr(local, "run", meanwhile)
     assert main(line) == 0
     assert codes == [2]
     assert "is being written by another process" in capsys.readouterr().err
@@ -136,7 +137,7 @@ def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatc
 
 def test_as_many_runs_as_there_are_cores_for(monkeypatch):
     """Cores by threads; the user's number; one on a card."""
-    monkeypatch.setattr(_carry_out, "cores", lambda: 8)
+    monkeypatch.setattr(engine, "cores", lambda: 8)
     one, three = expand("copying", {"threads": [1, 3], "lag": 3})
     assert Engine().at_a_time([one]) == 8
     assert Engine().at_a_time([one, three]) == 2
@@ -148,7 +149,8 @@ def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
     """`isometry report DIR/*`: files and reports are no runs, of a figure neither."""
     taken: list[Path] = []
     monkeypatch.setattr(
-        "isometry.lab.report._write.write", lambda runs, out: taken.extend(runs) or out
+        "isometry.lab._report.command.write_report",
+        lambda runs, out: taken.extend(runs) or out,
     )
     run = fake_run(tmp_path / "a", steps=1)
     (tmp_path / "sweep.json").write_text("{}")

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from isometry.lab import RunError
 from isometry.lab._cli import main
-from isometry.lab.sweep._plan import expand, fit, load, save
-from isometry.lab.train import RunError
-from isometry.lab.train._command import read
+from isometry.lab._sweep.plan import expand, fit, load, save
+from isometry.lab._train.command import read
 from tests.lab.small_sweeps import SMALL, names
 
 

@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from isometry.lab._cli import main
-from isometry.lab.report._run import read_run
-from isometry.lab.sweep._plan import expand
-from isometry.lab.sweep._ray import resources
-from isometry.lab.sweep._work import log_of
+from isometry.lab._report.runs import read_run
+from isometry.lab._sweep.plan import expand
+from isometry.lab._sweep.ray import resources
+from isometry.lab._sweep.view import log_of
 from tests.lab.small_runs import assert_same_run, start
 from tests.lab.small_sweeps import SMALL, process_of, words
 
@@ -20,7 +20,9 @@ from tests.lab.small_sweeps import SMALL, process_of, words
 @pytest.fixture
 def no_report(monkeypatch):
     """Figures take seconds, and another test looks at them."""
-    monkeypatch.setattr("isometry.lab.report.write", lambda _, out: out / "page")
+    monkeypatch.setattr(
+        "isometry.lab._report.command.write_report", lambda _, out: out / "page"
+    )
 
 
 def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_report):

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isometry.lab.report._run import Run, read_run
-from isometry.lab.sweep._table import table
-from isometry.lab.sweep._view import View
-from isometry.lab.sweep._work import log_of
+from isometry.lab._report.runs import Run, read_run
+from isometry.lab._sweep.table import table
+from isometry.lab._sweep.view import View, log_of
 from tests.lab.fake_runs import fake_run
 
 
@@ -132,8 +131,8 @@ def begin(out: Path, name: str) -> None:
 @pytest.fixture
 def impatient(monkeypatch):
     """The view is renewed at each look."""
-    monkeypatch.setattr("isometry.lab.sweep._view._LIVE", -1)
-    monkeypatch.setattr("isometry.lab.sweep._view._PLAIN", -1)
+    monkeypatch.setattr("isometry.lab._sweep.view._LIVE", -1)
+    monkeypatch.setattr("isometry.lab._sweep.view._PLAIN", -1)
 
 
 def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):

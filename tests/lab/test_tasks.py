@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from isometry.lab._task import Batch, Split, Task, evaluate
-from isometry.lab.data import _catalogue
+from isometry.lab._data import catalogue
+from isometry.lab.paper.training import TASKS as SIZES
+from isometry.lab.task import Batch, Split, Task, evaluate
 from isometry.lab.tasks import TASKS, AddingTask, CopyingTask, MnistTask, TimitTask
-from isometry.nn._recipes import TASKS as SIZES
 from tests.helpers import shifted
 from tests.lab.small_data import dataset, images, speech, sphere, write_files
 
@@ -26,7 +26,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 def task(request, tmp_path, monkeypatch) -> Task:
     """Each task, small."""
     files = images()
-    monkeypatch.setitem(_catalogue.CATALOGUE, "mnist", dataset(files))
+    monkeypatch.setitem(catalogue.CATALOGUE, "mnist", dataset(files))
     for speaker in range(5):
         recordings = {
             f"u{i}.wav": sphere(speech(0.1 + 0.02 * i, 10 * speaker + i))
@@ -62,7 +62,7 @@ def test_registry_has_each_task_by_its_name():
 def test_commands_start_without_torch():
     """`isometry --help` and `isometry train --help` must not wait for torch."""
     code = (
-        "import isometry.lab.tasks, isometry.lab.data._command, sys;"
+        "import isometry.lab.tasks, isometry.lab._data.get, sys;"
         "slow = {'torch', 'numpy', 'scipy', 'matplotlib', 'soundfile'};"
         "sys.exit(', '.join(slow & set(sys.modules)) or 0)"
     )
@@ -324,7 +324,7 @@ class TestAdding:
 def test_no_split_is_no_mean(tmp_path, monkeypatch):
     """The paper trains on all images: there is nothing to validate on."""
     files = images()
-    monkeypatch.setitem(_catalogue.CATALOGUE, "mnist", dataset(files))
+    monkeypatch.setitem(catalogue.CATALOGUE, "mnist", dataset(files))
     root = str(write_files(tmp_path, files))
     task = MnistTask(validation=0, root=root)
     assert evaluate(task, lambda x: x, "validation", 4) == {}

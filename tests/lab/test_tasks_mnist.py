@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from isometry.lab._task import Batch, evaluate
-from isometry.lab.data import _catalogue
+from isometry.lab._data import catalogue
+from isometry.lab.task import Batch, evaluate
 from isometry.lab.tasks import MnistTask
-from isometry.lab.tasks._mnist import permutation
+from isometry.lab.tasks.mnist import permutation
 from tests.lab.small_data import dataset, images, write_files
 
 REAL = os.environ.get("ISOMETRY_TEST_DATA")
@@ -22,7 +22,7 @@ def root(tmp_path, monkeypatch) -> str:
     """23 training images and 7 test images."""
     files = images()
     for name in ("mnist", "fashion-mnist"):
-        monkeypatch.setitem(_catalogue.CATALOGUE, name, dataset(files))
+        monkeypatch.setitem(catalogue.CATALOGUE, name, dataset(files))
     return str(write_files(tmp_path / "images", files))
 
 

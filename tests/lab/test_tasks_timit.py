@@ -9,12 +9,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
-from isometry.lab._task import Split, evaluate
-from isometry.lab.data import _speakers
-from isometry.lab.data._recording import read_recording
-from isometry.lab.data._speech import log_power
+from isometry.lab._data import speech as speakers
+from isometry.lab._data.speech import log_power, read_recording
+from isometry.lab.paper.networks import by_name
+from isometry.lab.task import Split, evaluate
 from isometry.lab.tasks import TimitTask
-from isometry.nn import by_name
 from tests.lab.small_data import riff, speech, sphere, write_files
 
 SPLITS: tuple[Split, ...] = ("validation", "test")
@@ -34,13 +33,13 @@ def root(tmp_path) -> str:
     return str(tmp_path)
 
 
-def by_speakers(root: str, **options: str) -> TimitTask:
+def byspeakers(root: str, **options: str) -> TimitTask:
     return TimitTask(root=root, split="speakers", **options)  # pyright: ignore[reportArgumentType]
 
 
 def test_next_frame_is_wanted(root):
     """x_t = f_t and y_t = f_(t+1); after the last frame, silence."""
-    task = by_speakers(root, target="next")
+    task = byspeakers(root, target="next")
     batch = next(task.evaluation("validation", 1))
     path = task._splits.core[0]
     frames = log_power(read_recording(Path(root) / path))
@@ -56,8 +55,8 @@ def test_next_frame_is_wanted(root):
 def test_paper_wants_the_frame_before(root):
     """Inputs and targets of "next" in exchange: a copy with a delay of one step."""
     for ahead, paper in zip(
-        by_speakers(root, target="next").evaluation("test", 2),
-        by_speakers(root, target="previous").evaluation("test", 2),
+        byspeakers(root, target="next").evaluation("test", 2),
+        byspeakers(root, target="previous").evaluation("test", 2),
         strict=True,
     ):
         assert_close(paper.x, ahead.y, rtol=0, atol=0)
@@ -73,7 +72,7 @@ def test_paper_is_the_default():
 
 def test_core_and_development_change_places(root):
     first, second = (
-        by_speakers(root, validation=name) for name in ("core", "development")
+        byspeakers(root, validation=name) for name in ("core", "development")
     )
     core, development = (next(first.evaluation(s, 9)).x for s in SPLITS)
     assert_close(next(second.evaluation("test", 9)).x, core)
@@ -83,7 +82,7 @@ def test_core_and_development_change_places(root):
 
 def test_both_errors_by_their_definitions(root, rng):
     """Frame by frame: over valid frames, and over all of the longest recording."""
-    task = by_speakers(root)
+    task = byspeakers(root)
     batch = next(task.evaluation("test", 3))
     outputs = torch.randn(batch.y.shape, generator=rng)
     assert batch.lengths is not None
@@ -102,7 +101,7 @@ def test_both_errors_by_their_definitions(root, rng):
 
 def test_padded_error_is_the_masked_one_times_the_mean_length(root):
     """Of the whole split: masked x mean(length) / longest, whatever the batches."""
-    task = by_speakers(root)
+    task = byspeakers(root)
     lengths = [
         n
         for batch in task.evaluation("test", 2)
@@ -117,7 +116,7 @@ def test_padded_error_is_the_masked_one_times_the_mean_length(root):
 
 def test_parts_of_a_batch_are_padded_alike(root):
     """Else the error over padded frames would depend on the number of processes."""
-    task = by_speakers(root)
+    task = byspeakers(root)
     parts = [task.batch(0, size=4, seed=1, rank=r, ranks=2) for r in range(2)]
     lengths = [part.lengths.max() for part in parts if part.lengths is not None]
     assert lengths[0] != lengths[1]
@@ -128,7 +127,7 @@ def test_parts_of_a_batch_are_padded_alike(root):
 
 def test_padding_is_not_learned(root, rng):
     """What a network says after the end changes neither loss nor gradient."""
-    task = by_speakers(root)
+    task = byspeakers(root)
     batch = task.batch(0, size=3, seed=1)
     assert batch.lengths is not None
     outputs = torch.randn(batch.y.shape, generator=rng).requires_grad_()
@@ -146,7 +145,7 @@ def test_padding_is_as_if_it_were_not_there(name, target, root, rng):
 
     Padded batches are twice as fast, so those are trained on.
     """
-    task = by_speakers(root, target=target)
+    task = byspeakers(root, target=target)
     batch = task.batch(0, size=4, seed=1)
     assert batch.lengths is not None
     assert batch.lengths.min() < batch.lengths.max()
@@ -169,7 +168,7 @@ def gradient(loss: torch.Tensor, model: nn.Module) -> tuple[float, torch.Tensor]
 
 
 def test_held_out_recordings_are_padded_to_the_longest_of_both_splits(root):
-    task = by_speakers(root)
+    task = byspeakers(root)
     steps = {
         batch.x.shape[0] for split in SPLITS for batch in task.evaluation(split, 1)
     }
@@ -178,7 +177,7 @@ def test_held_out_recordings_are_padded_to_the_longest_of_both_splits(root):
 
 def test_corpus_in_its_own_layout(tmp_path, monkeypatch):
     """TRAIN and TEST, upper case: who trains, who validates, who tests."""
-    monkeypatch.setattr(_speakers, "COUNTS", {"train": 3, "development": 2, "core": 1})
+    monkeypatch.setattr(speakers, "COUNTS", {"train": 3, "development": 2, "core": 1})
     for i, name in enumerate(
         (
             "TRAIN/DR1/FCJF0/SA1.WAV",
@@ -220,7 +219,7 @@ def test_another_folder_needs_another_split(root):
 @pytest.mark.skipif(REAL is None, reason="ISOMETRY_TEST_DATA names no folder of data")
 def test_sample_of_the_corpus():
     """16 speakers, 8 sentences each; loss at the scale that others have logged."""
-    task = by_speakers(str(Path(str(REAL)) / "timit-sample"))
+    task = byspeakers(str(Path(str(REAL)) / "timit-sample"))
     assert task.epoch(1) == 12 * 8
     batch = task.batch(0, size=96, seed=1)
     # first losses of published runs: 1,500 to 1,800 dB²

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from isometry.lab.train import resume, start
-from isometry.lab.train._loop import Step
+from isometry.lab import resume, start
+from isometry.lab._train.loop import Step
 from tests.lab.small_runs import records, small
 
 
@@ -80,7 +80,7 @@ def test_the_clock_is_that_of_training(tmp_path):
     """Relative time in TensorBoard: an interruption of a day does not show."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from isometry.lab.train._events import Events
+    from isometry.lab._train.recorder import Events
 
     lines = [
         {"step": n, "seconds": 60.0 * n, "loss": 1.0, "split": "train"} for n in (1, 2)

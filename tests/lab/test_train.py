@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from isometry.lab.train import Config, RunError, Training, resume, start
-from isometry.lab.train._build import build, orthogonality, recurrent_map
-from isometry.lab.train._loop import Step
-from isometry.lab.train._ranks import Ranks
-from isometry.nn import by_name
-from isometry.nn._recipes import ENTRIES
+from isometry.lab import Config, RunError, Training, resume, start
+from isometry.lab._process import Ranks
+from isometry.lab._train.experiment import build, orthogonality, recurrent_map
+from isometry.lab._train.loop import Step
+from isometry.lab.paper.networks import by_name
+from isometry.lab.paper.training import ENTRIES
 from tests.helpers import eps, shifted
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 

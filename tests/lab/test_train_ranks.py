@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from isometry.lab.train._command import read
+from isometry.lab._train.command import read
 from tests.lab.small_runs import records, start, summary
 
 OPTIONS = {

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from isometry.lab.report._names import DASHES, NETWORKS
-from isometry.lab.report._paper import PAPER
+from isometry.lab._report.looks import DASHES, NETWORKS
+from isometry.lab.paper.tables import PAPER
 
 Records = Mapping[str, Mapping[str, Any]]
 

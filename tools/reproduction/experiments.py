@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import isometry
 from isometry.groups import SO
-from isometry.lab._machine import machine
-from isometry.lab.bench._timing import interleave
+from isometry.lab._process import machine
+from isometry.lab.bench.timing import interleave
 from isometry.nn import ExpRNN
 
 FOLDER = Path("records") / "experiments"

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from isometry.lab.report._figures import INK, STYLE
-from isometry.lab.report._names import LIGHT
+from isometry.lab._report.figures import INK, STYLE
+from isometry.lab._report.looks import LIGHT
 from tools.reproduction.charts import Chart
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from isometry.lab.report._paper import COUNTS, PAPER
+from isometry.lab.paper.tables import COUNTS, PAPER
 from tools.reproduction.charts import (
     Chart,
     Records,

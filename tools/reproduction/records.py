@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from isometry.lab.report._run import Run, read_run
+from isometry.lab._report.runs import Run, read_run
 from tools.reproduction.criteria import spikes
 
 FOLDER = Path("records") / "runs"

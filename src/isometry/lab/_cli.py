@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import isometry
-from isometry.lab._spelling import suggestion
+from isometry.lab._options import suggestion
 
 # where each command is, and what `isometry --help` says about it
 COMMANDS = {
-    "train": ("isometry.lab.train._command", "train a network on a task"),
-    "sweep": ("isometry.lab.sweep._command", "train the product of options"),
-    "report": ("isometry.lab.report._command", "make a page from runs"),
+    "train": ("isometry.lab._train.command", "train a network on a task"),
+    "sweep": ("isometry.lab._sweep.command", "train the product of options"),
+    "report": ("isometry.lab._report.command", "make a page from runs"),
     "reproduce": (
-        "isometry.lab.reproduce._command",
+        "isometry.lab._sweep.reproduce",
         "run what a figure or table of the paper needs",
     ),
-    "bench": ("isometry.lab.bench._command", "time isometry and its peers here"),
-    "data": ("isometry.lab.data._command", "get the data of a task"),
+    "bench": ("isometry.lab.bench.command", "time isometry and its peers here"),
+    "data": ("isometry.lab._data.get", "get the data of a task"),
 }
 
 

@@ -34,10 +34,9 @@ def main(out: Path) -> int:
     Returns:
         0 if the result is as it should be, else 1.
     """
-    from isometry.lab.report import write
-    from isometry.lab.train import start
-    from isometry.lab.train._command import read
-    from isometry.lab.train._memory import keep_freed_memory
+    from isometry.lab import start, write_report
+    from isometry.lab._process import keep_freed_memory
+    from isometry.lab._train.command import read
 
     keep_freed_memory()
     for name in (*NETWORKS, "report"):
@@ -57,7 +56,7 @@ def main(out: Path) -> int:
             f"{loss / baseline:.3f} of the baseline; "
             f"accuracy {summary['final']['test']['accuracy']:.3f}"
         )
-    page = write(runs, out / "report")
+    page = write_report(runs, out / "report")
     lines += [f"figure  {path}" for path in sorted(page.parent.glob("*loss*.png"))]
     lines.append(f"report  {page}")
     sys.stdout.write("\n".join(lines) + "\n")

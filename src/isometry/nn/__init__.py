@@ -10,7 +10,6 @@ from isometry.nn._full_capacity import FullCapacityURNN
 from isometry.nn._householder_rnn import HouseholderRNN
 from isometry.nn._lie import LieRNN
 from isometry.nn._modrelu import ModReLU
-from isometry.nn._registry import by_name
 from isometry.nn._scornn import ScoRNN
 from isometry.nn._scurnn import ScuRNN
 from isometry.nn._spectral import SpectralRNN
@@ -30,6 +29,5 @@ __all__ = [
     "HouseholderRNN",
     "SpectralRNN",
     "LieRNN",
-    "by_name",
     "count_parameters",
 ]

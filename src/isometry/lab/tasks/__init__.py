@@ -1,9 +1,9 @@
 """The tasks of the paper, and the adding problem."""
 
-from isometry.lab.tasks._adding import AddingTask
-from isometry.lab.tasks._copying import CopyingTask
-from isometry.lab.tasks._mnist import MnistTask
-from isometry.lab.tasks._timit import TimitTask
+from isometry.lab.tasks.adding import AddingTask
+from isometry.lab.tasks.copying import CopyingTask
+from isometry.lab.tasks.mnist import MnistTask
+from isometry.lab.tasks.timit import TimitTask
 
 TASKS: dict[str, type] = {
     "copying": CopyingTask,

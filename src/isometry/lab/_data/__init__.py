@@ -1,0 +1,1 @@
+"""Data of the tasks: found, fetched, verified and parsed."""

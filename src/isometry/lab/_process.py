@@ -1,0 +1,258 @@
+"""This process and its machine: memory, signals, fellow processes, processor."""
+
+import ctypes
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def processor() -> str:
+    """The model of the processor, as the system names it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What times and last digits depend on.
+
+    Returns:
+        The processor, its cores, the threads and the version of torch, and the library
+        that multiplies matrices.
+    """
+    import torch
+
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "blas": blas(torch.__config__.show()),
+    }
+
+
+def blas(build: str) -> str:
+    """The name of the library that multiplies matrices, with its version if known.
+
+    Args:
+        build: what `torch.__config__.show()` returns.
+
+    Returns:
+        Such as "MKL 2024.2" or "open".
+    """
+    if version := re.search(r"Math Kernel Library Version ([\d.]+)", build):
+        return f"MKL {version[1]}"
+    name = re.search(r"BLAS_INFO=(\w+)", build)
+    return name[1] if name else "unknown"
+
+
+PACKAGES = ("isometry", "torch", "numpy", "safetensors")
+
+
+def environment(*, ranks: int) -> dict[str, Any]:
+    """What `environment.json` holds.
+
+    Args:
+        ranks: processes that train together.
+
+    Returns:
+        Names and values.
+    """
+    here = machine()
+    return {
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": here["processor"],
+        "cores": here["cores"],
+        "threads": here["threads"],
+        "blas": here["blas"],
+        "processes": ranks,
+        "revision": _revision(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The commit of the sources, if they are a checkout of ours."""
+    source = Path(__file__).resolve().parents[3]
+    if not (source / ".git").exists():
+        return None
+    command = ["git", "-C", str(source), "describe", "--always", "--dirty"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
+
+
+# options of mallopt(3), from glibc's malloc.h
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory in the process, where glibc would return it to the system.
+
+    The states of a long sequence are 100 MB, which each step would get page by page
+    anew. For a process that does nothing but train; elsewhere than on glibc, nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        # never, as an unsigned number
+        mallopt(_M_TRIM_THRESHOLD, -1)
+
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Signals:
+    """Remembers, while it is entered, that the process was asked to end.
+
+    Attributes:
+        came: whether it was.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        # no other thread may; there the caller decides when to stop
+        if threading.current_thread() is threading.main_thread():
+            for number in _NUMBERS:
+                self.before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, _number: int, _frame: FrameType | None) -> None:
+        self.came = True
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all of them.
+
+    Attributes:
+        rank: the number of this one.
+        count: how many there are.
+        device: where this one computes.
+    """
+
+    rank: int
+    count: int
+    device: "torch.device"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes."""
+        return self.rank == 0
+
+    def parallel(self, model: "nn.Module") -> "nn.Module":
+        """The model, whose gradients become the mean over all processes."""
+        if self.count == 1:
+            return model
+        from torch import nn
+
+        return nn.parallel.DistributedDataParallel(model)
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Sums over all processes, in float64."""
+        if self.count == 1:
+            return list(numbers)
+        import torch
+        from torch import distributed
+
+        total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(total)
+        return total.tolist()
+
+    def share(self, data: bytes | None) -> bytes:
+        """What the first process has, for all: they may not see one file system."""
+        if self.count == 1:
+            return data or b""
+        import torch
+        from torch import distributed
+
+        size = torch.tensor(len(data or b""), device=self.device)
+        distributed.broadcast(size, 0)
+        buffer = torch.zeros(int(size), dtype=torch.uint8, device=self.device)
+        if self.is_first and data:
+            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        distributed.broadcast(buffer, 0)
+        return buffer.cpu().numpy().tobytes()
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Ranks]:
+    """The processes that torchrun has started, or this one alone.
+
+    Args:
+        device: cpu or cuda; under torchrun each process takes the card of its number.
+
+    Yields:
+        This process among them.
+
+    Raises:
+        ValueError: if torch has no such device here.
+    """
+    import torch
+    from torch import distributed
+
+    _check_device(device)
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Ranks(0, 1, torch.device(device))
+        return
+    cuda = torch.device(device).type == "cuda"
+    place = torch.device(device)
+    if cuda:
+        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(place)
+    distributed.init_process_group("nccl" if cuda else "gloo")
+    try:
+        yield Ranks(distributed.get_rank(), count, place)
+    finally:
+        distributed.destroy_process_group()
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    # what torch raises depends on how it was built
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(
+            f"`device` must be one that torch has here; got {device!r}: {first}. "
+            f"Leave it out to train on the processor."
+        ) from error

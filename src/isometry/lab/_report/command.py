@@ -1,0 +1,103 @@
+"""From folders of runs to a report: `isometry report RUN...`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from isometry.lab._report.experiments import Experiment, experiments
+from isometry.lab._report.runs import read_run
+from isometry.lab._report.table import markdown, one_line, results_table, runs_table
+from isometry.lab.paper.tables import SOURCE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command.
+
+    Args:
+        parser: that of `isometry report`.
+    """
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of the report (default: `report` beside the first run)",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Write the report and print its path.
+
+    Args:
+        options: of the command line.
+
+    Returns:
+        The exit code: 2 if a folder is no run, or the report cannot be written.
+    """
+    out = options.out or options.runs[0].resolve().parent / "report"
+    # a shell's DIR/* names the reports before, and the files of a sweep
+    runs = [path for path in options.runs if not _lies_beside(path)]
+    try:
+        page = write_report(runs, out)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"isometry report: {error}\n")
+        return 2
+    sys.stdout.write(f"{page}\n")
+    return 0
+
+
+def _lies_beside(path: Path) -> bool:
+    # `isometry reproduce` has a report for each figure
+    reports = (*path.glob("report.html"), *path.glob("*/report.html"))
+    return path.is_file() or (bool(reports) and not (path / "config.json").is_file())
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write a report of runs: a page, its figures, its tables.
+
+    `report.html` needs no other file; the figures lie beside it as SVG and PNG, the
+    tables in `results.md`. Files of an earlier report are replaced.
+
+    Args:
+        runs: folders that `isometry train` wrote, finished or not.
+        out: folder of the report; made if it is missing.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: if there is no run, or a folder holds none.
+    """
+    if not runs:
+        raise ValueError(
+            "`runs` must name at least one folder; got none. Train one first, with "
+            "`isometry train`."
+        )
+    # all are read before anything is written
+    found = experiments([read_run(Path(path)) for path in runs])
+    # matplotlib and its start of a second are for those who draw
+    from isometry.lab._report.figures import draw
+    from isometry.lab._report.page import page
+
+    out.mkdir(parents=True, exist_ok=True)
+    parts = [(experiment, draw(experiment, out)) for experiment in found]
+    (out / "results.md").write_text(_markdown(found), encoding="utf-8")
+    html = out / "report.html"
+    html.write_text(page(parts), encoding="utf-8")
+    return html
+
+
+def _markdown(found: Sequence[Experiment]) -> str:
+    parts = []
+    for experiment in found:
+        parts += [f"## {one_line(experiment.title)}"]
+        parts += [markdown(results_table(experiment))]
+        each = runs_table(experiment)
+        if each is not None:
+            parts += ["Each run:", markdown(each)]
+        paper = experiment.paper
+        if paper is not None:
+            parts.append(f"The paper, {paper.where}: {paper.words()} ({SOURCE})")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,348 @@
+"""Figures of an experiment, drawn by matplotlib without a window."""
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isometry.lab._report.experiments import Experiment
+from isometry.lab._report.looks import LIGHT, Look, looks
+from isometry.lab._report.runs import Curve, Group, Run, as_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
+
+# of a figure, in inches, with at most three rows of its legend
+WIDTH, HEIGHT = 4.5, 3.7
+
+# beyond this ratio of largest to smallest value an axis is logarithmic
+DECADES = 30
+
+UNITS = {"step": "iterations", "seconds": "seconds"}
+
+# parts of the circle in which eigenvalues are counted
+BINS = 32
+
+STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": GRID,
+    "axes.facecolor": PAGE,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": PAGE,
+    "font.size": 10,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "savefig.facecolor": PAGE,
+    # text stays text: it can be searched, and follows the colours of the page
+    "svg.fonttype": "none",
+    # names of parts do not change from one drawing to the next
+    "svg.hashsalt": "isometry",
+    "text.color": INK,
+    # a dollar in the name of a network is one
+    "text.parse_math": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+# enough for the width of a figure; all points of 4000 steps make megabytes of SVG
+MOST = 240
+
+
+class Buckets(NamedTuple):
+    """Medians of consecutive points, and their range."""
+
+    x: list[float]
+    middle: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def buckets(x: Sequence[float], y: Sequence[float], most: int = MOST) -> Buckets:
+    """A curve in at most so many points.
+
+    Args:
+        x: places, in order.
+        y: values.
+        most: number of points.
+
+    Returns:
+        The place of the last point of each bucket, and median, minimum and maximum of
+        its values.
+    """
+    size = -(-len(x) // most) or 1
+    cuts = range(0, len(x), size)
+    parts = [y[i : i + size] for i in cuts]
+    return Buckets(
+        [x[min(i + size, len(x)) - 1] for i in cuts],
+        [median(part) for part in parts],
+        [min(part) for part in parts],
+        [max(part) for part in parts],
+    )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure on disk, beside the page that shows it.
+
+    Attributes:
+        name: of its files, without suffix.
+        caption: one sentence on what is drawn.
+        svg: path of the drawing; the PNG lies beside it.
+    """
+
+    name: str
+    caption: str
+    svg: Path
+
+
+def draw(experiment: Experiment, folder: Path) -> list[Figure]:
+    """Draw all figures for which an experiment has data.
+
+    Args:
+        experiment: the runs.
+        folder: where the files go.
+
+    Returns:
+        The figures, each as SVG and PNG.
+    """
+    made = []
+    for name, caption, paint in _panels(experiment):
+        with _axes() as (figure, axes):
+            paint(axes)
+            _legend(axes)
+            stem = f"{experiment.key}-{name}"
+            svg = folder / f"{stem}.svg"
+            # arranged once for both files: that is half of the work
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+            # without the date the same runs give the same file
+            figure.savefig(svg, metadata={"Date": None})
+            figure.savefig(folder / f"{stem}.png", dpi=160)
+        made.append(Figure(stem, caption, svg))
+    return made
+
+
+@contextmanager
+def _axes() -> Iterator[tuple]:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    # a figure of its own, outside pyplot: no state, no window, no memory kept
+    with mpl.rc_context(STYLE):
+        figure = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
+        yield figure, figure.add_subplot()
+
+
+class Quantity(NamedTuple):
+    """What is drawn: a quantity of a split, against steps or seconds."""
+
+    what: str
+    split: str | None
+    against: str = "step"
+    baseline: float | None = None
+
+
+Panel = tuple[str, str, Callable[["Axes"], None]]
+
+LOSS = (
+    "Training loss against {} of training. Lines are medians, shades the range around "
+    "them; a cross marks a run that diverged."
+)
+SEEDS = " Of several seeds the line is the mean, and the shade their range."
+DRIFT = "How far the recurrent matrix is from orthogonal while it is trained."
+ANGLES = (
+    "Where the eigenvalues of the recurrent matrix lie on the unit circle at the end. "
+    "Random orthogonal matrices have nearly equal shares."
+)
+
+
+def _panels(experiment: Experiment) -> Iterator[Panel]:
+    """Name, caption and painter of each figure that the records can fill."""
+    runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
+    seeds = SEEDS if len(groups) < len(runs) else ""
+
+    def curves(quantity: Quantity) -> Callable[["Axes"], None]:
+        return lambda axes: _curves(axes, groups, quantity)
+
+    if _has(runs, "loss", "train"):
+        for against, unit in UNITS.items():
+            drawn = Quantity("loss", "train", against, experiment.baseline)
+            yield f"loss-{unit}", LOSS.format(unit) + seeds, curves(drawn)
+    # the paper shows the test set; without it, what was held out
+    split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
+    if split is not None:
+        # the baseline is a loss
+        base = None if metric == "accuracy" else experiment.baseline
+        drawn = Quantity(metric, split, baseline=base)
+        caption = f"{_words(drawn).capitalize()} against iterations.{seeds}"
+        yield f"{metric}-{split}", caption, curves(drawn)
+    if _has(runs, "orthogonality", None):
+        yield "orthogonality", DRIFT + seeds, curves(Quantity("orthogonality", None))
+    if any(_angles(run) for run in runs):
+        yield "angles", ANGLES, lambda axes: _spectra(axes, groups)
+
+
+def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
+    return any(run.curve(what, split)[0] for run in runs)
+
+
+def _words(quantity: Quantity) -> str:
+    what, split = quantity.what, quantity.split
+    if what == "orthogonality":
+        return "distance from orthogonal, ‖QᴴQ − I‖"
+    name = {"mse": "mean squared error"}.get(what, what)
+    return f"{'training' if split == 'train' else split} {name}"
+
+
+def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
+    """One line a group, with the range of what it sums up, and the baseline."""
+    what, split, against, baseline = quantity
+    values: list[float] = []
+    for group, look in zip(groups, looks(groups), strict=True):
+        curve = group.curve(what, split, against=against)
+        if curve.x:
+            _curve(axes, curve, look, is_mean=len(group.runs) > 1)
+            values += curve.low + curve.high
+        for run in group.runs:
+            if run.status == "diverged":
+                values += _failed(axes, run, look, quantity)
+    if baseline is not None:
+        label = f"baseline {baseline:.4g}"
+        axes.axhline(baseline, color=INK, lw=1, ls=(0, (1, 2)), label=label)
+        values.append(baseline)
+    axes.set_xlabel(UNITS[against])
+    axes.set_ylabel(_words(quantity))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
+    # there is no half of a step
+    axes.locator_params(axis="x", nbins=6, integer=against == "step")
+    _scale(axes, values, always=what == "orthogonality")
+
+
+def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
+    colour = LIGHT[look.colour]
+    points = _thinned(curve)
+    axes.plot(
+        *(points.x, points.middle),
+        color=colour,
+        ls=look.dashes,
+        lw=1.6,
+        marker=look.marker,
+        # a few, to tell networks apart that share a colour
+        markevery=max(1, len(points.x) // 6),
+        ms=4.5,
+        label=look.label,
+    )
+    if is_mean or len(curve.x) > len(points.x):
+        axes.fill_between(
+            *(points.x, points.low, points.high), color=colour, alpha=0.18, lw=0
+        )
+
+
+def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
+    """A cross where a run ended, at the end of a thin line; returns its values."""
+    x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
+    colour, points = LIGHT[look.colour], buckets(x, y)
+    axes.plot(points.x, points.middle, color=colour, ls=look.dashes, lw=0.8)
+    axes.plot(x[-1:], y[-1:], color=colour, marker="x", ms=10, mew=2.5)
+    return y
+
+
+def _thinned(curve: Curve) -> Buckets:
+    """The mean in few points, with the lowest and highest of all runs around them."""
+    middle = buckets(curve.x, curve.middle)
+    low, high = buckets(curve.x, curve.low), buckets(curve.x, curve.high)
+    return Buckets(middle.x, middle.middle, low.low, high.high)
+
+
+def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
+    """A logarithmic axis where values span decades."""
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return
+    low, high = min(positive), max(positive)
+    if not always and high <= DECADES * low:
+        return
+    axes.set_yscale("log")
+    if high < 10 * low:
+        # at least a decade, for otherwise there is no power of ten to read
+        middle = math.floor(math.log10(low))
+        axes.set_ylim(10.0**middle, 10.0 ** max(middle + 1, math.log10(high) + 0.1))
+    axes.yaxis.set_major_formatter(lambda y, _: power(y))
+    axes.yaxis.set_minor_formatter(lambda *_: "")
+    if not always and high < 100 * low:
+        # a power of ten or two are too few to read from
+        axes.set_yticks([m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)])
+        axes.set_ylim(0.8 * low, 1.25 * high)
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:.6g}")
+
+
+def power(y: float) -> str:
+    """A power of ten in Unicode, since mathematical text moves with other fonts."""
+    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    exponent = round(math.log10(y))
+    return "10" + str(exponent).translate(raised)
+
+
+def _angles(run: Run) -> list[float]:
+    found = (as_number(angle) for angle in run.summary.get("angles") or ())
+    return [angle for angle in found if angle is not None]
+
+
+def _spectra(axes: "Axes", groups: Sequence[Group]) -> None:
+    """Density of the angles of each group; that of random matrices is 1 everywhere."""
+    edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
+    for group, look in zip(groups, looks(groups), strict=True):
+        angles = [angle for run in group.runs for angle in _angles(run)]
+        if angles:
+            axes.stairs(
+                *(density(angles), edges),
+                color=LIGHT[look.colour],
+                ls=look.dashes,
+                lw=1.6,
+                label=look.label,
+            )
+    places = (-math.pi, -math.pi / 2, 0.0, math.pi / 2, math.pi)
+    axes.set_xticks(places, ("−π", "−π/2", "0", "π/2", "π"))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("angle")
+    axes.set_ylabel("eigenvalues, uniform = 1")
+
+
+def density(angles: Sequence[float]) -> list[float]:
+    r"""Share of the angles in each of equal parts of $[-\pi, \pi]$, uniform being 1."""
+    counts = [0] * BINS
+    for theta in angles:
+        # rounding puts an angle of pi just outside
+        nth = int((theta + math.pi) / (2 * math.pi) * BINS)
+        counts[min(max(nth, 0), BINS - 1)] += 1
+    return [count * BINS / len(angles) for count in counts]
+
+
+def _legend(axes: "Axes") -> None:
+    """Below the axes, where it covers nothing, in as many columns as have room."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        labels = [textwrap.fill(label, 46) for label in labels]
+        lines = [line for label in labels for line in label.splitlines()]
+        # inches of a line, and of a letter of a browser's wider fonts
+        longest = 0.55 + 0.078 * max(map(len, lines))
+        columns = max(1, min(3, int(WIDTH / longest)))
+        figure: Any = axes.figure
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
+        )
+        # more rows must not squeeze the axes, whose labels would not fit
+        rows = -(-len(lines) // columns)
+        figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)

@@ -1,0 +1,122 @@
+"""How networks are called and drawn, the same in every figure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isometry.lab._report.runs import ELSEWHERE, Group
+
+# vermilion, blue, green, purple, brown, light blue, grey: found by a search for those
+# that readers without red or green cones tell apart, and that stand out from the page
+LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
+DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
+
+# label, colour and marker; those that share a colour differ in the marker
+NETWORKS = {
+    "exprnn": ("ExpRNN", 0, "o"),
+    "scornn": ("scoRNN", 1, "s"),
+    "lstm": ("LSTM", 6, "D"),
+    "rgd": ("RGD", 2, "^"),
+    "urnn": ("uRNN", 3, "v"),
+    "eurnn": ("EURNN", 4, "P"),
+    "scurnn": ("scuRNN", 5, "X"),
+    "gru": ("GRU", 6, "h"),
+    "householder": ("oRNN", 2, "<"),
+    "spectral": ("Spectral", 3, ">"),
+    "lie": ("Lie", 4, "d"),
+    "explstm": ("ExpLSTM", 0, "*"),
+    "expgru": ("ExpGRU", 0, "p"),
+}
+
+DASHES = ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a run is drawn, or several with other seeds.
+
+    Attributes:
+        label: in legends.
+        note: options that tell it from others of its network and size.
+        colour: number in the palette.
+        marker: as matplotlib calls it.
+        dashes: as matplotlib calls them.
+    """
+
+    label: str
+    note: str
+    colour: int
+    marker: str
+    dashes: str
+
+
+def network_label(model: str) -> str:
+    """The name of a network as papers write it."""
+    return NETWORKS[model][0] if model in NETWORKS else model
+
+
+def looks(groups: Sequence[Group]) -> list[Look]:
+    """How the runs of an experiment are drawn: colour by network, dashes by run.
+
+    Args:
+        groups: those of one figure.
+
+    Returns:
+        One look a group. What tells them apart is named where labels would be equal:
+        options, then seeds, then folders.
+    """
+    labels = [_label(group) for group in groups]
+    named = _options_of(groups)
+    for more in (named, _seed, lambda group: group.first.path.name):
+        doubled = {label for label in labels if labels.count(label) > 1}
+        labels = [
+            ", ".join(filter(None, (label, more(group) if label in doubled else "")))
+            for label, group in zip(labels, groups, strict=True)
+        ]
+    seen: dict[str, int] = {}
+    found = []
+    for group, label in zip(groups, labels, strict=True):
+        model = group.first.model
+        nth = seen[model] = seen.get(model, -1) + 1
+        # a network of the user's own
+        _, colour, marker = NETWORKS.get(model, ("", len(seen) % len(LIGHT), "H"))
+        seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+        dashes = DASHES[nth % len(DASHES)]
+        found.append(Look(label + seeds, named(group), colour, marker, dashes))
+    return found
+
+
+def _label(group: Group) -> str:
+    size = group.first.hidden_size
+    return network_label(group.first.model) + (f" {size}" if size is not None else "")
+
+
+def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
+    """What names the options in which groups of one network and size differ.
+
+    Those that are the usual ones need no name.
+    """
+    known = ELSEWHERE | {"task", "model", "hidden_size"}
+
+    def text(group: Group) -> str:
+        mine = group.first.config
+        others = [g.first.config for g in groups if _label(g) == _label(group)]
+        names = [
+            name
+            for name in mine
+            if name not in known and any(o.get(name) != mine[name] for o in others)
+        ]
+        found = [_option(name, mine[name]) for name in names if mine[name] is not None]
+        return ", ".join(filter(None, found))
+
+    return text
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(_option(*item) for item in value.items())
+    return f"{name.replace('_', ' ')} {value}"
+
+
+def _seed(group: Group) -> str:
+    return f"seed {group.first.config.get('seed')}" if len(group.runs) == 1 else ""

@@ -1,0 +1,248 @@
+"""The page: everything in one file, without a script and without the network."""
+
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from isometry.lab._report.experiments import Experiment
+from isometry.lab._report.figures import GRID, INK, PAGE, Figure
+from isometry.lab._report.looks import DARK, LIGHT, looks
+from isometry.lab._report.runs import Run
+from isometry.lab._report.table import (
+    Table,
+    TableRow,
+    best_group,
+    compared,
+    results_table,
+    runs_table,
+    small,
+    spread,
+    whole,
+)
+from isometry.lab.paper.tables import SOURCE
+
+# a second lock beside the escaping: no script runs, and nothing is fetched
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+# colours of the drawings as they are named in the style sheet
+COLOURS = {INK: "--ink", GRID: "--grid", PAGE: "--page"} | {
+    colour: f"--c{number}" for number, colour in enumerate(LIGHT)
+}
+
+
+def page(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
+    """The whole page.
+
+    Args:
+        parts: experiments with their figures.
+
+    Returns:
+        HTML.
+    """
+    runs = [run for experiment, _ in parts for run in experiment.runs]
+    places = "".join(
+        f'<li><a href="#{escape(e.key)}">{escape(e.title)}</a></li>' for e, _ in parts
+    )
+    contents = f"<nav><ul>{places}</ul></nav>" if len(parts) > 1 else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>Isometry: {escape(_title(parts))}</title>
+<style>{_style()}</style>
+</head>
+<body>
+<header><h1>{escape(_title(parts))}</h1>
+<p class="note">{escape(_origin(runs))}</p>{contents}</header>
+<main>
+{"".join(_section(*part, alone=len(parts) == 1) for part in parts)}
+</main>
+</body>
+</html>
+"""
+
+
+def _title(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
+    return parts[0][0].title if len(parts) == 1 else "Report of experiments"
+
+
+def _style() -> str:
+    """The style sheet, with the palette of the figures for light and dark."""
+
+    def variables(palette: Sequence[str]) -> str:
+        return " ".join(f"--c{n}: {colour};" for n, colour in enumerate(palette))
+
+    sheet = (files("isometry.lab._report") / "page.css").read_text()
+    return (
+        f":root {{ {variables(LIGHT)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} }} }}\n"
+        f"{sheet}"
+    )
+
+
+def _origin(runs: Sequence[Run]) -> str:
+    """How many runs there are, and the machines that made them."""
+    count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
+    places = sorted({_machine(run) for run in runs} - {""})
+    return f"{count}, {'; '.join(places)}." if places else f"{count}."
+
+
+def _machine(run: Run) -> str:
+    found, versions = run.environment, run.environment.get("versions") or {}
+    threads = found.get("threads")
+    facts = (
+        (found.get("cpu"), "{}"),
+        (threads, "{} thread" if threads == 1 else "{} threads"),
+        (versions.get("torch"), "torch {}"),
+        (found.get("blas"), "{}"),
+    )
+    return ", ".join(form.format(value) for value, form in facts if value is not None)
+
+
+def _section(experiment: Experiment, figures: Sequence[Figure], *, alone: bool) -> str:
+    # the title of the page says it already
+    heading = "" if alone else f"<h2>{escape(experiment.title)}</h2>"
+    return f"""<section id="{escape(experiment.key)}">
+{heading}
+<p class="lead">{escape(headline(experiment))}</p>
+{_table(results_table(experiment))}
+{_each(experiment)}
+{_paper(experiment)}
+<div class="figures">{"".join(_figure(figure) for figure in figures)}</div>
+<h3>Commands</h3>
+{"".join(_command(run, look.label) for run, look in _labelled(experiment))}
+</section>
+"""
+
+
+def _labelled(experiment: Experiment):
+    return zip(experiment.runs, looks(experiment.singles), strict=True)
+
+
+def _each(experiment: Experiment) -> str:
+    """The runs that rows of means stand for, folded away."""
+    table = runs_table(experiment)
+    if table is None:
+        return ""
+    return f"<details><summary>Each run</summary>{_table(table)}</details>"
+
+
+def headline(experiment: Experiment) -> str:
+    """One or two sentences: who is best, and what it is measured by.
+
+    Args:
+        experiment: the runs.
+
+    Returns:
+        Plain text.
+    """
+    groups = experiment.groups
+    top = best_group(experiment, groups)
+    if top is None:
+        return "No run has measured anything yet."
+    value = spread(compared(experiment, top))
+    label = looks(groups)[groups.index(top)].label
+    what = {"accuracy": "test accuracy", "mse": "test error"}.get(
+        experiment.metric, "final training loss"
+    )
+    name = label if len(groups) == 1 else f"Best is {label}"
+    steps = whole(max(run.steps for run in top.counted))
+    text = f"{name}: {what} {value} after {steps} steps."
+    if experiment.baseline is not None and experiment.metric != "accuracy":
+        text += f" The trivial solution gets {small(experiment.baseline)}."
+    return text
+
+
+def _paper(experiment: Experiment) -> str:
+    paper = experiment.paper
+    if paper is None:
+        return ""
+    return (
+        f'<p class="note"><b>The paper, {escape(paper.where)}.</b> '
+        f"{escape(paper.words())} <cite>{escape(SOURCE)}.</cite></p>"
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
+    body = "\n".join(_row(row, table.result) for row in table.rows)
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="results"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _row(row: TableRow, result: int) -> str:
+    cells = [escape(cell) for cell in row.cells]
+    if row.best:
+        cells[result] = f"<b>{cells[result]}</b>"
+    key = ""
+    if row.look is not None:
+        colour = f"background: var(--c{row.look.colour})"
+        key = f'<span class="key" style="{colour}"></span>'
+    name = f'<th scope="row">{key}{cells[0]}</th>'
+    kind = "" if row.look is not None else ' class="paper"'
+    return f"<tr{kind}>{name}{''.join(f'<td>{cell}</td>' for cell in cells[1:])}</tr>"
+
+
+def _figure(figure: Figure) -> str:
+    drawing = inline(figure.svg, figure.name, figure.caption)
+    return (
+        f"<figure>{drawing}<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    )
+
+
+def inline(path: Path, name: str, caption: str) -> str:
+    """A drawing as a part of the page, in the colours of the page.
+
+    Args:
+        path: an SVG file.
+        name: put before the names of its parts, which would clash with others'.
+        caption: what it shows, for those who do not see it.
+
+    Returns:
+        The element.
+    """
+    text = path.read_text(encoding="utf-8")
+    text = text[text.index("<svg") :]
+    for colour, variable in COLOURS.items():
+        text = text.replace(colour, f"var({variable})")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    # the page decides on width, height and font
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
+
+
+def _command(run: Run, label: str) -> str:
+    command = run.config.get("command") or "The command was not written down."
+    facts = _facts(run.environment)
+    return f"""<div class="run"><p><b>{escape(label)}</b>
+<span class="note">{escape(run.status)}, folder {escape(run.path.name)}</span></p>
+<pre><code>{escape(str(command))}</code></pre>
+{f"<details><summary>Environment</summary><dl>{facts}</dl></details>" if facts else ""}
+</div>
+"""
+
+
+def _facts(environment: Mapping[str, Any]) -> str:
+    return "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(_plain(value))}</dd>"
+        for name, value in environment.items()
+        if value is not None
+    )
+
+
+def _plain(value: object) -> str:
+    """A value in one line, nested ones too."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {inner}" for name, inner in value.items())
+    return str(value)

@@ -1,0 +1,311 @@
+"""The results of an experiment beside those of the paper, as rows of text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from isometry.lab._report.experiments import (
+    LARGER_IS_BETTER,
+    Experiment,
+    at_best,
+    result_of,
+)
+from isometry.lab._report.looks import Look, looks, network_label
+from isometry.lab._report.runs import Group, Run, as_number
+from isometry.lab.paper.tables import PaperTable, Row
+
+DASH = "–"
+
+# with spaces that do not break
+DRIFT = "‖QᴴQ\u00a0−\u00a0I‖"
+
+# how predicted speech sounds, by its name in the summary
+SOUNDS = {"segsnr": "SegSNR, dB", "stoi": "STOI", "pesq": "PESQ"}
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row: runs, or what the paper has and nobody has run yet.
+
+    Attributes:
+        cells: one a column.
+        look: how the figures draw the runs; None for a row of the paper alone.
+        best: whether no other row is better.
+    """
+
+    cells: tuple[str, ...]
+    look: Look | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows; `result` is the number of the column that is compared."""
+
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    result: int
+
+
+# a column: its heading, the cell of a group, and the cell of a row of the paper alone
+Column = tuple[str, Callable[[Group], str], Callable[[Row], str]]
+
+
+def results_table(experiment: Experiment) -> Table:
+    """The table of an experiment; runs that differ in their seeds alone are one row.
+
+    Args:
+        experiment: the runs.
+
+    Returns:
+        A row for each group, then one for each row of the paper without a run.
+    """
+    columns = _columns(experiment, experiment.groups)
+    rows = _rows(experiment, experiment.groups, columns)
+    done = {(run.model, run.hidden_size) for run in experiment.runs}
+    paper = experiment.paper.rows if experiment.paper else ()
+    rows += [
+        TableRow(tuple(cell(row) for _, _, cell in columns))
+        for row in paper
+        if (row.model, row.hidden_size) not in done
+    ]
+    return Table(tuple(heading for heading, *_ in columns), tuple(rows), result=3)
+
+
+def runs_table(experiment: Experiment) -> Table | None:
+    """Each run by itself, where the table of the experiment has means of several.
+
+    Args:
+        experiment: the runs.
+
+    Returns:
+        A row for each run; None if the other table has them already.
+    """
+    if len(experiment.groups) == len(experiment.runs):
+        return None
+    columns = _columns(experiment, experiment.singles)
+    rows = _rows(experiment, experiment.singles, columns)
+    return Table(tuple(heading for heading, *_ in columns), tuple(rows), result=3)
+
+
+def _rows(
+    experiment: Experiment, groups: Sequence[Group], columns: Sequence[Column]
+) -> list[TableRow]:
+    top = best_group(experiment, groups)
+    rows = []
+    for group, look in zip(groups, looks(groups), strict=True):
+        name, *cells = (cell(group) for _, cell, _ in columns)
+        name = ", ".join(filter(None, (name, look.note)))
+        rows.append(TableRow((name, *cells), look, best=group is top))
+    return rows
+
+
+def compared(experiment: Experiment, group: Group) -> list[float]:
+    """Of each run the number that the paper's protocol looks at."""
+    metric = experiment.metric
+    name = {"accuracy": "best", "mse": "chosen"}.get(metric, "loss")
+    return group.values(lambda run: getattr(result_of(run, metric), name))
+
+
+def best_group(experiment: Experiment, groups: Sequence[Group]) -> Group | None:
+    """The group with the best mean, if any has one; a diverged one is not good."""
+    sign = -1 if experiment.metric in LARGER_IS_BETTER else 1
+    scores = [
+        (sign * mean(values), number)
+        for number, group in enumerate(groups)
+        if any(run.status != "diverged" for run in group.runs)
+        for values in [compared(experiment, group)]
+        if values
+    ]
+    return groups[min(scores)[1]] if scores else None
+
+
+def _nothing(_row: Row) -> str:
+    return DASH
+
+
+def _columns(experiment: Experiment, groups: Sequence[Group]) -> list[Column]:
+    columns: list[Column] = [
+        (
+            "Network",
+            lambda group: network_label(group.first.model),
+            lambda row: network_label(row.model),
+        ),
+        (
+            "n",
+            lambda group: str(group.first.hidden_size or DASH),
+            lambda row: f"{row.hidden_size}",
+        ),
+        ("Parameters", parameters, _nothing),
+        *_scores(experiment),
+    ]
+    if experiment.paper and experiment.paper.rows:
+        columns += _paper_columns(experiment.paper)
+    if len(groups) < len(experiment.runs):
+        columns.append(("Seeds", lambda group: group.seeds, _nothing))
+    elif len({run.config.get("seed") for run in experiment.runs}) > 1:
+        columns.append(("Seed", lambda g: f"{g.first.config.get('seed')}", _nothing))
+    columns += [
+        ("Steps", _steps, _nothing),
+        ("Time", lambda g: duration(mean(r.seconds for r in g.counted)), _nothing),
+        ("Per step", _pace, _nothing),
+        (DRIFT, _drift, _nothing),
+        ("Status", lambda group: group.status, lambda _: "not run"),
+    ]
+    return columns
+
+
+def _scores(experiment: Experiment) -> list[Column]:
+    """What the runs reached: first the number that the paper would print."""
+    metric, runs = experiment.metric, experiment.runs
+
+    def of(heading: str, take: Callable[[Run], float | None]) -> Column:
+        return heading, lambda group: spread(group.values(take)), _nothing
+
+    def measured(name: str) -> bool:
+        return any(name in record for run in runs for record in run.records)
+
+    best = of(f"Best test {_word(metric)}", lambda run: result_of(run, metric).best)
+    chosen = f"Test {_word(metric)} at best validation"
+    if metric == "accuracy":
+        return [best, of(chosen, lambda run: result_of(run, metric).chosen)]
+    if metric == "mse":
+        padded = measured("padded_mse")
+        valid = f"{chosen}, valid frames" if padded else chosen
+        columns = [of(valid, lambda run: result_of(run, metric).chosen)]
+        if padded:
+            # the error of [WPH16], which the paper's rows of others have
+            columns.append(
+                of(
+                    "The same, padded frames",
+                    lambda run: at_best(run, metric, "padded_mse"),
+                )
+            )
+        return [*columns, best, *_sounds(runs, of)]
+    columns = [of("Final training loss", lambda run: result_of(run, metric).loss)]
+    if measured("accuracy"):
+        columns.append(
+            of(
+                "Test accuracy at best validation",
+                lambda run: result_of(run, "accuracy").chosen,
+            )
+        )
+    return columns
+
+
+def _word(metric: str) -> str:
+    return {"mse": "error"}.get(metric, metric)
+
+
+def _sounds(runs: Sequence[Run], of: Callable[..., Column]) -> list[Column]:
+    """SegSNR, STOI and PESQ of the test set, where a run was listened to."""
+
+    def sound(name: str) -> Callable[[Run], float | None]:
+        def take(run: Run) -> float | None:
+            scores = run.summary.get("scores") or {}
+            return as_number((scores.get("test") or {}).get(name))
+
+        return take
+
+    return [
+        of(heading, sound(name))
+        for name, heading in SOUNDS.items()
+        if any(sound(name)(run) is not None for run in runs)
+    ]
+
+
+def _paper_columns(paper: PaperTable) -> list[Column]:
+    def row_of(group: Group) -> Row | None:
+        return paper.row(group.first.model, group.first.hidden_size)
+
+    def result(row: Row | None) -> str:
+        return row.result or DASH if row else DASH
+
+    def params(row: Row | None) -> str:
+        return f"≈ {row.params}" if row else DASH
+
+    return [
+        ("Paper", lambda group: result(row_of(group)), result),
+        ("Paper’s parameters", lambda group: params(row_of(group)), params),
+    ]
+
+
+def parameters(group: Group) -> str:
+    """How many each of its runs learns, as the first that has ended tells."""
+    known = (run.summary.get("parameters") for run in group.runs)
+    return whole(next((count for count in known if count is not None), None))
+
+
+def _steps(group: Group) -> str:
+    planned = group.first.config.get("iterations")
+    found = sorted({run.steps for run in group.counted})
+    text = "–".join(whole(steps) for steps in dict.fromkeys((found[0], found[-1])))
+    return text if planned is None or found == [planned] else f"{text} of {planned:,}"
+
+
+def _pace(group: Group) -> str:
+    paces = [1e3 * run.seconds / run.steps for run in group.counted if run.steps]
+    return f"{small(mean(paces))} ms" if any(paces) else DASH
+
+
+def _drift(group: Group) -> str:
+    """The worst of all runs."""
+    found = group.values(lambda run: result_of(run, "loss").orthogonality)
+    return small(max(found, default=None))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation of a sample; of one value, itself."""
+    if len(values) < 2:
+        return small(values[0] if values else None)
+    middle, deviation = mean(values), stdev(values)
+    text = small(middle)
+    if "e" in text:
+        return f"{text} ± {deviation:.1e}"
+    return (
+        f"{text} ± {deviation:.4f}" if abs(middle) < 1 else f"{text} ± {deviation:.2g}"
+    )
+
+
+def whole(value: int | None) -> str:
+    """A count with separators."""
+    return DASH if value is None else f"{value:,}"
+
+
+def small(value: float | None) -> str:
+    """Three digits; powers of ten where zeros would be counted."""
+    if value is None:
+        return DASH
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4f}" if abs(value) < 1 else f"{value:.4g}"
+    return f"{value:.1e}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def one_line(text: str) -> str:
+    """A text of a run in Markdown, where it must be no markup and no second line."""
+    return " ".join(text.splitlines()).replace("<", "&lt;")
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown; the best run is bold."""
+
+    def line(cells: Sequence[str]) -> str:
+        kept = (one_line(cell).replace("|", "\\|") for cell in cells)
+        return "| " + " | ".join(kept) + " |"
+
+    lines = [line(table.columns), line(["---"] * len(table.columns))]
+    for row in table.rows:
+        cells = list(row.cells)
+        if row.best:
+            cells[table.result] = f"**{cells[table.result]}**"
+        lines.append(line(cells))
+    return "\n".join(lines)

@@ -1,0 +1,177 @@
+"""Runs in processes of this machine, each in its own: none can harm another."""
+
+import contextlib
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, resource_tracker
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from isometry.lab._process import Signals
+from isometry.lab._sweep.plan import Cell
+from isometry.lab._sweep.view import View, log_of, work
+from isometry.lab._train.config import Config
+
+# seconds in which a run has to write its checkpoint when it is told to stop
+GRACE = 120.0
+
+# seconds between looks at the runs
+_PAUSE = 0.2
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A run in its process, which tells at its end why it failed."""
+
+    folder: Path
+    process: SpawnProcess
+    told: connection.Connection
+
+
+def run(
+    cells: Sequence[Cell],
+    out: Path,
+    view: View,
+    *,
+    jobs: int,
+    seconds: float = math.inf,
+) -> dict[str, str]:
+    """Make runs, some at a time, until all have ended or the time is over.
+
+    Args:
+        cells: the runs, in order.
+        out: folder of the sweep.
+        view: what the user sees.
+        jobs: processes at a time.
+        seconds: after which every run writes its checkpoint and stops.
+
+    Returns:
+        Why runs failed, by name.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
+    """
+    waiting, children, failed = list(cells), dict[int, _Child](), dict[str, str]()
+    end, over = math.inf, time.monotonic() + seconds
+    with Signals() as signals, _ended(children):
+        while True:
+            stop = signals.came or time.monotonic() >= over
+            if not children and (stop or not waiting):
+                break
+            while waiting and len(children) < jobs and not stop:
+                child = _begin(waiting.pop(0), out)
+                children[child.process.sentinel] = child
+            if stop and end == math.inf:
+                end = time.monotonic() + GRACE
+                _terminate(children.values())
+            if time.monotonic() > end:
+                _kill(children.values())
+            for sentinel in connection.wait(list(children), _PAUSE):
+                assert isinstance(sentinel, int)
+                child = children.pop(sentinel)
+                if message := _message(child):
+                    failed[child.folder.name] = message
+                view.end(child.folder.name, message)
+            view.look()
+    if signals.came:
+        raise KeyboardInterrupt
+    return failed
+
+
+def _begin(cell: Cell, out: Path) -> _Child:
+    context = multiprocessing.get_context("spawn")
+    told, tell = context.Pipe(duplex=False)
+    folder = out / cell.name
+    process = context.Process(
+        target=_child, args=(folder, cell.config, tell), name=cell.name
+    )
+    with _without_ctrl_c():
+        process.start()
+    # the child has this end, too: its death must be the end of the pipe
+    tell.close()
+    return _Child(folder, process, told)
+
+
+def _child(folder: Path, config: Config, tell: connection.Connection) -> None:
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    tell.send(work(folder, config))
+
+
+def _follow_parent() -> None:
+    """When the sweep was killed, stop as if it had said so."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _message(child: _Child) -> str:
+    """Why a child that has ended failed: in its words, or by its exit code."""
+    child.process.join()
+    code = child.process.exitcode or 0
+    try:
+        return child.told.recv()
+    except EOFError:
+        # it could say nothing
+        pass
+    finally:
+        child.told.close()
+    if code == -signal.SIGTERM:
+        # told to stop before it had begun to train
+        return ""
+    how = f"exit code {code}"
+    if code < 0:
+        how = f"signal {signal.Signals(-code).name}"
+    if code == -signal.SIGKILL:
+        how += ", as when memory runs out"
+    return f"its process ended by {how}. See {log_of(child.folder)}."
+
+
+def _terminate(children: Iterable[_Child]) -> None:
+    # once: a second one would come when a run writes its summary
+    for child in children:
+        child.process.terminate()
+
+
+def _kill(children: Iterable[_Child]) -> None:
+    # the last checkpoint serves
+    for child in children:
+        child.process.kill()
+
+
+@contextlib.contextmanager
+def _ended(children: dict[int, _Child]) -> Iterator[None]:
+    """Leave no child behind, whatever has happened here."""
+    try:
+        yield
+    finally:
+        left = list(children.values())
+        _terminate(left)
+        for child in left:
+            child.process.join(GRACE)
+        _kill(left)
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """A process that begins here never sees Ctrl-C: it inherits what is blocked.
+
+    A terminal tells all its processes, also those that are still importing torch. The
+    sweep alone listens, and tells its children by SIGTERM.
+    """
+    if os.name != "posix":
+        yield
+        return
+    # it unblocks the signal when it begins
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,207 @@
+"""What a sweep runs: the product of its options, and the file that remembers it."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from isometry.lab._train.command import read
+from isometry.lab._train.config import Config, Training
+from isometry.lab._train.folder import RunError, as_json, write_atomically
+
+PLAN = "sweep.json"
+
+# options that have a place of their own in the name of a run
+_NAMED = ("model", "hidden_size", "seed")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A point of the product: a run, and the name of its folder."""
+
+    name: str
+    config: Config
+
+
+def expand(task: str | None, values: Mapping[str, Any]) -> list[Cell]:
+    r"""The product of all options that have several values.
+
+    $$ \{\text{models}\} \times \{\text{sizes}\} \times \dots \times \{\text{seeds}\} $$
+
+    Models change slowest and seeds fastest, so that a plan that is cut short has whole
+    rows. A network without a size has the paper's, and a run without a number of
+    threads has one, so that numbers do not depend on the machine.
+
+    Args:
+        task: its name; None is told as an error.
+        values: options of `isometry train` by name, a list for several values; those of
+            the network are in `model_options`.
+
+    Returns:
+        The runs, each with a name that tells what varies.
+
+    Raises:
+        ValueError: if an option or a network is unknown, a value makes no sense, or a
+            list is empty.
+    """
+    axes = _axes({"threads": 1} | dict(values))
+    varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
+    cells: dict[str, Cell] = {}
+    for point in product(*axes.values()):
+        options = dict(zip(axes, point, strict=True))
+        config = _config(task, options)
+        cell = Cell(_name(config, {path[-1]: options[path] for path in varied}), config)
+        if cells.setdefault(cell.name, cell) != cell:
+            raise ValueError(
+                f"values must differ in letters and digits, which name the runs; got "
+                f"two that are called {cell.name}. Sweep over them one by one."
+            )
+    return list(cells.values())
+
+
+def fit(out: Path, cells: Sequence[Cell]) -> list[Cell]:
+    """Runs under the names that they have in the plan of a folder.
+
+    Args:
+        out: folder of a sweep, which may have no plan yet.
+        cells: what is to be run.
+
+    Returns:
+        The same runs. One that the plan has already keeps its name and its command.
+
+    Raises:
+        RunError: if a name stands for another run already, or for a folder that is not
+            of this sweep.
+    """
+    known = load(out) if (out / PLAN).exists() else []
+    return [_fit(out, cell, known) for cell in cells]
+
+
+def _fit(out: Path, cell: Cell, known: Sequence[Cell]) -> Cell:
+    for other in known:
+        if _flat(other.config) == _flat(cell.config):
+            return other
+    for other in known:
+        if other.name == cell.name:
+            raise RunError(_conflict(out / cell.name, other, cell))
+    if (out / cell.name).exists():
+        raise RunError(
+            f"{out / cell.name} exists, and {out / PLAN} does not know it. Choose "
+            f"another `--out`, or move that folder."
+        )
+    return cell
+
+
+def save(out: Path, cells: Sequence[Cell]) -> None:
+    """Add runs to the plan of a folder.
+
+    Args:
+        out: folder of a sweep, which may have no plan yet.
+        cells: what `fit` returned.
+    """
+    known = load(out) if (out / PLAN).exists() else []
+    merged = {cell.name: cell.config for cell in (*known, *cells)}
+    runs = {name: json.loads(config.to_json()) for name, config in merged.items()}
+    write_atomically(out / PLAN, as_json({"runs": runs}))
+
+
+def load(out: Path) -> list[Cell]:
+    """The plan of a folder.
+
+    Args:
+        out: folder of a sweep.
+
+    Returns:
+        Its runs.
+
+    Raises:
+        RunError: if there is no plan, or it is damaged.
+    """
+    try:
+        runs = json.loads((out / PLAN).read_bytes())["runs"]
+        for name in runs:
+            # a path would lead out of the folder
+            if re.fullmatch(r"\w[\w.+=-]*", name) is None:
+                raise ValueError(f"the name {name!r}")  # noqa: TRY301 - told below
+        return [Cell(n, Config.from_json(json.dumps(run))) for n, run in runs.items()]
+    except FileNotFoundError:
+        raise RunError(
+            f"{out} must be the folder of a sweep; it has no {PLAN}. Give the `--out` "
+            f"of `isometry sweep`."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(
+            f"{out / PLAN} must be the plan of a sweep; got {error!r}. Remove it and "
+            f"the runs, or choose another `--out`."
+        ) from error
+
+
+def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
+    """Values by path, those of the network's options by one of two names."""
+    flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
+    for name, value in values.items():
+        if name == "model_options":
+            flat |= {(name, inner): v for inner, v in dict(value).items()}
+        else:
+            flat[(name,)] = value
+    # an entry that is replaced keeps its place, and seeds come last
+    flat[("seed",)] = flat.pop(("seed",), Training.seed)
+    axes = {path: v if isinstance(v, list) else [v] for path, v in flat.items()}
+    for path, found in axes.items():
+        if not found:
+            raise ValueError(
+                f"`{path[-1]}` must have at least one value; got an empty list. Leave "
+                f"it out for the usual one."
+            )
+    return axes
+
+
+def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
+    """The run that `isometry train` makes of these options, with its size."""
+    given: dict[str, Any] = {path[0]: v for path, v in options.items() if not path[1:]}
+    inner = {path[1]: v for path, v in options.items() if path[1:]}
+    given |= {"task": task} | ({"model_options": inner} if inner else {})
+    if given["hidden_size"] is None:
+        del given["hidden_size"]
+        given["hidden_size"] = _size(read(given)[0])
+    config, _ = read(given)
+    _size(config)
+    return config
+
+
+def _size(config: Config) -> int:
+    """Features of the state; raises for a network that there is not."""
+    from isometry.lab._train.experiment import check_model, make_task
+    from isometry.lab.paper.networks import by_name
+
+    training = config.training
+    check_model(training)
+    recipe = by_name(training.model, make_task(config).recipe, training.hidden_size)
+    return recipe.hidden_size
+
+
+def _name(config: Config, varied: Mapping[str, Any]) -> str:
+    training = config.training
+    parts = [config.task, training.model, f"{training.hidden_size}"]
+    parts += [f"{name}={value}" for name, value in varied.items()]
+    parts.append(f"seed={training.seed}")
+    return re.sub(r"[^\w.+=-]+", "_", "-".join(parts))
+
+
+def _conflict(folder: Path, old: Cell, new: Cell) -> str:
+    had, wants = _flat(old.config), _flat(new.config)
+    name = next(n for n in had | wants if had.get(n) != wants.get(n))
+    return (
+        f"{folder} must keep its options; got {name} {wants.get(name)}, and it has "
+        f"{had.get(name)}. Choose another `--out`, or sweep over both values."
+    )
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """What makes two runs the same: all but the words of the command."""
+    found = json.loads(config.to_json())
+    del found["command"]
+    return found.pop("task_options") | found

@@ -1,0 +1,142 @@
+"""Runs as tasks of Ray, on this machine or a cluster with one file system."""
+
+import contextlib
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from isometry.lab._process import Signals
+from isometry.lab._sweep.plan import Cell
+from isometry.lab._sweep.view import View, log_of, work
+from isometry.lab._train.config import Config
+from isometry.lab._train.folder import RunError
+
+# how often a run goes on after the death of its worker
+RETRIES = 3
+
+# seconds in which a run has to write its checkpoint when it is told to stop
+GRACE = 120.0
+
+# seconds between looks at the runs
+_PAUSE = 0.2
+
+
+def run(
+    cells: Sequence[Cell], out: Path, view: View, *, address: str | None, cpus: int
+) -> dict[str, str]:
+    """Make runs as fast as the cluster has room for them, until all have ended.
+
+    A worker that dies is replaced: the run goes on from its checkpoint.
+
+    Args:
+        cells: the runs, in order.
+        out: folder of the sweep, the same on all machines.
+        view: what the user sees.
+        address: of a cluster; that of RAY_ADDRESS if None, else this machine alone.
+        cpus: cores of this machine that are used, without a cluster.
+
+    Returns:
+        Why runs failed, by name.
+
+    Raises:
+        RunError: if Ray is not installed, or the cluster cannot be reached.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
+    """
+    with _cluster(address, cpus) as ray, Signals() as signals:
+        # the worker's own folder is another
+        out = out.absolute()
+        tasks = {_submit(ray, cell, out): out / cell.name for cell in cells}
+        failed: dict[str, str] = {}
+        end = math.inf
+        while tasks:
+            if signals.came and end == math.inf:
+                end = time.monotonic() + GRACE
+                # as Ctrl-C in the worker, which writes a checkpoint
+                for task in tasks:
+                    ray.cancel(task)
+            if time.monotonic() > end:
+                for task in tasks:
+                    ray.cancel(task, force=True)
+            ended, _ = ray.wait(list(tasks), timeout=_PAUSE)
+            for task in ended:
+                folder = tasks.pop(task)
+                if message := _message(ray, task, folder):
+                    failed[folder.name] = message
+                view.end(folder.name, message)
+            view.look()
+    if signals.came:
+        raise KeyboardInterrupt
+    return failed
+
+
+def resources(config: Config) -> dict[str, float]:
+    """What a run needs of a machine.
+
+    Args:
+        config: of the run.
+
+    Returns:
+        Options of a Ray task.
+    """
+    training = config.training
+    cards = 1.0 if training.device.startswith("cuda") else 0.0
+    return {"num_cpus": float(training.threads or 1), "num_gpus": cards}
+
+
+def _submit(ray: Any, cell: Cell, out: Path) -> Any:
+    task = ray.remote(max_retries=RETRIES, **resources(cell.config))(work)
+    return task.options(name=cell.name).remote(out / cell.name, cell.config)
+
+
+def _message(ray: Any, task: Any, folder: Path) -> str:
+    try:
+        return ray.get(task)
+    except ray.exceptions.TaskCancelledError:
+        return ""
+    except ray.exceptions.RayError as error:
+        return (
+            f"{type(error).__name__} after {RETRIES} retries, as when memory runs out. "
+            f"See {log_of(folder)}."
+        )
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
+    """Ray, connected; a local one ends with the sweep."""
+    # no word to anybody about what is run here
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise RunError(
+            "`--engine ray` needs Ray, which is not installed. Install it, "
+            '`pip install "isometry[ray]"`, or leave the option out.'
+        ) from None
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        quiet |= {"num_cpus": cpus, "include_dashboard": False}
+    try:
+        _check_reachable(address)
+        ray.init(address, **quiet)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RunError(
+            f"`--address` must be that of a Ray cluster; got {address!r}: {error}. "
+            f"Leave it out for this machine alone."
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise if nobody listens at HOST:PORT; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()

@@ -1,0 +1,202 @@
+"""What the runs of a sweep say: each into its log, and all of them in one view."""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+from isometry.lab._train.config import Config
+from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
+
+# seconds between two views, on a terminal and elsewhere
+_LIVE, _PLAIN = 0.5, 60.0
+
+# bytes at the end of the metrics, in which there is a whole line
+_TAIL = 4096
+
+
+class View:
+    """A block of lines that is renewed on a terminal; elsewhere plain lines.
+
+    Args:
+        out: folder of the sweep.
+        names: of the runs that are to be made.
+        total: how many the sweep has, with those that were made before.
+        done: how many of those came to their end.
+        stream: where to; standard error if None.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        names: Iterable[str],
+        *,
+        total: int,
+        done: int = 0,
+        stream: TextIO | None = None,
+    ) -> None:
+        self.out, self.total = out, total
+        self.waiting, self.running = list(names), list[str]()
+        self.done, self.failed = done, 0
+        self.stream = sys.stderr if stream is None else stream
+        self.live = self.stream.isatty()
+        self.height, self.shown = 0, time.monotonic()
+        # a run that begins, here or on another machine, writes its log
+        self.logs = {name: self._log(name) for name in self.waiting}
+
+    def look(self) -> None:
+        """Say which runs have begun; renew the view now and then."""
+        begun = [name for name in self.waiting if self._log(name) > self.logs[name]]
+        for name in begun:
+            self.waiting.remove(name)
+            self.running.append(name)
+            if not self.live:
+                self._write([f"{name} begins"])
+        if time.monotonic() - self.shown > (_LIVE if self.live else _PLAIN):
+            self.shown = time.monotonic()
+            self._show()
+
+    def end(self, name: str, message: str) -> None:
+        """Say how a run has ended.
+
+        Args:
+            name: of the run.
+            message: why it failed, if it did.
+        """
+        for group in (self.waiting, self.running):
+            if name in group:
+                group.remove(name)
+        summary = _json(self.out / name / SUMMARY)
+        # one that has no summary was told to stop before it trained
+        status = summary.get("status", "stopped")
+        self.failed += bool(message) or status == "diverged"
+        self.done += status in ("finished", "solved")
+        text = f"{name} {'failed' if message else status}"
+        if summary and not message:
+            text += f" after {summary['steps']} steps, {summary['seconds']:.0f} s"
+        self._clear()
+        self._write([f"{text}  ({self._counts()})"])
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._clear()
+
+    def _show(self) -> None:
+        self._clear()
+        lines = [self._counts(), *(self._line(name) for name in self.running)]
+        if self.live:
+            width, height = shutil.get_terminal_size()
+            hidden = len(lines) - (height - 2)
+            if hidden > 0:
+                lines = [*lines[: -hidden - 1], f"... and {hidden + 1} more"]
+            # a line that wraps would be two
+            lines = [line[: width - 1] for line in lines]
+            self.height = len(lines)
+        self._write(lines)
+
+    def _counts(self) -> str:
+        parts = [f"{self.done} of {self.total} done", f"{len(self.running)} running"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        return ", ".join(parts)
+
+    def _line(self, name: str) -> str:
+        record = _last_record(self.out / name / METRICS)
+        if not record:
+            return f"  {name}  begins"
+        step, total = record["step"], _json(self.out / name / CONFIG)["iterations"]
+        left = timedelta(seconds=round((total - step) * record["seconds"] / step))
+        values = "  ".join(
+            f"{key} {record[key]:.4g}"
+            for key in ("loss", "accuracy", "orthogonality")
+            if key in record
+        )
+        return f"  {name}  {step}/{total}  {left} left  {values}"
+
+    def _log(self, name: str) -> int:
+        path = log_of(self.out / name)
+        return path.stat().st_size if path.exists() else 0
+
+    def _clear(self) -> None:
+        if self.height:
+            # up to the first line, and away with all that follows
+            self.stream.write(f"\x1b[{self.height}A\x1b[J")
+            self.height = 0
+
+    def _write(self, lines: Iterable[str]) -> None:
+        self.stream.write("".join(f"{line}\n" for line in lines))
+        self.stream.flush()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+def _last_record(path: Path) -> dict[str, Any]:
+    """The last whole line of the metrics."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        *lines, _ = file.read().split(b"\n")
+    return json.loads(lines[-1]) if lines else {}
+
+
+def work(folder: Path, config: Config) -> str:
+    """Begin a run, or go on with it; what it says goes to the log beside its folder.
+
+    Args:
+        folder: of the run.
+        config: of the run, for one that begins.
+
+    Returns:
+        Why it failed; nothing if it has a summary, which says how it ended.
+    """
+    with _logged(log_of(folder)):
+        try:
+            from isometry.lab._process import keep_freed_memory
+            from isometry.lab._train.run import resume, start
+
+            keep_freed_memory()
+            if folder.exists():
+                resume(folder)
+            else:
+                start(config, folder)
+        except (RunError, ValueError, TypeError, FileNotFoundError) as error:
+            sys.stderr.write(f"isometry: {error}\n")
+            return str(error)
+        # whatever it is, the other runs go on, and the user is told
+        except Exception as error:  # noqa: BLE001 - as said above
+            traceback.print_exc()
+            return f"{type(error).__name__}: {error}. See {log_of(folder)}."
+    return ""
+
+
+def log_of(folder: Path) -> Path:
+    """Where a run's words go: beside its folder, which does not exist before it."""
+    return folder.with_name(f"{folder.name}.log")
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Both streams of the process go to a file, those of C code too."""
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(path.open("a", buffering=1))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        log.write(f"{now} process {os.getpid()}\n")
+        for number in (1, 2):
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(log.fileno(), number)
+        # what has taken the place of Python's own streams
+        stack.enter_context(contextlib.redirect_stdout(log))
+        stack.enter_context(contextlib.redirect_stderr(log))
+        yield

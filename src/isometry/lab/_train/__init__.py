@@ -1,0 +1,1 @@
+"""Training: `start` and `resume` make a run, which is a folder."""

@@ -1,0 +1,292 @@
+"""A run from its beginning or its checkpoint to its summary."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import torch
+
+from isometry.lab._process import Ranks, environment, joined
+from isometry.lab._train.config import Config
+from isometry.lab._train.experiment import Experiment, angles, build, orthogonality
+from isometry.lab._train.folder import (
+    CHECKPOINT,
+    CONFIG,
+    ENVIRONMENT,
+    SUMMARY,
+    RunError,
+    as_json,
+    create,
+    default_folder,
+    last_good,
+    locked,
+    write_atomically,
+)
+from isometry.lab._train.loop import SPLITS, State, train
+from isometry.lab._train.recorder import Progress, Recorder, event_writer, unpack
+from isometry.lab.task import Task
+from isometry.lab.tasks import TimitTask
+from isometry.lab.tasks.scores import check_installed, judge
+from isometry.nn import count_parameters
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a run is, and how it ended.
+
+    Attributes:
+        folder: of the run; None in processes that are not the first.
+        summary: `summary.json`.
+    """
+
+    folder: Path | None
+    summary: dict[str, Any]
+
+
+def start(config: Config, out: Path | None = None) -> Outcome:
+    """Train from the beginning.
+
+    Args:
+        config: the run.
+        out: its folder, which must not exist; if None, a new one under the user's data
+            directory.
+
+    Returns:
+        The folder and the summary.
+
+    Raises:
+        RunError: if the folder exists or cannot be written to, or a package is missing
+            that an option needs.
+        ValueError: if the config makes no sense.
+    """
+    with _threads(config.training.threads), joined(config.training.device) as ranks:
+        experiment = _ready(config, ranks)
+        folder = None
+        if ranks.is_first:
+            resolved = experiment.config
+            name = f"{config.task}-{config.training.model}"
+            name += f"-{resolved.training.hidden_size}"
+            folder = out or default_folder(name)
+            found = as_json(environment(ranks=ranks.count))
+            create(folder, {CONFIG: resolved.to_json(), ENVIRONMENT: found})
+        return _go(experiment, folder, ranks)
+
+
+def resume(folder: Path) -> Outcome:
+    """Go on from the last checkpoint, to the same numbers as if nothing had happened.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        The folder and the summary.
+
+    Raises:
+        RunError: if it holds no run, a damaged one, or one that another process writes
+            or that has diverged.
+    """
+    config = _read_config(folder)
+    summary = _read_summary(folder)
+    if summary.get("status") in ("finished", "solved"):
+        return Outcome(folder, summary)
+    if summary.get("status") == "diverged":
+        raise RunError(
+            f"{folder} has diverged at step {summary['steps']}, and would again. Train "
+            f"anew with another rate, `--lr`. {last_good(folder)}."
+        )
+    with _threads(config.training.threads), joined(config.training.device) as ranks:
+        experiment = _ready(config, ranks)
+        return _go(experiment, folder if ranks.is_first else None, ranks)
+
+
+def _ready(config: Config, ranks: Ranks) -> Experiment:
+    """What is trained; what is missing is said before anything is written."""
+    experiment = build(config, ranks.device)
+    if config.training.tensorboard:
+        event_writer()
+    if _is_judged(experiment.task):
+        try:
+            check_installed()
+        except ImportError as error:
+            raise RunError(str(error)) from None
+    return experiment
+
+
+def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
+    """Train, with the folder locked, and sum up."""
+    with contextlib.ExitStack() as stack:
+        data = None
+        if folder is not None:
+            stack.enter_context(locked(folder))
+            data = _checkpoint(folder)
+        data = ranks.share(data)
+        state, size = State(), 0
+        if data:
+            state, size = _restored(data, experiment)
+        if folder is not None:
+            # of an interruption: what follows may be one, too
+            (folder / SUMMARY).unlink(missing_ok=True)
+        training = experiment.config.training
+        assert training.iterations is not None
+        progress = Progress(training.iterations, state.step, quiet=folder is None)
+        recorder = Recorder(
+            folder, progress, size=size, tensorboard=training.tensorboard
+        )
+        stack.callback(recorder.close)
+        progress.say(_greeting(experiment, folder, state))
+        try:
+            status = train(experiment, state, ranks, recorder)
+        except OSError as error:
+            # of a full disk, most often; then there is no room for a summary either
+            with contextlib.suppress(OSError):
+                _sum_up(experiment, state, "interrupted", folder)
+            raise RunError(
+                f"the run stopped at step {state.step}: {error}. Mend that, then go "
+                f"on: isometry train --resume {folder}"
+            ) from error
+        scores: dict[str, Any] | None = None
+        if status == "finished" and ranks.is_first and _is_judged(experiment.task):
+            try:
+                scores = _judged(experiment, experiment.task, ranks, progress)
+            except KeyboardInterrupt:
+                status = "interrupted"
+        return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
+
+
+def _checkpoint(folder: Path) -> bytes | None:
+    path = folder / CHECKPOINT
+    data = path.read_bytes() if path.exists() else None
+    if data == b"":
+        raise RunError(_damaged(path, "an empty file"))
+    return data
+
+
+def _restored(data: bytes, experiment: Experiment) -> tuple[State, int]:
+    """The state of a checkpoint, whose tensors are loaded, and bytes of metrics."""
+    try:
+        known = unpack(data, experiment.model, experiment.optimizers)
+        return State(**known["state"]), int(known["metrics"])
+    # a file that somebody else wrote can be wrong in any way; nothing of it is run
+    except Exception as error:
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RunError(_damaged(Path(CHECKPOINT), first)) from error
+
+
+def _damaged(path: Path, found: str) -> str:
+    return (
+        f"{path} must be what `isometry train` has written for this run; got {found}. "
+        f"Restore it from a copy, or train anew."
+    )
+
+
+def _is_judged(task: Task) -> TypeGuard[TimitTask]:
+    return isinstance(task, TimitTask) and task.scores
+
+
+def _judged(
+    experiment: Experiment, task: TimitTask, ranks: Ranks, progress: Progress
+) -> dict[str, dict[str, float]]:
+    """How the predictions of both splits sound at the end."""
+    model, size = experiment.model, experiment.config.training.batch_size
+    found: dict[str, dict[str, float]] = {}
+    model.eval()
+    for split in SPLITS:
+        progress.say(f"listening to the {split} recordings")
+        found[split] = judge(task, lambda x: model(x.to(ranks.device)), split, size)
+    model.train()
+    return found
+
+
+def _sum_up(
+    experiment: Experiment,
+    state: State,
+    status: str,
+    folder: Path | None,
+    scores: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    summary = summarize(experiment, state, status)
+    if scores is not None:
+        summary["scores"] = scores
+    if folder is not None:
+        write_atomically(folder / SUMMARY, as_json(summary))
+    return summary
+
+
+def summarize(experiment: Experiment, state: State, status: str) -> dict[str, Any]:
+    """What `summary.json` holds.
+
+    Args:
+        experiment: what was trained.
+        state: where it ended.
+        status: how.
+
+    Returns:
+        Names and values.
+    """
+    model = experiment.model
+    return {
+        "status": status,
+        "steps": state.step,
+        "seconds": round(state.seconds, 3),
+        "metric": experiment.task.metric,
+        "best": state.best,
+        "best_by_test": state.best_test,
+        "solved_at": state.solved_at,
+        "final": state.last,
+        "parameters": count_parameters(model),
+        "baseline": experiment.task.baseline,
+        "angles": angles(model),
+        "orthogonality": orthogonality(model),
+        "source": experiment.recipe.source,
+    }
+
+
+def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:
+    config, model = experiment.config, experiment.model
+    done = f", from step {state.step}" if state.step else ""
+    baseline = experiment.task.baseline
+    line = "" if baseline is None else f", baseline {baseline:.5g}"
+    return (
+        f"{config.task}: {config.training.model}, n = {config.training.hidden_size}, "
+        f"{count_parameters(model)} parameters{line}{done}; {folder}"
+    )
+
+
+def _read_config(folder: Path) -> Config:
+    try:
+        return Config.from_json((folder / CONFIG).read_bytes())
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
+            f"that `isometry train` has printed."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(_damaged(folder / CONFIG, repr(error))) from error
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    path = folder / SUMMARY
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+        if {"status", "steps", "seconds", "metric", "best"} <= found.keys():
+            return found
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise RunError(_damaged(path, "no summary of a run"))
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """As many threads of torch as the run was begun with."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

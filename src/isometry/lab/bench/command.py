@@ -1,0 +1,143 @@
+"""`isometry bench [kernel|layer|recurrent|optimizers ...]`."""
+
+import argparse
+import sys
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from isometry.lab._options import suggestion
+from isometry.lab._train.folder import RunError, as_json, create
+from isometry.lab.bench import PEERS, SUITE_NAMES, installed
+
+RECORD, TABLE = "record.json", "table.md"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command.
+
+    Args:
+        parser: that of `isometry bench`.
+    """
+    parser.add_argument(
+        "suites",
+        nargs="*",
+        metavar="SUITE",
+        help=f"{', '.join(SUITE_NAMES)} (default: all, about two minutes)",
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", type=int, metavar="N", help="of the n x n matrices"
+    )
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--threads", type=int, help="of torch (default: its own)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="samples of each (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of table, figure and record, which must not exist (default: a new "
+        "one under the user's data directory)",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure, print the tables, and write them into a folder, which is printed too.
+
+    Args:
+        options: of the command line.
+
+    Returns:
+        The exit code: 2 if the options make no sense, 130 if it was interrupted.
+    """
+    from isometry.lab.bench.report import tables
+
+    try:
+        _check(options)
+        record = _measured(options)
+        # first, for minutes are not to be lost to a full disk
+        sys.stdout.write(f"{tables(record)}\n\n")
+        out = _write(record, options.out or _default_folder())
+    except (OSError, RunError, ValueError) as error:
+        sys.stderr.write(f"isometry bench: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nisometry bench: interrupted; nothing was written.\n")
+        return 130
+    sys.stdout.write(f"{out}\n")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise before minutes are spent."""
+    unknown = [name for name in options.suites if name not in SUITE_NAMES]
+    if unknown:
+        raise ValueError(
+            f"a suite must be one of {', '.join(SUITE_NAMES)}; got {unknown[0]}."
+            f"{suggestion(unknown[0], SUITE_NAMES)} Name none for all."
+        )
+    for name, least in (("sizes", 2), ("threads", 1), ("rounds", 1)):
+        given = getattr(options, name)
+        value = min(given) if isinstance(given, list) else given
+        if value is not None and value < least:
+            raise ValueError(
+                f"`--{name}` must be at least {least}; got {value}. Leave it out for "
+                f"the usual."
+            )
+    if options.out is not None and options.out.exists():
+        raise ValueError(
+            f"`--out` must not exist, as nothing is overwritten; got {options.out}. "
+            f"Choose another folder."
+        )
+    if find_spec("matplotlib") is None:
+        raise ValueError(
+            "matplotlib must be installed to draw; got none. "
+            'Run: pip install "isometry[lab]"'
+        )
+
+
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
+    """What `record.json` holds."""
+    from isometry.lab.bench.report import left_out
+    from isometry.lab.bench.suites import SUITES, sizes_of
+    from isometry.lab.bench.timing import Steps, device_of, measure, surroundings
+
+    device = device_of(options.device, options.threads)
+    missing = [peer for peer in PEERS if not installed(peer)]
+    for peer in missing:
+        sys.stderr.write(f"{left_out(peer)}\n")
+    names = list(dict.fromkeys(options.suites)) or SUITE_NAMES
+    sizes = {name: sizes_of(name, options.sizes) for name in names}
+    say = Steps(sum(map(len, sizes.values())))
+    return {
+        "environment": surroundings(device),
+        "rounds": options.rounds,
+        "missing": missing,
+        "suites": [
+            measure(
+                *(name, SUITES[name], sizes[name]),
+                device=device,
+                rounds=options.rounds,
+                say=say,
+            )
+            for name in names
+        ],
+    }
+
+
+def _write(record: dict[str, Any], out: Path) -> Path:
+    """The folder, which is there with all its files or not."""
+    from isometry.lab.bench.report import draw, page
+
+    files = {RECORD: as_json(record), TABLE: page(record).encode()} | draw(record)
+    create(out, files)
+    return out
+
+
+def _default_folder() -> Path:
+    from platformdirs import user_data_path
+
+    now = datetime.now().astimezone()
+    return user_data_path("isometry") / "bench" / f"{now:%Y-%m-%d-%H%M%S}"

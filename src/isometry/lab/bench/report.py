@@ -1,0 +1,171 @@
+"""A record of measurements as tables and a figure."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isometry.lab._report.figures import STYLE
+from isometry.lab.bench import (
+    BARE,
+    GEOTORCH,
+    OUR_CAYLEY,
+    OUR_HOUSEHOLDER,
+    OURS,
+    PLAIN,
+    TORCH_CAYLEY,
+    TORCH_EXP,
+    TORCH_HOUSEHOLDER,
+    TORCH_MATRIX_EXP,
+    TORCH_RNN,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def page(record: dict[str, Any]) -> str:
+    """The file `table.md`: where it was measured, the tables and the figure.
+
+    Args:
+        record: what `record.json` holds.
+
+    Returns:
+        Markdown, which reads as plain text too.
+    """
+    where, versions = record["environment"], record["environment"]["versions"]
+    known = ", ".join(f"{name} {v}" for name, v in versions.items() if v is not None)
+    place = f"{where['cpu']}, {where['threads']} threads, {where['blas']}"
+    lines = [
+        f"{place}, device {where['device']}.",
+        f"Python {where['python']}, {known}.",
+        f"Contenders take turns; times are the best of {record['rounds']} rounds.",
+    ]
+    lines += [left_out(peer) for peer in record["missing"]]
+    parts = ["# Isometry and its peers", "\n".join(lines), tables(record)]
+    return "\n\n".join([*parts, "![time against size](figure.svg)"]) + "\n"
+
+
+def left_out(peer: str) -> str:
+    """Which contender is missing, and how to get it."""
+    return f"{peer} is not installed and left out; to have it: pip install {peer}"
+
+
+def tables(record: dict[str, Any]) -> str:
+    """One table a suite: milliseconds, and the multiple of ours."""
+    return "\n\n".join(
+        f"## {part['suite'].capitalize()}: {part['title']}\n\n{part['note']}\n\n"
+        f"{_table(part)}"
+        for part in record["suites"]
+    )
+
+
+def _table(part: dict[str, Any]) -> str:
+    rows, ours = part["rows"], part["ours"]
+    header = [f"ms (multiple of {ours})", *(f"n = {row['n']}" for row in rows)]
+    body = []
+    for name in rows[0]["seconds"]:
+        times = [row["seconds"][name] for row in rows]
+        ratios = [row["seconds"][name] / row["seconds"][ours] for row in rows]
+        cells = [
+            f"{short(1e3 * t, 3)} ({short(ratio, 2)}x)"
+            for t, ratio in zip(times, ratios, strict=True)
+        ]
+        body.append([name, *cells])
+    return aligned(header, body)
+
+
+def short(value: float, digits: int) -> str:
+    """A positive number to so many digits, never as a power of ten."""
+    if value >= 10 ** (digits - 1):
+        return f"{value:.0f}"
+    # `#` keeps zeros at the end, and a point that nothing follows
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns stand below each other, numbers to the right."""
+    columns = zip(header, *rows, strict=True)
+    first, *rest = [max(map(len, column)) for column in columns]
+
+    def line(cells: Sequence[str]) -> str:
+        right = [cell.rjust(w) for cell, w in zip(cells[1:], rest, strict=True)]
+        return "| " + " | ".join([cells[0].ljust(first), *right]) + " |"
+
+    rule = ["-" * first, *("-" * (width - 1) + ":" for width in rest)]
+    return "\n".join([line(header), line(rule), *map(line, rows)])
+
+
+# colours that colour-blind readers can tell apart [Wong 2011]; ours stands out
+OUR_COLOUR = "#d55e00"
+LOOKS: dict[str, dict[str, Any]] = {
+    OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
+    "isometry, exp": {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
+    OUR_CAYLEY: {"color": OUR_COLOUR, "ls": "--", "marker": "o"},
+    "isometry, cayley": {"color": OUR_COLOUR, "ls": "--", "marker": "s"},
+    OUR_HOUSEHOLDER: {"color": OUR_COLOUR, "ls": ":", "marker": "o"},
+    "isometry, qr": {"color": OUR_COLOUR, "ls": ":", "marker": "D"},
+    TORCH_MATRIX_EXP: {"color": "#0072b2", "marker": "s"},
+    TORCH_EXP: {"color": "#0072b2", "marker": "v", "ls": ":"},
+    GEOTORCH: {"color": "#009e73", "marker": "^", "ls": "--"},
+    "geoopt, canonical": {"color": "#009e73", "marker": "^", "ls": "--"},
+    "geoopt, euclidean": {"color": "#009e73", "marker": "v"},
+    TORCH_HOUSEHOLDER: {"color": "#999999", "marker": "D"},
+    TORCH_CAYLEY: {"color": "#cc79a7", "marker": "P"},
+    TORCH_RNN: {"color": "#999999", "marker": "D"},
+    PLAIN: {"color": "#000000", "ls": "-.", "marker": "."},
+    BARE: {"color": "#000000", "ls": ":", "lw": 1.0, "marker": "_"},
+    "SciPy": {"color": "#e6b800", "marker": "x"},
+    "one product": {"color": "#000000", "ls": "-.", "lw": 1.0},
+}
+
+
+def draw(record: dict[str, Any]) -> dict[str, bytes]:
+    """One panel a suite.
+
+    Args:
+        record: what `record.json` holds.
+
+    Returns:
+        The figure by name of its file, as PNG and SVG.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    parts = record["suites"]
+    columns = min(2, len(parts))
+    lines = -(-len(parts) // columns)
+    files = {}
+    # a figure of its own, outside pyplot: no state, no window, no memory kept
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.6 * columns, 4.8 * lines))
+        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
+        for place, part in enumerate(parts, 1):
+            _panel(figure.add_subplot(lines, columns, place), part)
+        for kind in ("png", "svg"):
+            room = io.BytesIO()
+            # without the date the same record gives the same file
+            metadata = {"Date": None} if kind == "svg" else None
+            figure.savefig(room, format=kind, dpi=160, metadata=metadata)
+            files[f"figure.{kind}"] = room.getvalue()
+    return files
+
+
+def _panel(axes: "Axes", part: dict[str, Any]) -> None:
+    from matplotlib.ticker import LogLocator
+
+    rows = part["rows"]
+    sizes = [row["n"] for row in rows]
+    for name in rows[0]["seconds"]:
+        times = [1e3 * row["seconds"][name] for row in rows]
+        axes.loglog(sizes, times, label=name, ms=5, **LOOKS[name])
+    axes.set_xticks(sizes, [str(n) for n in sizes])
+    axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
+    # a decade may have but one power of ten to read from
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.set_xlabel("n")
+    axes.set_ylabel("milliseconds")
+    axes.set_title(f"{part['suite']}: {part['title']}", fontsize=10)
+    # below, where it covers nothing
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=8.5)

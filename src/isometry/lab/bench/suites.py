@@ -1,0 +1,357 @@
+"""What is timed: exponentials, layers and optimizers, ours and the peers'."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import isometry
+from isometry.groups import Stiefel
+from isometry.lab.bench import (
+    BARE,
+    GEOTORCH,
+    OUR_CAYLEY,
+    OUR_HOUSEHOLDER,
+    OURS,
+    PLAIN,
+    TORCH_CAYLEY,
+    TORCH_EXP,
+    TORCH_HOUSEHOLDER,
+    TORCH_MATRIX_EXP,
+    TORCH_RNN,
+    installed,
+)
+from isometry.lab.bench.timing import Run, Suite, random_skew, unit_cotangent
+from isometry.linalg import expm_skew
+from isometry.nn import ExpRNN, ModReLU
+from isometry.optim import RiemannianAdam, RiemannianSGD
+
+
+def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Run:
+    """`isometry.linalg.expm_skew`."""
+    A = A.clone().requires_grad_()
+    return lambda: torch.autograd.grad(expm_skew(A, norm_bound=norm_bound), A, G)
+
+
+def matrix_exp(A: Tensor, G: Tensor) -> Run:
+    """`torch.linalg.matrix_exp`, which torch's and geotorch's parametrizations use."""
+    A = A.clone().requires_grad_()
+    return lambda: torch.autograd.grad(torch.linalg.matrix_exp(A), A, G)
+
+
+def torch_orthogonal(A: Tensor, G: Tensor, orthogonal_map: str) -> Run:
+    """`torch.nn.utils.parametrizations.orthogonal` at the coordinates of A."""
+    return _parametrized(
+        A,
+        G,
+        lambda layer: parametrizations.orthogonal(
+            layer, orthogonal_map=orthogonal_map, use_trivialization=False
+        ),
+    )
+
+
+def geotorch_orthogonal(A: Tensor, G: Tensor) -> Run:
+    """`geotorch.orthogonal`, evaluated at the coordinates of A."""
+    import geotorch
+
+    def register(layer: nn.Module) -> nn.Module:
+        geotorch.orthogonal(layer, "weight")
+        return layer.to(A.device)
+
+    return _parametrized(A, G, register)
+
+
+def _parametrized(
+    A: Tensor, G: Tensor, register: Callable[[nn.Module], nn.Module]
+) -> Run:
+    plain = nn.Module()
+    plain.weight = nn.Parameter(torch.linalg.qr(A)[0])
+    # what torch adds to a module has no type
+    layer: Any = register(plain)
+    original = layer.parametrizations.weight.original
+    with torch.no_grad():
+        original.copy_(A.tril(-1))
+    return lambda: torch.autograd.grad(layer.weight, original, G)
+
+
+def kernel(n: int, device: torch.device) -> dict[str, Run]:
+    """Every peer at one size, float32, norm 3."""
+    A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
+    G = unit_cotangent(A)
+    contenders = {
+        OURS: ours(A, G),
+        TORCH_MATRIX_EXP: matrix_exp(A, G),
+        TORCH_EXP: torch_orthogonal(A, G, "matrix_exp"),
+        TORCH_CAYLEY: torch_orthogonal(A, G, "cayley"),
+        TORCH_HOUSEHOLDER: torch_orthogonal(A, G, "householder"),
+    }
+    if installed("geotorch"):
+        contenders[GEOTORCH] = geotorch_orthogonal(A, G)
+    return contenders
+
+
+BATCH = 64
+
+# Adam's arithmetic is that of any rate, and the coordinates stay where they are put:
+# at 1e-3 the steps that are timed would move each of them by more than it measures
+RATE = 1e-6
+
+
+def constrain(layer: nn.Linear, name: str) -> nn.Module:
+    """The layer with its weight orthogonal as the contender `name` has it."""
+    if name == GEOTORCH:
+        import geotorch
+
+        geotorch.orthogonal(layer, "weight")
+        return layer
+    maps = {
+        OURS: (isometry.orthogonal, "exp"),
+        OUR_CAYLEY: (isometry.orthogonal, "cayley"),
+        OUR_HOUSEHOLDER: (isometry.orthogonal, "householder"),
+        TORCH_EXP: (parametrizations.orthogonal, "matrix_exp"),
+        TORCH_CAYLEY: (parametrizations.orthogonal, "cayley"),
+        TORCH_HOUSEHOLDER: (parametrizations.orthogonal, "householder"),
+    }
+    if name == PLAIN:
+        return layer
+    register, orthogonal_map = maps[name]
+    return register(layer, orthogonal_map=orthogonal_map)
+
+
+def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
+    """A plain layer that starts orthogonal, so that all contenders start alike."""
+    rng = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, generator=rng)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
+    """A square layer, moved to random coordinates of a spectral norm.
+
+    Reflections have other coordinates: they stay where they start.
+    """
+    # what torch adds to a module has no type
+    layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
+    if name not in (PLAIN, OUR_HOUSEHOLDER, TORCH_HOUSEHOLDER):
+        A = random_skew(n, norm=norm, dtype=torch.float32, seed=seed)
+        with torch.no_grad():
+            layer.parametrizations.weight.original.copy_(A.tril(-1))
+    return layer
+
+
+def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Gaussian inputs and targets."""
+    rng = torch.Generator().manual_seed(5544)
+    x = torch.randn(batch, inputs, generator=rng)
+    return x, torch.randn(batch, outputs, generator=rng)
+
+
+def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
+    """One step of Adam, gradients of the last one cleared first."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def layer(n: int, device: torch.device) -> dict[str, Run]:
+    """A step of each contender at coordinates of norm 3."""
+    names = [OURS, TORCH_EXP, TORCH_CAYLEY, TORCH_HOUSEHOLDER, PLAIN]
+    if installed("geotorch"):
+        names.insert(-1, GEOTORCH)
+    x, y = (tensor.to(device) for tensor in data(BATCH, n, n))
+    layers = {name: layer_at(n, name, norm=3.0).to(device) for name in names}
+    return {name: training_step(made, x, y) for name, made in layers.items()}
+
+
+STEPS, CLASSES = 200, 10
+
+
+def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> Run:
+    """Forward W h, backward its two adjoints, for every step."""
+    h, out = torch.randn(2, batch, n, device=device)
+    W = torch.linalg.qr(torch.randn(n, n, device=device))[0]
+    dW = torch.empty_like(W)
+
+    def products() -> None:
+        for _ in range(steps):
+            torch.mm(h, W, out=out)
+        for _ in range(steps):
+            torch.mm(h, W.mT, out=out)
+            torch.mm(h.mT, out, out=dW)
+
+    return products
+
+
+class Loop(nn.Module):
+    r"""$h_t = \sigma(W h_{t-1} + T x_t)$ as one writes it around a parametrized weight.
+
+    Args:
+        n: dimension of the state.
+        name: the contender that makes W orthogonal.
+    """
+
+    def __init__(self, n: int, name: str) -> None:
+        super().__init__()
+        self.input_map = nn.Linear(1, n)
+        # a weight that torch has parametrized has no type
+        self.state_map: Any = constrain(orthogonal_linear(n, n, seed=0), name)
+        self.activation = ModReLU(n)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The states at all steps, and the last one as `nn.RNN` has it."""
+        # read once: each access to a parametrized weight evaluates its map
+        W, u = self.state_map.weight, self.input_map(x)
+        h, states = torch.zeros_like(u[0]), []
+        for u_t in u:
+            h = self.activation(h @ W.mT + u_t)
+            states.append(h)
+        return torch.stack(states), h[None]
+
+
+def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
+    """A training step that classifies sequences, the optimizer included."""
+    head = nn.Linear(n, CLASSES, device=x.device)
+    target = torch.randint(CLASSES, (x.shape[1],), device=x.device)
+    parameters = [*layer.parameters(), *head.parameters()]
+    optimizer = torch.optim.RMSprop(parameters, lr=1e-6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        _, last = layer(x)
+        nn.functional.cross_entropy(head(last[0]), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def recurrent(n: int, device: torch.device) -> dict[str, Run]:
+    """A step of each contender; those of torch and geotorch need a loop in Python."""
+    torch.manual_seed(5544)
+    ours = ExpRNN(1, n, init="cayley")
+    layers: dict[str, nn.Module] = {
+        OURS: ours,
+        PLAIN: isometry.fold(copy.deepcopy(ours)),
+        TORCH_RNN: nn.RNN(1, n),
+    }
+    names = [TORCH_EXP, TORCH_CAYLEY]
+    names += [GEOTORCH] if installed("geotorch") else []
+    layers |= {name: Loop(n, name) for name in names}
+    x = torch.rand(STEPS, BATCH, 1, device=device)
+    steps = {name: whole_step(made.to(device), n, x) for name, made in layers.items()}
+    return steps | {BARE: bare(STEPS, n, BATCH, device)}
+
+
+OUR_EXP = "isometry, exp"
+CPU = torch.device("cpu")
+
+
+def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A random point of the Stiefel manifold."""
+    rng = torch.Generator().manual_seed(5544)
+    return torch.linalg.qr(torch.randn(n, k, generator=rng, dtype=dtype))[0]
+
+
+def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Run]:
+    """Ours, by retraction."""
+    optimizer = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
+    runs: dict[str, Run] = {}
+    for retraction in ("exp", "cayley", "qr"):
+        p = _with_gradient(nn.Parameter(_point(n, k, device)))
+        made = optimizer(
+            [p],
+            lr=1e-3,
+            manifold=Stiefel(n, k),
+            retraction=retraction,
+            **_momentum(rule),
+        )
+        runs[f"isometry, {retraction}"] = made.step
+    return runs
+
+
+def geoopt_steps(
+    n: int, k: int, rule: str, device: torch.device = CPU
+) -> dict[str, Run]:
+    """Geoopt's, by metric."""
+    import geoopt
+
+    optimizers = geoopt.optim
+    optimizer = {
+        "SGD": optimizers.RiemannianSGD,
+        "Adam": optimizers.RiemannianAdam,
+    }[rule]
+    # its class is made by a metaclass, of which type checkers see nothing
+    stiefel: Any = geoopt.Stiefel
+    parameter: Any = geoopt.ManifoldParameter
+    runs: dict[str, Run] = {}
+    for canonical in (True, False):
+        manifold = stiefel(canonical=canonical)
+        p = _with_gradient(parameter(_point(n, k, device), manifold=manifold))
+        name = f"geoopt, {'canonical' if canonical else 'euclidean'}"
+        runs[name] = optimizer([p], lr=1e-3, **_momentum(rule)).step
+    return runs
+
+
+def optimizers(n: int, device: torch.device) -> dict[str, Run]:
+    """Descent with momentum on square orthogonal matrices."""
+    runs = our_steps(n, n, "SGD", device)
+    if installed("geoopt"):
+        runs |= geoopt_steps(n, n, "SGD", device)
+    p = _with_gradient(nn.Parameter(_point(n, n, device)))
+    runs[PLAIN] = torch.optim.SGD([p], lr=1e-3, momentum=0.9).step
+    return runs
+
+
+def _momentum(rule: str) -> dict[str, Any]:
+    return {"momentum": 0.9} if rule == "SGD" else {}
+
+
+def _point(n: int, k: int, device: torch.device) -> Tensor:
+    return start(n, k).contiguous().to(device)
+
+
+def _with_gradient(p: nn.Parameter) -> nn.Parameter:
+    """The parameter with a gradient of norm about 1."""
+    G = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    p.grad = (G / p.numel() ** 0.5).to(p.device)
+    return p
+
+
+SUITES = {
+    "kernel": Suite(
+        "forward + backward pass of an exponential, norm 3",
+        "Cayley's map and reflections are other maps: the first does not reach the "
+        "eigenvalue -1.",
+        *(kernel, OURS, (64, 128, 256, 512)),
+    ),
+    "layer": Suite(
+        f"training step of an n x n layer, batch {BATCH}, Adam",
+        "The coordinates have norm 3; those of reflections are where they start.",
+        *(layer, OURS, (64, 128, 256, 512)),
+    ),
+    "recurrent": Suite(
+        f"training step over {STEPS} steps of time, batch {BATCH}, RMSprop",
+        "isometry is ExpRNN. torch and geotorch have no such layer: their weights are "
+        "in a loop in Python.",
+        *(recurrent, OURS, (64, 128, 256)),
+    ),
+    "optimizers": Suite(
+        "step of SGD with momentum on n x n orthogonal matrices",
+        "The gradient is given: this is what the optimizer itself costs.",
+        *(optimizers, OUR_EXP, (64, 128, 256, 512)),
+    ),
+}
+
+
+def sizes_of(suite: str, sizes: Sequence[int] | None) -> Sequence[int]:
+    """The sizes that the user wants, in ascending order, or the usual ones."""
+    return sorted(set(sizes)) if sizes else SUITES[suite].sizes

@@ -1,0 +1,225 @@
+"""Interleaved timing: a machine is noisy, so only ratios within a run are stated."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+from isometry.lab._process import environment
+from isometry.lab.bench import PEERS, installed
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Contenders that do the same work.
+
+    Attributes:
+        title: what the work is.
+        note: what a reader of the table must know.
+        contenders: by name, for a size and a device.
+        ours: the one to which ratios are given.
+        sizes: the usual ones.
+    """
+
+    title: str
+    note: str
+    contenders: Callable[[int, torch.device], dict[str, Run]]
+    ours: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call: the best and the median over rounds."""
+
+    best: float
+    median: float
+
+
+def interleave(
+    contenders: Mapping[str, Run],
+    *,
+    rounds: int = 9,
+    sample: float = 0.02,
+) -> dict[str, Timing]:
+    """Time all contenders in turn, `rounds` times, by samples of about `sample` s."""
+    repeats = {}
+    for name, call in contenders.items():
+        call()
+        once = min(_seconds(call, 1) for _ in range(3 if _seconds(call, 1) < 1 else 1))
+        repeats[name] = max(1, min(200, round(sample / max(once, 1e-6))))
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            # the thread pool of the contender before spins on for a while: SciPy's
+            # doubled the time of whoever came next
+            time.sleep(0.1)
+            if repeats[name] > 1:
+                call()
+            samples[name].append(_seconds(call, repeats[name]))
+    return {
+        name: Timing(min(times), statistics.median(times))
+        for name, times in samples.items()
+    }
+
+
+def _seconds(call: Run, repeats: int) -> float:
+    _wait()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    _wait()
+    return (time.perf_counter() - start) / repeats
+
+
+def _wait() -> None:
+    """Until a graphics card, which works on after a call has returned, is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def random_skew(
+    n: int,
+    *,
+    norm: float,
+    dtype: torch.dtype,
+    batch: tuple[int, ...] = (),
+    seed: int = 5544,
+    edge: bool = False,
+) -> Tensor:
+    """Gaussian skew matrices of a spectral norm; with `edge`, all angles equal it."""
+    rng = torch.Generator().manual_seed(seed)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    X = torch.randn(*batch, n, n, dtype=wide, generator=rng)
+    A = X - X.mH
+    if edge:
+        theta, V = torch.linalg.eigh(-1j * A)
+        A = (V * (1j * theta.sign())[..., None, :]) @ V.mH
+        A = A if dtype.is_complex else A.real
+        A = (A - A.mH) / 2
+    elif n > 1 or dtype.is_complex:
+        A = A / torch.linalg.matrix_norm(A, 2)[..., None, None]
+    return (norm * A).to(dtype)
+
+
+def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
+    """Gaussian cotangents with ||G||_F = 1: torch's cost depends on their size."""
+    rng = torch.Generator().manual_seed(seed)
+    G = torch.randn(A.shape, dtype=A.dtype, generator=rng).to(A.device)
+    return G / torch.linalg.matrix_norm(G)[..., None, None]
+
+
+def device_of(name: str, threads: int | None) -> torch.device:
+    """The device, with as many threads of torch as are wanted.
+
+    Args:
+        name: cpu or cuda.
+        threads: of torch; its own number if None.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: if there is no such device.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "`--device` must be one that torch can use; got cuda, and torch finds no "
+            "card. Leave it out for cpu."
+        )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch.device(name)
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """The environment of a run, the device, and the versions of the peers.
+
+    Args:
+        device: where it is measured.
+
+    Returns:
+        Names and values.
+    """
+    found = environment(ranks=1)
+    found["versions"] |= {peer: version(peer) for peer in PEERS if installed(peer)}
+    cuda = device.type == "cuda"
+    return found | {"device": torch.cuda.get_device_name(device) if cuda else "cpu"}
+
+
+_WIDTH = 24
+
+
+class Steps:
+    """One line that is renewed on a terminal; elsewhere a line a step.
+
+    Args:
+        total: steps of the whole measurement.
+        stream: where to; standard error if None.
+    """
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self.total, self.done = total, 0
+        self.stream = sys.stderr if stream is None else stream
+
+    def __call__(self, what: str) -> None:
+        """Say what is measured next."""
+        self.done += 1
+        filled = _WIDTH * self.done // self.total
+        bar = "#" * filled + "." * (_WIDTH - filled)
+        live = self.stream.isatty()
+        # \x1b[K clears what a longer line has left
+        start = "\r\x1b[K" if live else ""
+        end = "" if live and self.done < self.total else "\n"
+        self.stream.write(f"{start}[{bar}] {self.done}/{self.total} {what}{end}")
+        self.stream.flush()
+
+
+def measure(
+    name: str,
+    suite: Suite,
+    sizes: Sequence[int],
+    *,
+    device: torch.device,
+    rounds: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Time one suite; all in float32.
+
+    Args:
+        name: of the suite.
+        suite: what is timed.
+        sizes: the n of its matrices.
+        device: where to.
+        rounds: samples of each contender.
+        say: told what is measured next, once a size.
+
+    Returns:
+        What is timed and, by size, seconds of each contender: the best and the median.
+    """
+    rows = []
+    for n in sizes:
+        say(f"{name}: n = {n}")
+        times = interleave(suite.contenders(n, device), rounds=rounds, sample=0.1)
+        rows.append(
+            {
+                "n": n,
+                "seconds": {name: t.best for name, t in times.items()},
+                "median": {name: t.median for name, t in times.items()},
+            }
+        )
+    return {
+        "suite": name,
+        "title": suite.title,
+        "note": suite.note,
+        "ours": suite.ours,
+        "rows": rows,
+    }

@@ -1,0 +1,115 @@
+"""The adding problem."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from isometry.lab.task import (
+    Batch,
+    Split,
+    check_positive,
+    held_out_batches,
+    last,
+    training_batch,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AddingTask:
+    r"""Add the two numbers of a sequence that are marked.
+
+    The first feature is uniform in $[0, 1)$; the second is 1 at one step of each half
+    of the sequence, and 0 elsewhere. The answer is due at the last step. The best
+    constant, 1, has the mean squared error $2/12$.
+
+    Args:
+        length: steps.
+        held_out: sequences for validation, and as many for test.
+
+    References:
+        [ASB16] section 5.2. The paper does not use it.
+    """
+
+    name: ClassVar[str] = "adding"
+    last_only: ClassVar[bool] = True
+    metric: ClassVar[str] = "mse"
+
+    length: int = 400
+    held_out: int = 1000
+
+    def __post_init__(self) -> None:
+        check_positive(held_out=self.held_out)
+        if self.length < 2:
+            raise ValueError(
+                f"`length` must be at least 2, a step for each number; "
+                f"got {self.length}. The literature has 100, 200, 400 and 750."
+            )
+
+    @property
+    def recipe(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def input_size(self) -> int:
+        """A number and a marker."""
+        return 2
+
+    @property
+    def output_size(self) -> int:
+        """The sum."""
+        return 1
+
+    @property
+    def baseline(self) -> float:
+        """The variance of a sum of two numbers."""
+        return 1 / 6
+
+    def epoch(self, size: int) -> None:  # noqa: ARG002 - every sequence is new
+        """No end."""
+        return
+
+    def batch(
+        self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
+    ) -> Batch:
+        """New sequences (time, batch, 2), with their sums (batch, 1)."""
+        return training_batch(self, step, size=size, seed=seed, rank=rank, ranks=ranks)
+
+    def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
+        """The sequences that are held out."""
+        return held_out_batches(self, split, size)
+
+    def draw(self, rng: "np.random.Generator", size: int) -> Batch:
+        """As many new sequences."""
+        import numpy as np
+        import torch
+
+        half = self.length // 2
+        values = rng.random((size, self.length), dtype=np.float32)
+        first = rng.integers(0, half, (size, 1))
+        second = rng.integers(half, self.length, (size, 1))
+        places = np.concatenate((first, second), axis=1)
+        markers = np.zeros_like(values)
+        np.put_along_axis(markers, places, 1, axis=1)
+        y = np.take_along_axis(values, places, axis=1).sum(1, keepdims=True)
+        x = np.stack((values.T, markers.T), axis=-1)
+        return Batch(torch.from_numpy(x), torch.from_numpy(y))
+
+    def loss(self, outputs: "Tensor", batch: Batch) -> "Tensor":
+        """Mean squared error."""
+        from torch.nn.functional import mse_loss
+
+        return mse_loss(last(outputs), batch.y)
+
+    def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
+        """The loss by its name."""
+        return {"mse": self.loss(outputs, batch).item()}
+
+    def weights(self, batch: Batch) -> dict[str, int]:
+        """Sequences."""
+        size = len(batch.y)
+        return {"loss": size, "mse": size}

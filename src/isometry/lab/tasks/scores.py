@@ -1,0 +1,190 @@
+"""How predicted speech sounds: SegSNR, STOI and PESQ.
+
+The predicted log-power spectra become a recording with the phases of the true one, as
+in [WPH16]. Scores are means over the recordings of a split. Where one has no score,
+being silent or too short for it, it is left out.
+"""
+
+import importlib
+import importlib.util
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from isometry.lab._data.speech import RATE, spectra, waveform
+from isometry.lab.tasks.timit import TimitTask
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from isometry.lab.task import Split
+
+
+PACKAGES = ("pesq", "pystoi")
+
+# of segmental SNR: 10 ms, as VOICEBOX has it, and the usual limits in dB
+SEGMENT = RATE // 100
+LOWEST, HIGHEST = -10.0, 35.0
+# dB below the loudest segment, beyond which one is a pause; STOI has the same
+RANGE = 40.0
+
+
+def check_installed() -> None:
+    """Raise unless the packages of the scores are there.
+
+    Raises:
+        ImportError: if one is missing.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"`--scores` needs the packages {' and '.join(PACKAGES)}; not installed: "
+            f"{', '.join(missing)}. Install them, `pip install "
+            f'"isometry[speech]"` (pesq needs a C compiler), or leave the option out.'
+        )
+
+
+def judge(
+    task: TimitTask, model: "Callable[[Tensor], Tensor]", split: "Split", size: int
+) -> dict[str, float]:
+    """Mean scores of the recordings that a network predicts.
+
+    Args:
+        task: whose split it is.
+        model: outputs from inputs.
+        split: "validation" or "test".
+        size: sequences in a batch.
+
+    Returns:
+        "segsnr" in dB, "stoi" and "pesq"; those that no recording has are left out.
+    """
+    found: dict[str, list[float]] = {name: [] for name in MEASURES}
+    for reference, estimate in predicted(task, model, split, size):
+        for name, measure in MEASURES.items():
+            value = measure(reference, estimate)
+            if value is not None:
+                found[name].append(value)
+    return {name: sum(v) / len(v) for name, v in found.items() if v}
+
+
+def predicted(
+    task: TimitTask, model: "Callable[[Tensor], Tensor]", split: "Split", size: int
+) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
+    """Each recording, and what a network makes of it.
+
+    Where the next frame is wanted, nothing predicts the first: it is the true one.
+
+    Args:
+        task: whose split it is.
+        model: outputs from inputs.
+        split: "validation" or "test".
+        size: sequences in a batch.
+
+    Yields:
+        Both at 8 kHz, of one length.
+    """
+    import torch
+
+    truths = task.recordings(split)
+    for batch in task.evaluation(split, size):
+        with torch.inference_mode():
+            outputs = model(batch.x).cpu()
+        for said in outputs.unbind(1):
+            frames, samples = next(truths)
+            F = len(frames)
+            ahead = torch.cat((frames[:1], said[: F - 1]))
+            y = said[:F] if task.target == "previous" else ahead
+            made = waveform(y, spectra(samples), len(samples))
+            yield samples, made.numpy()
+
+
+def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
+    r"""Segmental signal-to-noise ratio in dB.
+
+    $$ \frac1M \sum_m \operatorname{clip}_{[-10, 35]}
+       10 \log_{10} \frac{\sum_{i \in m} r_i^2}{\sum_{i \in m} (r_i - s_i)^2} $$
+
+    over segments $m$ of 10 ms. Pauses, 40 dB below the loudest segment, are left out.
+    VOICEBOX, which [WPH16] used, finds pauses by a voice detector: its numbers differ.
+
+    Args:
+        reference: the true recording.
+        estimate: as long as that.
+
+    Returns:
+        The mean; None for silence, or less than a segment.
+    """
+    import numpy as np
+
+    def energies(x: "np.ndarray") -> "np.ndarray":
+        count = len(x) // SEGMENT
+        return np.square(x[: count * SEGMENT]).reshape(count, SEGMENT).sum(1)
+
+    signal, noise = energies(reference), energies(reference - estimate)
+    loudest = signal.max(initial=0.0)
+    if loudest == 0:
+        return None
+    heard = signal >= loudest * 10 ** (-RANGE / 10)
+    # without noise: infinite, which the limit takes care of
+    with np.errstate(divide="ignore"):
+        ratios = 10 * np.log10(signal[heard] / noise[heard])
+    return float(ratios.clip(LOWEST, HIGHEST).mean())
+
+
+def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
+    """Short-time objective intelligibility, at most 1.
+
+    Args:
+        reference: the true recording.
+        estimate: as long as that.
+
+    Returns:
+        The score; None for less than 0.4 s of speech.
+
+    References:
+        [THHJ11].
+    """
+    from pystoi import stoi as measure
+
+    # 30 of its windows; of less than one it cannot even make an array
+    if not reference.any() or len(reference) < 0.4 * RATE:
+        return None
+    with warnings.catch_warnings():
+        # it warns and returns 1e-5, which is no score
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            return float(measure(reference, estimate, RATE))
+        except RuntimeWarning:
+            return None
+
+
+def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
+    """Perceptual evaluation of speech quality, narrow band: 1 to 4.55.
+
+    Args:
+        reference: the true recording.
+        estimate: as long as that.
+
+    Returns:
+        The score, as the mean of listeners' opinions; None where no speech is found.
+
+    References:
+        ITU-T P.862 and P.862.1.
+    """
+    # an extra, which a machine that checks types need not have
+    package: Any = importlib.import_module("pesq")
+    if not reference.any() or not estimate.any():
+        return None
+    quiet = package.PesqError.RETURN_VALUES
+    value = float(package.pesq(RATE, reference, estimate, "nb", on_error=quiet))
+    # -1 for an error
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+MEASURES: "dict[str, Callable[[np.ndarray, np.ndarray], float | None]]" = {
+    "segsnr": segmental_snr,
+    "stoi": stoi,
+    "pesq": pesq,
+}

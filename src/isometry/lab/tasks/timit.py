@@ -1,0 +1,198 @@
+"""Speech prediction on TIMIT, or on any folder of recordings."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from isometry.lab._data.speech import (
+    BINS,
+    SILENCE,
+    Splits,
+    log_power,
+    read_recording,
+    recording_frames,
+    recordings,
+    speaker_splits,
+    timit_splits,
+)
+from isometry.lab.task import Batch, Split, batches_per_epoch, training_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TimitTask:
+    r"""Predict the spectrum of speech from what was said before.
+
+    Frames $f_1, \ldots, f_F$ are log-power spectra in dB, 62.5 a second. With the
+    target "next" the answer to $f_t$ is $f_{t+1}$: this is prediction. With "previous"
+    it is $f_t$ to the input $f_{t+1}$, a copy delayed by one step: this is what the
+    paper's published programs compute, and what its numbers compare with.
+
+    The loss is the squared error in dB² over valid frames; "padded_mse" divides by all
+    frames of the padded split instead, as [WPH16] does.
+
+    Args:
+        root: folder of the corpus.
+        target: "previous" (the paper) or "next".
+        split: "timit" for the splits of the paper, "speakers" for any folder of .wav
+            files, below which a folder is a speaker.
+        validation: set for validation, the other is for test: "core" (the paper), or
+            "development" ([WPH16]).
+        scores: whether to judge, when the training ends, how the predictions sound:
+            SegSNR, STOI and PESQ. Needs the packages of "isometry[speech]".
+
+    References:
+        [LM19] section 5.3; [WPH16].
+    """
+
+    name: ClassVar[str] = "timit"
+    last_only: ClassVar[bool] = False
+    metric: ClassVar[str] = "mse"
+
+    root: str | None = None
+    target: Literal["previous", "next"] = "previous"
+    split: Literal["timit", "speakers"] = "timit"
+    validation: Literal["core", "development"] = "core"
+    scores: bool = False
+
+    @property
+    def recipe(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def input_size(self) -> int:
+        """Bins of a spectrum."""
+        return BINS
+
+    @property
+    def output_size(self) -> int:
+        """Bins of a spectrum."""
+        return BINS
+
+    @property
+    def baseline(self) -> None:
+        """It depends on the recordings."""
+        return
+
+    def epoch(self, size: int) -> int:
+        """Batches in one pass."""
+        return batches_per_epoch(len(self._splits.train), size)
+
+    def batch(
+        self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
+    ) -> Batch:
+        """Spectra (time, batch, 129), padded to the longest of all ranks."""
+        choose = functools.partial(
+            training_rows, len(self._splits.train), step, size=size, seed=seed
+        )
+        mine, whole = choose(rank=rank, ranks=ranks), choose(rank=0, ranks=1)
+        longest = max(len(self._train[row]) for row in whole)
+        return self._batch([self._train[row] for row in mine], longest)
+
+    def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
+        """Recordings of a split, padded to the longest of both splits."""
+        paths = self._paths(split)
+        for start in range(0, len(paths), size):
+            spectra = [self._spectrum(path) for path in paths[start : start + size]]
+            yield self._batch(spectra, self._longest)
+
+    def loss(self, outputs: "Tensor", batch: Batch) -> "Tensor":
+        """Mean squared error over valid frames."""
+        return _squares(outputs, batch) / (_frames(batch) * BINS)
+
+    def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
+        """The loss by its name, and the same sum over all padded frames."""
+        squares = _squares(outputs, batch).item()
+        steps, size = batch.y.shape[:2]
+        return {
+            "mse": squares / (_frames(batch) * BINS),
+            "padded_mse": squares / (steps * size * BINS),
+        }
+
+    def weights(self, batch: Batch) -> dict[str, int]:
+        """Valid frames, and padded ones."""
+        valid, (steps, size) = _frames(batch), batch.y.shape[:2]
+        return {"loss": valid, "mse": valid, "padded_mse": steps * size}
+
+    def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
+        """Of each recording of a split, in the order of `evaluation`: spectra, samples.
+
+        The spectra are those that a perfect network says.
+        """
+        for path in self._paths(split):
+            yield self._spectrum(path), read_recording(self._root / path)
+
+    def _paths(self, split: Split) -> "Sequence[PurePath]":
+        other = "development" if self.validation == "core" else "core"
+        chosen = {"validation": self.validation, "test": other}[split]
+        return getattr(self._splits, chosen)
+
+    def _batch(self, spectra: "Sequence[Tensor]", steps: int = 0) -> Batch:
+        """Pad spectra with silence, at least to a number of steps."""
+        import torch
+
+        lengths = torch.tensor([len(spectrum) for spectrum in spectra])
+        steps = max(steps, int(lengths.max()))
+        # one more frame, for the shift: silence, as the last frame of a recording is
+        frames = torch.full((steps + 1, len(spectra), BINS), SILENCE)
+        for index, spectrum in enumerate(spectra):
+            frames[: len(spectrum), index] = spectrum
+        now, after = frames[:-1], frames[1:]
+        x, y = (now, after) if self.target == "next" else (after, now)
+        return Batch(x.contiguous(), y.contiguous(), lengths)
+
+    @functools.cached_property
+    def _root(self) -> Path:
+        if self.root is None:
+            raise ValueError(
+                "`root` must be the folder of the corpus; got None. Give it (`--root "
+                "DIR`): TIMIT is sold by the Linguistic Data Consortium (LDC93S1), and "
+                'with the split "speakers" any folder of .wav files serves.'
+            )
+        return Path(self.root)
+
+    @functools.cached_property
+    def _splits(self) -> Splits:
+        choose = {"timit": timit_splits, "speakers": speaker_splits}[self.split]
+        return choose(recordings(self._root))
+
+    @functools.cached_property
+    def _longest(self) -> int:
+        """The literature pads both held-out sets to the longest test recording."""
+        return max(recording_frames(self._root / path) for path in self._splits.padding)
+
+    # kept, about 0.4 GB for TIMIT: each is needed once an epoch or evaluation
+    @functools.cached_property
+    def _known(self) -> "dict[PurePath, Tensor]":
+        return {}
+
+    def _spectrum(self, path: PurePath) -> "Tensor":
+        if path not in self._known:
+            self._known[path] = log_power(read_recording(self._root / path))
+        return self._known[path]
+
+    # at once, so that a damaged recording ends a run before it begins
+    @functools.cached_property
+    def _train(self) -> "list[Tensor]":
+        return [self._spectrum(path) for path in self._splits.train]
+
+
+def _frames(batch: Batch) -> int:
+    assert batch.lengths is not None
+    return int(batch.lengths.sum())
+
+
+def _squares(outputs: "Tensor", batch: Batch) -> "Tensor":
+    """Sum of the squared errors of valid frames."""
+    import torch
+
+    assert batch.lengths is not None
+    steps = torch.arange(len(batch.y), device=outputs.device)
+    valid = steps[:, None] < batch.lengths.to(outputs.device)
+    return ((outputs - batch.y).square().sum(-1) * valid).sum()
