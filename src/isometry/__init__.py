@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isometry import optim as optim
     from isometry import rotations as rotations
     from isometry import testing as testing
+    from isometry.nn._count import count_parameters as count_parameters
     from isometry.parametrizations._diagnose import diagnose as diagnose
     from isometry.parametrizations._fold import fold as fold
     from isometry.parametrizations._foreign import load_foreign as load_foreign
@@ -35,6 +36,7 @@ _PLACES = {
     "param_groups": "isometry.parametrizations._param_groups",
     "diagnose": "isometry.parametrizations._diagnose",
     "load_foreign": "isometry.parametrizations._foreign",
+    "count_parameters": "isometry.nn._count",
     "groups": None,
     "linalg": None,
     "nn": None,
@@ -51,6 +53,7 @@ __all__ = [
     "param_groups",
     "diagnose",
     "load_foreign",
+    "count_parameters",
     "groups",
     "linalg",
     "nn",

@@ -6,22 +6,42 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam, RMSprop
 from torch.testing import assert_close
 
 import isometry
-import isometry.optim
+from isometry import count_parameters
 from isometry.groups import SO, U
-from isometry.lab.paper.model import SequenceModel
-from isometry.lab.paper.networks import Recipe, by_name
-from isometry.lab.paper.training import ENTRIES, TASKS
-from isometry.nn import ExpRNN, count_parameters
+from isometry.lab import Recipe
+from isometry.lab.paper import NETWORKS, SequenceModel
+from isometry.lab.paper.networks import recipe as recipe_of
+from isometry.lab.paper.protocol import SIZES
+from isometry.lab.paper.tables import PAPER
+from isometry.lab.task import AbstractTask
+from isometry.lab.tasks import AddingTask, CopyingTask, MnistTask, TimitTask
+from isometry.nn import ExpRNN
+from isometry.optim import RiemannianRMSprop, RiemannianSGD
 from tests.helpers import eps
 
-NAMES = list(ENTRIES)
+NAMES = list(NETWORKS)
+
+TASKS: dict[str, AbstractTask] = {
+    "copying": CopyingTask(),
+    "mnist": MnistTask(),
+    "pmnist": MnistTask(permute=True),
+    "timit": TimitTask(),
+    "adding": AddingTask(),
+}
+
+
+def by_name(
+    name: str, task: str, hidden_size: int | None = None, **options: Any
+) -> Recipe:
+    return recipe_of(name, TASKS[task], hidden_size, **options)
 
 
 def d_k(task: str) -> tuple[int, int]:
-    return TASKS[task].inputs, TASKS[task].outputs
+    return TASKS[task].input_size, TASKS[task].output_size
 
 
 def orthogonal(task: str, n: int) -> int:
@@ -154,7 +174,7 @@ def test_sizes_of_the_tables_are_all_counted_or_ours(name):
     rows = {(row[0], row[1], row[2]) for row in COUNTS}
     for task in ("copying", "timit"):
         if name in FORMULAS and (name, task) != ("scurnn", "timit"):
-            for n in ENTRIES[name].sizes[task]:
+            for n in SIZES[name][task]:
                 assert (name, task, n) in rows
 
 
@@ -171,17 +191,13 @@ def test_counts_of_other_modules():
 
 
 def optimizers(recipe: Recipe, model: SequenceModel) -> list[torch.optim.Optimizer]:
-    """What a laboratory makes of the data."""
-    made: list[Any] = []
-    for optimizer, groups in recipe.groups(model):
-        place = isometry.optim if hasattr(isometry.optim, optimizer.name) else None
-        make = getattr(place or torch.optim, optimizer.name)
-        made.append(make(groups, **optimizer.options))
-    return made
+    """The optimizers of a recipe, made by hand."""
+    pairs = recipe.groups(model)
+    return [wanted.kind(groups, **wanted.options) for wanted, groups in pairs]
 
 
 def example(task: str, rng: torch.Generator) -> Tensor:
-    size = TASKS[task].inputs
+    size = TASKS[task].input_size
     if task == "copying":
         return torch.randint(size, (12, 4), generator=rng)
     return torch.rand(12, 4, size, generator=rng)
@@ -207,7 +223,7 @@ def test_trains_by_its_own_optimizers(name, task, rng):
             made.zero_grad()
         y = model(x)
         steps = 1 if TASKS[task].last_only else 12
-        assert y.shape == (steps, 4, TASKS[task].outputs)
+        assert y.shape == (steps, 4, TASKS[task].output_size)
         ((y - 1) ** 2).mean().backward()
         for made in makers:
             made.step()
@@ -237,8 +253,8 @@ def check_constraint(name: str, model: SequenceModel) -> None:
 def test_every_recipe_says_where_it_comes_from(name):
     for task in TASKS:
         recipe = by_name(name, task)
-        assert recipe.source
-        assert recipe.hidden_size == ENTRIES[name].sizes[task][0]
+        assert recipe.schedule.source
+        assert recipe.hidden_size == SIZES[name][task][0]
 
 
 def test_rates_of_the_appendix():
@@ -253,8 +269,8 @@ def test_rates_of_the_appendix():
         rest, slow = by_name("exprnn", task, size).optimizers
         assert rest.options["lr"] == lr
         assert slow.options["lr"] == pytest.approx(lr / 10)
-        assert rest.name == ("Adam" if task == "timit" else "RMSprop")
-        assert slow.name == "RMSprop"
+        assert rest.kind is (Adam if task == "timit" else RMSprop)
+        assert slow.kind is RMSprop
 
 
 def test_reflections_are_unit_vectors_after_a_step(rng):
@@ -269,9 +285,9 @@ def test_reflections_are_unit_vectors_after_a_step(rng):
 def test_rates_of_descent_are_on_the_manifold(rng):
     """The group of the unitary weight names U(n), those of the rest name none."""
     recipe = by_name("rgd", "copying", 8)
-    groups = {made.name: found for made, found in recipe.groups(recipe.model())}
-    assert [g["manifold"] for g in groups["RiemannianSGD"]] == [U(8)]
-    assert all("manifold" not in g for g in groups["RiemannianRMSprop"])
+    groups = {w.kind: found for w, found in recipe.groups(recipe.model())}
+    assert [g["manifold"] for g in groups[RiemannianSGD]] == [U(8)]
+    assert all("manifold" not in g for g in groups[RiemannianRMSprop])
     recipe = by_name("spectral", "copying", 8)
     *_, (_, (both,)) = recipe.groups(recipe.model())
     assert both["manifold"] == SO(8)
@@ -318,5 +334,20 @@ def test_options_replace_those_of_the_task():
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match=r"`name` must be one of 'exprnn', .*'resnet'"):
         by_name("resnet", "copying")
-    with pytest.raises(ValueError, match=r"`task` must be one of 'copying', .*'chess'"):
-        by_name("scornn", "chess")
+    with pytest.raises(ValueError, match=r"`task.recipe` must be one of .*'chess'"):
+        recipe_of("scornn", Chess())
+
+
+class Chess(CopyingTask):
+    """A task that the paper does not have."""
+
+    name = "chess"
+
+
+def test_every_printed_size_is_a_size_of_its_network():
+    """The rows of the paper's tables, and the sizes from which runs are made."""
+    for task in ("mnist", "pmnist", "timit"):
+        for row in PAPER[task].rows:
+            sizes = SIZES[row.model][task]
+            # scoRNN's and EURNN's rows of Table 2 have the sizes of their own papers
+            assert row.hidden_size in sizes, (task, row)

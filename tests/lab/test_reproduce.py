@@ -10,9 +10,10 @@ import pytest
 from isometry.lab._cli import main
 from isometry.lab._sweep import reproduce as command
 from isometry.lab._train.command import add_arguments, read
-from isometry.lab.paper.networks import by_name
+from isometry.lab.paper.networks import recipe
 from isometry.lab.paper.protocol import PlannedRun, plan
 from isometry.lab.paper.tables import PAPER
+from isometry.lab.tasks import TASKS, MnistTask
 from tests.lab.small_sweeps import words
 
 FIGURES = ("figure1-left", "figure1-right", "mnist", "pmnist", "timit")
@@ -64,9 +65,10 @@ def test_a_short_budget_meets_every_network_once():
 @pytest.mark.parametrize("what", FIGURES)
 def test_networks_of_a_plan_are_in_the_registry(what):
     """With a recipe for that task, under that name."""
-    task = "copying" if what.startswith("figure") else what
+    name = "copying" if what.startswith("figure") else what
+    task = MnistTask(permute=True) if name == "pmnist" else TASKS[name]()
     for run in plan(what):
-        assert by_name(run.model, task, run.hidden_size).hidden_size == run.hidden_size
+        assert recipe(run.model, task, run.hidden_size).hidden_size == run.hidden_size
 
 
 def parsed(words: Sequence[str]):
@@ -94,7 +96,7 @@ def test_train_understands_every_command(what, task, length, options, tmp_path):
     for run in plan(what):
         config, _ = parsed(run.command(*more))
         training = config.training
-        assert config == run.cell(*more).config
+        assert config == command.cell_of(run, *more).config
         assert config.task == task
         assert (training.model, training.hidden_size) == (run.model, run.hidden_size)
         assert (training.batch_size, training.seed, training.threads) == (128, 5544, 1)
@@ -109,7 +111,7 @@ def test_recorded_runs_have_names_and_commands_of_their_own(tmp_path):
     assert len({run.name for run in runs}) == len(runs)
     for run in runs:
         more = ("--root", str(tmp_path)) if run.words[0] == "timit" else ()
-        cell = run.cell(*more)
+        cell = command.cell_of(run, *more)
         again, _ = parsed(shlex.split(cell.config.command)[1:])
         assert again == cell.config
 
@@ -119,7 +121,7 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
     for run in plan("recorded", ["exprnn"]):
         if run.words[0] == "timit":
             continue
-        training = run.cell().config.training
+        training = command.cell_of(run).config.training
         assert {"orthogonal_map", "rebase_every", "init"} <= set(training.model_options)
         assert None not in (training.lr, training.lr_ratio)
 

@@ -126,10 +126,10 @@ def test_a_perfect_network_is_heard_as_the_recording(target, root, without_pesq)
     """With either target: a frame too early or too late would be noise."""
     task = TimitTask(root=root, split="speakers", target=target)
     answers = iter([batch.y for batch in task.evaluation("test", 2)])
-    found = judge(task, lambda _: next(answers), "test", 2)
+    found = judge(task.predicted(lambda _: next(answers), "test", 2))
     assert found["segsnr"] > 30
     assert found["stoi"] > 0.99
-    constant = judge(task, lambda x: torch.full_like(x, -30.0), "test", 2)
+    constant = judge(task.predicted(lambda x: torch.full_like(x, -30.0), "test", 2))
     assert constant["segsnr"] < 10
 
 
@@ -155,7 +155,7 @@ def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("isometry.lab._train.run.judge", interrupt)
+        patch.setattr(TimitTask, "final_scores", interrupt)
         assert start(small(root), tmp_path / "run").summary["status"] == "interrupted"
     again = resume(tmp_path / "run").summary
     assert again["status"] == "finished"

@@ -14,8 +14,9 @@ from isometry.lab import Config, RunError, Training, resume, start
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build, orthogonality, recurrent_map
 from isometry.lab._train.loop import Step
-from isometry.lab.paper.networks import by_name
-from isometry.lab.paper.training import ENTRIES
+from isometry.lab.paper.networks import NETWORKS, recipe
+from isometry.lab.paper.protocol import EPOCHS
+from isometry.lab.tasks import CopyingTask
 from tests.helpers import eps, shifted
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 
@@ -25,8 +26,8 @@ CPU = torch.device("cpu")
 def rates(**options: Any) -> dict[str, float]:
     """Name of the optimizer and rate of the orthogonal weight, and of the rest."""
     experiment = build(small(**options), CPU)
-    place = "cells.0.parametrizations.weight_hh.original"
-    X = experiment.model.network.get_parameter(place)
+    place = "network.cells.0.parametrizations.weight_hh.original"
+    X = experiment.model.get_parameter(place)
     found = {}
     for optimizer in experiment.optimizers:
         for group in optimizer.param_groups:
@@ -97,7 +98,13 @@ def test_defaults_are_written_out():
 def test_epochs_of_finite_data(given, expected):
     """MNIST: 55,000 images in 430 batches of 128; the paper has 70 epochs."""
     config = Config("mnist", {}, Training(**given))
-    resolved = config.resolved(epoch=430, hidden_size=170, threads=1).training
+    resolved = config.resolved(
+        epoch=430,
+        hidden_size=170,
+        threads=1,
+        usual_iterations=None,
+        usual_epochs=EPOCHS["mnist"],
+    ).training
     assert resolved.iterations == expected
     assert resolved.evaluate_every == 430
 
@@ -227,7 +234,7 @@ def test_nan_gradient_is_not_saved(tmp_path, monkeypatch):
         update(step)
         if len(records(tmp_path / "run")) == 6:
             with torch.no_grad():
-                step.experiment.model.output.bias.fill_(math.nan)
+                step.experiment.model.get_parameter("output.bias").fill_(math.nan)
 
     monkeypatch.setattr(Step, "update", poisoned)
     config = small(checkpoint_every=1, evaluate_every=12)
@@ -239,7 +246,7 @@ def test_nan_gradient_is_not_saved(tmp_path, monkeypatch):
     assert bias.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [n for n in ENTRIES if n not in ("lstm", "gru")])
+@pytest.mark.parametrize("name", [n for n in NETWORKS if n not in ("lstm", "gru")])
 def test_recurrent_map_is_orthogonal(name):
     """As it is at the first step; not of the two that are so by intent."""
     experiment = build(small(model=name, hidden_size=8), CPU)
@@ -256,7 +263,7 @@ def test_recurrent_map_is_orthogonal(name):
 
 def test_recurrent_map_is_what_moves_the_state():
     """h' = W h + T x, with W the map and modReLU the identity for b = 0."""
-    model = build(small(), CPU).model
+    model: Any = build(small(), CPU).model
     cell: Any = model.network.get_submodule("cells.0")
     with torch.no_grad():
         cell.bias.zero_()
@@ -320,13 +327,13 @@ def test_descent_on_a_group_is_kept():
     assert [type(o).__name__ for o in made] == ["Adam", "RiemannianSGD"]
 
 
-@pytest.mark.parametrize("name", list(ENTRIES))
+@pytest.mark.parametrize("name", list(NETWORKS))
 @pytest.mark.parametrize("symbols", [1, 12])
 def test_networks_have_the_sizes_of_the_task(name, symbols):
     """An alphabet that is not the paper's: N + 2 classes in, N + 1 out."""
     options = {"lag": 3, "length": 2, "symbols": symbols, "held_out": 8}
     training = Training(model=name, hidden_size=6, batch_size=4, threads=1)
-    made = build(Config("copying", options, training), CPU)
+    made: Any = build(Config("copying", options, training), CPU)
     assert made.model.output.out_features == symbols + 1
     assert made.model.network.input_size == symbols + 2
     step = Step(made, made.model, Ranks(0, 1, CPU), 0)
@@ -339,7 +346,7 @@ def test_networks_have_the_sizes_of_the_task(name, symbols):
 def test_other_sizes_keep_what_the_paper_says(rng):
     """The optimizers are those of the task, and Glorot's bound has the new outputs."""
     usual, other = (
-        by_name("scornn", "copying", 6, output_size=outputs) for outputs in (None, 100)
+        recipe("scornn", CopyingTask(symbols=symbols), 6) for symbols in (8, 99)
     )
     assert other.optimizers == usual.optimizers
     weight = other.model(generator=rng).output.weight
@@ -348,11 +355,18 @@ def test_other_sizes_keep_what_the_paper_says(rng):
     assert 0.95 * bound < weight.abs().max() <= bound
 
 
+class Mute(CopyingTask):
+    """A task that wants no answer."""
+
+    @property
+    def output_size(self) -> int:
+        return 0
+
+
 @pytest.mark.errors
-@pytest.mark.parametrize("size", ["input_size", "output_size"])
-def test_sizes_must_be_positive(size):
+def test_sizes_must_be_positive():
     with pytest.raises(ValueError, match="`input_size` and `output_size` must be at"):
-        by_name("exprnn", "copying", **{size: 0})
+        recipe("exprnn", Mute())
 
 
 @pytest.mark.errors

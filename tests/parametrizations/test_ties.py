@@ -140,7 +140,7 @@ def test_a_tied_weight_is_reported_and_counted_once():
     assert len(group["params"]) == 1
     isometry.rebase(model)
     # n k - k (k + 1) / 2 of a 9 x 4 matrix
-    assert isometry.nn.count_parameters(model) == 26
+    assert isometry.count_parameters(model) == 26
 
 
 @pytest.mark.usefixtures("no_shape_hook")

@@ -16,15 +16,23 @@ if TYPE_CHECKING:
     from isometry.lab._train.run import Outcome as Outcome
     from isometry.lab._train.run import resume as resume
     from isometry.lab._train.run import start as start
+    from isometry.lab.paper.training import OptimizerRecipe as OptimizerRecipe
+    from isometry.lab.paper.training import Recipe as Recipe
+    from isometry.lab.paper.training import Schedule as Schedule
+    from isometry.lab.task import AbstractEndlessTask as AbstractEndlessTask
+    from isometry.lab.task import AbstractTask as AbstractTask
     from isometry.lab.task import Batch as Batch
-    from isometry.lab.task import Task as Task
     from isometry.lab.task import evaluate as evaluate
 
 # what is public, and the module that holds it
 _PLACES = {
-    "Task": "isometry.lab.task",
+    "AbstractTask": "isometry.lab.task",
+    "AbstractEndlessTask": "isometry.lab.task",
     "Batch": "isometry.lab.task",
     "evaluate": "isometry.lab.task",
+    "Recipe": "isometry.lab.paper.training",
+    "Schedule": "isometry.lab.paper.training",
+    "OptimizerRecipe": "isometry.lab.paper.training",
     "Config": "isometry.lab._train.config",
     "Training": "isometry.lab._train.config",
     "Outcome": "isometry.lab._train.run",
@@ -35,9 +43,13 @@ _PLACES = {
     "get_data": "isometry.lab._data.get",
 }
 __all__ = [
-    "Task",
+    "AbstractTask",
+    "AbstractEndlessTask",
     "Batch",
     "evaluate",
+    "Recipe",
+    "Schedule",
+    "OptimizerRecipe",
     "Config",
     "Training",
     "Outcome",

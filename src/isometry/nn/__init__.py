@@ -1,7 +1,6 @@
 """Recurrent networks with orthogonal and unitary weights."""
 
 from isometry.nn._cell import ExpRNNCell
-from isometry.nn._count import count_parameters
 from isometry.nn._eurnn import EURNN
 from isometry.nn._exp_gru import ExpGRU
 from isometry.nn._exp_lstm import ExpLSTM
@@ -29,5 +28,4 @@ __all__ = [
     "HouseholderRNN",
     "SpectralRNN",
     "LieRNN",
-    "count_parameters",
 ]

@@ -175,12 +175,11 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
 def _size(config: Config) -> int:
     """Features of the state; raises for a network that there is not."""
     from isometry.lab._train.experiment import check_model, make_task
-    from isometry.lab.paper.networks import by_name
+    from isometry.lab.paper.networks import recipe
 
     training = config.training
     check_model(training)
-    recipe = by_name(training.model, make_task(config).recipe, training.hidden_size)
-    return recipe.hidden_size
+    return recipe(training.model, make_task(config), training.hidden_size).hidden_size
 
 
 def _name(config: Config, varied: Mapping[str, Any]) -> str:

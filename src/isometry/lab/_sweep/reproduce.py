@@ -7,6 +7,8 @@ from pathlib import Path
 
 from isometry.lab._options import as_typed
 from isometry.lab._sweep.engine import Engine, sweep
+from isometry.lab._sweep.plan import Cell
+from isometry.lab._train import command as train
 from isometry.lab._train.folder import RunError
 from isometry.lab.paper.protocol import PLANS, PlannedRun, plan
 
@@ -67,7 +69,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         engine = Engine(jobs=options.jobs, hours=options.budget)
         runs = _planned(options)
-        cells = [run.cell(*_places(run, options.timit)) for run in runs]
+        cells = [cell_of(run, *_places(run, options.timit)) for run in runs]
         if options.dry_run:
             for cell in cells:
                 folder = shlex.quote(f"{out / cell.name}")
@@ -86,6 +88,23 @@ def main(options: argparse.Namespace) -> int:
     for name, message in bad.items():
         sys.stderr.write(f"isometry reproduce: {name}: {message}\n")
     return 1 if bad else 0
+
+
+def cell_of(run: PlannedRun, *more: str) -> Cell:
+    """A planned run as a cell of a sweep.
+
+    Args:
+        run: the planned run.
+        *more: options that depend on the machine, such as where data is.
+
+    Returns:
+        Its name and its config.
+    """
+    parser = argparse.ArgumentParser()
+    train.add_arguments(parser)
+    given = vars(parser.parse_args(run.command(*more)[1:]))
+    del given["resume"]
+    return Cell(run.name, train.read(given)[0])
 
 
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:

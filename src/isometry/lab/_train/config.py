@@ -6,11 +6,6 @@ from typing import Any, Self
 
 from isometry.lab._options import make
 
-# what the paper trains for: iterations where data is endless, epochs where it is not.
-# The adding problem is not in it; 10,000 batches are those of its own authors.
-ITERATIONS = {"copying": 4000, "adding": 10000}
-EPOCHS = {"mnist": 70, "timit": 1200}
-
 # of `config.json` and the files beside it; it grows when what they hold changes its
 # meaning. Folders without a number are of format 1, which had no recipe.
 FORMAT = 2
@@ -143,13 +138,23 @@ class Config:
         task, options, command = flat["task"], flat["task_options"], flat["command"]
         return cls(task, options, training, command, flat.get("recipe", {}))
 
-    def resolved(self, *, epoch: int | None, hidden_size: int, threads: int) -> Self:
-        """With every number that a default stood for.
+    def resolved(
+        self,
+        *,
+        epoch: int | None,
+        hidden_size: int,
+        threads: int,
+        usual_iterations: int | None,
+        usual_epochs: int | None,
+    ) -> Self:
+        """The same run, with every number that a default stood for.
 
         Args:
-            epoch: batches an epoch, if data is finite.
-            hidden_size: that of the network.
-            threads: those that torch uses.
+            epoch: batches in an epoch, if data is finite.
+            hidden_size: features of the state of the network.
+            threads: threads of torch.
+            usual_iterations: steps of the recipe, for endless data.
+            usual_epochs: epochs of the recipe, for finite data.
 
         Returns:
             The run whose `config.json` says all.
@@ -165,9 +170,9 @@ class Config:
                 f"{self.task}. Say `iterations`."
             )
         if given.iterations is None and epochs is None and epoch is not None:
-            epochs = EPOCHS.get(self.task, 1)
+            epochs = usual_epochs or 1
         iterations = given.iterations or (
-            epochs * epoch if epochs and epoch else ITERATIONS.get(self.task, 1000)
+            epochs * epoch if epochs and epoch else usual_iterations or 1000
         )
         training = replace(
             given,

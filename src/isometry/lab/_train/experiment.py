@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import isometry.optim
 from isometry.lab._options import make, suggestion
 from isometry.lab._train.config import Config, Training
-from isometry.lab.paper.model import SequenceModel
-from isometry.lab.paper.networks import Recipe, by_name
-from isometry.lab.paper.training import ENTRIES, OptimizerRecipe
-from isometry.lab.task import Task
+from isometry.lab.paper.networks import NETWORKS, recipe
+from isometry.lab.paper.training import OptimizerRecipe, Recipe
+from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
 from isometry.linalg import skew
+from isometry.optim import RiemannianSGD
 from isometry.parametrizations._constrained import constrained
 
 
@@ -34,9 +34,9 @@ class Experiment:
     """
 
     config: Config
-    task: Task
+    task: AbstractTask
     recipe: Recipe
-    model: SequenceModel
+    model: nn.Module
     optimizers: Sequence[Optimizer]
 
 
@@ -55,27 +55,24 @@ def build(config: Config, device: torch.device) -> Experiment:
     """
     task, training = make_task(config), config.training
     check_model(training)
-    # the sizes of the data come last: reading them may take a while
-    recipe = by_name(
-        training.model,
-        task.recipe,
-        training.hidden_size,
-        input_size=task.input_size,
-        output_size=task.output_size,
-        **training.model_options,
+    wanted = recipe(
+        training.model, task, training.hidden_size, **training.model_options
     )
-    recipe = replace(recipe, optimizers=tuple(_optimizers(recipe, training)))
+    wanted = _adjusted(wanted, training)
     # torch's own layers draw from the global generator
     torch.manual_seed(training.seed)
     generator = torch.Generator().manual_seed(training.seed)
-    model = _model(recipe, training, generator).to(device)
+    model = _model(wanted, training, task, generator).to(device)
     resolved = config.resolved(
+        # the sizes of the data come last: reading them may take a while
         epoch=task.epoch(training.batch_size),
-        hidden_size=recipe.hidden_size,
+        hidden_size=wanted.hidden_size,
         threads=torch.get_num_threads(),
+        usual_iterations=wanted.iterations,
+        usual_epochs=wanted.epochs,
     )
-    resolved = replace(resolved, recipe=described(recipe, model))
-    return Experiment(resolved, task, recipe, model, make_optimizers(recipe, model))
+    resolved = replace(resolved, recipe=described(wanted, model))
+    return Experiment(resolved, task, wanted, model, make_optimizers(wanted, model))
 
 
 def check_model(training: Training) -> None:
@@ -87,10 +84,10 @@ def check_model(training: Training) -> None:
     Raises:
         ValueError: if it does not exist, or a size is among its options.
     """
-    if training.model not in ENTRIES:
+    if training.model not in NETWORKS:
         raise ValueError(
-            f"`model` must be one of {', '.join(ENTRIES)}; got {training.model!r}."
-            f"{suggestion(training.model, ENTRIES)}"
+            f"`model` must be one of {', '.join(NETWORKS)}; got {training.model!r}."
+            f"{suggestion(training.model, NETWORKS)}"
         )
     if sizes := sorted(training.model_options.keys() & _SIZES):
         raise ValueError(
@@ -105,40 +102,43 @@ _OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
 
 
 def _model(
-    recipe: Recipe, training: Training, generator: torch.Generator
-) -> SequenceModel:
-    """The network; an option that it has not is named."""
+    wanted: Recipe,
+    training: Training,
+    task: AbstractTask,
+    generator: torch.Generator,
+) -> nn.Module:
+    """The network; an unknown option is named, with those that the network has."""
     try:
-        return recipe.model(generator=generator)
+        return wanted.model(generator=generator)
     except TypeError as error:
         options = training.model_options
         if not options:
             raise
-        known = _options_of(training.model, recipe.task)
-        unknown = [name for name in options if name not in known]
-        reason = suggestion(unknown[0], known) if unknown else f" {error}."
+        names = _options_of(training.model, task)
+        unknown = [name for name in options if name not in names]
+        reason = suggestion(unknown[0], names) if unknown else f" {error}."
         raise ValueError(
-            f"`model_options` must be options of {recipe.name}; got "
-            f"{', '.join(unknown or options)}.{reason} It has {', '.join(known)}."
+            f"`model_options` must be options of {wanted.name}; got "
+            f"{', '.join(unknown or options)}.{reason} It has {', '.join(names)}."
         ) from error
 
 
-def _options_of(name: str, task: str) -> list[str]:
-    """What a network can be told, besides its sizes."""
-    network = type(by_name(name, task, 2).model(device="meta").network)
+def _options_of(name: str, task: AbstractTask) -> list[str]:
+    """Names of the options of a network, besides its sizes."""
+    network = type(recipe(name, task, 2).model(device="meta").network)
     names: list[str] = []
     for kind in network.__mro__:
         signature = inspect.signature(kind.__init__).parameters.values()
         variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
         names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
-        # torch's own layers pass on what they are given to the class before
+        # torch's own layers pass their keywords on to the class before
         if not variable:
             break
         names.remove(variable[0])
     return [name for name in names if name not in _OTHERS]
 
 
-def make_task(config: Config) -> Task:
+def make_task(config: Config) -> AbstractTask:
     """The task of a config.
 
     Args:
@@ -158,86 +158,91 @@ def make_task(config: Config) -> Task:
     return make(TASKS[config.task], config.task_options)
 
 
-def make_optimizers(recipe: Recipe, model: SequenceModel) -> list[Optimizer]:
-    """The optimizers of a recipe.
+def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
+    """Make the optimizers of a recipe.
 
     Args:
-        recipe: which ones, with which options.
-        model: whose parameters they move.
+        recipe: which optimizers, with which options.
+        model: the network whose parameters they move.
 
     Returns:
-        One for each that has something to move.
+        An optimizer for each part of the recipe that has something to move.
 
     Raises:
         ValueError: if a plain optimizer would move a weight off its manifold, or one
             does not take the parameters.
     """
-    made = []
+    optimizers = []
     for wanted, groups in recipe.groups(model):
-        ours = getattr(isometry.optim, wanted.name, None)
-        if ours is None and any("manifold" in group for group in groups):
+        name, kind = wanted.kind.__name__, wanted.kind
+        on_manifold = any("manifold" in group for group in groups)
+        if on_manifold and not hasattr(isometry.optim, name):
             raise ValueError(
                 f"`optimizer` must be one that moves on a manifold, as {recipe.name} "
-                f"has a weight there; got {wanted.name}. Leave it out."
+                f"has a weight there; got {name}. Leave it out."
             )
-        kind: Any = ours or getattr(torch.optim, wanted.name)
         try:
-            made.append(kind(groups, **wanted.options))
+            optimizers.append(kind(groups, **wanted.options))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"`optimizer` must be one that takes these parameters; got "
-                f"{wanted.name}: {error}. Choose another, such as Adam."
+                f"{name}: {error}. Choose another, such as Adam."
             ) from error
-    return made
+    return optimizers
 
 
-def _optimizers(recipe: Recipe, training: Training) -> list[OptimizerRecipe]:
-    """Those of the recipe, with what the user wants otherwise."""
-    rest = next(made for made in recipe.optimizers if not made.parameters)
+def _adjusted(recipe: Recipe, training: Training) -> Recipe:
+    """The recipe, with the optimizer, rates and retraction that the user wants."""
+    rest = next(wanted for wanted in recipe.optimizers if not wanted.parameters)
     lr = rest.options["lr"] if training.lr is None else training.lr
-    found = []
-    for made in recipe.optimizers:
-        ratio = made.options["lr"] / rest.options["lr"]
-        if made.parameters and training.lr_ratio is not None:
+    optimizers = []
+    for wanted in recipe.optimizers:
+        ratio = wanted.options["lr"] / rest.options["lr"]
+        if wanted.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
         # descent on a manifold has a rule of its own, which a name does not replace
-        keep = training.optimizer is None or made.name == "RiemannianSGD"
-        options = dict(made.options) if keep else {}
-        name = made.name if keep else _known(training.optimizer or "")
-        rate = made.options["lr"] if ratio * lr == made.options["lr"] else lr * ratio
-        found.append(replace(made, name=name, options=options | {"lr": rate}))
-    return found if training.retraction is None else _retracted(found, training)
+        keep = training.optimizer is None or wanted.kind is RiemannianSGD
+        options = dict(wanted.options) if keep else {}
+        kind = wanted.kind if keep else _optimizer_class(training.optimizer or "")
+        usual = wanted.options["lr"]
+        rate = usual if ratio * lr == usual else lr * ratio
+        optimizers.append(replace(wanted, kind=kind, options=options | {"lr": rate}))
+    if training.retraction is not None:
+        optimizers = _retracted(optimizers, training)
+    schedule = replace(recipe.schedule, optimizers=tuple(optimizers))
+    return replace(recipe, schedule=schedule)
 
 
 def _retracted(
     recipes: Sequence[OptimizerRecipe], training: Training
 ) -> list[OptimizerRecipe]:
-    """Optimizers whose steps on a manifold go by the retraction that was asked for."""
-    if not any("retraction" in made.options for made in recipes):
+    """Optimizers whose steps on a manifold go by the retraction of the user."""
+    if not any("retraction" in wanted.options for wanted in recipes):
         raise ValueError(
             f"`retraction` must be left out for {training.model}, which moves no "
             f"weight on a manifold; got {training.retraction!r}. Only rgd and spectral "
             f"take it."
         )
     return [
-        replace(made, options={**made.options, "retraction": training.retraction})
-        if "retraction" in made.options
-        else made
-        for made in recipes
+        replace(wanted, options={**wanted.options, "retraction": training.retraction})
+        if "retraction" in wanted.options
+        else wanted
+        for wanted in recipes
     ]
 
 
-def described(recipe: Recipe, model: SequenceModel) -> dict[str, Any]:
+def described(recipe: Recipe, model: Any) -> dict[str, Any]:
     """A recipe in full, for the record: defaults may change from version to version.
 
     Args:
-        recipe: of a run.
+        recipe: the recipe of a run.
         model: the network that it makes.
 
     Returns:
         Values that JSON can hold.
     """
-    signature = inspect.signature(type(model.network).__init__)
+    network = getattr(model, "network", model)
+    signature = inspect.signature(type(network).__init__)
     usual = {
         name: parameter.default
         for name, parameter in signature.parameters.items()
@@ -246,44 +251,46 @@ def described(recipe: Recipe, model: SequenceModel) -> dict[str, Any]:
     options = usual | dict(recipe.options)
     places = ("device", "dtype", "generator")
     return {
-        "network": type(model.network).__name__,
+        "network": type(network).__name__,
         "options": {k: v for k, v in options.items() if k not in places},
         "optimizers": [
             {
-                "name": made.name,
-                "options": dict(made.options),
-                "parameters": list(made.parameters),
+                "name": wanted.kind.__name__,
+                "options": dict(wanted.options),
+                "parameters": list(wanted.parameters),
             }
-            for made in recipe.optimizers
+            for wanted in recipe.optimizers
         ],
-        "clip_norm": recipe.clip_norm,
-        "source": recipe.source,
+        "clip_norm": recipe.schedule.clip_norm,
+        "source": recipe.schedule.source,
     }
 
 
-# it evaluates the loss several times a step; it wants sparse gradients
-_OTHER = ("LBFGS", "SparseAdam")
+# LBFGS evaluates the loss several times a step; SparseAdam wants sparse gradients
+_UNSUITABLE = ("LBFGS", "SparseAdam")
 
 
-def _known(name: str) -> str:
-    found = getattr(torch.optim, name, None) or getattr(isometry.optim, name, None)
-    known = isinstance(found, type) and issubclass(found, Optimizer)
-    if known and name in _OTHER:
-        raise ValueError(
-            f"`optimizer` must need no more than gradients that are dense; got {name}. "
-            f"Choose another, such as Adam."
-        )
-    if not known:
+def _optimizer_class(name: str) -> type[Optimizer]:
+    """The class of a name that was typed: strings end here."""
+    kind: Any = getattr(torch.optim, name, None)
+    kind = kind or getattr(isometry.optim, name, None)
+    is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)
+    if not is_optimizer:
         names = [n for n in (*dir(torch.optim), *dir(isometry.optim)) if n[0].isupper()]
         raise ValueError(
             f"`optimizer` must be a class of torch.optim or isometry.optim, such as "
-            f"Adam; got {name!r}.{suggestion(name, names)} Mind the capitals."
+            f"Adam; got {name!r}.{suggestion(name, names)}"
         )
-    return name
+    if name in _UNSUITABLE:
+        raise ValueError(
+            f"`optimizer` must need no more than dense gradients, one evaluation a "
+            f"step; got {name}. Choose another, such as Adam."
+        )
+    return kind
 
 
 @torch.no_grad()
-def recurrent_map(model: SequenceModel) -> Tensor | None:
+def recurrent_map(model: nn.Module) -> Tensor | None:
     """The matrix that the first layer applies to its state.
 
     Args:
@@ -293,7 +300,7 @@ def recurrent_map(model: SequenceModel) -> Tensor | None:
         The matrix (n, n), that of the first gate if there are several; None for
         torch's layers.
     """
-    cells = getattr(model.network, "cells", None)
+    cells = getattr(getattr(model, "network", model), "cells", None)
     if cells is None:
         return None
     cell: Any = cells[0]
@@ -306,7 +313,7 @@ def recurrent_map(model: SequenceModel) -> Tensor | None:
 
 
 @torch.no_grad()
-def orthogonality(model: SequenceModel) -> float | None:
+def orthogonality(model: nn.Module) -> float | None:
     r"""$\lVert W^H W - I \rVert_F / \sqrt n$ of the first recurrent map.
 
     Args:
@@ -323,7 +330,7 @@ def orthogonality(model: SequenceModel) -> float | None:
 
 
 @torch.no_grad()
-def largest_angle(model: SequenceModel) -> float | None:
+def largest_angle(model: nn.Module) -> float | None:
     r"""Largest angle of the coordinates $A$ of the first constrained weight.
 
     The exponential is one to one while it is below $\pi$: the domain $V$ of the paper.
@@ -345,7 +352,7 @@ def largest_angle(model: SequenceModel) -> float | None:
 
 
 @torch.no_grad()
-def angles(model: SequenceModel) -> list[float]:
+def angles(model: nn.Module) -> list[float]:
     """Angles of the eigenvalues of the first recurrent map, ascending.
 
     Args:

@@ -140,8 +140,9 @@ class Step:
         # the mean over processes of these is the gradient of the whole batch
         share = self.ranks.count * self.weights["loss"] / self.total
         (self.loss if self.ranks.count == 1 else self.loss * share).backward()
-        if recipe.clip_norm is not None:
-            clip_grad_norm_(experiment.model.parameters(), recipe.clip_norm)
+        clip_norm = recipe.schedule.clip_norm
+        if clip_norm is not None:
+            clip_grad_norm_(experiment.model.parameters(), clip_norm)
         for optimizer in experiment.optimizers:
             optimizer.step()
         recipe.after_step(experiment.model)

@@ -5,10 +5,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
+from isometry import count_parameters
 from isometry.lab._process import Ranks, environment, joined
 from isometry.lab._train.config import Config
 from isometry.lab._train.experiment import Experiment, angles, build, orthogonality
@@ -27,10 +28,6 @@ from isometry.lab._train.folder import (
 )
 from isometry.lab._train.loop import SPLITS, State, train
 from isometry.lab._train.recorder import Progress, Recorder, event_writer, unpack
-from isometry.lab.task import Task
-from isometry.lab.tasks import TimitTask
-from isometry.lab.tasks.scores import check_installed, judge
-from isometry.nn import count_parameters
 
 
 @dataclass(frozen=True)
@@ -107,11 +104,10 @@ def _ready(config: Config, ranks: Ranks) -> Experiment:
     experiment = build(config, ranks.device)
     if config.training.tensorboard:
         event_writer()
-    if _is_judged(experiment.task):
-        try:
-            check_installed()
-        except ImportError as error:
-            raise RunError(str(error)) from None
+    try:
+        experiment.task.check()
+    except ImportError as error:
+        raise RunError(str(error)) from None
     return experiment
 
 
@@ -147,10 +143,10 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
                 f"the run stopped at step {state.step}: {error}. Mend that, then go "
                 f"on: isometry train --resume {folder}"
             ) from error
-        scores: dict[str, Any] | None = None
-        if status == "finished" and ranks.is_first and _is_judged(experiment.task):
+        scores: dict[str, Any] = {}
+        if status == "finished" and ranks.is_first:
             try:
-                scores = _judged(experiment, experiment.task, ranks, progress)
+                scores = _final_scores(experiment, ranks)
             except KeyboardInterrupt:
                 status = "interrupted"
         return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
@@ -182,22 +178,17 @@ def _damaged(path: Path, found: str) -> str:
     )
 
 
-def _is_judged(task: Task) -> TypeGuard[TimitTask]:
-    return isinstance(task, TimitTask) and task.scores
-
-
-def _judged(
-    experiment: Experiment, task: TimitTask, ranks: Ranks, progress: Progress
-) -> dict[str, dict[str, float]]:
-    """How the predictions of both splits sound at the end."""
+def _final_scores(experiment: Experiment, ranks: Ranks) -> dict[str, Any]:
+    """What the task measures once, at the end; empty for most tasks."""
     model, size = experiment.model, experiment.config.training.batch_size
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     model.eval()
     for split in SPLITS:
-        progress.say(f"listening to the {split} recordings")
-        found[split] = judge(task, lambda x: model(x.to(ranks.device)), split, size)
+        scores[split] = experiment.task.final_scores(
+            lambda x: model(x.to(ranks.device)), split, size
+        )
     model.train()
-    return found
+    return scores if any(scores.values()) else {}
 
 
 def _sum_up(
@@ -208,7 +199,7 @@ def _sum_up(
     scores: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     summary = summarize(experiment, state, status)
-    if scores is not None:
+    if scores:
         summary["scores"] = scores
     if folder is not None:
         write_atomically(folder / SUMMARY, as_json(summary))
@@ -240,7 +231,7 @@ def summarize(experiment: Experiment, state: State, status: str) -> dict[str, An
         "baseline": experiment.task.baseline,
         "angles": angles(model),
         "orthogonality": orthogonality(model),
-        "source": experiment.recipe.source,
+        "source": experiment.recipe.schedule.source,
     }
 
 

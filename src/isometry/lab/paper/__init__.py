@@ -1,1 +1,17 @@
 """What the paper says: its networks, their training, its protocol and its tables."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isometry.lab.paper.networks import NETWORKS, SequenceModel, recipe
+
+__all__ = ["NETWORKS", "SequenceModel", "recipe"]
+
+
+def __getattr__(name: str) -> Any:
+    # tables and protocol are read without torch, which networks import
+    if name in __all__:
+        from isometry.lab.paper import networks
+
+        return getattr(networks, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

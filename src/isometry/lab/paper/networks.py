@@ -1,189 +1,345 @@
-"""The networks of the paper by name, as they were trained on each task."""
+"""The networks of the paper by name: how each is made, at which sizes."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+from torch.nn.utils.rnn import PackedSequence
 
-from isometry.groups import AbstractManifold, manifold_of
-from isometry.lab.paper.model import SequenceModel
-from isometry.lab.paper.training import ENTRIES, TASKS, Entry, OptimizerRecipe, Task
-from isometry.nn._draw import Draw
-from isometry.nn._householder_rnn import HouseholderRNN
+from isometry.lab.paper.protocol import EPOCHS, ITERATIONS, SIZES
+from isometry.lab.paper.training import (
+    Recipe,
+    Schedule,
+    train_eurnn,
+    train_exp_gated,
+    train_exprnn,
+    train_gru,
+    train_householder,
+    train_lie,
+    train_lstm,
+    train_rgd,
+    train_scornn,
+    train_scurnn,
+    train_spectral,
+    train_urnn,
+)
+from isometry.lab.task import AbstractTask
+from isometry.nn import (
+    EURNN,
+    URNN,
+    ExpGRU,
+    ExpLSTM,
+    ExpRNN,
+    FullCapacityURNN,
+    HouseholderRNN,
+    LieRNN,
+    ScoRNN,
+    ScuRNN,
+    SpectralRNN,
+)
+from isometry.nn._draw import Draw, glorot
+from isometry.nn._recurrent import AbstractRecurrent
+
+# what an output layer reads of a complex state
+Parts = Literal["both", "real"]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A network as it is trained on a task.
+class Output:
+    """The first values of an output layer.
 
     Attributes:
-        name: of the network.
-        task: "copying", "mnist", "pmnist", "timit" or "adding".
-        hidden_size: features of the state.
-        sizes: inputs and outputs, and whether one answer is due at the end.
-        options: of the network, besides its sizes.
-        optimizers: each with the parameters that it moves.
-        source: where the numbers come from.
-        clip_norm: largest norm of the gradient of all parameters, if it is clipped.
+        bound: of uniform weights.
+        std: of normal weights, instead.
+        bias_bound: of uniform biases.
+        bias: what is added to them.
     """
 
-    name: str
-    task: str
-    hidden_size: int
-    sizes: Task
-    options: Mapping[str, Any]
-    optimizers: tuple[OptimizerRecipe, ...]
-    source: str
-    clip_norm: float | None
-    entry: Entry = field(repr=False)
+    bound: float = 0.0
+    std: float | None = None
+    bias_bound: float = 0.0
+    bias: float = 0.0
 
-    def model(
-        self,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-    ) -> SequenceModel:
-        """The network with its output layer, as training begins.
-
-        Args:
-            device: of the parameters.
-            dtype: of the parameters, real; complex ones have the complex of it.
-            generator: source of their first values.
-
-        Returns:
-            The model.
-        """
-        task, draw = self.sizes, Draw(device, dtype, generator)
-        network = self.entry.network(task, self.hidden_size, dict(self.options), draw)
-        is_complex = any(p.is_complex() for p in network.parameters())
-        both = is_complex and self.entry.parts == "both"
-        features = self.hidden_size * (2 if both else 1)
-        output = self.entry.output(self.task, task, features)
-        return SequenceModel(
-            network,
-            output.layer(features, task.outputs, draw),
-            parts=self.entry.parts,
-            last_only=task.last_only,
-        )
-
-    def groups(
-        self, model: nn.Module
-    ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
-        """For each optimizer its groups of parameters.
-
-        Those that live on a manifold have a group of their own, which names it.
-
-        Args:
-            model: what `model` returned.
-
-        Returns:
-            Pairs of an optimizer and its groups, without those that move nothing.
-        """
-        special = {name for made in self.optimizers for name in made.parameters}
-        found = []
-        for made in self.optimizers:
-            groups: list[dict[str, Any]] = []
-            for path, p in model.named_parameters():
-                names = special.intersection(path.split("."))
-                mine = names & set(made.parameters) if names else not made.parameters
-                if p.requires_grad and mine:
-                    _add(groups, p, _manifold(model, path))
-            if groups:
-                found.append((made, groups))
-        return found
-
-    def after_step(self, model: SequenceModel) -> None:
-        """What the authors do after each step: unit vectors of reflections.
-
-        Args:
-            model: what `model` returned.
-        """
-        if isinstance(model.network, HouseholderRNN):
-            model.network.renormalize_()
+    def layer(self, features: int, outputs: int, draw: Draw) -> nn.Linear:
+        """A layer that starts with them."""
+        made = nn.Linear(features, outputs, device="meta")
+        if self.std is None:
+            made.weight = draw.uniform(outputs, features, bound=self.bound)
+        else:
+            made.weight = draw.normal(outputs, features, std=self.std)
+        bias = draw.uniform(outputs, bound=self.bias_bound)
+        made.bias = nn.Parameter(bias.detach() + self.bias)
+        return made
 
 
-def by_name(
-    name: str,
-    task: str,
-    hidden_size: int | None = None,
-    *,
-    input_size: int | None = None,
-    output_size: int | None = None,
-    **options: Any,
-) -> Recipe:
-    """A network of the paper, as it was trained on a task.
+class SequenceModel(nn.Module):
+    r"""A recurrent network and a linear output layer, $y_t = V h_t + c$.
+
+    Of complex states the layer reads the real and then the imaginary parts, or the real
+    ones alone.
 
     Args:
-        name: "exprnn", "scornn", "scurnn", "urnn", "rgd", "eurnn", "householder",
-            "spectral", "lie", "explstm", "expgru", "lstm" or "gru".
-        task: "copying", "mnist", "pmnist", "timit" or "adding".
+        network: `ExpRNN`, a comparator, or an `LSTM`, `GRU` or `RNN` of torch.
+        output: the layer.
+        parts: what it reads of complex states.
+        last_only: whether outputs are wanted at the last step alone.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        output: nn.Linear,
+        *,
+        parts: Parts = "both",
+        last_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self.network, self.output = network, output
+        self.parts: Parts = parts
+        self.last_only = last_only
+
+    def forward(self, x: Any) -> Any:
+        """Outputs of a sequence.
+
+        Args:
+            x: as the network takes it; class indices for those of torch too.
+
+        Returns:
+            (time, batch, outputs), with a time of one if only the last is wanted.
+        """
+        H, _ = self.network(self._read(x))
+        if isinstance(H, PackedSequence):
+            return PackedSequence(self._outputs(H.data), *H[1:])
+        return self._outputs(H[-1:] if self.last_only else H)
+
+    def _read(self, x: Any) -> Any:
+        """Class indices as the unit vectors that torch's networks want."""
+        ours = isinstance(self.network, AbstractRecurrent)
+        if ours or not isinstance(x, Tensor) or x.is_floating_point():
+            return x
+        size: Any = self.network.input_size
+        return one_hot(x.long(), size).to(self.output.weight.dtype)
+
+    def _outputs(self, H: Tensor) -> Tensor:
+        if H.is_complex():
+            both = self.parts == "both"
+            H = torch.cat((H.real, H.imag), -1) if both else H.real
+        return self.output(H)
+
+
+def made_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
+    """Make networks of one of our classes, which can return the last state alone."""
+
+    def make(
+        task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
+    ) -> nn.Module:
+        place = {"device": draw.device, "dtype": draw.dtype}
+        usual = {**place, "generator": draw.generator, "last_only": task.last_only}
+        return network(task.input_size, size, **(usual | options))
+
+    return make
+
+
+def gated_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
+    """Make networks of one of our gated classes, which return all states."""
+
+    def make(
+        task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
+    ) -> nn.Module:
+        place = {"device": draw.device, "dtype": draw.dtype}
+        usual = {**place, "generator": draw.generator}
+        return network(task.input_size, size, **(usual | options))
+
+    return make
+
+
+def torch_lstm(
+    task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
+) -> nn.Module:
+    """TensorFlow's LSTM: Glorot's weights, one bias vector, an open forget gate."""
+    place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
+    network = nn.LSTM(task.input_size, size, **place, **options)
+    bound = glorot(task.input_size + size, 4 * size)
+    with torch.no_grad():
+        for name, p in network.named_parameters():
+            if name.startswith("weight"):
+                p.copy_(draw.uniform(*p.shape, bound=bound))
+            else:
+                p.zero_()
+            if name.startswith("bias_ih"):
+                p[size : 2 * size] = 1
+            # torch's second bias vector adds to the first
+            if name.startswith("bias_hh"):
+                p.requires_grad_(False)
+    return network
+
+
+def torch_gru(
+    task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
+) -> nn.Module:
+    """torch's GRU, as it comes."""
+    place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
+    return nn.GRU(task.input_size, size, **place, **options)
+
+
+def glorot_output(task: AbstractTask, features: int) -> Output:
+    """Glorot's weights, no bias."""
+    return Output(bound=glorot(features, task.output_size))
+
+
+def output_exprnn(task: AbstractTask, features: int) -> Output:
+    """He's weights for copying, torch's usual ones elsewhere."""
+    if task.recipe == "copying":
+        return Output(std=math.sqrt(2 / features))
+    usual = 1 / math.sqrt(features)
+    return Output(bound=usual, bias_bound=usual)
+
+
+def output_scornn(task: AbstractTask, features: int) -> Output:
+    """Glorot's weights; in the copying task the biases are drawn so, too."""
+    outputs = task.output_size
+    bias = glorot(outputs, outputs) if task.recipe == "copying" else 0.0
+    return Output(bound=glorot(features, outputs), bias_bound=bias)
+
+
+def output_eurnn(task: AbstractTask, _features: int) -> Output:
+    """The authors' bound has the inputs where Glorot's has the features."""
+    return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the paper, for every task and size.
+
+    Attributes:
+        make: makes it, for a task, a size, options and a source of first values.
+        training: how it is trained on a task, at a size.
+        output: the first values of its output layer, for a task and the number of
+            features that the layer reads.
+        options: its options, for a task and a size.
+        parts: what the output layer reads of complex states.
+        after_step: called with the network after each step of the optimizers.
+    """
+
+    make: Callable[[AbstractTask, int, dict[str, Any], Draw], nn.Module]
+    training: Callable[[str, int], Schedule]
+    output: Callable[[AbstractTask, int], Output] = glorot_output
+    options: Callable[[str, int], dict[str, Any]] = lambda _task, _size: {}
+    parts: Parts = "both"
+    after_step: Callable[[Any], None] = lambda _network: None
+
+    def model(
+        self, task: AbstractTask, size: int, options: Mapping[str, Any], draw: Draw
+    ) -> SequenceModel:
+        """Make the network with its output layer, as training begins."""
+        network = self.make(task, size, dict(options), draw)
+        is_complex = any(p.is_complex() for p in network.parameters())
+        features = size * (2 if is_complex and self.parts == "both" else 1)
+        layer = self.output(task, features).layer(features, task.output_size, draw)
+        return SequenceModel(network, layer, parts=self.parts, last_only=task.last_only)
+
+
+def options_exprnn(task: str, _size: int) -> dict[str, Any]:
+    """The distribution of the first recurrent weight."""
+    return {"init": "cayley" if task in ("mnist", "pmnist") else "henaff"}
+
+
+def options_scornn(task: str, size: int) -> dict[str, Any]:
+    """A tenth of negative signs on MNIST, half of them elsewhere."""
+    return {"negatives": size // 10 if task == "mnist" else size // 2}
+
+
+def options_structured(task: str, _size: int) -> dict[str, Any]:
+    """On MNIST the biases start at zero."""
+    return {"bias_bound": 0.0 if task in ("mnist", "pmnist") else 0.01}
+
+
+def options_eurnn(task: str, _size: int) -> dict[str, Any]:
+    """The number of layers of rotations."""
+    return {"capacity": {"copying": 12, "mnist": 4, "pmnist": 4}.get(task, 2)}
+
+
+def renormalize(network: HouseholderRNN) -> None:
+    """Make the vectors of all reflections unit vectors, as their authors do."""
+    network.renormalize_()
+
+
+NETWORKS = {
+    "exprnn": Network(made_by(ExpRNN), train_exprnn, output_exprnn, options_exprnn),
+    "scornn": Network(made_by(ScoRNN), train_scornn, output_scornn, options_scornn),
+    "scurnn": Network(made_by(ScuRNN), train_scurnn),
+    "urnn": Network(made_by(URNN), train_urnn, options=options_structured),
+    "rgd": Network(made_by(FullCapacityURNN), train_rgd, options=options_structured),
+    "eurnn": Network(
+        made_by(EURNN), train_eurnn, output_eurnn, options_eurnn, parts="real"
+    ),
+    "householder": Network(
+        made_by(HouseholderRNN), train_householder, after_step=renormalize
+    ),
+    "spectral": Network(made_by(SpectralRNN), train_spectral),
+    "lie": Network(made_by(LieRNN), train_lie),
+    "explstm": Network(gated_by(ExpLSTM), train_exp_gated),
+    "expgru": Network(gated_by(ExpGRU), train_exp_gated),
+    "lstm": Network(torch_lstm, train_lstm),
+    "gru": Network(torch_gru, train_gru),
+}
+
+
+def recipe(
+    name: str, task: AbstractTask, hidden_size: int | None = None, **options: Any
+) -> Recipe:
+    """A network of the paper, as its authors trained it on a task.
+
+    Args:
+        name: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
+        task: the task. Its `recipe` chooses the numbers, and the network has its sizes
+            of inputs and outputs.
         hidden_size: features of the state; the first of the paper's tables if None.
-        input_size: features or classes of an input; those of the task if None.
-        output_size: features of an output; those of the task if None.
-        **options: of the network, instead of those of the task.
+        **options: options of the network, instead of those of the paper.
 
     Returns:
         The recipe: `model()`, its optimizers and what follows a step.
 
     Raises:
-        ValueError: if there is no such network or task, or a size is not positive.
+        ValueError: if there is no such network, the paper has no such task, or a size
+            is not positive.
     """
-    _check_known("name", name, ENTRIES)
-    _check_known("task", task, TASKS)
-    entry = ENTRIES[name]
-    size = entry.sizes[task][0] if hidden_size is None else hidden_size
-    training = entry.training(task, size)
-    sizes = _sized(TASKS[task], input_size, output_size)
+    _check_name("name", name, NETWORKS)
+    _check_name("task.recipe", task.recipe, EPOCHS | ITERATIONS)
+    _check_sizes(task)
+    network = NETWORKS[name]
+    size = SIZES[name][task.recipe][0] if hidden_size is None else hidden_size
+    options = {**network.options(task.recipe, size), **options}
+
+    def make(**place: Any) -> SequenceModel:
+        return network.model(task, size, options, Draw(**place))
+
     return Recipe(
         name=name,
-        task=task,
         hidden_size=size,
-        sizes=sizes,
-        options={**entry.options(task, size), **options},
-        optimizers=training.optimizers,
-        source=training.source,
-        clip_norm=training.clip_norm,
-        entry=entry,
+        make=make,
+        options=options,
+        schedule=network.training(task.recipe, size),
+        after_step=lambda model: network.after_step(model.network),
+        iterations=ITERATIONS.get(task.recipe),
+        epochs=EPOCHS.get(task.recipe),
     )
 
 
-def _sized(task: Task, inputs: int | None, outputs: int | None) -> Task:
-    """A task with other sizes than the paper's, where they are given."""
-    found = replace(
-        task,
-        inputs=task.inputs if inputs is None else inputs,
-        outputs=task.outputs if outputs is None else outputs,
-    )
-    if min(found.inputs, found.outputs) < 1:
+def _check_name(what: str, name: str, names: Mapping[str, Any]) -> None:
+    if name not in names:
         raise ValueError(
-            f"`input_size` and `output_size` must be at least 1; got {found.inputs} "
-            f"and {found.outputs}. Leave them out for the paper's."
+            f"`{what}` must be one of {', '.join(map(repr, names))}; got {name!r}."
         )
-    return found
 
 
-def _manifold(model: nn.Module, path: str) -> AbstractManifold | None:
-    owner, _, name = path.rpartition(".")
-    return manifold_of(model.get_submodule(owner), name)
-
-
-def _add(
-    groups: list[dict[str, Any]], p: nn.Parameter, manifold: AbstractManifold | None
-) -> None:
-    """Put a parameter where those of its manifold are."""
-    for group in groups:
-        if group.get("manifold") == manifold:
-            group["params"].append(p)
-            return
-    groups.append({"params": [p], **({"manifold": manifold} if manifold else {})})
-
-
-def _check_known(what: str, name: str, known: Mapping[str, Any]) -> None:
-    if name not in known:
+def _check_sizes(task: AbstractTask) -> None:
+    if min(task.input_size, task.output_size) < 1:
         raise ValueError(
-            f"`{what}` must be one of {', '.join(map(repr, known))}; got {name!r}. "
-            f"Choose one of them."
+            f"`input_size` and `output_size` must be at least 1; got "
+            f"{task.input_size} and {task.output_size}."
         )

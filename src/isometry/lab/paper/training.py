@@ -1,69 +1,47 @@
-"""How the networks of the paper were made and trained, as data.
+"""How the networks of the paper were trained, as data.
 
 The numbers are those of the authors' texts and programs; `Training.source` says whose,
 or that nobody has published them and they are ours. Implementations of RMSprop differ
 in ways that show: `isometry.optim.RiemannianRMSprop` has them all.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Adam, Optimizer, RMSprop
 
-from isometry.lab.paper.model import Output, Parts
-from isometry.nn._draw import Draw, glorot
-from isometry.nn._eurnn import EURNN
-from isometry.nn._exp_gru import ExpGRU
-from isometry.nn._exp_lstm import ExpLSTM
-from isometry.nn._exp_rnn import ExpRNN
-from isometry.nn._full_capacity import FullCapacityURNN
-from isometry.nn._householder_rnn import HouseholderRNN
-from isometry.nn._lie import LieRNN
-from isometry.nn._scornn import ScoRNN
-from isometry.nn._scurnn import ScuRNN
-from isometry.nn._spectral import SpectralRNN
-from isometry.nn._urnn import URNN
-
-
-@dataclass(frozen=True)
-class Task:
-    """Sizes of a task, and whether the answer is due at the last step alone."""
-
-    inputs: int
-    outputs: int
-    last_only: bool
-
-
-TASKS = {
-    "copying": Task(10, 9, last_only=False),
-    "mnist": Task(1, 10, last_only=True),
-    "pmnist": Task(1, 10, last_only=True),
-    "timit": Task(129, 129, last_only=False),
-    "adding": Task(2, 1, last_only=True),
-}
+from isometry.groups import AbstractManifold, manifold_of
+from isometry.optim import RiemannianRMSprop, RiemannianSGD
 
 
 @dataclass(frozen=True)
 class OptimizerRecipe:
-    """An optimizer as data.
+    """An optimizer, its options and the parameters that it moves.
 
     Attributes:
-        name: a class of `torch.optim` or of `isometry.optim`.
-        options: its arguments.
-        parameters: names of those it moves; if empty, all that no other moves.
+        kind: the class, of `torch.optim` or of `isometry.optim`.
+        options: the arguments of the class.
+        parameters: names of the parameters that it moves. If there are none, it moves
+            every parameter that no other optimizer moves.
     """
 
-    name: str
+    kind: type[Optimizer]
     options: Mapping[str, Any]
     parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Training:
-    """Optimizers of a network on a task, and where they come from."""
+class Schedule:
+    """Optimizers of a network on a task, and where their numbers come from.
+
+    Attributes:
+        optimizers: each with the parameters that it moves.
+        source: whose numbers they are.
+        clip_norm: largest norm of the gradient of all parameters, if it is clipped.
+    """
 
     optimizers: tuple[OptimizerRecipe, ...]
     source: str
@@ -71,25 +49,99 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A network by name.
+class Recipe:
+    """A network as it is trained on a task: all that a run needs to know about it.
 
     Attributes:
-        network: makes it, for a task, a size, options and a source of first values.
-        sizes: those of the paper's tables for each task, the usual one first.
-        training: how it is trained on a task, at a size.
-        output: the first values of its output layer, for a task, its sizes and the
-            features that the layer reads.
-        options: of the network, for a task and a size.
-        parts: what the output layer reads of complex states.
+        name: name of the network.
+        hidden_size: features of the state.
+        make: makes the network with its output layer. It takes `device`, `dtype` and
+            `generator`, the source of the first values, as keywords.
+        options: options of the network, besides its sizes, for the record.
+        schedule: its optimizers.
+        after_step: called with the network after each step of the optimizers.
+        iterations: the usual number of steps; None if it is a number of epochs.
+        epochs: the usual number of passes over the data, if data is finite.
     """
 
-    network: Callable[[Task, int, dict[str, Any], Draw], nn.Module]
-    sizes: Mapping[str, tuple[int, ...]]
-    training: Callable[[str, int], Training]
-    output: Callable[[str, Task, int], Output]
-    options: Callable[[str, int], dict[str, Any]] = lambda _task, _size: {}
-    parts: Parts = "both"
+    name: str
+    hidden_size: int
+    make: Callable[..., nn.Module]
+    options: Mapping[str, Any]
+    schedule: Schedule
+    after_step: Callable[[nn.Module], None] = lambda _model: None
+    iterations: int | None = None
+    epochs: int | None = None
+
+    @property
+    def optimizers(self) -> tuple[OptimizerRecipe, ...]:
+        """The optimizers, each with the parameters that it moves."""
+        return self.schedule.optimizers
+
+    def model(
+        self,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Make the network with its output layer, as training begins.
+
+        Args:
+            device: where the parameters are.
+            dtype: dtype of the real parameters; complex ones have the complex dtype of
+                the same precision.
+            generator: source of their first values.
+
+        Returns:
+            The model.
+        """
+        return self.make(device=device, dtype=dtype, generator=generator)
+
+    def groups(
+        self, model: nn.Module
+    ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
+        """Pair each optimizer with its groups of parameters.
+
+        Parameters that live on a manifold have a group of their own, which names it.
+
+        Args:
+            model: what `model` returned.
+
+        Returns:
+            Pairs of an optimizer and its groups. Optimizers that would move nothing are
+            left out.
+        """
+        special = {name for wanted in self.optimizers for name in wanted.parameters}
+        pairs = []
+        for wanted in self.optimizers:
+            groups: list[dict[str, Any]] = []
+            for path, p in model.named_parameters():
+                names = special.intersection(path.split("."))
+                mine = (
+                    names & set(wanted.parameters) if names else not wanted.parameters
+                )
+                if p.requires_grad and mine:
+                    _add(groups, p, _manifold(model, path))
+            if groups:
+                pairs.append((wanted, groups))
+        return pairs
+
+
+def _manifold(model: nn.Module, path: str) -> AbstractManifold | None:
+    owner, _, name = path.rpartition(".")
+    return manifold_of(model.get_submodule(owner), name)
+
+
+def _add(
+    groups: list[dict[str, Any]], p: nn.Parameter, manifold: AbstractManifold | None
+) -> None:
+    """Put a parameter into the group of its manifold."""
+    for group in groups:
+        if group.get("manifold") == manifold:
+            group["params"].append(p)
+            return
+    groups.append({"params": [p], **({"manifold": manifold} if manifold else {})})
 
 
 OURS = "ours: none is published"
@@ -110,71 +162,25 @@ def rmsprop(
 ) -> OptimizerRecipe:
     """torch's RMSprop, or one of the historical ones."""
     if like is None:
-        return OptimizerRecipe("RMSprop", {"lr": lr}, parameters)
-    return OptimizerRecipe("RiemannianRMSprop", {"lr": lr, **like}, parameters)
+        return OptimizerRecipe(RMSprop, {"lr": lr}, parameters)
+    return OptimizerRecipe(RiemannianRMSprop, {"lr": lr, **like}, parameters)
 
 
 def adam(lr: float, *parameters: str) -> OptimizerRecipe:
     """torch's Adam."""
-    return OptimizerRecipe("Adam", {"lr": lr}, parameters)
+    return OptimizerRecipe(Adam, {"lr": lr}, parameters)
 
 
 def descent(lr: float, *parameters: str) -> OptimizerRecipe:
     """Riemannian gradient descent with the retraction of its authors."""
-    options = {"lr": lr, "retraction": "cayley"}
-    return OptimizerRecipe("RiemannianSGD", options, parameters)
-
-
-def made_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
-    """An `Entry.network` of a class of ours."""
-
-    def make(task: Task, size: int, options: dict[str, Any], draw: Draw) -> nn.Module:
-        place = {"device": draw.device, "dtype": draw.dtype}
-        usual = {**place, "generator": draw.generator, "last_only": task.last_only}
-        return network(task.inputs, size, **(usual | options))
-
-    return make
-
-
-def gated_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
-    """The same for gated cells, which give all outputs."""
-
-    def make(task: Task, size: int, options: dict[str, Any], draw: Draw) -> nn.Module:
-        place = {"device": draw.device, "dtype": draw.dtype}
-        usual = {**place, "generator": draw.generator}
-        return network(task.inputs, size, **(usual | options))
-
-    return make
-
-
-def torch_lstm(task: Task, size: int, options: dict[str, Any], draw: Draw) -> nn.Module:
-    """TensorFlow's: Glorot, one bias vector, and a forget gate that starts open."""
-    place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
-    network = nn.LSTM(task.inputs, size, **place, **options)
-    bound = glorot(task.inputs + size, 4 * size)
-    with torch.no_grad():
-        for name, p in network.named_parameters():
-            if name.startswith("weight"):
-                p.copy_(draw.uniform(*p.shape, bound=bound))
-            else:
-                p.zero_()
-            if name.startswith("bias_ih"):
-                p[size : 2 * size] = 1
-            # torch's second bias vector adds to the first
-            if name.startswith("bias_hh"):
-                p.requires_grad_(False)
-    return network
-
-
-def torch_gru(task: Task, size: int, options: dict[str, Any], draw: Draw) -> nn.Module:
-    """That of torch, as it comes."""
-    place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
-    return nn.GRU(task.inputs, size, **place, **options)
+    return OptimizerRecipe(
+        RiemannianSGD, {"lr": lr, "retraction": "cayley"}, parameters
+    )
 
 
 def nearest(table: Mapping[int, float], size: int) -> float:
-    """The entry of the nearest size."""
-    return table[min(table, key=lambda known: abs(known - size))]
+    """The entry of a table whose size is nearest."""
+    return table[min(table, key=lambda entry: abs(entry - size))]
 
 
 # rates of the paper's table, by size
@@ -187,38 +193,38 @@ EXPRNN = {
 }
 
 
-def train_exprnn(task: str, size: int) -> Training:
+def train_exprnn(task: str, size: int) -> Schedule:
     """A tenth of the rate for the orthogonal weight."""
     lr = nearest(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
     source = OURS if task == "adding" else "[LM19] appendix, table of hyperparameters"
-    return Training((rest, rmsprop(lr / 10, "weight_hh")), source)
+    return Schedule((rest, rmsprop(lr / 10, "weight_hh")), source)
 
 
-def train_scornn(task: str, _size: int) -> Training:
+def train_scornn(task: str, _size: int) -> Schedule:
     """TensorFlow's RMSprop, with a tenth of the rate for A."""
     A = rmsprop(1e-4, "X", like=TENSORFLOW)
     rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)
-    return Training((rest, A), OURS if task == "timit" else "[HWY18], its code")
+    return Schedule((rest, A), OURS if task == "timit" else "[HWY18], its code")
 
 
-def train_scurnn(task: str, _size: int) -> Training:
-    """Three optimizers: of A, of the angles of D, and of the rest."""
+def train_scurnn(task: str, _size: int) -> Schedule:
+    """Three optimizers: one for A, one for the angles of D, one for the rest."""
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
     theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
     source = OURS if task in ("timit", "pmnist") else "[MHY19], its code"
-    return Training((adam(1e-3), rmsprop(1e-4, "X", like=inside), theta), source)
+    return Schedule((adam(1e-3), rmsprop(1e-4, "X", like=inside), theta), source)
 
 
-def train_urnn(task: str, _size: int) -> Training:
-    """Keras on MNIST, Theano elsewhere."""
+def train_urnn(task: str, _size: int) -> Schedule:
+    """Keras's RMSprop on MNIST, Theano's elsewhere."""
     if task in ("mnist", "pmnist"):
-        return Training((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
-    return Training((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
+        return Schedule((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
+    return Schedule((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
 
 
-def train_rgd(task: str, size: int) -> Training:
+def train_rgd(task: str, size: int) -> Schedule:
     """Descent on the group for W.
 
     Its authors' $S = G W^H - W G^H$ is twice our gradient, so rates are doubled. On
@@ -228,153 +234,50 @@ def train_rgd(task: str, size: int) -> Training:
     if task not in ("mnist", "pmnist"):
         rest = rmsprop(1e-3, like=THEANO)
         source = OURS if task == "adding" else "[WPH16], its code"
-        return Training((rest, descent(2e-3, "weight_hh")), source)
+        return Schedule((rest, descent(2e-3, "weight_hh")), source)
     rest = rmsprop(nearest({116: 1e-3, 512: 1e-4}, size), like=KERAS)
     like = {**KERAS, "retraction": "cayley"}
     W = rmsprop(2e-6, "weight_hh", like=like)
-    return Training((rest, W), "[WPH16], its code; adapted in the Lie algebra")
+    return Schedule((rest, W), "[WPH16], its code; adapted in the Lie algebra")
 
 
-def train_eurnn(task: str, _size: int) -> Training:
+def train_eurnn(task: str, _size: int) -> Schedule:
     """TensorFlow's RMSprop."""
     lr = 1e-4 if task in ("mnist", "pmnist") else 1e-3
     source = OURS if task in ("timit", "adding") else "[JSD17], its code"
-    return Training((rmsprop(lr, like=TENSORFLOW),), source)
+    return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
 
 
-def train_lstm(task: str, _size: int) -> Training:
-    """As in the comparisons of unitary networks."""
+def train_lstm(task: str, _size: int) -> Schedule:
+    """The optimizers with which unitary networks were compared."""
     if task in ("mnist", "pmnist"):
-        return Training((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
+        return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":
-        return Training((adam(1e-3),), OURS)
-    return Training((rmsprop(1e-3, like=TENSORFLOW),), OURS)
+        return Schedule((adam(1e-3),), OURS)
+    return Schedule((rmsprop(1e-3, like=TENSORFLOW),), OURS)
 
 
-def train_gru(task: str, size: int) -> Training:
-    """As the LSTM."""
+def train_gru(task: str, size: int) -> Schedule:
+    """The optimizers of the LSTM."""
     lstm = train_lstm(task, size)
-    return Training(lstm.optimizers, OURS, lstm.clip_norm)
+    return Schedule(lstm.optimizers, OURS, lstm.clip_norm)
 
 
-def train_exp_gated(task: str, size: int) -> Training:
-    """As ExpRNN: a tenth of the rate for the orthogonal weights."""
-    return Training(train_exprnn(task, size).optimizers, OURS)
+def train_exp_gated(task: str, size: int) -> Schedule:
+    """The optimizers of ExpRNN: a tenth of the rate for the orthogonal weights."""
+    return Schedule(train_exprnn(task, size).optimizers, OURS)
 
 
-def train_householder(_task: str, _size: int) -> Training:
+def train_householder(_task: str, _size: int) -> Schedule:
     """Adam, and unit vectors after each step."""
-    return Training((adam(1e-3),), "[MHRB17], its code")
+    return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
-def train_spectral(_task: str, _size: int) -> Training:
+def train_spectral(_task: str, _size: int) -> Schedule:
     """Descent on the group for the singular vectors."""
-    return Training((rmsprop(1e-4), descent(1e-4, "U", "V")), OURS)
+    return Schedule((rmsprop(1e-4), descent(1e-4, "U", "V")), OURS)
 
 
-def train_lie(_task: str, _size: int) -> Training:
+def train_lie(_task: str, _size: int) -> Schedule:
     """A tenth of the rate for the coefficients."""
-    return Training((rmsprop(1e-3), rmsprop(1e-4, "X")), OURS)
-
-
-def glorot_output(_task: str, sizes: Task, features: int) -> Output:
-    """Glorot's weights, no bias."""
-    return Output(bound=glorot(features, sizes.outputs))
-
-
-def output_exprnn(task: str, _sizes: Task, features: int) -> Output:
-    """He's for copying, torch's usual ones elsewhere."""
-    if task == "copying":
-        return Output(std=math.sqrt(2 / features))
-    usual = 1 / math.sqrt(features)
-    return Output(bound=usual, bias_bound=usual)
-
-
-def output_scornn(task: str, sizes: Task, features: int) -> Output:
-    """Glorot's; in the copying task for the biases too."""
-    outputs = sizes.outputs
-    bias = glorot(outputs, outputs) if task == "copying" else 0.0
-    return Output(bound=glorot(features, outputs), bias_bound=bias)
-
-
-def output_eurnn(_task: str, sizes: Task, _features: int) -> Output:
-    """The authors' bound has the inputs where Glorot's has the features."""
-    return Output(bound=glorot(sizes.inputs, sizes.outputs), bias=0.01)
-
-
-def options_exprnn(task: str, _size: int) -> dict[str, Any]:
-    """The first recurrent weight."""
-    return {"init": "cayley" if task in ("mnist", "pmnist") else "henaff"}
-
-
-def options_scornn(task: str, size: int) -> dict[str, Any]:
-    """A tenth of negative signs on MNIST, half of them elsewhere."""
-    return {"negatives": size // 10 if task == "mnist" else size // 2}
-
-
-def options_structured(task: str, _size: int) -> dict[str, Any]:
-    """On MNIST the biases start at zero."""
-    return {"bias_bound": 0.0 if task in ("mnist", "pmnist") else 0.01}
-
-
-def options_eurnn(task: str, _size: int) -> dict[str, Any]:
-    """The capacity."""
-    return {"capacity": {"copying": 12, "mnist": 4, "pmnist": 4}.get(task, 2)}
-
-
-def sizes(
-    copying: int, mnist: tuple[int, ...], timit: tuple[int, ...], adding: int
-) -> dict[str, tuple[int, ...]]:
-    """Sizes by task."""
-    return {
-        "copying": (copying,),
-        "mnist": mnist,
-        "pmnist": mnist,
-        "timit": timit,
-        "adding": (adding,),
-    }
-
-
-_REAL = sizes(190, (170, 360, 512), (224, 322, 425), 170)
-_GATED = sizes(68, (128, 256, 512), (84, 120, 158), 128)
-
-ENTRIES = {
-    "exprnn": Entry(
-        made_by(ExpRNN), _REAL, train_exprnn, output_exprnn, options_exprnn
-    ),
-    "scornn": Entry(
-        made_by(ScoRNN), _REAL, train_scornn, output_scornn, options_scornn
-    ),
-    "scurnn": Entry(
-        made_by(ScuRNN),
-        sizes(130, (116, 250), (128, 192, 256), 116),
-        *(train_scurnn, glorot_output),
-    ),
-    "urnn": Entry(
-        made_by(URNN),
-        sizes(470, (512, 2170), (158, 256, 378), 512),
-        *(train_urnn, glorot_output, options_structured),
-    ),
-    "rgd": Entry(
-        made_by(FullCapacityURNN),
-        sizes(128, (116, 512), (128, 192, 256), 128),
-        *(train_rgd, glorot_output, options_structured),
-    ),
-    "eurnn": Entry(
-        made_by(EURNN),
-        sizes(512, (512,), (158, 256, 378), 512),
-        *(train_eurnn, output_eurnn, options_eurnn),
-        parts="real",
-    ),
-    "householder": Entry(
-        made_by(HouseholderRNN), _REAL, train_householder, glorot_output
-    ),
-    "spectral": Entry(made_by(SpectralRNN), _REAL, train_spectral, glorot_output),
-    "lie": Entry(
-        made_by(LieRNN), sizes(30, (30,), (30,), 30), train_lie, glorot_output
-    ),
-    "explstm": Entry(gated_by(ExpLSTM), _GATED, train_exp_gated, glorot_output),
-    "expgru": Entry(gated_by(ExpGRU), _GATED, train_exp_gated, glorot_output),
-    "lstm": Entry(torch_lstm, _GATED, train_lstm, glorot_output),
-    "gru": Entry(torch_gru, _GATED, train_gru, glorot_output),
-}
+    return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), OURS)

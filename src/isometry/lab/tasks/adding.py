@@ -1,17 +1,9 @@
 """The adding problem."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from isometry.lab.task import (
-    Batch,
-    Split,
-    check_positive,
-    held_out_batches,
-    last,
-    training_batch,
-)
+from isometry.lab.task import AbstractEndlessTask, Batch, check_positive, last
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AddingTask:
+class AddingTask(AbstractEndlessTask):
     r"""Add the two numbers of a sequence that are marked.
 
     The first feature is uniform in $[0, 1)$; the second is 1 at one step of each half
@@ -50,11 +42,6 @@ class AddingTask:
             )
 
     @property
-    def recipe(self) -> str:
-        """Its name."""
-        return self.name
-
-    @property
     def input_size(self) -> int:
         """A number and a marker."""
         return 2
@@ -69,22 +56,8 @@ class AddingTask:
         """The variance of a sum of two numbers."""
         return 1 / 6
 
-    def epoch(self, size: int) -> None:  # noqa: ARG002 - every sequence is new
-        """No end."""
-        return
-
-    def batch(
-        self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
-    ) -> Batch:
-        """New sequences (time, batch, 2), with their sums (batch, 1)."""
-        return training_batch(self, step, size=size, seed=seed, rank=rank, ranks=ranks)
-
-    def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The sequences that are held out."""
-        return held_out_batches(self, split, size)
-
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
-        """As many new sequences."""
+        """Sequences (time, batch, 2), with their sums (batch, 1)."""
         import numpy as np
         import torch
 

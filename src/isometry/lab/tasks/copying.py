@@ -1,17 +1,10 @@
 """The copying memory task."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from isometry.lab.task import (
-    Batch,
-    Split,
-    check_positive,
-    held_out_batches,
-    training_batch,
-)
+from isometry.lab.task import AbstractEndlessTask, Batch, check_positive
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CopyingTask:
+class CopyingTask(AbstractEndlessTask):
     r"""Remember a word for a long time, and say it when asked.
 
     A word of $K$ symbols out of $N$ is followed by blanks (0), then by a marker
@@ -57,11 +50,6 @@ class CopyingTask:
         )
 
     @property
-    def recipe(self) -> str:
-        """Its name."""
-        return self.name
-
-    @property
     def input_size(self) -> int:
         """Blank, symbols and marker."""
         return self.symbols + 2
@@ -81,22 +69,8 @@ class CopyingTask:
         r"""$K \ln N / T$: blanks are known, symbols are guessed."""
         return self.length * math.log(self.symbols) / self.steps
 
-    def epoch(self, size: int) -> None:  # noqa: ARG002 - every sequence is new
-        """No end."""
-        return
-
-    def batch(
-        self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
-    ) -> Batch:
-        """New sequences: `x` and `y` are classes (time, batch)."""
-        return training_batch(self, step, size=size, seed=seed, rank=rank, ranks=ranks)
-
-    def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The sequences that are held out."""
-        return held_out_batches(self, split, size)
-
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
-        """As many new sequences."""
+        """Sequences `x` and answers `y`, both of classes (time, batch)."""
         import torch
 
         # (batch, K): the first words of a longer draw are those of a shorter one

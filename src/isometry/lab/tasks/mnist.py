@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from isometry.lab._data.images import Images, load_images
-from isometry.lab.task import Batch, Split, batches_per_epoch, last, training_rows
+from isometry.lab.task import (
+    AbstractTask,
+    Batch,
+    Split,
+    batches_per_epoch,
+    last,
+    training_rows,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +26,7 @@ PERMUTATION_SEED = 92916
 
 
 @dataclass(frozen=True)
-class MnistTask:
+class MnistTask(AbstractTask):
     """Name the digit whose pixels come one at a time.
 
     Pixels are divided by 255, and not normalized otherwise. The answer is due after the

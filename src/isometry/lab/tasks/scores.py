@@ -9,18 +9,13 @@ import importlib
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from isometry.lab._data.speech import RATE, spectra, waveform
-from isometry.lab.tasks.timit import TimitTask
+from isometry.lab._data.speech import RATE
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
-
-    from isometry.lab.task import Split
-
 
 PACKAGES = ("pesq", "pystoi")
 
@@ -46,58 +41,22 @@ def check_installed() -> None:
         )
 
 
-def judge(
-    task: TimitTask, model: "Callable[[Tensor], Tensor]", split: "Split", size: int
-) -> dict[str, float]:
-    """Mean scores of the recordings that a network predicts.
+def judge(pairs: "Iterable[tuple[np.ndarray, np.ndarray]]") -> dict[str, float]:
+    """Mean scores of recordings that a network predicts.
 
     Args:
-        task: whose split it is.
-        model: outputs from inputs.
-        split: "validation" or "test".
-        size: sequences in a batch.
+        pairs: each true recording with its estimate, at 8 kHz, of one length.
 
     Returns:
-        "segsnr" in dB, "stoi" and "pesq"; those that no recording has are left out.
+        "segsnr" in dB, "stoi" and "pesq". A score that no recording has is left out.
     """
-    found: dict[str, list[float]] = {name: [] for name in MEASURES}
-    for reference, estimate in predicted(task, model, split, size):
+    values: dict[str, list[float]] = {name: [] for name in MEASURES}
+    for reference, estimate in pairs:
         for name, measure in MEASURES.items():
             value = measure(reference, estimate)
             if value is not None:
-                found[name].append(value)
-    return {name: sum(v) / len(v) for name, v in found.items() if v}
-
-
-def predicted(
-    task: TimitTask, model: "Callable[[Tensor], Tensor]", split: "Split", size: int
-) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
-    """Each recording, and what a network makes of it.
-
-    Where the next frame is wanted, nothing predicts the first: it is the true one.
-
-    Args:
-        task: whose split it is.
-        model: outputs from inputs.
-        split: "validation" or "test".
-        size: sequences in a batch.
-
-    Yields:
-        Both at 8 kHz, of one length.
-    """
-    import torch
-
-    truths = task.recordings(split)
-    for batch in task.evaluation(split, size):
-        with torch.inference_mode():
-            outputs = model(batch.x).cpu()
-        for said in outputs.unbind(1):
-            frames, samples = next(truths)
-            F = len(frames)
-            ahead = torch.cat((frames[:1], said[: F - 1]))
-            y = said[:F] if task.target == "previous" else ahead
-            made = waveform(y, spectra(samples), len(samples))
-            yield samples, made.numpy()
+                values[name].append(value)
+    return {name: sum(v) / len(v) for name, v in values.items() if v}
 
 
 def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:

@@ -1,7 +1,7 @@
 """Speech prediction on TIMIT, or on any folder of recordings."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -15,9 +15,18 @@ from isometry.lab._data.speech import (
     recording_frames,
     recordings,
     speaker_splits,
+    spectra,
     timit_splits,
+    waveform,
 )
-from isometry.lab.task import Batch, Split, batches_per_epoch, training_rows
+from isometry.lab.task import (
+    AbstractTask,
+    Batch,
+    Split,
+    batches_per_epoch,
+    training_rows,
+)
+from isometry.lab.tasks.scores import check_installed, judge
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TimitTask:
+class TimitTask(AbstractTask):
     r"""Predict the spectrum of speech from what was said before.
 
     Frames $f_1, \ldots, f_F$ are log-power spectra in dB, 62.5 a second. With the
@@ -61,11 +70,6 @@ class TimitTask:
     scores: bool = False
 
     @property
-    def recipe(self) -> str:
-        """Its name."""
-        return self.name
-
-    @property
     def input_size(self) -> int:
         """Bins of a spectrum."""
         return BINS
@@ -74,11 +78,6 @@ class TimitTask:
     def output_size(self) -> int:
         """Bins of a spectrum."""
         return BINS
-
-    @property
-    def baseline(self) -> None:
-        """It depends on the recordings."""
-        return
 
     def epoch(self, size: int) -> int:
         """Batches in one pass."""
@@ -119,6 +118,46 @@ class TimitTask:
         """Valid frames, and padded ones."""
         valid, (steps, size) = _frames(batch), batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
+
+    def check(self) -> None:
+        """Raise unless the packages of the scores are there, if they are wanted."""
+        if self.scores:
+            check_installed()
+
+    def final_scores(
+        self, model: "Callable[[Tensor], Tensor]", split: Split, size: int
+    ) -> dict[str, float]:
+        """How the predictions sound: SegSNR, STOI and PESQ, if they are wanted."""
+        return judge(self.predicted(model, split, size)) if self.scores else {}
+
+    def predicted(
+        self, model: "Callable[[Tensor], Tensor]", split: Split, size: int
+    ) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
+        """Each recording, and what a network makes of it.
+
+        Where the next frame is wanted, nothing predicts the first: it is the true one.
+
+        Args:
+            model: outputs from inputs.
+            split: "validation" or "test".
+            size: sequences in a batch.
+
+        Yields:
+            Both at 8 kHz, of one length.
+        """
+        import torch
+
+        truths = self.recordings(split)
+        for batch in self.evaluation(split, size):
+            with torch.inference_mode():
+                outputs = model(batch.x).cpu()
+            for said in outputs.unbind(1):
+                frames, samples = next(truths)
+                F = len(frames)
+                ahead = torch.cat((frames[:1], said[: F - 1]))
+                y = said[:F] if self.target == "previous" else ahead
+                estimate = waveform(y, spectra(samples), len(samples))
+                yield samples, estimate.numpy()
 
     def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
         """Of each recording of a split, in the order of `evaluation`: spectra, samples.
