@@ -8,14 +8,12 @@ python -m benchmarks recurrent  # likewise, the loop over time
 python -m benchmarks optimizers # likewise, Riemannian descent
 python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
 python -m benchmarks training   # likewise, steps of `isometry train` (--data DIR)
-python -m benchmarks demo       # two minutes; a figure and a report in out/demo
 python -m benchmarks report     # docs from the records, nothing measured
 
 Each processor has a record of its own, under records/benchmarks.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from benchmarks import (
     kernel,
     layers,
     memory,
-    mnist,
     optimizers,
     quality,
     reads,
@@ -36,7 +33,6 @@ from benchmarks import (
     tall,
     training,
 )
-from benchmarks.page import page
 from benchmarks.records import ROOT, environment
 from isometry.lab.bench.timing import Steps
 
@@ -92,7 +88,7 @@ def measure_optimizers(rounds: int) -> dict[str, Any]:
 
 def measure_quality(folder: Path) -> dict[str, Any]:
     """Accuracy against seconds; nothing, with a line that says so, without data."""
-    if absent := mnist.missing(folder):
+    if absent := quality.missing(folder):
         print(
             f"quality: skipped, as {folder} has no {absent[0]}. Pass the folder of "
             f"MNIST's four idx files with --data or in ISOMETRY_DATA; until then the "
@@ -142,24 +138,6 @@ def write_docs(found: dict[str, dict[str, Any]]) -> None:
     readme.write_text(before + marked + after)
 
 
-def demo(out: Path) -> Path:
-    """A short comparison; returns the report's path."""
-    from benchmarks import figures
-
-    say = Steps(6)
-    record = environment(rounds=5)
-    record["peers"] = [
-        kernel.measure_peers(n, rounds=5, say=say) for n in (32, 64, 128, 256, 512)
-    ]
-    record["accuracy"] = accuracy.measure(256, dtype=torch.float32, say=say)
-    out.mkdir(parents=True, exist_ok=True)
-    figures.kernel(record, out / "kernel.png")
-    figures.accuracy(record, out / "accuracy.png")
-    (out / "record.json").write_text(json.dumps(record, indent=1) + "\n")
-    (out / "report.html").write_text(page(record))
-    return out / "report.html"
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(
@@ -171,7 +149,7 @@ def main() -> None:
         default="all",
         choices=[
             *("all", "kernels", "layers", "reads", "recurrent", "optimizers"),
-            *("quality", "training", "demo", "report"),
+            *("quality", "training", "report"),
         ],
     )
     parser.add_argument(
@@ -180,17 +158,11 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=mnist.default_folder(),
+        default=quality.default_folder(),
         metavar="DIR",
         help="folder of MNIST's four idx.gz files (default: %(default)s)",
     )
     options = parser.parse_args()
-    if options.what == "demo":
-        report = demo(ROOT / "out" / "demo")
-        print(f"figures  {report.parent / 'kernel.png'}")
-        print(f"         {report.parent / 'accuracy.png'}")
-        print(f"report   {report}")
-        return
     parts = {
         "kernels": lambda: measure_kernels(options.rounds),
         "layers": lambda: measure_layers(options.rounds),

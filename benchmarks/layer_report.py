@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks import layers, optimizers, reads, recurrent, training
-from benchmarks.markdown import table
+from benchmarks.records import table
 from isometry.lab.bench.suites import RATE
 
 # what was asked for: ratios of a training step's seconds

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import isometry
-from benchmarks.markdown import table
+from benchmarks.records import table
 from isometry.groups import SO, Stiefel
 from isometry.lab.bench.suites import geoopt_steps, our_steps, start
 from isometry.lab.bench.timing import interleave

@@ -1,5 +1,6 @@
 """Test accuracy against seconds of training: an MLP on MNIST."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks import layers, mnist
+from benchmarks import layers
+from isometry.lab._data.catalogue import CATALOGUE, find
+from isometry.lab._data.images import load_images
 from isometry.linalg import skew
 
 NAMES = (layers.OURS, layers.TORCH_EXP, layers.TORCH_CAYLEY, layers.PLAIN)
@@ -19,6 +22,30 @@ RATE = 1e-3
 # steps between two turns: whatever else the machine does, it does to all of them
 TURN = 10
 EVALUATED = (10, 20, 40, 70, 110, 160, 220, 300)
+
+
+def default_folder() -> Path:
+    """The folder ISOMETRY_DATA, or a folder beside the checkout."""
+    beside = Path(__file__).parents[2] / "shared" / "data" / "mnist"
+    return Path(os.environ.get("ISOMETRY_DATA", beside))
+
+
+def missing(folder: Path) -> list[str]:
+    """Names of the files of MNIST that a folder does not have."""
+    files = CATALOGUE["mnist"].files
+    return [file.name for file in files if find(file, folder) is None]
+
+
+def standardized(folder: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Images as rows with their labels, for training and for the test.
+
+    Pixels are standardized by mean and deviation of the training images.
+    """
+    train, test = load_images("mnist", folder)
+    x, test_x = (images.pixels.float() / 255 for images in (train, test))
+    mean, deviation = x.mean(), x.std()
+    x, test_x = ((pixels - mean) / deviation for pixels in (x, test_x))
+    return (x, train.labels), (test_x, test.labels)
 
 
 def network(name: str, *, seed: int) -> nn.Module:
@@ -121,7 +148,7 @@ def measure(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Every run of every seed."""
-    images, tests = mnist.load(folder)
+    images, tests = standardized(folder)
     rows = []
     for seed in range(seeds):
         say(f"quality: seed {seed + 1} of {seeds} (minutes)")

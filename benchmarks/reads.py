@@ -14,7 +14,7 @@ from benchmarks.layers import (
     tall_layer_at,
     training_step,
 )
-from benchmarks.markdown import table
+from benchmarks.records import table
 from isometry.lab.bench.timing import interleave
 
 # rows and columns of weights in evaluation; of the small ones the overhead shows

@@ -1,7 +1,8 @@
-"""Measurements by processor: those of one never replace those of another."""
+"""Measurements by processor; measuring on one never changes the record of another."""
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "records" / "benchmarks"
 
 Record = dict[str, Any]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def environment(rounds: int) -> Record:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import isometry
-from benchmarks.markdown import table
+from benchmarks.records import table
 from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
 from isometry.lab.bench.timing import interleave

@@ -6,8 +6,7 @@ from textwrap import fill
 from typing import Any
 
 from benchmarks import layer_report
-from benchmarks.markdown import table
-from benchmarks.records import where
+from benchmarks.records import table, where
 
 
 def kernel_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import mnist
-from benchmarks.markdown import table
+from benchmarks import quality
+from benchmarks.records import table
 from isometry.lab import Config, Training
 from isometry.lab._process import Ranks, keep_freed_memory
 from isometry.lab._train.experiment import Experiment, build
@@ -95,7 +95,7 @@ def measure(folder: Path, *, rounds: int, say: Callable[[str], None]) -> dict[st
     keep_freed_memory()
     rows = []
     for case, threads in product(CASES, THREADS):
-        absent = mnist.missing(folder) if case.task == "mnist" else []
+        absent = quality.missing(folder) if case.task == "mnist" else []
         note = ", left out: no images" if absent else ""
         say(f"training: {case.task}, {threads} threads{note}")
         if not absent:
