@@ -5,11 +5,12 @@ has a checkpoint of its fourth step and no summary, as after a kill.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from isometry.lab import write_report
+from isometry.lab import RunError, resume, write_report
 from isometry.lab._report.runs import read_run
 from isometry.lab._train.config import FORMAT, Config
 from tools.reproduction.records import record
@@ -40,3 +41,28 @@ def test_a_recorded_run_becomes_a_record():
     assert found["config"]["recipe"]["optimizers"][1]["parameters"] == ["weight_hh"]
     assert found["test"]["step"] == [4, 8]
     assert found["train"]["step"] == [*range(1, 9)]
+
+
+def test_a_run_that_was_cut_goes_on_with_this_code(tmp_path):
+    """The checkpoint of format 2 is still read; the fifth step is the fifth step."""
+    folder = shutil.copytree(RUNS / "cut", tmp_path / "cut")
+    assert resume(folder).summary["steps"] == 8
+    whole, cut = read_run(RUNS / "whole"), read_run(folder)
+    for expected, line in zip(whole.records, cut.records, strict=True):
+        assert (line["step"], line["split"]) == (
+            expected["step"],
+            expected["split"],
+        )
+        # another processor sums in another order; 1e-4 is far above that
+        assert line["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+@pytest.mark.errors
+def test_a_checkpoint_that_cannot_be_read_names_the_code_that_wrote_it(tmp_path):
+    """As when a later version has other parameters: here, one tensor is renamed."""
+    folder = shutil.copytree(RUNS / "cut", tmp_path / "cut")
+    path = folder / "checkpoint.safetensors"
+    data = path.read_bytes().replace(b"model.output.bias", b"model.output.bios")
+    path.write_bytes(data)
+    with pytest.raises(RunError, match=r"revision 5e1fd0b .* check out 5e1fd0b"):
+        resume(folder)

@@ -67,7 +67,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # one that a dead process of this number has left is ours
+        # a process that died may have left this folder; its number is ours now
         partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
@@ -77,8 +77,8 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
-            f"{folder} must be a place for a new folder; got {error}. Mend that, or "
-            f"choose another `--out`."
+            f"{folder} must be a place for a new folder; got {error}. Choose another "
+            f"`--out`."
         ) from error
 
 
@@ -131,8 +131,8 @@ def locked(folder: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise RunError(
-            f"{folder} must be a folder that can be written to; got {error}. Mend "
-            f"that, or copy it to a place of yours."
+            f"{folder} must be a folder that can be written to; got {error}. Copy it "
+            f"to a place where you may write."
         ) from error
     try:
         yield

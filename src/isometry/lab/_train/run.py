@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import isometry
 from isometry import count_parameters
 from isometry.lab._process import Ranks, environment, joined
 from isometry.lab._train.config import Config
@@ -121,9 +122,9 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
         data = ranks.share(data)
         state, size = State(), 0
         if data:
-            state, size = _restored(data, experiment)
+            state, size = _restored(data, experiment, folder)
         if folder is not None:
-            # of an interruption: what follows may be one, too
+            # a summary of an earlier interruption, which no longer holds
             (folder / SUMMARY).unlink(missing_ok=True)
         training = experiment.config.training
         assert training.iterations is not None
@@ -140,8 +141,8 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
             with contextlib.suppress(OSError):
                 _sum_up(experiment, state, "interrupted", folder)
             raise RunError(
-                f"the run stopped at step {state.step}: {error}. Mend that, then go "
-                f"on: isometry train --resume {folder}"
+                f"the run stopped at step {state.step}: {error}. Once that is solved, "
+                f"go on: isometry train --resume {folder}"
             ) from error
         scores: dict[str, Any] = {}
         if status == "finished" and ranks.is_first:
@@ -160,7 +161,9 @@ def _checkpoint(folder: Path) -> bytes | None:
     return data
 
 
-def _restored(data: bytes, experiment: Experiment) -> tuple[State, int]:
+def _restored(
+    data: bytes, experiment: Experiment, folder: Path | None
+) -> tuple[State, int]:
     """The state of a checkpoint, whose tensors are loaded, and bytes of metrics."""
     try:
         known = unpack(data, experiment.model, experiment.optimizers)
@@ -168,7 +171,24 @@ def _restored(data: bytes, experiment: Experiment) -> tuple[State, int]:
     # a file that somebody else wrote can be wrong in any way; nothing of it is run
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise RunError(_damaged(Path(CHECKPOINT), first)) from error
+        raise RunError(_damaged(Path(CHECKPOINT), first) + _origin(folder)) from error
+
+
+def _origin(folder: Path | None) -> str:
+    """Which revision wrote a run, if it is another than this one."""
+    if folder is None:
+        return ""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        revision = json.loads((folder / ENVIRONMENT).read_bytes()).get("revision")
+        here = environment(ranks=1)["revision"]
+        if revision and revision != here:
+            return (
+                f" The run was begun at revision {revision} of isometry, and this is "
+                f"{here or isometry.__version__}. Reports read runs of every revision, "
+                f"but a checkpoint is only promised to be read by the code that wrote "
+                f"it: check out {revision} to go on."
+            )
+    return ""
 
 
 def _damaged(path: Path, found: str) -> str:
