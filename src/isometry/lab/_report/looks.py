@@ -1,32 +1,36 @@
-"""How networks are called and drawn, the same in every figure."""
+"""How networks are drawn, the same in every figure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from isometry.lab._report.runs import ELSEWHERE, Group
+from isometry.lab.paper.tables import LABELS
 
 # vermilion, blue, green, purple, brown, light blue, grey: found by a search for those
 # that readers without red or green cones tell apart, and that stand out from the page
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
-# label, colour and marker; those that share a colour differ in the marker
-NETWORKS = {
-    "exprnn": ("ExpRNN", 0, "o"),
-    "scornn": ("scoRNN", 1, "s"),
-    "lstm": ("LSTM", 6, "D"),
-    "rgd": ("RGD", 2, "^"),
-    "urnn": ("uRNN", 3, "v"),
-    "eurnn": ("EURNN", 4, "P"),
-    "scurnn": ("scuRNN", 5, "X"),
-    "gru": ("GRU", 6, "h"),
-    "householder": ("oRNN", 2, "<"),
-    "spectral": ("Spectral", 3, ">"),
-    "lie": ("Lie", 4, "d"),
-    "explstm": ("ExpLSTM", 0, "*"),
-    "expgru": ("ExpGRU", 0, "p"),
+# colour and marker; networks that share a colour differ in the marker
+_DRAWN = {
+    "exprnn": (0, "o"),
+    "scornn": (1, "s"),
+    "lstm": (6, "D"),
+    "rgd": (2, "^"),
+    "urnn": (3, "v"),
+    "eurnn": (4, "P"),
+    "scurnn": (5, "X"),
+    "gru": (6, "h"),
+    "householder": (2, "<"),
+    "spectral": (3, ">"),
+    "lie": (4, "d"),
+    "explstm": (0, "*"),
+    "expgru": (0, "p"),
 }
+
+# label, colour and marker
+NETWORKS = {name: (LABELS[name], *drawn) for name, drawn in _DRAWN.items()}
 
 DASHES = ("-", "--", ":", "-.")
 
@@ -52,7 +56,7 @@ class Look:
 
 def network_label(model: str) -> str:
     """The name of a network as papers write it."""
-    return NETWORKS[model][0] if model in NETWORKS else model
+    return LABELS.get(model, model)
 
 
 def looks(groups: Sequence[Group]) -> list[Look]:
@@ -92,11 +96,11 @@ def _label(group: Group) -> str:
 
 
 def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
-    """What names the options in which groups of one network and size differ.
+    """A function that names the options in which groups of one network differ.
 
-    Those that are the usual ones need no name.
+    Groups of the same size are compared. Options with the usual value are not named.
     """
-    known = ELSEWHERE | {"task", "model", "hidden_size"}
+    named = ELSEWHERE | {"task", "model", "hidden_size"}
 
     def text(group: Group) -> str:
         mine = group.first.config
@@ -104,10 +108,10 @@ def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
         names = [
             name
             for name in mine
-            if name not in known and any(o.get(name) != mine[name] for o in others)
+            if name not in named and any(o.get(name) != mine[name] for o in others)
         ]
-        found = [_option(name, mine[name]) for name in names if mine[name] is not None]
-        return ", ".join(filter(None, found))
+        texts = [_option(name, mine[name]) for name in names if mine[name] is not None]
+        return ", ".join(filter(None, texts))
 
     return text
 
