@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isometry.lab._report.runs import Run, read_run
-from isometry.lab._sweep.table import table
+from isometry.lab._sweep.engine import table
 from isometry.lab._sweep.view import View, log_of
 from tests.lab.fake_runs import fake_run
 

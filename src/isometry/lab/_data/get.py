@@ -11,11 +11,12 @@ from isometry.lab._data.catalogue import (
     DamagedFileError,
     Dataset,
     File,
+    UnreachableError,
     find,
     read,
+    sources,
     write,
 )
-from isometry.lab._data.sources import UnreachableError, sources
 from isometry.lab._options import as_typed
 
 _log = logging.getLogger(__name__)
