@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import isometry
-from isometry.groups import Stiefel
+from isometry.groups import O, Stiefel
 from isometry.lab.bench import (
     BARE,
     GEOTORCH,
@@ -270,7 +270,7 @@ def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str
         made = optimizer(
             [p],
             lr=1e-3,
-            manifold=Stiefel(n, k),
+            manifold=O(n) if n == k else Stiefel(n, k),
             retraction=retraction,
             **_momentum(rule),
         )
