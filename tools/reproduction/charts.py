@@ -107,7 +107,7 @@ def charts(records: Records, experiments: Records) -> Iterator[Chart]:
 
     Args:
         records: runs by name.
-        experiments: the two small experiments, by name.
+        experiments: the small experiments, by name.
 
     Yields:
         The figures in the order of the page.
@@ -118,10 +118,14 @@ def charts(records: Records, experiments: Records) -> Iterator[Chart]:
     for experiment in ("mnist", "pmnist"):
         if found := of(records, experiment):
             yield pixels(experiment, found)
-    if "cheapness" in experiments:
-        yield cheapness(experiments["cheapness"])
-    if "cayley" in experiments:
-        yield from cayley(experiments["cayley"])
+    for name, draw in (
+        ("cheapness", cheapness),
+        ("cayley", cayley),
+        ("maps", maps),
+        ("memory", memory),
+    ):
+        if name in experiments:
+            yield from draw(experiments[name])
     if found := [r for r in records.values() if "largest_angle" in r["validation"]]:
         yield domain(found)
     if found := of(records, "copying-200"):
@@ -179,13 +183,13 @@ def pixels(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
-def cheapness(record: Mapping[str, Any]) -> Chart:
+def cheapness(record: Mapping[str, Any]) -> Iterator[Chart]:
     """Section 4.3: what the constraint adds to a training step."""
     series = [
         Series(name, i, "-", record["n"], [100 * (r - 1) for r in ratios])
         for i, (name, ratios) in enumerate(record["ratio"].items())
     ]
-    return Chart(
+    yield Chart(
         "cheapness",
         f"What the constraint adds to the time of a training step with Adam, on "
         f"{record['machine']['processor']}, {record['machine']['threads']} threads: "
@@ -218,6 +222,44 @@ def cayley(record: Mapping[str, Any]) -> Iterator[Chart]:
         yield Chart(
             f"cayley-{key}", caption, "iterations", y_label, True, series, marks
         )
+
+
+def maps(record: Mapping[str, Any]) -> Iterator[Chart]:
+    """Loss against seconds for rotations near the base and far from it."""
+    largest = {"near": "1", "far": "π"}
+    n = record["n"]
+    for problem, curves in record["curves"].items():
+        yield _race(
+            f"maps-{problem}",
+            f"Adam fits a {n} × {n} rotation with angles up to {largest[problem]}: "
+            f"mean squared error against seconds of one core ({_processor(record)}). "
+            f"A base that moves does so every 100 steps.",
+            curves,
+        )
+
+
+def memory(record: Mapping[str, Any]) -> Iterator[Chart]:
+    """Loss against seconds for the copying task."""
+    for lag, curves in record["curves"].items():
+        yield _race(
+            f"memory-{lag}",
+            f"Copying memory with a lag of {lag} and {record['n']} features: "
+            f"training loss against seconds of one core ({_processor(record)}). "
+            f"The three layers begin at the same weights.",
+            curves,
+        )
+
+
+def _race(name: str, caption: str, curves: Mapping[str, Mapping[str, Any]]) -> Chart:
+    series = [
+        Series(label, i, "-", curve["seconds"], curve["loss"])
+        for i, (label, curve) in enumerate(curves.items())
+    ]
+    return Chart(name, caption, "seconds", "loss", True, series, marks={})
+
+
+def _processor(record: Mapping[str, Any]) -> str:
+    return record["machine"]["processor"]
 
 
 def domain(found: Sequence[Mapping[str, Any]]) -> Chart:

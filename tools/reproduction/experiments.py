@@ -1,4 +1,4 @@
-"""Two small experiments of the page: the cost of the constraint, and Cayley's limit."""
+"""Small experiments: the cost of the constraint, Cayley's limit, and which map."""
 
 import json
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from isometry.groups import SO
 from isometry.lab._process import machine
 from isometry.lab.bench.timing import interleave
 from isometry.nn import ExpRNN
+from tools.reproduction.maps import maps, memory
 
 FOLDER = Path("records") / "experiments"
 
@@ -125,7 +126,12 @@ def _five_digits(number: float) -> float:
     return float(f"{number:.5g}")
 
 
-EXPERIMENTS = {"cheapness": cheapness, "cayley": cayley}
+EXPERIMENTS = {
+    "cheapness": cheapness,
+    "cayley": cayley,
+    "maps": maps,
+    "memory": memory,
+}
 
 
 def read(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
