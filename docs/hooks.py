@@ -1,4 +1,4 @@
-"""What the site derives from its files: navigation, formulas, links for citations."""
+"""What the site derives from its files: navigation, formulas, citations, search."""
 
 import re
 from html import unescape
@@ -62,3 +62,12 @@ def on_page_content(html, page, config, files):
 
     linked = re.sub(r"\[([A-Z][A-Za-z]+\d{2}[a-z]?)\]", link, html)
     return FORMULA.sub(convert, linked)
+
+
+def on_post_build(config):
+    """Write the index of the search as a script, which `file://` pages can load.
+
+    The theme looks for it there. Its own plugin for this loads code from another host.
+    """
+    index = Path(config.site_dir) / "search" / "search_index.json"
+    index.with_suffix(".js").write_text(f"var __index = {index.read_text()}\n")

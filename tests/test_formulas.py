@@ -62,7 +62,7 @@ def site(tmp_path_factory) -> list[Path]:
 
 
 def test_the_site_shows_formulas_without_a_script(site):
-    """Every marked formula is MathML; all scripts are the theme's own."""
+    """Every marked formula is MathML; scripts are the theme's, and ours for search."""
     text = {page: page.read_text() for page in site}
     formulas = [f for t in text.values() for f in re.findall(r"<math .*?</math>", t)]
     # 808 in November 2026
@@ -71,7 +71,24 @@ def test_the_site_shows_formulas_without_a_script(site):
     for page, html in text.items():
         assert "arithmatex" not in html, page
         for script in re.findall(r'<script[^>]* src="([^"]*)"', html):
-            assert "assets/javascripts/bundle" in script, (page, script)
+            known = ("assets/javascripts/bundle", "assets/offline.js")
+            assert any(name in script for name in known), (page, script)
+
+
+def test_the_site_can_be_read_and_searched_from_a_disk(site):
+    """Links name files, and the index of the search is a script beside the theme's.
+
+    Links used to name folders, which a browser lists instead of opening their pages.
+    """
+    (home,) = (page for page in site if page.name == "404.html")
+    index = home.parent / "search" / "search_index.js"
+    assert index.read_text().startswith("var __index = {")
+    for page in site:
+        # the page of errors is for a server, and has absolute links
+        if page == home:
+            continue
+        for link in re.findall(r'<a [^>]*href="([^":#]+)"', page.read_text()):
+            assert (page.parent / link).is_file(), (page, link)
 
 
 def operators(latex: str) -> list[tuple[str | None, str | None]]:
