@@ -1,11 +1,17 @@
 """The documentation is true: its code runs, and what it cites exists."""
 
+import copy
 import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import isometry
 from benchmarks import records, report
+from isometry.groups import SO, SU
+from isometry.optim import RiemannianAdam
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,6 +39,35 @@ def code_of(page: Path) -> str:
 def test_code_runs_as_printed(page):
     """The blocks of a page are one program, from top to bottom."""
     exec(compile(code_of(page), page, "exec"), {"__name__": "__main__"})
+
+
+WANT = re.compile(r"^\| [^|]+ \| `([^`]+)` \| \[", re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", WANT.findall((ROOT / "docs/index.md").read_text()))
+def test_the_lines_of_the_first_page_run(line):
+    """Each line of "I want ..." is an expression that needs no other lines."""
+    module = nn.Module()
+    module.R = nn.Parameter(torch.eye(3))
+    layer = nn.Linear(64, 64)
+    names = {
+        "isometry": isometry,
+        "torch": torch,
+        "nn": nn,
+        "copy": copy,
+        "SO": SO,
+        "SU": SU,
+        "RiemannianAdam": RiemannianAdam,
+        "layer": layer,
+        "model": layer,
+        "module": module,
+        "v": torch.zeros(3),
+        "complex_layer": nn.Linear(4, 4, dtype=torch.complex64),
+        "attention": nn.MultiheadAttention(8, 2),
+        "checkpoint": layer.state_dict(),
+        "Q": nn.Parameter(torch.eye(3)),
+    }
+    eval(line, names)
 
 
 def test_readme_has_code_that_runs():
