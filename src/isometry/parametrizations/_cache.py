@@ -3,8 +3,7 @@
 In training once per autograd graph: the weight is handed out again until a backward
 pass goes through it. Without gradients once until something changes. To see every
 change, a read looks at each byte of the coordinates, of the base and of the weight
-itself: a write through `.data`, a numpy view or another process leaves no other trace.
-That is O(n^2) beside the O(n^3) of the weight.
+itself, O(n^2) of them. A write through `.data` or a numpy view leaves no other trace.
 
 On other devices than the CPU a look at the bytes would wait for the device. There a
 weight is kept only while a graph holds it, and torch's version counters are believed.
@@ -48,6 +47,7 @@ class Constraint(Protocol):
     """Makes a weight of coordinates, and of a buffer of its own that has this name."""
 
     depends_on: str
+    _buffers: dict[str, Tensor | None]
 
     def __call__(self, X: Tensor) -> Tensor:
         """The weight."""
@@ -84,15 +84,15 @@ def read_fast(module: nn.Module, name: str) -> None:
         # one look into a module takes as long as three into a dictionary
         own = holder.__dict__
         parts, entry = own["_modules"], own["memory"].plain
-        if len(parts) > 1 or forward_mode["_current_level"] >= 0:
+        if "1" in parts or forward_mode["_current_level"] >= 0:
             return slow.fget(module)
         X, constraint = own["_parameters"]["original"], parts["0"]
-        graph = _is_grad_enabled() and X.requires_grad
         if (
             entry is not None
-            and not graph
             and X is entry.X
-            and constraint._buffers[entry.depends_on] is entry.rest
+            and constraint is entry.constraint
+            and entry.buffers[entry.depends_on] is entry.rest
+            and not (_is_grad_enabled() and X.requires_grad)
             and entry.unchanged()
         ):
             return entry.weight
@@ -153,8 +153,8 @@ class Entry:
     """A weight, and what tells whether it is still the one to use."""
 
     __slots__ = (
-        *("X", "__weakref__", "_reference", "_versions", "depends_on"),
-        *("region", "rest", "unchanged", "weight"),
+        *("X", "__weakref__", "_reference", "_versions", "buffers", "constraint"),
+        *("depends_on", "region", "rest", "unchanged", "weight"),
     )
 
     def __init__(
@@ -162,9 +162,10 @@ class Entry:
     ) -> None:
         rest = constraint.tensors()
         self.X = X
-        # the base or the phases, and the name of the buffer
+        # the base or the phases, the name of the buffer, and the dictionary it is in
         self.rest = rest[0] if rest else None
         self.depends_on = constraint.depends_on
+        self.constraint, self.buffers = constraint, constraint._buffers
         # a region of activation checkpointing
         self.region: weakref.ref[Any] | None = None
         self._versions = _versions(weight, X, *rest)
