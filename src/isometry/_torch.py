@@ -104,6 +104,18 @@ def in_forward_mode() -> bool:
     return forward_mode["_current_level"] >= 0
 
 
+def refuse_nested_forward_mode(name: str) -> None:
+    """Raise where `nested_forward_mode` would make derivatives silently wrong.
+
+    Inside a graph nothing is asked: Dynamo takes no autograd function with a `jvp`.
+    """
+    if not torch.compiler.is_compiling() and nested_forward_mode():
+        raise NotImplementedError(
+            f"`{name}` must be inside one level of `torch.func.jvp` at most; got two "
+            f"or more. Use reverse mode for one, as `torch.func.hessian` does."
+        )
+
+
 def has_tangent(X: Tensor) -> bool:
     """Whether forward mode carries a derivative along with `X`."""
     # outside of forward mode no tensor has a tangent, and asking one takes long

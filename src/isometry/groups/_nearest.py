@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar
 from isometry.linalg._polar import Polar, PolarWithForwardMode
 
@@ -20,6 +21,7 @@ def nearest_rotation(X: Tensor) -> Tensor:
     factor is a reflection. NaN for a matrix that is not finite. The derivative is right
     where singular values are equal, as they are for a rotation.
     """
+    refuse_nested_forward_mode("nearest")
     finite = is_finite(X)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     # LAPACK refuses NaN, with an exception for the whole batch

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._torch import refuse_nested_forward_mode
 from isometry.groups._nearest import determinant, is_finite, newton_schulz
 from isometry.groups._stiefel_solve import (
     Linearization,
@@ -43,7 +44,8 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     The gradient is the tangent one, from the implicit function theorem:
     $dE = J^{-1} (dP - D_Q \exp_Q(E)[dQ])$ in the tangent space, with $J$ the derivative
     of $\exp_Q$ at $E$. It has a pole where $J$ is singular, at conjugate points.
-    Derivatives nest to any order. A matrix that is not finite has the logarithm NaN.
+    Derivatives nest to any order and in any modes but forward over forward. A matrix
+    that is not finite has the logarithm NaN.
 
     Cost: up to 20 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
     1, a few steps of Newton's method. Each of these, and each derivative, solves a
@@ -58,11 +60,13 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
         The tangent vector.
 
     Raises:
+        NotImplementedError: inside two levels of `torch.func.jvp`.
         ValueError: if no geodesic was found.
 
     References:
         [Zim17] algorithm 1 for the first steps.
     """
+    refuse_nested_forward_mode("log")
     dtype = torch.promote_types(Q.dtype, torch.float64)
     # as orthonormal as that precision allows
     base, target = (newton_schulz(newton_schulz(X.to(dtype))) for X in (Q, P))

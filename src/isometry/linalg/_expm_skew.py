@@ -145,7 +145,7 @@ def expm_skew_adjoint(A: Square, G: Square) -> tuple[Square, Square]:
     check_square(A, name="A")
     check_square(G, name="G")
     check_same_shape(A, G, names=("A", "G"))
-    X = in_float32_or_wider(A)
-    Q, W, plan = doors.Exponential.apply(X, None)
-    gradient = doors.Adjoint.apply(X, in_float32_or_wider(G), W, plan)
+    Q, gradient = doors.value_and_adjoint(
+        in_float32_or_wider(A), in_float32_or_wider(G)
+    )
     return Q.to(A.dtype), gradient.to(A.dtype)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_square, unitary_bound
-from isometry._torch import nested_forward_mode
+from isometry._torch import refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._precision import autocast_off, in_float32_or_wider
@@ -65,12 +65,7 @@ def logm_unitary(Q: Square) -> Square:
             determinant -1: its logarithms are all complex.
     """
     check_square(Q, name="Q")
-    if not torch.compiler.is_compiling() and nested_forward_mode():
-        # torch would drop the outer tangent of an autograd function without a word
-        raise NotImplementedError(
-            "`logm_unitary` must be inside one level of `torch.func.jvp` at most; got "
-            "two or more. Use reverse mode for one, as `torch.func.hessian` does."
-        )
+    refuse_nested_forward_mode("logm_unitary")
     bound = unitary_bound(Q.shape[-1], Q.dtype)
     with autocast_off(Q.device):
         A = Logm.apply(in_float32_or_wider(Q), bound)

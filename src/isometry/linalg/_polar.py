@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from isometry._checks import check_matrix
+from isometry._torch import refuse_nested_forward_mode
 from isometry._typing import Matrix
 from isometry.linalg._precision import (
     autocast_off,
@@ -30,8 +31,9 @@ def polar(X: Matrix) -> Matrix:
     where only sums of singular values are divided by: it is right, and so are higher
     ones, when singular values are equal, as they are for $X = I$. If $X$ has not full
     rank then $Q$ is one of many nearest matrices and has no derivative: the gradient
-    is NaN, infinite or huge. A matrix with an entry that is not finite gives NaN; the
-    others of the batch are right.
+    is NaN, infinite or huge. Derivatives nest in any modes but forward over forward. A
+    matrix with an entry that is not finite gives NaN; the others of the batch are
+    right.
 
     Cost: one thin singular value decomposition; the backward pass is seven products.
 
@@ -42,6 +44,7 @@ def polar(X: Matrix) -> Matrix:
         $Q$, of the shape and dtype of `X`.
 
     Raises:
+        NotImplementedError: inside two levels of `torch.func.jvp`.
         TypeError: if `X` has an integer dtype.
         ValueError: if `X` has fewer than two axes.
 
@@ -49,6 +52,7 @@ def polar(X: Matrix) -> Matrix:
         [Hig08] section 8.1 for the nearest matrix, section 8.2 for the derivative.
     """
     check_matrix(X, name="X")
+    refuse_nested_forward_mode("polar")
     Y = in_float32_or_wider(X)
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)

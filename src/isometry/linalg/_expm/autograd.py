@@ -80,6 +80,14 @@ def adjoint(A: Tensor, G: Tensor, plan: Tensor) -> Tensor:
     return (g - g.mH) / 2
 
 
+def value_and_adjoint(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(A) and the skew gradient at A for the cotangent G, both differentiable."""
+    Q, W, plan = Exponential.apply(A, None)
+    if nested_forward_mode():
+        return frechet(A, torch.zeros_like(A), plan)[0], adjoint(A, G, plan)
+    return Q, Adjoint.apply(A, G, W, plan)
+
+
 class Exponential(torch.autograd.Function):
     """A -> exp(A), with the kernels' slots and plan as further outputs."""
 
