@@ -1,16 +1,11 @@
-import math
-
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
-from torch.autograd import gradcheck, gradgradcheck
-from torch.func import grad, hessian, jvp, vmap
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
 from isometry.linalg._householder import householder
-from tests.helpers import DTYPES, differences, eps, wide
+from tests.helpers import DTYPES, eps, wide
 
 SHAPES = [(1, 1), (2, 1), (5, 3), (5, 5), (3, 7), (32, 32), (40, 8)]
 
@@ -120,99 +115,3 @@ def test_columns_form_nothing_square():
         householder(V, columns=8)
     sizes = [event.cpu_memory_usage for event in profile.events() or []]
     assert max(sizes) <= 2 * V.numel() * V.element_size()
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_matrix_that_is_not_finite_becomes_nan_alone(bad, dtype, rng):
-    V = torch.randn(3, 5, 4, dtype=dtype, generator=rng)
-    V[1, 2, 1] = bad
-    Q = householder(V)
-    parts = torch.view_as_real(Q) if V.is_complex() else Q
-    assert parts[1].isnan().all()
-    assert_close(Q[::2], householder(V[::2]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_rounded_from_float32(dtype, rng):
-    V = torch.randn(6, 4, generator=rng).to(dtype)
-    assert_close(householder(V), householder(V.float()).to(dtype), rtol=0, atol=0)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
-@pytest.mark.parametrize("columns", [None, 1])
-def test_gradients_of_any_order(columns, shape, rng):
-    """Reverse, forward, batched and second derivatives agree with differences."""
-
-    def f(V: Tensor) -> Tensor:
-        return householder(V, columns=columns)
-
-    for dtype in (torch.float64, torch.complex128):
-        V = torch.randn(shape, dtype=dtype, generator=rng, requires_grad=True)
-        how = differences(dtype)
-        assert gradcheck(f, V, check_forward_ad=True, check_batched_grad=True, **how)
-        assert gradgradcheck(f, V, check_fwd_over_rev=True, **how)
-
-
-def test_transforms_compose(rng):
-    def f(V: Tensor) -> Tensor:
-        return householder(V).cos().sum()
-
-    V = torch.randn(2, 3, 4, 2, dtype=torch.float64, generator=rng)
-    assert_close(vmap(vmap(grad(f)))(V), grad(f)(V))
-    H = hessian(f)(V[0, 0]).reshape(8, 8)
-    assert_close(H, H.mT)
-    # Q^H dQ is skew
-    Q, dQ = jvp(householder, (V,), (torch.ones_like(V),))[:2]
-    assert_close(Q.mH @ dQ, -(Q.mH @ dQ).mH)
-
-
-def test_compiles_to_one_graph(no_shape_hook, rng):
-    compiled = torch.compile(householder, fullgraph=True)
-    V = torch.randn(2, 4, 3, generator=rng)
-    V[1, 0, 0] = math.inf
-    V.requires_grad_()
-    Q = compiled(V)
-    assert_close(Q, householder(V), equal_nan=True)
-    (g,) = torch.autograd.grad(Q[0].cos().sum(), V)
-    (expected,) = torch.autograd.grad(householder(V)[0].cos().sum(), V)
-    assert_close(g[0], expected[0])
-
-
-def test_exports(no_shape_hook, rng):
-    """A program of `torch.export` gives the value of eager on other numbers."""
-
-    class Map(torch.nn.Module):
-        def forward(self, X: Tensor) -> Tensor:
-            return householder(X)
-
-    X = torch.randn(2, 4, 3, generator=rng)
-    program = torch.export.export(Map(), (X,))
-    assert_close(program.module()(9 * X), Map()(9 * X))
-
-
-def test_shapes_without_values():
-    V = torch.zeros(2, 5, 3, device="meta")
-    assert householder(V).shape == (2, 5, 5)
-    with FakeTensorMode():
-        assert householder(torch.zeros(2, 5, 3), columns=2).shape == (2, 5, 2)
-
-
-def test_autocast_does_not_touch_it(rng):
-    V = torch.randn(5, 3, generator=rng)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        Q = householder(V)
-    assert_close(Q, householder(V), rtol=0, atol=0)
-
-
-@pytest.mark.errors
-def test_arguments_are_checked():
-    with pytest.raises(ValueError, match=r"`V` must have shape .* got \(3,\)"):
-        householder(torch.zeros(3))
-    with pytest.raises(TypeError, match="`V` must have a floating-point"):
-        householder(torch.zeros(3, 3, dtype=torch.int64))
-    for columns in (-1, 4):
-        message = rf"`columns` must be between 0 and n = 3; got {columns}"
-        with pytest.raises(ValueError, match=message):
-            householder(torch.ones(3, 2), columns=columns)

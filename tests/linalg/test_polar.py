@@ -4,9 +4,7 @@ import pytest
 import scipy.linalg
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import grad, hessian, jvp, vmap
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
@@ -113,36 +111,6 @@ def test_gradient_at_zero_is_not_finite():
     assert not g.isfinite().any()
 
 
-@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3), (0, 3, 2), (2, 0, 0)])
-def test_empty(shape):
-    X = torch.zeros(shape, requires_grad=True)
-    Q = polar(X)
-    assert Q.shape == shape
-    Q.sum().backward()
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5)], ids=str)
-def test_a_matrix_that_is_not_finite_becomes_nan_alone(shape, bad, dtype, rng):
-    """LAPACK raises for NaN: the batch must survive, and its gradient too."""
-    X = torch.randn(3, *shape, dtype=dtype, generator=rng)
-    X[1, 2, 1] = bad
-    X.requires_grad_()
-    Q = polar(X)
-    parts = torch.view_as_real(Q) if X.is_complex() else Q
-    assert parts[1].isnan().all()
-    assert_close(Q[::2], polar(X[::2]))
-    (g,) = torch.autograd.grad(Q[::2].abs().sum(), X)
-    assert g[::2].isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_rounded_from_float32(dtype, rng):
-    X = torch.randn(6, 4, generator=rng).to(dtype)
-    assert_close(polar(X), polar(X.float()).to(dtype), rtol=0, atol=0)
-
-
 @pytest.mark.once
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
 @pytest.mark.parametrize("equal", [False, True])
@@ -155,73 +123,3 @@ def test_gradients_of_any_order(equal, shape, rng):
         first = {"check_forward_ad": True, "check_batched_grad": True}
         assert gradcheck(polar, X, **first, **how)
         assert gradgradcheck(polar, X, check_fwd_over_rev=True, **how)
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
-def test_transforms_compose(shape, rng):
-    """vmap, also nested, over grad; the Hessian is symmetric; jvp is linear."""
-
-    def f(X: Tensor) -> Tensor:
-        return polar(X).cos().sum()
-
-    X = torch.randn(2, 3, *shape, dtype=torch.float64, generator=rng)
-    assert_close(vmap(polar)(X), polar(X))
-    assert_close(vmap(vmap(grad(f)))(X), grad(f)(X))
-    size = shape[0] * shape[1]
-    H = hessian(f)(X[0, 0]).reshape(size, size)
-    assert_close(H, H.mT)
-    E = torch.randn(X.shape, dtype=X.dtype, generator=rng)
-    both = vmap(lambda x, e: jvp(polar, (x,), (e,))[1])(X, E)
-    assert_close(both, jvp(polar, (X,), (E,))[1])
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2)], ids=str)
-def test_compiles_to_one_graph(no_shape_hook, shape, rng):
-    """Forward and backward; inductor would add only its own compilation time."""
-    compiled = torch.compile(polar, fullgraph=True, backend="aot_eager")
-    X = torch.randn(2, *shape, dtype=torch.float64, generator=rng, requires_grad=True)
-    assert_close(compiled(X), polar(X))
-    (g,) = torch.autograd.grad(compiled(X).cos().sum(), X)
-    (expected,) = torch.autograd.grad(polar(X).cos().sum(), X)
-    assert_close(g, expected)
-
-
-def test_inductor_agrees(no_shape_hook, rng):
-    X = torch.randn(2, 4, 3, generator=rng)
-    X[1, 0, 0] = math.nan
-    compiled = torch.compile(polar, fullgraph=True)
-    assert_close(compiled(X), polar(X), equal_nan=True)
-
-
-def test_exports(no_shape_hook, rng):
-    """A program of `torch.export` gives the value of eager on other numbers."""
-
-    class Map(torch.nn.Module):
-        def forward(self, X: Tensor) -> Tensor:
-            return polar(X)
-
-    X = torch.randn(2, 4, 3, generator=rng)
-    program = torch.export.export(Map(), (X,))
-    assert_close(program.module()(9 * X), Map()(9 * X))
-
-
-def test_shapes_without_values():
-    for shape in ((2, 3, 3), (2, 5, 3), (2, 3, 5)):
-        assert polar(torch.zeros(shape, device="meta")).shape == shape
-        with FakeTensorMode():
-            assert polar(torch.zeros(shape)).shape == shape
-
-
-def test_autocast_does_not_touch_it(rng):
-    X = torch.randn(5, 3, generator=rng)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        Q = polar(X)
-    assert_close(Q, polar(X), rtol=0, atol=0)
-
-
-@pytest.mark.errors
-def test_arguments_are_checked():
-    with pytest.raises(ValueError, match=r"`X` must have shape .* got \(3,\)"):
-        polar(torch.zeros(3))
-    with pytest.raises(TypeError, match="`X` must have a floating-point"):
-        polar(torch.zeros(3, 3, dtype=torch.int64))

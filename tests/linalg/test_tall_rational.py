@@ -252,51 +252,6 @@ def test_huge_velocities_stay_orthonormal_or_are_nan(n, k, degree, rng):
         assert rational_tall(1e30 * X, B, degree=degree).isnan().all()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("row", [0, -1])
-@pytest.mark.parametrize("with_base", [True, False])
-@pytest.mark.parametrize("case", [(9, 1), (9, 2), (4, 1), (4, 3)], ids=str)
-def test_a_matrix_that_is_not_finite_spoils_itself_only(case, with_base, row, bad, rng):
-    """NaN for that matrix and its gradient, and the others as if alone."""
-    n, degree = case
-    B, X, G = tangent(n, 3, norm=2.0, dtype=torch.float32, rng=rng, batch=(3,))
-    spoilt = X.clone()
-    spoilt[1, row, 1] = bad
-    results = []
-    for batch in (X, spoilt):
-        batch.requires_grad_()
-        Y = rational_tall(batch, B if with_base else None, degree=degree)
-        results.append((Y, *torch.autograd.grad(Y, batch, G)))
-    for whole, part in zip(*results, strict=True):
-        assert torch.equal(part[::2], whole[::2])
-    Y, g = results[1]
-    assert Y[1].isnan().all()
-    assert g[1].isnan().any()
-
-
-@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3, 2), (2, 0, 1, 1)], ids=str)
-def test_nothing_goes_nowhere(shape):
-    """Empty matrices and empty batches, with their gradients."""
-    X = torch.zeros(shape, requires_grad=True)
-    for B in (None, torch.zeros(shape)):
-        Y = rational_tall(X, B, degree=2)
-        assert Y.shape == shape
-        assert torch.autograd.grad(Y.sum(), X)[0].shape == shape
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("n", "k"), [(9, 3), (4, 3)])
-def test_half_precision_and_autocast_are_computed_in_float32(n, k, dtype, rng):
-    """The result in half precision is that of float32, rounded once."""
-    B, X, _ = tangent(n, k, norm=2.0, dtype=torch.float32, rng=rng)
-    expected = rational_tall(X, B, degree=3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(rational_tall(X, B, degree=3), expected)
-    B, X = B.to(dtype), X.to(dtype)
-    expected = rational_tall(X.float(), B.float(), degree=3).to(dtype)
-    assert torch.equal(rational_tall(X, B, degree=3), expected)
-
-
 @pytest.mark.once
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 @pytest.mark.parametrize("shape", [(5, 2), (3, 2)], ids=str)
@@ -320,27 +275,6 @@ def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
     assert gradcheck(
         lambda E: f(X.detach(), torch.linalg.matrix_exp(E - E.mH) @ B), E, **how
     )
-
-
-@pytest.mark.parametrize("degree", [1, 3])
-@pytest.mark.parametrize(("n", "k"), [(5, 2), (3, 2)])
-def test_transforms_of_torch_func_compose(n, k, degree, rng):
-    """`vmap` is the batch axis; hessians in all four orders of modes agree."""
-    B, X, G = tangent(n, k, norm=2.0, dtype=torch.float64, rng=rng, batch=(3, 2))
-
-    def f(X: Tensor, B: Tensor) -> Tensor:
-        return rational_tall(X, B, degree=degree)
-
-    mapped = torch.vmap(torch.vmap(f), in_dims=1, out_dims=1)(X, B)
-    assert_close(mapped, f(X, B))
-
-    def loss(X: Tensor) -> Tensor:
-        return (G[0, 0] * f(X, B[0, 0])).sum()
-
-    fwd, rev = torch.func.jacfwd, torch.func.jacrev
-    H = rev(rev(loss))(X[0, 0])
-    for outer, inner in [(fwd, rev), (rev, fwd), (fwd, fwd)]:
-        assert_close(outer(inner(loss))(X[0, 0]), H)
 
 
 @pytest.mark.parametrize(("n", "degrees"), [(9, (1, 3, 4)), (4, (1,))])
@@ -370,17 +304,3 @@ def test_nothing_of_size_n_by_n_is_formed(rng):
     (g,) = torch.autograd.grad(Y, X, G)
     assert_close(Y.mT @ Y, torch.eye(3))
     assert g.isfinite().all()
-
-
-@pytest.mark.errors
-def test_arguments_are_checked():
-    X = torch.zeros(4, 2)
-    with pytest.raises(ValueError, match="`degree` must be at least 1; got 0"):
-        rational_tall(X, degree=0)
-    message = r"`X` must have at least as many rows as columns; got \(2, 4\)"
-    with pytest.raises(ValueError, match=message):
-        rational_tall(X.mT, degree=1)
-    with pytest.raises(ValueError, match=r"`B` must have the shape of `X`, \(4, 2\)"):
-        rational_tall(X, torch.zeros(5, 2), degree=1)
-    with pytest.raises(TypeError, match=r"`X` must have a floating-point .*int64"):
-        rational_tall(X.long(), degree=1)

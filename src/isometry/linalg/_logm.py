@@ -85,7 +85,8 @@ class Logm(torch.autograd.Function):
         eye = torch.eye(n, dtype=Q.dtype, device=Q.device)
         safe = torch.where(finite, flat, eye)
         _check_unitary(safe, bound)
-        A = torch.where(finite, _principal(safe), math.nan)
+        nan = complex(math.nan, math.nan) if Q.is_complex() else math.nan
+        A = torch.where(finite, _principal(safe), nan)
         return A.reshape(Q.shape)
 
     @staticmethod
