@@ -1,6 +1,6 @@
 """Measure, record, and write figures and tables.
 
-python -m benchmarks            # everything; records, docs/results.md, figures
+python -m benchmarks            # everything; records, pages, figures
 python -m benchmarks kernels    # this part only; the rest of the record stays
 python -m benchmarks layers     # likewise, training steps
 python -m benchmarks reads      # likewise, reading a weight
@@ -127,10 +127,11 @@ def draw(record: dict[str, Any], assets: Path) -> None:
 
 
 def write_docs(found: dict[str, dict[str, Any]]) -> None:
-    """docs/results.md, and the paragraph in the README."""
-    from benchmarks import report
+    """docs/results.md, docs/ledger.md, and the paragraph in the README."""
+    from benchmarks import highlights, report
 
-    (ROOT / "docs" / "results.md").write_text(report.results(found))
+    (ROOT / "docs" / "results.md").write_text(highlights.results(found))
+    (ROOT / "docs" / "ledger.md").write_text(report.ledger(found))
     readme = ROOT / "README.md"
     before, _, rest = readme.read_text().partition("<!-- measured -->\n")
     after = rest.partition("<!-- /measured -->")[2]

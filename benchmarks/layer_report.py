@@ -1,4 +1,4 @@
-"""Sections of docs/results.md about training, from a record of measurements."""
+"""Sections of docs/ledger.md about training, from a record of measurements."""
 
 import math
 from collections.abc import Sequence

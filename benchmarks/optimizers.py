@@ -205,7 +205,7 @@ def measure(*, rounds: int, say: Progress) -> dict[str, Any]:
 
 
 def section(part: dict[str, Any]) -> str:
-    """The section of docs/results.md."""
+    """The section of docs/ledger.md."""
     names = list(part["steps"][0]["seconds"])
     body = []
     for row in part["steps"]:

@@ -170,7 +170,7 @@ def evaluation_table(rows: list[dict[str, Any]]) -> str:
 
 
 def section(part: dict[str, Any]) -> str:
-    """The section of docs/results.md."""
+    """The section of docs/ledger.md."""
     compiled, reads = part["compiled"]["seconds"], part["reads"]["seconds"]
     extra = reads["a hundred times"] - reads["a hundred times, plain"]
     once = reads["once"] - reads["once, plain"]

@@ -169,7 +169,7 @@ def _verdict(ratio: float, must: float | None) -> str:
 
 
 def section(part: dict[str, Any]) -> str:
-    """The section of docs/results.md."""
+    """The section of docs/ledger.md."""
     body = []
     for row in part["cases"]:
         t = row["seconds"]

@@ -106,7 +106,7 @@ def measure(folder: Path, *, rounds: int, say: Callable[[str], None]) -> dict[st
 
 
 def section(part: dict[str, Any]) -> str:
-    """The section of docs/results.md."""
+    """The section of docs/ledger.md."""
     body = []
     for row in part["cases"]:
         best, median = (

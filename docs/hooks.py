@@ -19,7 +19,7 @@ SECTIONS = {
     "Reference": ("api", "isometry nn optim groups rotations linalg testing lab"),
 }
 FIRST = ({"Home": "index.md"}, "first-steps.md")
-LAST = ("reproduction.md", "results.md", "bibliography.md")
+LAST = ("reproduction.md", "results.md", "bibliography.md", "ledger.md")
 
 
 def on_config(config):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import isometry
-from benchmarks import records, report
+from benchmarks import highlights, records, report
 from isometry.groups import SO, SU
 from isometry.optim import RiemannianAdam
 
@@ -85,7 +85,16 @@ def test_citations_are_in_the_bibliography(source):
 
 
 def test_results_are_those_of_the_records():
-    """docs/results.md and the README's paragraph come from records/benchmarks."""
-    found = records.load()
-    assert (ROOT / "docs" / "results.md").read_text() == report.results(found)
-    assert report.paragraph(found) in (ROOT / "README.md").read_text()
+    """Results, ledger and the README's paragraph come from records/benchmarks."""
+    measured = records.load()
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert page == highlights.results(measured)
+    assert (ROOT / "docs" / "ledger.md").read_text() == report.ledger(measured)
+    assert report.paragraph(measured) in (ROOT / "README.md").read_text()
+
+
+def test_results_for_users_are_short():
+    """Figures, and at most six tables, without the musts and goals of developers."""
+    page = highlights.results(records.load())
+    assert page.count("\n| ---") <= 6
+    assert "must" not in page

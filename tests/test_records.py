@@ -60,14 +60,14 @@ def test_a_part_is_added_to_the_record_of_its_processor(tmp_path, monkeypatch):
     assert other["layers"]["processor"] == "Other"
 
 
-def test_results_have_a_section_for_each_processor():
+def test_the_ledger_has_a_section_for_each_processor():
     """Also if only some of its parts are measured, whichever came first."""
     found = records.load()
     # on another processor perhaps only a part was measured
     one = max(found.values(), key=len)
     other = copy.deepcopy(one) | {"processor": "Another Processor"}
     part = {"layers": one["layers"] | {"processor": "Half a Processor"}}
-    page = report.results({"half": part, "one": one, "other": other})
+    page = report.ledger({"half": part, "one": one, "other": other})
     for name in ("Half a Processor", one["processor"], "Another Processor"):
         assert f"\n## {name}\n" in page
     assert f"| ours over torch | {one['processor']} | Another Processor |" in page

@@ -1,0 +1,185 @@
+"""The page docs/results.md: what a user wants to know, in figures and six tables."""
+
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+from benchmarks import layers, report
+from benchmarks.records import table, where
+from isometry.lab.bench import TORCH_RNN
+
+Record = dict[str, Any]
+
+
+def results(records: dict[str, Record]) -> str:
+    """The page for users, from the record with the most parts.
+
+    Args:
+        records: by the names of their files.
+
+    Returns:
+        Markdown.
+    """
+    name = max(records, key=lambda key: len(records[key]))
+    record = records[name]
+    place = where(record)
+    parts = [
+        section(record[key])
+        for key, section in (
+            ("kernel", exponential),
+            ("accuracy", accuracy),
+            ("layers", training_step),
+            ("recurrent", recurrent),
+            ("optimizers", optimizers),
+            ("quality", quality),
+        )
+        if key in record
+    ]
+    body = "\n".join(parts).replace("](assets/", f"](assets/{name}/")
+    return f"""# Results
+
+How fast and how accurate isometry is, on {place["processor"]} with {place["threads"]}
+threads and torch {place["torch"]}. Contenders take turns, and the best of several
+rounds counts. On another machine the seconds differ; ratios travel better, and
+[`isometry bench`](laboratory/bench.md) measures them on yours. Other processors,
+medians, memory and all that is asked of the code are in the [ledger](ledger.md).
+
+{body}"""
+
+
+def exponential(rows: Sequence[Record]) -> str:
+    """The exponential beside torch's."""
+    body = [
+        [
+            row["case"],
+            f"{1e3 * row['seconds']['torch']:.2f}",
+            f"{1e3 * row['seconds']['ours']:.2f}",
+            f"**{row['ratio']:.1f}**",
+        ]
+        for row in rows
+    ]
+    header = ["case", "`torch.linalg.matrix_exp`, ms", "`expm_skew`, ms"]
+    return f"""## The exponential
+
+One forward and one backward pass, for skew matrices of spectral norm 3:
+
+{table([*header, "times faster"], body)}
+
+![time and accuracy](assets/kernel.png)
+"""
+
+
+def accuracy(rows: Sequence[Record]) -> str:
+    """Errors of the largest matrices of each real dtype."""
+    shown = []
+    for dtype in ("torch.float32", "torch.float64"):
+        some = [row for row in rows if row["dtype"] == dtype]
+        largest = max(row["n"] for row in some)
+        shown += [row for row in some if row["n"] == largest]
+    return f"""## Accuracy
+
+The worst error against double precision, over spectra and norms. It grows with the
+norm for every method; training stays below π, or [can](how-to/rebase.md).
+
+{report.accuracy_table(shown)}
+
+![errors against the norm](assets/accuracy.png)
+"""
+
+
+def training_step(part: Record) -> str:
+    """A step with one layer, and tall weights in a sentence."""
+    rows, tall = part["step"], part["tall"]["slow"]["seconds"]
+    body = [
+        [name, *(f"{1e3 * row['seconds'][name]:.1f}" for row in rows)]
+        for name in rows[0]["seconds"]
+    ]
+    labels = [f"norm {row['norm']:g}, ms" for row in rows]
+    n, batch = rows[0]["n"], rows[0]["batch"]
+    slow = min(tall[layers.TORCH_HOUSEHOLDER], tall[layers.TORCH_CAYLEY])
+    return f"""## A training step
+
+`orthogonal(nn.Linear({n}, {n}))`, batch {batch}, Adam, float32. The norm is that of the
+coordinates: 0 is where training begins.
+
+{table(["weight", *labels], body)}
+
+With larger batches the constraint costs less beside the rest of the step. The figure
+has a network of {layers.DEPTH} such layers:
+
+![training steps](assets/network.png)
+
+For a tall weight, {part["tall"]["n"]} x {part["tall"]["k"]}, a step takes
+{1e3 * tall[layers.OURS]:.0f} ms; with torch's `orthogonal` it takes {slow:.1f} s, since
+torch computes with a square matrix of {part["tall"]["n"]} rows.
+"""
+
+
+def recurrent(part: Record) -> str:
+    """The whole training step of a recurrent network."""
+    body = [
+        [
+            str(row["n"]),
+            f"{1e3 * t['ExpRNN']:.0f}",
+            f"{1e3 * t['unconstrained']:.0f}",
+            f"{1e3 * t[TORCH_RNN]:.0f}",
+        ]
+        for row in part["whole"]
+        for t in [row["seconds"]]
+    ]
+    header = ["features", "`ExpRNN`, ms", "unconstrained, ms", "`nn.RNN`, ms"]
+    return f"""## Recurrent layers
+
+The whole training step of pixel-by-pixel MNIST, 784 steps of time, batch 128. The
+unconstrained layer is an `ExpRNN` whose weight is a plain parameter:
+
+{table(header, body)}
+"""
+
+
+def optimizers(part: Record) -> str:
+    """A step on the Stiefel manifold beside geoopt's."""
+    names = [name for name in part["steps"][0]["seconds"] if "canonical" not in name]
+    body = [
+        [
+            f"{row['rule']}, {row['n']} x {row['k']}",
+            *(f"{1e3 * row['seconds'][name]:.1f}" for name in names),
+        ]
+        for row in part["steps"]
+    ]
+    return f"""## Riemannian optimizers
+
+Milliseconds of a step with a given gradient, float32, on matrices with orthonormal
+columns. The ledger has geoopt's other metric, and pymanopt on a whole problem.
+
+{table(["ms a step", *names], body)}
+
+![loss against iterations and seconds](assets/optimizers.png)
+"""
+
+
+def quality(part: Record) -> str:
+    """MNIST: accuracy and the seconds that it took."""
+    body = []
+    for name in dict.fromkeys(run["name"] for run in part["runs"]):
+        last = [run["points"][-1] for run in part["runs"] if run["name"] == name]
+        body.append(
+            [
+                name,
+                f"{mean(point['seconds'] for point in last):.1f}",
+                f"{100 * mean(point['accuracy'] for point in last):.2f}",
+            ]
+        )
+    return f"""## A whole training
+
+MNIST with three orthogonal hidden layers of 512 x 512, {part["steps"]} steps of Adam
+with batch {part["batch"]}, means of {len({run["seed"] for run in part["runs"]})} seeds.
+All contenders begin at the same weights.
+
+{table(["hidden layers", "seconds", "test accuracy, percent"], body)}
+
+![test error against seconds](assets/quality.png)
+
+The unconstrained network shows what the constraint costs here. When it is worth that is
+told in [exponential, Cayley, or nothing](how-to/maps.md).
+"""
