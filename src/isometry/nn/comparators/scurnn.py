@@ -6,11 +6,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from isometry.nn._comparator import AbstractDenseCell, LayerOptions
 from isometry.nn._draw import Draw, glorot
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn._scornn import cayley_blocks, scaled_cayley
-from isometry.nn._urnn import check_epsilon, smooth_modrelu
+from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
+from isometry.nn.comparators.scornn import cayley_blocks, scaled_cayley
+from isometry.nn.comparators.urnn import check_epsilon, smooth_modrelu
 
 
 class ScuRNN(AbstractRecurrent):

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from isometry._checks import check_flags
 from isometry.nn._cell import check_sizes
-from isometry.nn._comparator import AbstractCell, LayerOptions, Map
 from isometry.nn._draw import Draw
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn._rotations import Planes, Style
 from isometry.nn._sigma import modrelu
+from isometry.nn.comparators.cell import AbstractCell, LayerOptions, Map
+from isometry.nn.comparators.rotations import Planes, Style
 
 # of the authors' code, in place of pi
 _BOUND = 3.14

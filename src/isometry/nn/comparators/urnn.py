@@ -7,10 +7,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from isometry.nn._comparator import AbstractCell, LayerOptions, Map
 from isometry.nn._draw import Draw, glorot
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn._sigma import complex_modrelu
+from isometry.nn.comparators.cell import AbstractCell, LayerOptions, Map
 
 
 class URNN(AbstractRecurrent):

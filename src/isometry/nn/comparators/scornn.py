@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from isometry.linalg import cayley, skew
-from isometry.nn._comparator import AbstractDenseCell, LayerOptions
 from isometry.nn._draw import Draw
 from isometry.nn._recurrent import AbstractRecurrent
+from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
 
 
 class ScoRNN(AbstractRecurrent):

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from isometry.groups import U
 from isometry.groups._declare import record
-from isometry.nn._comparator import AbstractDenseCell, LayerOptions
 from isometry.nn._draw import Draw, glorot
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn._urnn import check_epsilon, smooth_modrelu, structured
+from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
+from isometry.nn.comparators.urnn import check_epsilon, smooth_modrelu, structured
 
 
 class FullCapacityURNN(AbstractRecurrent):

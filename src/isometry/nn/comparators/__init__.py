@@ -1,0 +1,1 @@
+"""The recurrent networks with which the paper compares its own."""
