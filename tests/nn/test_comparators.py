@@ -13,11 +13,15 @@ from isometry.groups import SO, U, manifold_of
 from isometry.nn import (
     EURNN,
     URNN,
+    ExpGRU,
+    ExpLSTM,
+    ExpRNN,
     HouseholderRNN,
     LieRNN,
     ScoRNN,
     SpectralRNN,
 )
+from isometry.nn._cell import AbstractCell
 from tests.helpers import new_generator
 from tests.nn import reference
 from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near
@@ -285,3 +289,21 @@ def test_compiles_in_one_graph(name, rng):
     x = torch.randn(2, 3, INPUTS, dtype=torch.float64, generator=rng)
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
     assert_close(compiled(x), network(x))
+
+
+def test_the_recurrent_matrix_is_that_of_the_definition(case, rng):
+    """Every cell says which matrix moves its state, however it applies it."""
+    cell = shaken(case.network(), rng).typed_cells()[0]
+    assert isinstance(cell, AbstractCell)
+    # twice the worst over 30 seeds and all networks, 3.3 (lie relu)
+    tol = 6.6 * N * torch.finfo(torch.float64).eps
+    assert_near(cell.recurrent_matrix(), case.weight(cell), tol=tol)
+
+
+@pytest.mark.parametrize("kind", [ExpRNN, ExpLSTM, ExpGRU])
+def test_our_cells_say_their_matrix_too(kind):
+    """That of the first gate, where there are several."""
+    (cell,) = kind(INPUTS, N).typed_cells()
+    W = cell.recurrent_matrix().detach()
+    assert isinstance(cell, AbstractCell)
+    assert torch.equal(W, cell.weight_hh if kind is ExpRNN else cell.weight_hh[0])

@@ -1,9 +1,8 @@
 """Recurrent networks with orthogonal and unitary weights."""
 
-from isometry.nn._cell import ExpRNNCell
 from isometry.nn._exp_gru import ExpGRU
 from isometry.nn._exp_lstm import ExpLSTM
-from isometry.nn._exp_rnn import ExpRNN
+from isometry.nn._exp_rnn import ExpRNN, ExpRNNCell
 from isometry.nn._modrelu import ModReLU
 from isometry.nn.comparators.eurnn import EURNN
 from isometry.nn.comparators.full_capacity import FullCapacityURNN

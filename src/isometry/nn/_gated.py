@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from isometry._checks import check_flags
 from isometry.groups import SO
 from isometry.linalg._precision import autocast_off
-from isometry.nn._cell import check_sizes
+from isometry.nn._cell import AbstractCell, check_sizes
+from isometry.nn._pairs import driven
 from isometry.nn._scan import needs_plain_operations
 from isometry.nn._steps import Steps
 from isometry.parametrizations._initial import Init
@@ -42,7 +43,7 @@ class Gates:
     loop: Callable[..., tuple[Tensor, ...]]
 
 
-class GatedCell(nn.Module):
+class GatedCell(AbstractCell):
     """One layer and direction of `ExpLSTM` or `ExpGRU`.
 
     Args:
@@ -127,7 +128,7 @@ class GatedCell(nn.Module):
         with autocast_off(x.device):
             W = self.weight_hh.flatten(0, 1)
             plain = needs_plain_operations(x, self.weight_ih, W, self.bias, *state)
-            # of indices, columns of T are gathered, which torch's loop does not do
+            # class indices select columns of T, which torch's loop does not do
             run = self._unrolled if plain or x.ndim == 1 else self._in_torchs_loop
             H, *last = run(x, W, state, steps)
         return (None if last_only else H), (last[0] if len(last) == 1 else tuple(last))
@@ -155,12 +156,8 @@ class GatedCell(nn.Module):
     def _unrolled(
         self, x: Tensor, W: Tensor, state: State, steps: Steps
     ) -> tuple[Tensor, ...]:
-        """The same in ordinary operations."""
-        if x.is_floating_point():
-            u = nn.functional.linear(x, self.weight_ih, self.bias)
-        else:
-            u = self.weight_ih.mT[x]
-            u = u if self.bias is None else u + self.bias
+        """What torch's loop does, in ordinary operations."""
+        u = driven(x, self.weight_ih, self.bias)
         states: list[State] = []
         for u_t in u.split(steps.sizes):
             state = tuple(h[: u_t.shape[0]] for h in state)
@@ -168,6 +165,10 @@ class GatedCell(nn.Module):
             states.append(state)
         every = [torch.cat(part) for part in zip(*states, strict=True)]
         return every[0], *(steps.last(part) for part in every)
+
+    def recurrent_matrix(self) -> Tensor:
+        """The recurrent map of the first gate."""
+        return self.weight_hh[0]
 
     def extra_repr(self) -> str:
         """Sizes."""

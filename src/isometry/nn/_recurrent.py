@@ -1,24 +1,20 @@
 """Layers, directions and forms of input: what all recurrent networks share."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry._checks import check_flags
-from isometry.nn._cell import check_state, is_positive
+from isometry.nn._cell import AbstractCell, check_state, is_positive
 from isometry.nn._sequence import Rows, check_rows, in_dtype_of, read
 from isometry.nn._steps import Steps
 
 
 class AbstractRecurrent(nn.Module):
     """Cells stacked in layers, one or two directions each, called as `torch.nn.RNN`.
-
-    A cell has `first_state(batch)` and `scan(x, first, steps, *, last_only, chunk)`,
-    which gives all outputs, or None for `last_only`, and the last states. A state is a
-    matrix (batch, n), or for cells with several a tuple of them, the output first.
 
     Args:
         input_size: features of the input.
@@ -39,7 +35,7 @@ class AbstractRecurrent(nn.Module):
         input_size: int,
         hidden_size: int,
         num_layers: int,
-        make_cell: Callable[[int], nn.Module],
+        make_cell: Callable[[int], AbstractCell],
         *,
         batch_first: bool = False,
         dropout: float = 0.0,
@@ -106,9 +102,12 @@ class AbstractRecurrent(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, the recurrent weights as `init` says."""
-        for cell in self.cells:
-            reset: Any = cell.reset_parameters
-            reset()
+        for cell in self.typed_cells():
+            cell.reset_parameters()
+
+    def typed_cells(self) -> list[AbstractCell]:
+        """The cells of all layers and directions; a `ModuleList` has no type."""
+        return [cast("AbstractCell", cell) for cell in self.cells]
 
     def flatten_parameters(self) -> None:
         """Nothing: torch's layers gather their weights here, for cuDNN."""
@@ -141,7 +140,7 @@ class AbstractRecurrent(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Outputs and last state of a cell, which may go backwards in time."""
         x = steps.reversed(x) if backward else x
-        cell: Any = self.cells[index]
+        cell = cast("AbstractCell", self.cells[index])
         chunk = self.chunk if last_only else None
         H, last = cell.scan(x, first, steps, last_only=last_only, chunk=chunk)
         if H is None:
@@ -150,7 +149,7 @@ class AbstractRecurrent(nn.Module):
 
     def _first_states(self, hx: Any, rows: Rows) -> list[Any]:
         """A state for each cell."""
-        cells: list[Any] = list(self.cells)
+        cells = self.typed_cells()
         usual = [cell.first_state(rows.steps.batch) for cell in cells]
         if hx is None:
             return usual

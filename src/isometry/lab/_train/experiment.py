@@ -17,6 +17,7 @@ from isometry.lab.paper.training import OptimizerRecipe, Recipe
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
 from isometry.linalg import skew
+from isometry.nn._recurrent import AbstractRecurrent
 from isometry.optim import RiemannianSGD
 from isometry.parametrizations._constrained import constrained
 
@@ -300,16 +301,10 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
         The matrix (n, n), that of the first gate if there are several; None for
         torch's layers.
     """
-    cells = getattr(getattr(model, "network", model), "cells", None)
-    if cells is None:
+    network = getattr(model, "network", model)
+    if not isinstance(network, AbstractRecurrent):
         return None
-    cell: Any = cells[0]
-    if not hasattr(cell, "state_map"):
-        W = cell.weight_hh.detach()
-        return W if W.ndim == 2 else W[0]
-    state = cell.first_state(1)
-    eye = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
-    return cell.state_map()(eye).mT
+    return network.typed_cells()[0].recurrent_matrix().detach()
 
 
 @torch.no_grad()

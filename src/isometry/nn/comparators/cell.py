@@ -10,13 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from isometry.linalg._precision import autocast_off
-from isometry.nn._cell import (
-    _complex_rows,
-    _input_form,
-    check_sizes,
-    scan_field,
-)
+from isometry.nn._cell import AbstractCell, check_sizes
 from isometry.nn._draw import Draw
+from isometry.nn._pairs import driven, scan_field
 from isometry.nn._scan import Recurrence, Weights
 from isometry.nn._sigma import Sigma
 from isometry.nn._steps import Steps
@@ -34,7 +30,7 @@ class LayerOptions(TypedDict, total=False):
     chunk: int | None
 
 
-class AbstractCell(nn.Module):
+class AbstractComparatorCell(AbstractCell):
     """A cell with an input kernel, a recurrent map, one bias and a first state.
 
     What it inherits is a loop over time, for autograd to go back through.
@@ -43,14 +39,11 @@ class AbstractCell(nn.Module):
         weight_ih: the input kernel, (n, inputs).
         bias: one number a feature.
         h0: the trained first state, if there is one.
-        redundant: real numbers among the parameters on which nothing depends, or that
-            others determine: those that a count of free parameters leaves out.
     """
 
     weight_ih: nn.Parameter
     bias: nn.Parameter
     h0: nn.Parameter | None
-    redundant: int = 0
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -81,8 +74,14 @@ class AbstractCell(nn.Module):
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
         """The nonlinearity of rows, given the bias."""
 
+    def recurrent_matrix(self) -> Tensor:
+        """The matrix that `state_map` multiplies with."""
+        state = self.first_state(1)
+        eye = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
+        return self.state_map()(eye).mT
+
     def first_state(self, batch: int) -> Tensor:
-        """(batch, n): the trained one, or zeros."""
+        """(batch, n): the trained first state, or zeros."""
         if self.h0 is not None:
             return self.h0.expand(batch, -1)
         return self.weight_ih.new_zeros(batch, self.hidden_size)
@@ -90,14 +89,14 @@ class AbstractCell(nn.Module):
     def scan(
         self,
         x: Tensor,
-        h0: Tensor,
+        first: Tensor,
         steps: Steps,
         *,
         last_only: bool = False,
         chunk: int | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """States of many steps, as rows; and the last one of each sequence."""
-        with autocast_off(h0.device):
+        with autocast_off(first.device):
             # All parameters are read here, once: a chunk is computed again in the
             # backward pass, when `functional_call` has put the old ones back.
             kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
@@ -110,8 +109,8 @@ class AbstractCell(nn.Module):
                 return torch.cat(states)
 
             if last_only and chunk is not None:
-                return None, _chunked(run, x, h0, steps, chunk)
-            H = run(x, h0, steps)
+                return None, _chunked(run, x, first, steps, chunk)
+            H = run(x, first, steps)
             return (None if last_only else H), steps.last(H)
 
     def extra_repr(self) -> str:
@@ -119,7 +118,7 @@ class AbstractCell(nn.Module):
         return f"{self.input_size}, {self.hidden_size}"
 
 
-class AbstractDenseCell(AbstractCell):
+class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, made once for all steps.
 
     Attributes:
@@ -145,7 +144,7 @@ class AbstractDenseCell(AbstractCell):
     def scan(
         self,
         x: Tensor,
-        h0: Tensor,
+        first: Tensor,
         steps: Steps,
         *,
         last_only: bool = False,
@@ -153,20 +152,11 @@ class AbstractDenseCell(AbstractCell):
     ) -> tuple[Tensor | None, Tensor]:
         """States of many steps, as rows; and the last one of each sequence."""
         if self.sigma is None:
-            return super().scan(x, h0, steps, last_only=last_only, chunk=chunk)
-        with autocast_off(h0.device):
+            return super().scan(x, first, steps, last_only=last_only, chunk=chunk)
+        with autocast_off(first.device):
             weights = Weights(self.weight_ih, self.recurrent_weight(), self.bias)
         recurrence = Recurrence(steps, self.sigma, last_only, chunk)
-        return scan_field(x, weights, h0, recurrence)
-
-
-def driven(x: Tensor, kernel: Tensor) -> Tensor:
-    """T x of rows, which may be class indices, or real under a complex kernel."""
-    if not (x.is_floating_point() or x.is_complex()):
-        return kernel.mT[x]
-    if kernel.is_complex() and not x.is_complex():
-        return _complex_rows(nn.functional.linear(x, _input_form(kernel, x)))
-    return nn.functional.linear(x, kernel)
+        return scan_field(x, weights, first, recurrence)
 
 
 def _chunked(

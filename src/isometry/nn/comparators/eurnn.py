@@ -10,7 +10,7 @@ from isometry.nn._cell import check_sizes
 from isometry.nn._draw import Draw
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn._sigma import modrelu
-from isometry.nn.comparators.cell import AbstractCell, LayerOptions, Map
+from isometry.nn.comparators.cell import AbstractComparatorCell, LayerOptions, Map
 from isometry.nn.comparators.rotations import Planes, Style
 
 # of the authors' code, in place of pi
@@ -83,7 +83,7 @@ class EURNN(AbstractRecurrent):
         )
 
 
-class EURNNCell(AbstractCell):
+class EURNNCell(AbstractComparatorCell):
     """One layer and direction of `EURNN`."""
 
     def __init__(

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from isometry.nn._pairs import real_blocks
+
 Style = Literal["tunable", "fft"]
 
 # layers that are multiplied out together, for blocks of 32 and of 16
@@ -120,7 +122,7 @@ class Planes:
     ) -> Callable[[Tensor], Tensor]:
         r"""What the rotations, and the phases $e^{i\omega}$, make of rows."""
         factors = self._factors(theta, phi, omega)
-        blocks = [_real_form(self._blocks(stage, factors)) for stage in self.stages]
+        blocks = [real_blocks(self._blocks(stage, factors)) for stage in self.stages]
         room = self.padded - self.n
 
         def advance(h: Tensor) -> Tensor:
@@ -191,11 +193,3 @@ def _half_block(n: int, layers: int) -> int:
     """Half of a block that is long enough, and fits n if one of these does."""
     fitting = [k for k in range(layers, 2 * layers + 1) if n % (2 * k) == 0]
     return fitting[0] if fitting else layers
-
-
-def _real_form(M: Tensor) -> Tensor:
-    """Blocks that do to rows of pairs what complex ones do to rows of numbers."""
-    if not M.is_complex():
-        return M
-    both = torch.stack((torch.view_as_real(M), torch.view_as_real(1j * M)), 2)
-    return both.flatten(3).flatten(1, 2)

@@ -10,7 +10,7 @@ from torch import Tensor
 from isometry.nn._draw import Draw, glorot
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn._sigma import complex_modrelu
-from isometry.nn.comparators.cell import AbstractCell, LayerOptions, Map
+from isometry.nn.comparators.cell import AbstractComparatorCell, LayerOptions, Map
 
 
 class URNN(AbstractRecurrent):
@@ -65,7 +65,7 @@ class URNN(AbstractRecurrent):
         )
 
 
-class URNNCell(AbstractCell):
+class URNNCell(AbstractComparatorCell):
     """One layer and direction of `URNN`."""
 
     permutation: Tensor
