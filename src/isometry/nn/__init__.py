@@ -1,7 +1,6 @@
 """Recurrent networks with orthogonal and unitary weights."""
 
-from isometry.nn._exp_gru import ExpGRU
-from isometry.nn._exp_lstm import ExpLSTM
+from isometry.nn._exp_gated import ExpGRU, ExpLSTM
 from isometry.nn._exp_rnn import ExpRNN, ExpRNNCell
 from isometry.nn._modrelu import ModReLU
 from isometry.nn.comparators.eurnn import EURNN

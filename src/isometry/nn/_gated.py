@@ -1,7 +1,7 @@
-r"""A cell with gates, whose recurrent maps are orthogonal, each of them.
+"""Gated cells whose recurrent maps are orthogonal, each of them.
 
-Gates are stacked: $T$ is (gates * n, inputs) as in torch, the recurrent maps are one
-batch (gates, n, n) of points of $SO(n)$.
+Gates are stacked: $T$ is (gates * n, inputs) as in torch, and the recurrent maps are
+one batch (gates, n, n) of points of $SO(n)$.
 """
 
 import math
@@ -17,6 +17,7 @@ from isometry.groups import SO
 from isometry.linalg._precision import autocast_off
 from isometry.nn._cell import AbstractCell, check_sizes
 from isometry.nn._pairs import driven
+from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn._scan import needs_plain_operations
 from isometry.nn._steps import Steps
 from isometry.parametrizations._initial import Init
@@ -173,3 +174,42 @@ class GatedCell(AbstractCell):
     def extra_repr(self) -> str:
         """Sizes."""
         return f"{self.input_size}, {self.hidden_size}"
+
+
+class AbstractGated(AbstractRecurrent):
+    """Layers of gated cells, called as the module of torch that has these gates.
+
+    Args:
+        gates: the kind of cell.
+        input_size: features of the input.
+        hidden_size: features of the state.
+        num_layers: each reads the outputs of the one before.
+        bias: whether there is one vector of it for each gate.
+        batch_first: whether the batch comes before time.
+        dropout: probability, between layers.
+        bidirectional: whether a second cell reads each layer's input backwards.
+        **cell: the other options of `GatedCell`.
+    """
+
+    def __init__(
+        self,
+        gates: Gates,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        *,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        **cell: Any,
+    ) -> None:
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: GatedCell(size, hidden_size, gates, bias=bias, **cell),
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+        )
+        # as torch's layers do
+        self.bias = bias
