@@ -79,7 +79,7 @@ def accuracy(rows: Sequence[Record]) -> str:
     return f"""## Accuracy
 
 The worst error against double precision, over spectra and norms. It grows with the
-norm for every method; training stays below π, or [can](how-to/rebase.md).
+norm for every method. [Rebasing](how-to/rebase.md) keeps the norm small.
 
 {report.accuracy_table(shown)}
 

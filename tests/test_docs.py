@@ -41,10 +41,13 @@ def test_code_runs_as_printed(page):
     exec(compile(code_of(page), page, "exec"), {"__name__": "__main__"})
 
 
-WANT = re.compile(r"^\| [^|]+ \| `([^`]+)` \| \[", re.MULTILINE)
+WANT = re.compile(r"^\| \[[^|]+\) \| `([^`]+)` \|$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("line", WANT.findall((ROOT / "docs/index.md").read_text()))
+LINES = WANT.findall((ROOT / "docs" / "index.md").read_text())
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_the_lines_of_the_first_page_run(line):
     """Each line of "I want ..." is an expression that needs no other lines."""
     module = nn.Module()
@@ -68,6 +71,10 @@ def test_the_lines_of_the_first_page_run(line):
         "Q": nn.Parameter(torch.eye(3)),
     }
     eval(line, names)
+
+
+def test_the_first_page_answers_fifteen_wants():
+    assert len(LINES) == 15
 
 
 def test_readme_has_code_that_runs():
