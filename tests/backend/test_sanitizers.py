@@ -15,7 +15,7 @@ FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-
 
 TESTS = [
     *("test_kernels.py", "test_boundary.py", "test_snapshot.py", "test_scrambled.py"),
-    *("../linalg/test_rotation.py", "../linalg/test_scratch.py", "../nn/test_scan.py"),
+    *("test_memory.py", "../linalg/test_rotation.py", "../nn/test_scan.py"),
 ]
 
 
