@@ -1,13 +1,11 @@
 """Runs that only the record needs, and the products of any pass."""
 
-import contextlib
 import math
-from collections.abc import Iterator
-from unittest import mock
 
 import torch
 from torch import Tensor
 
+from isometry._backend import only_torch
 from isometry.lab.bench.timing import Run
 
 
@@ -42,28 +40,14 @@ _PRODUCTS = {
 }
 
 
-@contextlib.contextmanager
-def _in_sight() -> Iterator[None]:
-    """All products by torch, where its profiler sees them; none in C."""
-    with contextlib.ExitStack() as stack:
-        for name in (
-            "_square.kernels",
-            "_expm.polynomial.in_one_call",
-            "_expm.exponential.in_one_call",
-            "_expm.rotation.kernels",
-        ):
-            none = mock.patch(f"isometry.linalg.{name}", return_value=None)
-            stack.enter_context(none)
-        yield
-
-
 def count_products(call: Run, n: int, batch: int = 1) -> float:
     """Work of a pass in matrix products, in units of one n x n product (of a batch).
 
     Linear combinations, which are thin products, are not what is counted. The square
     of a symmetric or skew matrix is a whole one.
     """
-    with _in_sight():
+    # all products by torch, where its profiler sees them
+    with only_torch():
         call()
         with torch.profiler.profile(record_shapes=True) as profile:
             call()

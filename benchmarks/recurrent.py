@@ -1,16 +1,15 @@
 """The loop over time, against the products that it cannot do without."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 import isometry
 from benchmarks.records import table
+from isometry._backend import only_torch
 from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
 from isometry.lab.bench.timing import interleave
@@ -46,13 +45,6 @@ WHOLE = (170, 512)
 MUST_WHOLE = 1.05
 # lines of progress that `measure` writes
 STEPS = len(CASES) + len(WHOLE)
-
-
-@contextmanager
-def pure() -> Iterator[None]:
-    """Without the C kernels."""
-    with mock.patch("isometry.nn._engines.kernels", return_value=None):
-        yield
 
 
 def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
@@ -123,7 +115,7 @@ def measure_case(case: Case, rounds: int) -> dict[str, Any]:
     run = ours(case, x, weights)
 
     def in_torch() -> None:
-        with pure():
+        with only_torch():
             run()
 
     contenders = {

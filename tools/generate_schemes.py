@@ -314,27 +314,18 @@ def tables() -> dict[str, list[Table]]:
     }
 
 
+# the line of schemes.py after which everything is written here
+MARK = "# everything below is written by tools/generate_schemes.py\n"
+
+
 def source() -> str:
-    """The text of `schemes.py`."""
-    lines = [
-        '"""Polynomials for `expm_skew`, by tools/generate_schemes.py: do not edit."""',
-        "",
-        "import torch",
-        "",
-        "from isometry.linalg._expm.scheme import Scheme",
-        "",
-        "SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {",
-    ]
+    """The tables of `schemes.py`, below its mark."""
+    lines = ["SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {"]
     for precision, schemes in tables().items():
         lines.append(f"    torch.{precision}: (")
         for scheme in schemes:
-            lines += [
-                "        Scheme(",
-                f"            theta={scheme.theta!r},",
-                f"            value_error={scheme.value_error!r},",
-                f"            gradient_error={scheme.gradient_error!r},",
-                "            rows=(",
-            ]
+            lines += ["        Scheme(", f"            theta={scheme.theta!r},"]
+            lines.append("            rows=(")
             for row in scheme.rows:
                 lines.append("                (")
                 lines += [f"                    {a!r}," for a in row]
@@ -365,7 +356,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write, not print")
     if parser.parse_args().write:
         root = Path(__file__).parents[1]
-        (root / "src/isometry/linalg/_expm/schemes.py").write_text(source())
+        path = root / "src/isometry/linalg/_expm/schemes.py"
+        types, _ = path.read_text().split(MARK)
+        path.write_text(types + MARK + source())
         (root / "docs/theory/schemes.inc").write_text(markdown())
     else:
         print(markdown())

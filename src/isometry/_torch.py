@@ -158,14 +158,15 @@ def is_wrapper(X: Tensor) -> bool:
 def needs_plain_operations(*tensors: Tensor | None) -> bool:
     """Whether something looks at the single operations of torch.
 
-    A compiler, a transform of torch.func, forward mode, and subclasses that dispatch
-    operations (fake and sharded tensors) all need to see each operation.
+    A compiler, a transform of torch.func, forward mode, a mode that computes shapes
+    only, and subclasses that dispatch operations (fake and sharded tensors) all need to
+    see each operation.
     """
     if torch.compiler.is_compiling() or transforms():
         return True
-    return any(
-        is_wrapper(X) or has_tangent(X) for X in tensors if isinstance(X, Tensor)
-    )
+    if dispatch_modes() and _active_fake_mode() is not None:
+        return True
+    return any(X is not None and (is_wrapper(X) or has_tangent(X)) for X in tensors)
 
 
 def storage_owners(storage: Any) -> int:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
-from isometry._backend.library import Kernels, PolynomialTable, StepTable, fits
+from isometry._backend import TorchBackend, backend_for
+from isometry._backend.boundary import Kernels, PolynomialTable, StepTable
 from tests.backend.test_kernels import built
 
 N = 6
@@ -56,7 +57,7 @@ def test_a_wrong_tensor_is_refused(case):
     make, error, message = WRONG_TENSORS[case]
     kernels, wrong, right = built(torch.float32), make(), matrices()
     if isinstance(wrong, Tensor) and case not in ("small", "large"):
-        assert not fits(right, wrong)
+        assert isinstance(backend_for(right, wrong), TorchBackend)
     for call in (kernels.skew, kernels.skew_adjoint, kernels.square):
         with pytest.raises(error, match=message):
             call(right, wrong)
@@ -118,8 +119,8 @@ def test_each_argument_is_checked(kernel):
     ("changes", "message"),
     [
         ({"powers": 1}, "`powers` must be 2 or 3; got 1"),
-        ({"stages": 0}, "`stages` must be from 1 to 2; got 0"),
-        ({"stages": 3}, "`stages` must be from 1 to 2; got 3"),
+        ({"stages": 0}, "`stages` must be from 1 to 6; got 0"),
+        ({"stages": 7}, "`stages` must be from 1 to 6; got 7"),
         ({"squares": 2}, "`squares` must leave out the last stage; got 2"),
         ({"stages": 1}, "`numbers` must be 11 numbers; got 21"),
     ],

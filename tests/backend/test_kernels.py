@@ -9,14 +9,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from isometry._backend.library import Kernels, fits, kernels
-from isometry.linalg._expm import polynomial as _polynomial
-from isometry.linalg._expm.angles import power_sums
-from isometry.linalg._expm.one_call import powers_of_one
+from isometry._backend import NativeBackend, TorchBackend, backend_for
+from isometry._backend.boundary import Kernels
+from isometry._backend.library import kernels
 from isometry.linalg._expm.rotation import rotation
-from isometry.linalg._expm.schemes import SCHEMES
+from isometry.linalg._expm.schemes import SCHEMES, polynomial
 from isometry.linalg._skew import skew
-from isometry.linalg._square import square
 from tests.helpers import random_skew
 
 REAL = [torch.float32, torch.float64]
@@ -28,9 +26,9 @@ SIZES = [1, 2, 15, 16, 17, 95, 96, 97, 257, 520]
 
 def built(dtype: torch.dtype) -> Kernels:
     """The kernels: a machine that runs the suite has a compiler."""
-    found = kernels(dtype)
-    assert found is not None, "`cc` must be installed; the log says more"
-    return found
+    native = kernels(dtype)
+    assert native is not None, "`cc` must be installed; the log says more"
+    return native
 
 
 @pytest.mark.parametrize("dtype", REAL, ids=str)
@@ -68,18 +66,16 @@ SCHEME_CASES = [(dtype, scheme) for dtype in REAL for scheme in SCHEMES[dtype]]
     ("dtype", "scheme"), SCHEME_CASES, ids=lambda x: str(getattr(x, "theta", x))
 )
 @pytest.mark.parametrize("n", SIZES[1:])
-def test_a_polynomial_in_one_call(n, dtype, scheme, rng, monkeypatch):
-    """Value, slots, gradient and power sums are those of torch's operations."""
+def test_a_polynomial_in_one_call(n, dtype, scheme, rng):
+    """Value, slots and gradient are those of torch's operations."""
     A = random_skew(n, norm=scheme.theta, dtype=dtype, rng=rng)[None]
     G = torch.randn(A.shape, dtype=dtype, generator=rng) / n
     results = []
-    for one_call in (True, False):
-        if not one_call:
-            monkeypatch.setattr(_polynomial, "in_one_call", lambda *_: None)
-        W = _polynomial.powers(A, 5).fill_(math.nan)
+    for backend in (NativeBackend(built(dtype)), TorchBackend()):
+        W = torch.full((5, *A.shape), math.nan, dtype=dtype)
         W[0], W[1], W[2] = A, A @ A, A @ A @ A @ A
-        Q = _polynomial.evaluate(scheme, W, 1)
-        g = _polynomial.pull_back(scheme, W, 1, G)
+        Q = backend.evaluate(W, polynomial(scheme, 1))
+        g = backend.pull_back(W, polynomial(scheme, 1), G)
         results.append((Q, g, W[: scheme.products].nan_to_num()))
     (Q, g, W), (Q2, g2, W2) = results
     # twice the worst over 20 seeds (2 at n = 520) of torch's BLAS, its other paths and
@@ -96,19 +92,18 @@ def test_a_polynomial_in_one_call(n, dtype, scheme, rng, monkeypatch):
 def test_powers_in_one_call(n, dtype, rng):
     """A, A^2 and A^4 with the inner products of the last two; no A^4 of tiny ones."""
     A = random_skew(n, norm=2.0, dtype=dtype, rng=rng)[None]
-    W, sums = powers_of_one(built(dtype), A, 5, tiny=1e-3)
+    native, W = NativeBackend(built(dtype)), A.new_empty((5, *A.shape))
+    sums = native.powers(A, W, least=1e-12)
     if n == 1:
         assert sums is None
         return
-    assert sums is not None
     assert torch.equal(W[0], A)
     assert_close(W[1], A @ A)
     assert_close(W[2], A @ A @ A @ A)
     pair = torch.stack([A @ A, A @ A @ A @ A])
-    assert sums == pytest.approx(power_sums(pair), rel=1e-5)
-    again, none = powers_of_one(built(dtype), A, 5, tiny=2 * n**0.25)
-    assert none is None
-    assert_close(again[1], A @ A)
+    assert sums == pytest.approx(TorchBackend().power_sums(pair), rel=1e-5)
+    assert native.powers(A, W, least=16.0 * n) is None
+    assert_close(W[1], A @ A)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -116,7 +111,8 @@ def test_what_is_not_finite_stays_so(value):
     """NaN in one matrix of a batch stays in that matrix."""
     A = torch.zeros(2, 128, 128)
     A[0, 100, 3], A[0, 3, 100] = value, -value
-    out = square(A, out=torch.empty_like(A))
+    out = torch.empty_like(A)
+    backend_for(A, out).square(A, out)
     assert not out[0, 100].isfinite().all()
     assert torch.equal(out[1], A[1])
     assert torch.equal(skew(A)[0, 100, 3].isfinite(), torch.tensor(data=False))
@@ -130,7 +126,6 @@ def test_skew_is_differentiable(shape, dtype, rng):
     G = torch.randn(shape, dtype=dtype, generator=rng)
     expected = (G - G.mT).tril(-1)
     for gradient in (G, G.mT.contiguous().mT):
-        assert not fits(gradient.mT) or not fits(gradient)
         (g,) = torch.autograd.grad(skew(X), X, gradient)
         assert torch.equal(g, expected)
     G.requires_grad_()
@@ -142,9 +137,11 @@ def test_skew_is_differentiable(shape, dtype, rng):
 def test_tensors_that_do_not_fit(rng):
     """Strides, dtypes and devices that C cannot read go to torch, with its result."""
     X = torch.randn(256, 256, generator=rng)
+    assert isinstance(backend_for(X), NativeBackend)
     for Y in (X.mT, X[::2, ::2], X.to(torch.bfloat16), X + 1j * X, X.to("meta")):
-        assert not fits(Y)
-    assert not fits(X, X.double())
+        assert isinstance(backend_for(Y), TorchBackend)
+        assert isinstance(backend_for(X, None, Y), TorchBackend)
+    assert isinstance(backend_for(X, X.double()), TorchBackend)
     assert torch.equal(skew(X.mT), skew(X.mT.contiguous()))
     assert torch.equal(skew(X[::2, ::2]), skew(X[::2, ::2].contiguous()))
     assert skew(X.to("meta")).is_meta

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from isometry._backend import memory as _scratch
 from isometry._backend.memory import recycled, scratch
+from isometry.groups import SO
 from isometry.linalg import expm_skew, release_memory
+from isometry.optim import RiemannianSGD
 from tests.helpers import random_skew
 
 # 2^19 bytes and more are kept: 4 + 4 slots of this size are 2 MB
@@ -240,3 +242,13 @@ def test_recycled_memory_is_as_new():
     wide = recycled((300, 500), like.double())
     assert wide.dtype == torch.float64
     wide.fill_(1.0)
+
+
+def test_the_memory_of_the_optimizers_is_given_back():
+    """Each thread kept its own before, which `release_memory` did not know of."""
+    p = nn.Parameter(torch.eye(512))
+    p.grad = torch.ones(512, 512).tril()
+    RiemannianSGD([p], lr=1e-5, manifold=SO(512)).step()
+    assert kept_bytes() > 0
+    release_memory()
+    assert kept_bytes() == 0

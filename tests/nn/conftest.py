@@ -1,15 +1,18 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
 
+from isometry._backend import only_torch
 from isometry._backend.library import kernels
-from isometry.nn import _engines
 
 
 @pytest.fixture(params=["C", "torch"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """The loop over time in C, and the one for machines without a compiler."""
     if request.param == "torch":
-        monkeypatch.setattr(_engines, "kernels", lambda _: None)
-    else:
-        assert kernels(torch.float32), "`cc` must be installed; the log says more"
-    return request.param
+        with only_torch():
+            yield request.param
+        return
+    assert kernels(torch.float32), "`cc` must be installed; the log says more"
+    yield request.param

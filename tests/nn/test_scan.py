@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from isometry._backend.constants import Sigma
 from isometry.nn._scan import Recurrence, Weights, scan, unrolled
-from isometry.nn._sigma import Sigma
 from isometry.nn._steps import Steps
 from tests.helpers import eps, random_unitary
 

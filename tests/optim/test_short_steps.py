@@ -8,7 +8,6 @@ from torch.testing import assert_close
 from isometry.groups import SO, SU, Sp, Stiefel, Torus, U
 from isometry.groups._retraction import q_factor, retraction_at_identity
 from isometry.linalg import polar
-from isometry.linalg._room import room
 from isometry.optim._increment import _largest_angle, increment
 from isometry.optim._polar import retract_polar
 from isometry.optim._qr import retract_qr
@@ -147,15 +146,3 @@ def test_qr_of_nan_is_nan_and_alone(rng):
     P = retract_qr(M, Q, E)
     assert P[0].isnan().any()
     assert_close(P[1], q_factor(Q[1] + E[1]))
-
-
-def test_rooms_are_kept_and_separate():
-    """Large ones are reused under their name, small ones are not kept at all."""
-    X = torch.zeros(1)
-    first, again = room("a", (512, 512), X), room("a", (256, 512), X)
-    other = room("b", (512, 512), X)
-    assert first.data_ptr() == again.data_ptr() != other.data_ptr()
-    assert room("a", (2, 2), X).data_ptr() != room("a", (2, 2), X).data_ptr()
-    wider = room("a", (512, 512), X.to(torch.complex128))
-    assert wider.dtype == torch.complex128
-    assert wider.shape == (512, 512)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from isometry._backend import memory
 from isometry.groups import (
     SO,
     SU,
@@ -23,7 +24,6 @@ from isometry.groups import (
     Torus,
     U,
 )
-from isometry.linalg import _room
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
 from tests.helpers import new_generator
 from tests.optim.cases import double, retractions, single
@@ -220,7 +220,7 @@ def interleaved(seed: int) -> list[Tensor]:
 
 
 def test_memory_that_is_kept_is_never_read_by_another(monkeypatch):
-    """The same bits with rooms and with fresh memory, and from two threads at once."""
+    """The same bits with kept and with fresh memory, and from two threads at once."""
     results: dict[int, list[Tensor]] = {}
 
     def work(seed: int) -> None:
@@ -231,7 +231,7 @@ def test_memory_that_is_kept_is_never_read_by_another(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    monkeypatch.setattr(_room, "_SMALLEST", math.inf)
+    monkeypatch.setattr(memory, "_SMALLEST", math.inf)
     for seed, found in results.items():
         for x, y in zip(found, interleaved(seed), strict=True):
             assert torch.equal(x, y)

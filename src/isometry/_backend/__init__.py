@@ -1,1 +1,78 @@
-"""Fast code behind one question: who computes?"""
+"""Fast code behind one question: `backend_for` says who computes.
+
+There are two answers with the same methods, `TorchBackend` (torch's operations, on any
+device) and `NativeBackend` (C, for real numbers on the CPU). Nothing outside of this
+folder knows which of them it has. The C library is an extra: it is built when it is
+first wanted, and without a compiler, or with `ISOMETRY_NATIVE=0`, torch's operations do
+the same, slower.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from isometry._backend.boundary import readable
+from isometry._backend.library import kernels
+from isometry._backend.native import NativeBackend
+from isometry._backend.polynomial import Polynomial, Stage
+from isometry._backend.recurrence import Cell
+from isometry._backend.torch import PowerSums, TorchBackend
+from isometry._torch import dispatch_modes
+
+__all__ = [
+    "Backend",
+    "Cell",
+    "Polynomial",
+    "NativeBackend",
+    "PowerSums",
+    "Stage",
+    "TorchBackend",
+    "backend_for",
+    "only_torch",
+]
+
+Backend = TorchBackend | NativeBackend
+
+_torch = TorchBackend()
+# the backend of each dtype, as far as it was asked for
+_backends: dict[object, Backend] = {}
+# how many `only_torch` are open
+_switched_off = 0
+
+
+def backend_for(*tensors: Tensor | None) -> Backend:
+    """Who computes with these tensors: C if it can read all of them, otherwise torch.
+
+    C reads plain contiguous tensors on the CPU, of one real dtype. Inside of a mode
+    that sees torch's operations, such as FakeTensorMode or a counter of FLOPs, torch
+    computes: the mode would not see C, and may answer with tensors without memory.
+    """
+    first = tensors[0]
+    assert first is not None
+    dtype = first.dtype
+    backend = _backends.get(dtype)
+    if backend is None:
+        native = kernels(dtype)
+        backend = _torch if native is None else NativeBackend(native)
+        _backends[dtype] = backend
+    if backend is _torch or _switched_off or dispatch_modes():
+        return _torch
+    for X in tensors:
+        if X is not None and not readable(X, dtype):
+            return _torch
+    return backend
+
+
+@contextmanager
+def only_torch() -> Iterator[None]:
+    """Compute with torch's operations alone, in all threads.
+
+    For tests and benchmarks, and for a profiler that shall see every product.
+    """
+    global _switched_off  # noqa: PLW0603 - a switch for the whole process
+    _switched_off += 1
+    try:
+        yield
+    finally:
+        _switched_off -= 1

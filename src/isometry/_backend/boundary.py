@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._backend.constants import MOST_SLOTS, NONLINEARITIES, takes_threshold
+
 # dtypes in the names of C functions, and as C types
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 C_TYPE = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
@@ -35,12 +37,6 @@ _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
 
 # wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
 _PLAIN = (Tensor, torch.nn.Parameter)
-
-# as in polynomial.h: the most terms of a linear combination
-_MOST = 4
-# as in scan.c: the nonlinearities, and which of them read a threshold
-_NONLINEARITIES = 6
-_MODRELU, _COMPLEX_MODRELU = 3, 4
 
 
 def readable(X: Tensor, dtype: torch.dtype) -> bool:
@@ -84,8 +80,8 @@ class PolynomialTable:
         # what the last stage knows, which is also how many slots are read
         self.slots = powers + stages - 1
         _require(powers in (2, 3), "powers", powers, "be 2 or 3")
-        fits = stages >= 1 and self.slots <= _MOST
-        _require(fits, "stages", stages, f"be from 1 to {_MOST + 1 - powers}")
+        fits = stages >= 1 and self.slots <= MOST_SLOTS
+        _require(fits, "stages", stages, f"be from 1 to {MOST_SLOTS + 1 - powers}")
         last_is_product = 0 <= squares < 2 ** (stages - 1)
         _require(last_is_product, "squares", squares, "leave out the last stage")
         # 1 + k numbers for L and k for R of each stage, k of the final combination, and
@@ -306,12 +302,14 @@ class Kernels:
         return self._pointer("W", W, slots * n * n)
 
     def _threshold(self, b: Tensor | None, n: int, kind: int) -> int | None:
-        _require(0 <= kind < _NONLINEARITIES, "kind", kind, "be a nonlinearity")
-        if kind not in (_MODRELU, _COMPLEX_MODRELU):
+        known = 0 <= kind < len(NONLINEARITIES)
+        _require(known, "kind", kind, "be a nonlinearity")
+        sigma = NONLINEARITIES[kind]
+        if not takes_threshold(sigma):
             return None
         if b is None:
             raise TypeError("`b` must be a tensor for modReLU; got None.")
-        return self._pointer("b", b, n if kind == _MODRELU else n // 2)
+        return self._pointer("b", b, n if sigma == "modrelu" else n // 2)
 
 
 def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
+from isometry._backend.constants import compiler_options
 from isometry._backend.store import BuildError, find, keep, locked, open_folder, tidy
 
 _SOURCES = Path(__file__).parent / "c"
 _FLAGS = (
+    *compiler_options(),
     *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     # loops over floats may be vectorized; NaN and infinity stay what they are
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),

@@ -1,9 +1,7 @@
-"""Kernels in C, built when they are first wanted and kept in the user's cache.
+"""The C library: built when it is first wanted, and kept in the user's cache.
 
-They are an extra: without a compiler, or with `ISOMETRY_NATIVE=0`, torch's operations
-do the same, slower. The sources are plain C that knows pointers and the BLAS that torch
-has loaded, but not torch: they build in a second. `fits` says whether C can read some
-tensors; `Kernels` checks every argument again.
+The sources are plain C that knows pointers and the BLAS that torch has loaded, but not
+torch: they build in a second.
 """
 
 import ctypes
@@ -15,28 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from isometry._backend.boundary import (
-    SUFFIX,
-    Kernels,
-    PolynomialTable,
-    StepTable,
-    readable,
-)
+from isometry._backend.boundary import SUFFIX, Kernels
 from isometry._backend.build import build
 from isometry._backend.store import BuildError
-from isometry._torch import dispatch_modes
-
-__all__ = [
-    "Kernels",
-    "PolynomialTable",
-    "StepTable",
-    "c_library",
-    "fits",
-    "kernels",
-    "torch_library",
-]
 
 _log = logging.getLogger("isometry")
 
@@ -49,22 +29,10 @@ _WITHOUT = (
 )
 
 
-def fits(*tensors: Tensor) -> bool:
-    """Whether kernels can read these: contiguous on the CPU, of one real dtype.
-
-    False inside every mode that sees torch's operations, such as FakeTensorMode or a
-    counter of FLOPs: it would not see C, and may answer with tensors without memory.
-    """
-    dtype = tensors[0].dtype
-    if dtype not in SUFFIX or dispatch_modes():
-        return False
-    return all(readable(X, dtype) for X in tensors)
-
-
 @cache
 def kernels(dtype: torch.dtype) -> Kernels | None:
     """The kernels for a dtype; None if there are none, and the log says why."""
-    library = c_library()
+    library = c_library() if dtype in SUFFIX else None
     if library is None:
         return None
     try:
@@ -99,7 +67,7 @@ def _load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        # it is what the compiler made: to build it again would be for nothing
+        # the file is what the compiler made, so building it again would not help
         raise BuildError(
             f"the library cannot be loaded: {error}. If programs must not run from "
             f"{path.parent}, set XDG_CACHE_HOME to a folder where they may."

@@ -3,6 +3,10 @@
 Fresh pages cost about as much as the arithmetic of batches of small matrices, and a
 fifth of it at n = 1024. Torch caches memory on accelerators, but not on the CPU.
 
+There are two ways to borrow it. `scratch` gives memory for the time of a `with`
+statement. `recycled` gives a tensor that may live as long as anybody refers to it, and
+uses its memory again afterwards.
+
 All threads share what is kept. Whoever uses a piece has taken it out of the list, so
 that nobody else finds it: another thread, or a signal handler, a finalizer or a mode of
 torch that calls this library in the middle of a call.
@@ -18,15 +22,15 @@ from torch import Tensor
 
 from isometry._torch import dispatch_modes, storage_owners
 
-# below, malloc has pages at hand; above, they are a small part of the work
+# below, malloc has pages at hand; above, fresh pages are a small part of the work
 _SMALLEST, _LARGEST = 2**19, 2**26
 
 # how many bytes `scratch` keeps, and `recycled`: 256 MB together
 _ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
 
-# how many pieces `recycled` remembers, used or not: lengths that differ from step to
-# step find none of theirs, and must not fill the memory
-_MOST_PIECES = 8
+# How many pieces `recycled` remembers, in use or not. Sequences whose length differs
+# from step to step never find a piece of their size, and must not fill the list.
+_MOST_PIECES = 16
 
 # how many views of one room are remembered
 _MOST_VIEWS = 16
@@ -60,9 +64,9 @@ _shelf: list[list[Any]] = []
 
 
 class scratch:
-    """Room of shape (slots, *like.shape) for the time of a `with` statement.
+    """Memory of shape (slots, *like.shape) for the time of a `with` statement.
 
-    It must not leave that statement, nor be shown to autograd.
+    The tensor must not be used after that statement, nor be shown to autograd.
     """
 
     def __init__(self, like: Tensor, slots: int) -> None:
@@ -80,8 +84,8 @@ class scratch:
     def __exit__(self, *_: object) -> None:
         room = self.room
         if room is not None:
-            kept = sum(len(other.memory) for other in list(_rooms))
-            if kept + len(room.memory) <= _ROOM_BYTES:
+            size = sum(len(other.memory) for other in list(_rooms))
+            if size + len(room.memory) <= _ROOM_BYTES:
                 _rooms.append(room)
 
 
@@ -106,9 +110,10 @@ def _may_keep(like: Tensor) -> bool:
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Memory that a graph may keep: that of an earlier one, if nothing refers to it.
+    """An empty tensor, in the memory of an earlier one that nobody refers to any more.
 
-    A training step asks for the same sizes again and again, and gets the same pages.
+    A graph may keep it as long as it likes. A training step asks for the same sizes
+    again and again, and so gets the same pages.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):
@@ -124,7 +129,8 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
         pieces.append(fresh.untyped_storage())
         return fresh
     finally:
-        # what others have put there in the meantime is older than what we have used
+        # pieces that others have put back in the meantime are older than the one that
+        # was used just now
         pieces[:0] = _take_pieces()
         while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _PIECE_BYTES:
             del pieces[0]
@@ -132,12 +138,12 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _take_pieces() -> list[Any]:
-    """All pieces that are kept; the caller puts them back."""
+    """Take all pieces; the caller puts them back."""
     pieces: list[Any] = []
     while _shelf:
         try:
             pieces += _shelf.pop()
-        # another thread was faster
+        # another thread has taken them first
         except IndexError:
             break
     return pieces
@@ -145,18 +151,20 @@ def _take_pieces() -> list[Any]:
 
 def _is_free(pieces: list[Any], i: int) -> bool:
     """Whether this list alone refers to its i-th storage."""
-    # one reference is ours
+    # one owner in C++ is our list
     if storage_owners(pieces[i]) > 1:
         return False
-    # who asks torch for the storage itself gets our object, which it counts once
+    # Somebody may also hold the storage as a Python object. Torch hands out the object
+    # in our list then, and counts it as one owner.
     if _references(pieces, i) > _ONE_REFERENCE:
         return False
-    # another process may read it, as that of a DataLoader reads what its workers made
+    # another process may read it: a training process reads what the workers of its
+    # DataLoader have made
     return not pieces[i].is_shared()
 
 
 def _references(objects: list[Any], i: int) -> int:
-    """To the i-th, from Python, and those that asking takes."""
+    """References from Python to the i-th object, including those of this call."""
     return sys.getrefcount(objects[i])
 
 
@@ -166,10 +174,10 @@ _ONE_REFERENCE = _references([object()], 0)
 def release_memory() -> None:
     """Give back the memory that is kept between calls on the CPU.
 
-    Value and gradient of the exponential, and the recurrent layers, keep up to 256 MB
-    for intermediate results of their next call. All threads share that memory. What a
-    running call or a graph still uses is not touched: it goes when they end, or stays
-    for the next call. Calling this is never necessary.
+    The exponential and its gradient, the recurrent layers and the optimizers keep up to
+    256 MB for intermediate results of their next call. All threads share that memory.
+    What a running call or a graph still uses is not touched: it goes when they end, or
+    stays for the next call. Calling this is never necessary.
     """
     _rooms.clear()
     _shelf.clear()

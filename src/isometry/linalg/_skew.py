@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._backend.library import fits, kernels
+from isometry._backend import TorchBackend, backend_for
 from isometry._checks import check_square
-from isometry._torch import has_tangent, is_batched_gradient, transforms
+from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
-# below, torch's operations are as fast
+# below, torch's operations are as fast as a node of our own
 SMALLEST = 32
 
 
@@ -37,23 +37,9 @@ def skew(X: Square) -> Square:
         ValueError: if `X` is not square.
     """
     check_square(X, name="X")
-    if X.shape[-1] >= SMALLEST and is_plain(X) and kernels(X.dtype):
-        return LowerTriangle.apply(X)
-    L = X.tril(-1)
-    A = L - L.mH
-    if X.is_complex():
-        A = A + torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
-    return A
-
-
-def is_plain(X: Tensor) -> bool:
-    """Whether X is ordinary memory, in eager mode."""
-    return (
-        not torch.compiler.is_compiling()
-        and not transforms()
-        and fits(X)
-        and not has_tangent(X)
-    )
+    if X.shape[-1] < SMALLEST or X.is_complex() or needs_plain_operations(X):
+        return TorchBackend().skew(X)
+    return LowerTriangle.apply(X)
 
 
 def with_skew_gradient(A: Tensor) -> Tensor:
@@ -65,20 +51,14 @@ def with_skew_gradient(A: Tensor) -> Tensor:
 
 
 class LowerTriangle(torch.autograd.Function):
-    """X -> L - L^T in one pass; torch takes three, two of them transposed."""
+    """X -> L - L^T for real matrices; C does it in one pass, torch in three."""
 
     @staticmethod
     def forward(_: Any, X: Tensor) -> Tensor:
-        return _apply("skew", X)
+        return backend_for(X).skew(X)
 
     @staticmethod
     def backward(_: Any, G: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or is_batched_gradient(G) or not fits(G):
+        if torch.is_grad_enabled() or is_batched_gradient(G):
             return (G - G.mT).tril(-1)
-        return _apply("skew_adjoint", G)
-
-
-def _apply(name: str, X: Tensor) -> Tensor:
-    out = torch.empty_like(X)
-    getattr(kernels(X.dtype), name)(X, out)
-    return out
+        return backend_for(G).skew_adjoint(G)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isometry._backend.constants import Sigma, takes_threshold
 from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, U
 from isometry.nn._cell import AbstractCell, check_sizes, check_state
@@ -13,7 +14,6 @@ from isometry.nn._pairs import scan_field
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn._scan import Recurrence, Weights
 from isometry.nn._sequence import check_rows, in_dtype_of, read
-from isometry.nn._sigma import Sigma, takes_bias
 from isometry.nn._steps import Steps
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
@@ -82,7 +82,7 @@ class ExpRNNCell(AbstractCell):
 
         self.weight_ih = room(n, input_size)
         self.weight_hh = room(n, n)
-        threshold = takes_bias(self.sigma)
+        threshold = takes_threshold(self.sigma)
         self.bias = room(n, dtype=real if threshold else field) if bias else None
         self.h0 = room(n) if train_h0 else None
         self.reset_parameters()
@@ -109,7 +109,7 @@ class ExpRNNCell(AbstractCell):
         nn.init.normal_(self.weight_ih, std=math.sqrt(2 / self.input_size))
         if self.bias is not None:
             with torch.no_grad():
-                size = 0.01 if takes_bias(self.sigma) else 0.0
+                size = 0.01 if takes_threshold(self.sigma) else 0.0
                 self.bias.uniform_(-size, size) if size else self.bias.zero_()
         if self.h0 is not None:
             nn.init.zeros_(self.h0)
@@ -155,7 +155,7 @@ class ExpRNNCell(AbstractCell):
         """States of many steps, as rows; and the last one of each sequence."""
         kernel, W, b = self.weight_ih, self.weight_hh, self.bias
         recurrence = Recurrence(steps, self.sigma, last_only, chunk)
-        if b is None and takes_bias(self.sigma):
+        if b is None and takes_threshold(self.sigma):
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
         return scan_field(x, Weights(kernel, W, b), first, recurrence)
 

@@ -7,8 +7,8 @@ arithmetic, in the same order.
 import torch
 from torch import Tensor, nn
 
+from isometry._backend.constants import takes_threshold
 from isometry.nn._scan import Recurrence, Weights, scan
-from isometry.nn._sigma import takes_bias
 
 
 def scan_field(
@@ -18,7 +18,7 @@ def scan_field(
     kernel, W, b = weights
     if not W.is_complex():
         return scan(x, weights, h0, recurrence)
-    if b is not None and not takes_bias(recurrence.sigma):
+    if b is not None and not takes_threshold(recurrence.sigma):
         b = torch.view_as_real(b).flatten()
     weights = Weights(input_form(kernel, x), real_form(W), b)
     H, last = scan(real_rows(x), weights, real_rows(h0), recurrence)

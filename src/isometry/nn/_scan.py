@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from isometry._backend import Cell, backend_for
+from isometry._backend.constants import Sigma, takes_threshold
 from isometry._backend.memory import recycled
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry.linalg._precision import autocast_off
-from isometry.nn._drive import drive, kernel_gradient
-from isometry.nn._engines import Cell, run, run_back
-from isometry.nn._sigma import Sigma, apply, takes_bias
+from isometry.nn._sigma import apply
 from isometry.nn._steps import Steps
+
+# up to this many classes, a product with their indicators is the fastest adjoint
+_FEW_CLASSES = 64
 
 
 class Weights(NamedTuple):
@@ -73,7 +76,7 @@ def unrolled(
     """The same in ordinary operations: for second derivatives and transforms."""
     kernel, W, b = weights
     steps, sigma = recurrence.steps, recurrence.sigma
-    summand, threshold = (None, b) if takes_bias(sigma) else (b, None)
+    summand, threshold = (None, b) if takes_threshold(sigma) else (b, None)
     if x.is_floating_point():
         u = torch.nn.functional.linear(x, kernel, summand)
     else:
@@ -140,10 +143,11 @@ class Scan(torch.autograd.Function):
             if H is None:
                 H = _states(x, Weights(kernel, W, b), first, recurrence, span=span)
             D = recycled(H.shape, H)
-            gradients = run_back(
-                *(D, H, cell, first, part),
-                every=None if every is None else every[rows],
-                last=_ends(last, after, first),
+            above = None if every is None else every[rows]
+            ends = _ends(last, after, first)
+            backend = backend_for(D, H, W, first, cell.b, above, ends)
+            gradients = backend.scan_adjoint(
+                *(D, H, cell, first, part), every=above, last=ends
             )
             dW += gradients.W
             if db is not None:
@@ -156,7 +160,7 @@ class Scan(torch.autograd.Function):
 
 
 def _cell(weights: Weights, sigma: Sigma) -> Cell:
-    return Cell(weights.W, sigma, weights.b if takes_bias(sigma) else None)
+    return Cell(weights.W, sigma, weights.b if takes_threshold(sigma) else None)
 
 
 def _rows(steps: Steps, span: tuple[int, int]) -> slice:
@@ -178,8 +182,30 @@ def _states(
     summand = weights.b if cell.b is None else None
     H = recycled((part.rows, first.shape[1]), first)
     drive(x[_rows(recurrence.steps, span)], weights.kernel, summand, out=H)
-    run(H, cell, first, part)
+    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, part)
     return H
+
+
+def drive(x: Tensor, kernel: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
+    """Write T x + bias for each row of x; a class index picks its column of T."""
+    if x.is_floating_point():
+        if bias is None:
+            torch.mm(x, kernel.mT, out=out)
+        else:
+            torch.addmm(bias, x, kernel.mT, out=out)
+        return
+    table = kernel.mT.contiguous() if bias is None else kernel.mT + bias
+    torch.index_select(table, 0, x, out=out)
+
+
+def kernel_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
+    """The gradient at T, given the gradient at each row of u = T x."""
+    if x.is_floating_point():
+        return D.mT @ x
+    if inputs <= _FEW_CLASSES:
+        hot = D.new_zeros(len(x), inputs).scatter_(1, x[:, None], 1.0)
+        return D.mT @ hot
+    return D.new_zeros(inputs, D.shape[1]).index_add_(0, x, D).mT
 
 
 def _ends(last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:

@@ -7,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from isometry._backend.library import StepTable
+from isometry._backend.boundary import StepTable
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 /* Square matrices, row by row, in batches. Everything is defined twice, for float and
- * for double, by including matrices.h and polynomial.h. */
+ * for double, by including matrices.h and polynomial.h. The names ISOMETRY_... are numbers
+ * that Python knows too: constants.py has them, and the build passes them in. */
 
 #include <string.h>
 
@@ -13,30 +14,29 @@
  * blocks fit the first-level cache even when n is a power of two and they collide. */
 #define BLOCK 16
 
-/* A product is made of panels of rows: measured, a BLAS does thin ones faster than the
- * whole while the other factor stays in the second-level cache. */
+/* A product is made of panels of rows: measured, a BLAS computes thin panels faster than
+ * the whole while the other factor stays in the second-level cache. */
 #define SMALL 512
-/* those of a square, which grow from panel to panel: about 32 rows each, or 96 */
+/* The panels of a square grow in width from one to the next: about 32 rows each, or 96 */
 #define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
 
 /* numbers of a matrix that are combined at a time: they stay in the first-level cache */
 #define CHUNK 1024
-/* terms of a linear combination: as many as a scheme has products */
-#define MOST 4
-/* of a sum over a matrix, each for one thread */
+/* A sum over a matrix has so many parts, whatever the number of threads is: the threads
+ * share the parts, and the result does not depend on how many threads there are. */
 #define PARTS 16
-/* terms of a sum in the precision of the matrix; such sums are added in double precision */
+/* Within a part, so many terms are added in the precision of the matrix; these short sums
+ * are added in double precision. */
 #define TERMS 128
-/* below, threads take longer to wake than to work */
+/* for fewer numbers, threads take longer to wake than to work */
 #define LARGE 65536
-/* from here on a square is made of its lower half: measured in linalg/_square.py */
-#define HALVED 96
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 #define REAL float
 #define NAME(x) isometry_##x##_f32
+#include "gemm.h"
 #include "matrices.h"
 #include "polynomial.h"
 #undef REAL
@@ -44,5 +44,6 @@
 
 #define REAL double
 #define NAME(x) isometry_##x##_f64
+#include "gemm.h"
 #include "matrices.h"
 #include "polynomial.h"

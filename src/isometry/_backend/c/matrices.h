@@ -1,18 +1,10 @@
 /* Kernels for one type REAL; see matrices.c. */
 
-/* The product of a BLAS. It is given longs, of which one with 32-bit integers reads the
- * lower half: both kinds see the same small numbers on a little-endian machine. */
-typedef void (*NAME(gemm_t))(const char *, const char *, const long *, const long *,
-                             const long *, const REAL *, const REAL *, const long *,
-                             const REAL *, const long *, const REAL *, REAL *,
-                             const long *);
-
 /* C = X Y^T for n x 3 matrices; only to try the product out. */
 void NAME(gemm)(void *product, const REAL *X, const REAL *Y, REAL *C, long n)
 {
     const long inner = 3;
     const REAL one = 1, zero = 0;
-    /* to a BLAS, which goes by columns, a row-major matrix is its transpose */
     ((NAME(gemm_t))product)("T", "N", &n, &n, &inner, &one, Y, &inner, X, &inner, &zero,
                             C, &n);
 }
@@ -53,7 +45,7 @@ static inline void NAME(store)(const NAME(block_t) *b, REAL *X, long n, long hei
 }
 
 /* b = scale a^T */
-static inline void NAME(turn)(const NAME(block_t) *a, REAL scale, NAME(block_t) *b)
+static inline void NAME(transpose)(const NAME(block_t) *a, REAL scale, NAME(block_t) *b)
 {
     for (long i = 0; i < BLOCK; i++)
         for (long j = 0; j < BLOCK; j++)
@@ -63,14 +55,14 @@ static inline void NAME(turn)(const NAME(block_t) *a, REAL scale, NAME(block_t) 
 /* Make C symmetric from what rows i0 to i1 hold on and below the diagonal. */
 static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 {
-    NAME(block_t) b, turned;
+    NAME(block_t) b, transposed;
     for (long i = i0; i < i1; i += BLOCK) {
         const long height = MIN(BLOCK, i1 - i);
         for (long j = 0; j < i; j += BLOCK) {
             const long width = MIN(BLOCK, i - j);
             NAME(load)(C + i * n + j, n, height, width, &b);
-            NAME(turn)(&b, 1, &turned);
-            NAME(store)(&turned, C + j * n + i, n, width, height);
+            NAME(transpose)(&b, 1, &transposed);
+            NAME(store)(&transposed, C + j * n + i, n, width, height);
         }
         for (long p = i; p < i + height; p++)
             for (long q = i; q < p; q++)
@@ -98,18 +90,18 @@ void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
 }
 
 /* C = alpha X Y + beta C, or with X^T. */
-static void NAME(times)(void *product, const REAL *X, int transposed, const REAL *Y,
+static void NAME(times)(void *product, const REAL *X, int is_transposed, const REAL *Y,
                         REAL alpha, REAL beta, REAL *C, long n)
 {
     const NAME(gemm_t) gemm = (NAME(gemm_t))product;
-    const char *x = transposed ? "T" : "N";
+    const char *x = is_transposed ? "T" : "N";
     /* a BLAS goes by columns: it sees transposes, and their product is Y^T X^T */
-    if (n < HALVED || n > SMALL) {
+    if (n < ISOMETRY_HALVED_FROM || n > SMALL) {
         gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;
     }
-    /* as many panels for each thread, of at most 128 rows */
-    const long threads = omp_get_max_threads(), step = transposed ? 1 : n;
+    /* each thread gets the same number of panels, of at most 128 rows */
+    const long threads = omp_get_max_threads(), step = is_transposed ? 1 : n;
     const long panels = (n + 128 * threads - 1) / (128 * threads) * threads;
 #pragma omp parallel for schedule(static)
     for (long panel = 0; panel < panels; panel++) {
@@ -120,14 +112,14 @@ static void NAME(times)(void *product, const REAL *X, int transposed, const REAL
 }
 
 /* C = X Y, or X^T Y. */
-void NAME(multiply)(void *product, const REAL *X, long transposed, const REAL *Y, REAL *C,
-                    long n)
+void NAME(multiply)(void *product, const REAL *X, long is_transposed, const REAL *Y,
+                    REAL *C, long n)
 {
-    NAME(times)(product, X, transposed, Y, 1, 0, C, n);
+    NAME(times)(product, X, is_transposed, Y, 1, 0, C, n);
 }
 
-/* A block below the diagonal, or on it, and the one above that is its mirror image: of
- * a matrix X into one Y. */
+/* A function that reads a block of X below the diagonal, or on it, and the block above the
+ * diagonal that is its mirror image, and writes the same two blocks of Y. */
 typedef void (*NAME(pair_t))(const REAL *X, REAL *Y, long n, long i, long j, REAL sign);
 
 static inline __attribute__((always_inline)) void
@@ -146,20 +138,20 @@ static inline void NAME(skew_pair)(const REAL *X, REAL *A, long n, long i, long 
                                    REAL sign)
 {
     const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
-    NAME(block_t) b, turned;
+    NAME(block_t) b, transposed;
     NAME(load)(X + i * n + j, n, height, width, &b);
     if (i == j)
         for (long p = 0; p < BLOCK; p++)
             for (long q = p; q < BLOCK; q++)
                 b.x[p][q] = 0;
-    NAME(turn)(&b, sign, &turned);
+    NAME(transpose)(&b, sign, &transposed);
     if (i == j)
         for (long p = 0; p < BLOCK; p++)
             for (long q = 0; q < BLOCK; q++)
-                turned.x[p][q] += b.x[p][q];
+                transposed.x[p][q] += b.x[p][q];
     else
         NAME(store)(&b, A + i * n + j, n, height, width);
-    NAME(store)(&turned, A + j * n + i, n, width, height);
+    NAME(store)(&transposed, A + j * n + i, n, width, height);
 }
 
 /* A = L - L^T, with L the strictly lower triangle of X. */
@@ -168,29 +160,29 @@ void NAME(skew)(const REAL *X, REAL *A, long batch, long n)
     NAME(pairs)(NAME(skew_pair), X, A, batch, n, -1);
 }
 
-/* b = that block of X + sign X^T */
-static inline void NAME(fold)(const REAL *X, long n, long i, long j, REAL sign,
+/* b = the block at (i, j) of X + sign X^T */
+static inline void NAME(load_sum)(const REAL *X, long n, long i, long j, REAL sign,
                               NAME(block_t) *b)
 {
     const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
-    NAME(block_t) above, turned;
+    NAME(block_t) above, transposed;
     NAME(load)(X + i * n + j, n, height, width, b);
     NAME(load)(X + j * n + i, n, width, height, &above);
-    NAME(turn)(&above, sign, &turned);
+    NAME(transpose)(&above, sign, &transposed);
     for (long p = 0; p < BLOCK; p++)
         for (long q = 0; q < BLOCK; q++)
-            b->x[p][q] += turned.x[p][q];
+            b->x[p][q] += transposed.x[p][q];
 }
 
 static inline void NAME(sum_pair)(const REAL *X, REAL *Y, long n, long i, long j,
                                   REAL sign)
 {
     const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
-    NAME(block_t) b, turned;
-    NAME(fold)(X, n, i, j, sign, &b);
+    NAME(block_t) b, transposed;
+    NAME(load_sum)(X, n, i, j, sign, &b);
     NAME(store)(&b, Y + i * n + j, n, height, width);
-    NAME(turn)(&b, sign, &turned);
-    NAME(store)(&turned, Y + j * n + i, n, width, height);
+    NAME(transpose)(&b, sign, &transposed);
+    NAME(store)(&transposed, Y + j * n + i, n, width, height);
 }
 
 /* Y = X + sign X^T */
@@ -204,7 +196,7 @@ static inline void NAME(lower_pair)(const REAL *G, REAL *X, long n, long i, long
 {
     const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
     NAME(block_t) b;
-    NAME(fold)(G, n, i, j, sign, &b);
+    NAME(load_sum)(G, n, i, j, sign, &b);
     for (long p = 0; i == j && p < BLOCK; p++)
         for (long q = p; q < BLOCK; q++)
             b.x[p][q] = 0;

@@ -1,81 +1,88 @@
-/* The polynomial of one skew matrix, and its adjoint, each in one call: for small
- * matrices most of the time would go into calling. The steps and their names are those
- * of linalg/_polynomial.py. Kernels for one type REAL; see matrices.c.
+/* The polynomial of one skew matrix, and its adjoint, each in one call: for small matrices
+ * most of the time would go into calling. Kernels for one type REAL; see matrices.c. The
+ * steps are those of torch.py, and polynomial.py says what slots and stages are.
  *
- * A scheme is its numbers, stage after stage, and three counts: how many powers of A
- * there are, how many stages, and a mask of those that are squares. A stage that knows k
- * matrices has 1 + k numbers for L, the first for the identity, and k for R; after the
- * last stage come k for the final combination. */
+ * A polynomial is a table of numbers and three counts: how many powers of A there are, how
+ * many stages, and a mask of the stages that are squares. Stage s reads k = powers + s
+ * slots and has 2 k + 1 numbers: the multiple of I in L, then k coefficients of L and k of
+ * R. So stage s begins after
+ *
+ *     sum over j < s of (2 (powers + j) + 1)  =  s (2 powers + 1) + s (s - 1)
+ *
+ * numbers. After the last stage come the k coefficients of the final combination, and at
+ * the end the multiple of I in the result. */
 
-static void NAME(squared)(void *product, const REAL *A, REAL *C, long n)
+static void NAME(square_of_one)(void *product, const REAL *A, REAL *C, long n)
 {
-    if (n >= HALVED)
+    if (n >= ISOMETRY_HALVED_FROM)
         NAME(square)(product, A, C, 1, n);
     else
         NAME(times)(product, A, 0, A, 1, 0, C, n);
 }
 
-/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}, or y += that. */
+/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}, or y += that sum. */
 static inline __attribute__((always_inline)) void
 NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long size,
-             int anew)
+             int overwrite)
 {
 #pragma GCC ivdep
     for (long i = 0; i < size; i++) {
-        REAL total = anew ? 0 : y[i];
+        REAL total = overwrite ? 0 : y[i];
         for (long j = 0; j < k; j++)
             total += c[j] * x[j][i];
         y[i] = total;
     }
 }
 
-/* The same for k up to MOST, each compiled by itself, without terms that are zero. */
+/* The same for any k up to ISOMETRY_MOST_SLOTS. Terms that are zero are left out, and the
+ * others are added four at a time, by loops that are compiled for each number of terms. */
 static void NAME(sum)(long k, const REAL *const *terms, const REAL *factors, REAL *y,
-                      long size, int anew)
+                      long size, int overwrite)
 {
-    const REAL *x[MOST];
-    REAL c[MOST];
-    long count = 0;
+    const REAL *x[ISOMETRY_MOST_SLOTS];
+    REAL c[ISOMETRY_MOST_SLOTS];
+    long count = 0, first = 0;
     for (long j = 0; j < k; j++)
         if (factors[j] != 0) {
             x[count] = terms[j];
             c[count++] = factors[j];
         }
-    switch (count) {
+    for (; count - first > 4; first += 4, overwrite = 0)
+        NAME(sum_of)(4, x + first, c + first, y, size, overwrite);
+    switch (count - first) {
     case 0:
-        if (anew)
+        if (overwrite)
             memset(y, 0, sizeof(REAL) * size);
         return;
     case 1:
-        NAME(sum_of)(1, x, c, y, size, anew);
+        NAME(sum_of)(1, x + first, c + first, y, size, overwrite);
         return;
     case 2:
-        NAME(sum_of)(2, x, c, y, size, anew);
+        NAME(sum_of)(2, x + first, c + first, y, size, overwrite);
         return;
     case 3:
-        NAME(sum_of)(3, x, c, y, size, anew);
+        NAME(sum_of)(3, x + first, c + first, y, size, overwrite);
         return;
     default:
-        NAME(sum_of)(4, x, c, y, size, anew);
+        NAME(sum_of)(4, x + first, c + first, y, size, overwrite);
     }
 }
 
-/* A row of coefficients over the slots of W, and a multiple of I; what they make. */
+/* A linear combination Y = identity I + c_0 W_0 + c_1 W_1 + ... of the slots. */
 typedef struct {
     REAL *Y;
     const REAL *c;
     REAL identity;
 } NAME(row_t);
 
-/* Y = identity I + c_0 W_0 + ... + c_{k-1} W_{k-1} for each of the rows: W is read
- * once. */
+/* Several linear combinations of the first k slots, in one pass through W. */
 static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long count,
                           long n)
 {
     const long m = n * n;
 #pragma omp parallel for if (m >= LARGE)
     for (long i = 0; i < m; i += CHUNK) {
-        const REAL *x[MOST];
+        const REAL *x[ISOMETRY_MOST_SLOTS];
         for (long j = 0; j < k; j++)
             x[j] = W + j * m + i;
         for (long row = 0; row < count; row++)
@@ -86,15 +93,17 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
             rows[row].Y[i * n + i] += rows[row].identity;
 }
 
-/* For all j from `first` on, g_j += l_j X + r_j Y, or g_j = f_j G + l_j X + r_j Y. */
-static void NAME(spread)(const REAL *f, const REAL *G, const REAL *l, const REAL *X,
-                         const REAL *r, const REAL *Y, REAL *g, long first, long k,
-                         long m)
+/* Add to the gradients g of the slots from `first` on what comes from L, R and the final
+ * combination F of a stage: g_j += l_j gL + r_j gR. In the last stage, where there is an F
+ * and the gradients begin, g_j = f_j gF + l_j gL + r_j gR. */
+static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const REAL *gR,
+                             const REAL *f, const REAL *gF, REAL *g, long first, long k,
+                             long m)
 {
 #pragma omp parallel for if (m >= LARGE)
     for (long i = 0; i < m; i += CHUNK)
         for (long j = first; j < k; j++) {
-            const REAL *x[] = {X + i, Y + i, G + i};
+            const REAL *x[] = {gL + i, gR + i, (f ? gF : gL) + i};
             const REAL c[] = {l[j], r[j], f ? f[j] : 0};
             NAME(sum)(3, x, c, g + j * m + i, MIN(CHUNK, m - i), f != 0);
         }
@@ -134,12 +143,12 @@ void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const dou
         NAME(skew)(A, W, 1, n);
     else
         memcpy(W, A, sizeof(REAL) * m);
-    NAME(squared)(product, W, A2, n);
+    NAME(square_of_one)(product, W, A2, n);
     sums[0] = NAME(dot)(A2, A2, m) / 2;
     sums[1] = sums[2] = 0;
     if (sums[0] <= *tiny)
         return;
-    NAME(squared)(product, A2, A4, n);
+    NAME(square_of_one)(product, A2, A4, n);
     sums[1] = NAME(dot)(A2, A4, m) / 2;
     sums[2] = NAME(dot)(A4, A4, m) / 2;
 }
@@ -159,7 +168,7 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
         NAME(combine)(W, k, rows, square ? 1 : 2 + last, n);
         table = f;
         if (square)
-            NAME(squared)(product, L, W + k * m, n);
+            NAME(square_of_one)(product, L, W + k * m, n);
         else
             NAME(times)(product, L, 0, R, 1, last, last ? Q : W + k * m, n);
     }
@@ -167,43 +176,57 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
         Q[i * n + i] += table[powers + stages - 1];
 }
 
-/* The skew gradient X at A, or that at the lower triangle which A was given by, from the
- * transpose H of the gradient at p(A). Transposes of all gradients are kept: so no product
- * has a transposed factor, which a BLAS is slower to read. */
+/* The skew gradient X at A, from the transpose H of the gradient at p(A). With `triangle`,
+ * X is the gradient at the coordinates of which `skew` made A: twice the strictly lower
+ * triangle of the skew gradient.
+ *
+ * All gradients are kept transposed, so that no product has a transposed factor, which a
+ * BLAS is slower to read: with H^T for the gradient of a product L R, the transposed
+ * gradients are R H for L and H L for R.
+ *
+ * `room` holds, one n x n matrix after the other: L; R, and then its gradient; the gradient
+ * of L; and the gradients g of the slots, the first for A, the next ones for A^2, A^4 if it
+ * is there, P_3, P_4, ... */
 void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL *room,
                      const REAL *table, long powers, long stages, long squares,
                      long triangle, long n)
 {
     const long m = n * n;
-    const REAL zeros[MOST] = {0};
-    REAL *L = room, *R = L + m, *gL = R + m, *g = gL + m;
+    const REAL zeros[ISOMETRY_MOST_SLOTS] = {0};
+    REAL *L = room, *R = L + m, *gL = R + m, *g = gL + m, *gR = R;
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
-        const REAL *at = last ? H : g + k * m;
+        /* the gradient of this product: it is the result itself, or it lies in slot k */
+        const REAL *G = last ? H : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
-            /* of a Hermitian matrix without A: twice the Hermitian part of S L */
-            NAME(add_transpose)(at, 1, R, n);
+            /* L is Hermitian, and has no multiple of A, which is slot 0: its gradient is
+             * L times twice the Hermitian part of G */
+            NAME(add_transpose)(G, 1, R, n);
             NAME(times)(product, R, 0, L, 1, 0, gL, n);
-            NAME(spread)(0, gL, l + 1, gL, zeros, gL, g, 1, k, m);
+            NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);
             continue;
         }
-        NAME(times)(product, R, 0, at, 1, 0, gL, n);
-        NAME(times)(product, at, 0, L, 1, 0, R, n);
-        NAME(spread)(last ? r + k : 0, H, l + 1, gL, r, R, g, 0, k, m);
+        NAME(times)(product, R, 0, G, 1, 0, gL, n);
+        NAME(times)(product, G, 0, L, 1, 0, gR, n);
+        NAME(distribute)(l + 1, gL, r, gR, last ? r + k : 0, H, g, 0, k, m);
     }
+    REAL *gA = g, *gA2 = g + m;
     if (powers == 3) {
         NAME(add_transpose)(g + 2 * m, 1, L, n);
-        NAME(times)(product, L, 0, W + m, 1, 1, g + m, n);
+        NAME(times)(product, L, 0, W + m, 1, 1, gA2, n);
     }
-    NAME(add_transpose)(g + m, 1, L, n);
-    const REAL half = triangle ? -1 : -0.5;
-    NAME(times)(product, L, 0, W, half, half, g, n);
+    NAME(add_transpose)(gA2, 1, L, n);
+    /* gA = scale (gA + L A). The last step takes twice the skew part of gA, or for a
+     * triangle the lower half of it, which counts double: so the scale is a half or one.
+     * The minus makes a gradient of a transposed one, since it is skew. */
+    const REAL scale = triangle ? -1 : -0.5;
+    NAME(times)(product, L, 0, W, scale, scale, gA, n);
     if (triangle)
-        NAME(skew_adjoint)(g, X, 1, n);
+        NAME(skew_adjoint)(gA, X, 1, n);
     else
-        NAME(add_transpose)(g, -1, X, n);
+        NAME(add_transpose)(gA, -1, X, n);
 }

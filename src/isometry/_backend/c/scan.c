@@ -1,4 +1,6 @@
-/* h_t = sigma(W h_{t-1} + u_t) over time, and its adjoint; see scan.h. */
+/* h_t = sigma(W h_{t-1} + u_t) over time, and its adjoint; see scan.h. The names
+ * ISOMETRY_... are numbers that Python knows too: constants.py has them, and the build
+ * passes them in. */
 
 #include <float.h>
 #include <math.h>
@@ -9,11 +11,6 @@
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
-
-enum { IDENTITY, TANH, RELU, MODRELU, COMPLEX_MODRELU, LEAKY_RELU };
-
-/* of the leaky rectifier, as in _sigma.py */
-#define SLOPE 0.1
 
 /* Gradients that fade over a thousand steps pass through subnormal numbers, on which
  * processors are a hundred times slower: inside a scan they are zero. */
@@ -54,6 +51,7 @@ __attribute__((simd("notinbranch"))) double tanh(double);
 #define TANH_OF tanhf
 #define COPYSIGN copysignf
 #define EPSILON FLT_EPSILON
+#include "gemm.h"
 #include "scan.h"
 #undef REAL
 #undef NAME
@@ -70,4 +68,5 @@ __attribute__((simd("notinbranch"))) double tanh(double);
 #define TANH_OF tanh
 #define COPYSIGN copysign
 #define EPSILON DBL_EPSILON
+#include "gemm.h"
 #include "scan.h"

@@ -5,18 +5,12 @@
  * takes some of the sequences through all of time, so that threads meet once, not at every
  * step; its products stay in its own cache. */
 
-typedef void (*NAME(product_t))(const char *, const char *, const long *, const long *,
-                                const long *, const REAL *, const REAL *, const long *,
-                                const REAL *, const long *, const REAL *, REAL *,
-                                const long *);
-
 /* Y = X M (or X M^T) + beta Y, for `rows` rows of n numbers. */
 static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transpose,
                         REAL beta, REAL *Y, long rows, long n)
 {
     const REAL one = 1;
-    /* to a BLAS, which goes by columns, a row-major matrix is its transpose */
-    ((NAME(product_t))product)(transpose == 'T' ? "T" : "N", "N", &n, &rows, &n, &one, M, &n,
+    ((NAME(gemm_t))product)(transpose == 'T' ? "T" : "N", "N", &n, &rows, &n, &one, M, &n,
                                X, &n, &beta, Y, &n);
 }
 
@@ -24,21 +18,21 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
 {
     const long size = rows * n;
     switch (kind) {
-    case TANH:
+    case ISOMETRY_TANH:
 #pragma omp simd
         for (long i = 0; i < size; i++)
             h[i] = TANH_OF(h[i]);
         break;
-    case RELU:
+    case ISOMETRY_RELU:
         for (long i = 0; i < size; i++)
             /* NaN stays NaN */
             h[i] = h[i] < 0 ? 0 : h[i];
         break;
-    case LEAKY_RELU:
+    case ISOMETRY_LEAKY_RELU:
         for (long i = 0; i < size; i++)
-            h[i] = h[i] > 0 ? h[i] : (REAL)SLOPE * h[i];
+            h[i] = h[i] > 0 ? h[i] : (REAL)ISOMETRY_LEAKY_SLOPE * h[i];
         break;
-    case MODRELU:
+    case ISOMETRY_MODRELU:
         for (long r = 0; r < rows; r++, h += n)
             for (long i = 0; i < n; i++) {
                 const REAL m = FABS(h[i]) + b[i];
@@ -46,7 +40,7 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
                 h[i] = m <= 0 ? 0 : h[i] == 0 ? 0 * m : COPYSIGN(m, h[i]);
             }
         break;
-    case COMPLEX_MODRELU:
+    case ISOMETRY_COMPLEX_MODRELU:
         for (long r = 0; r < rows; r++, h += n)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
@@ -60,33 +54,33 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
     }
 }
 
-/* d: from the gradient at h to that before sigma; db: adds that of b. All that is needed
- * of sigma's argument can be read from h itself. */
-static void NAME(pull_back)(REAL *d, const REAL *h, const REAL *b, REAL *db, long rows,
-                            long n, long kind)
+/* d holds the gradient at h = sigma(z), and becomes the gradient at z. The gradient at b is
+ * added to db. Everything that is needed of z can be read from h. */
+static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *db,
+                                   long rows, long n, long kind)
 {
     const long size = rows * n;
     switch (kind) {
-    case TANH:
+    case ISOMETRY_TANH:
         for (long i = 0; i < size; i++)
             d[i] *= 1 - h[i] * h[i];
         break;
-    case RELU:
+    case ISOMETRY_RELU:
         for (long i = 0; i < size; i++)
             d[i] = h[i] == 0 ? 0 : d[i];
         break;
-    case LEAKY_RELU:
+    case ISOMETRY_LEAKY_RELU:
         for (long i = 0; i < size; i++)
-            d[i] = h[i] > 0 ? d[i] : (REAL)SLOPE * d[i];
+            d[i] = h[i] > 0 ? d[i] : (REAL)ISOMETRY_LEAKY_SLOPE * d[i];
         break;
-    case MODRELU:
+    case ISOMETRY_MODRELU:
         for (long r = 0; r < rows; r++, h += n, d += n)
             for (long i = 0; i < n; i++) {
                 d[i] = h[i] == 0 ? 0 : d[i];
                 db[i] += h[i] < 0 ? -d[i] : d[i];
             }
         break;
-    case COMPLEX_MODRELU:
+    case ISOMETRY_COMPLEX_MODRELU:
         for (long r = 0; r < rows; r++, h += n, d += n)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
@@ -165,11 +159,11 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
             after = mine;
             if (t < 0)
                 break;
-            NAME(pull_back)(d, H + begin, b, db + part * n, mine, n, kind);
+            NAME(activate_adjoint)(d, H + begin, b, db + part * n, mine, n, kind);
             /* dW += d^T h_{t-1}, when enough of them are together */
             const REAL *before = t ? H + (starts[t - 1] + from) * n : h0 + from * n;
             if (filled + mine > most) {
-                ((NAME(product_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later,
+                ((NAME(gemm_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later,
                                            &n, &one, dW + part * n * n, &n);
                 filled = 0;
             }
@@ -178,7 +172,7 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
             filled += mine;
         }
         if (filled)
-            ((NAME(product_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n,
+            ((NAME(gemm_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n,
                                        &one, dW + part * n * n, &n);
         restore_subnormals(mode);
     }

@@ -1,8 +1,9 @@
-"""Two doors to the kernels: autograd functions in eager mode, custom ops when compiled.
+"""The exponential as torch sees it: autograd functions, and operators in graphs.
 
 No single mechanism of torch serves double backward, forward mode, `vmap` and
 `torch.compile`. An autograd function chooses the plan by looking at the matrix, which
-a graph cannot trace; a custom op is opaque to a graph, but drops tangents.
+a graph cannot trace; a custom operator is opaque to a graph, but drops tangents. So
+there are both, and `exponential` picks one.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from isometry._backend import backend_for
 from isometry._torch import (
     Maximum,
     is_batched_gradient,
@@ -26,7 +28,7 @@ from isometry.linalg._skew import with_skew_gradient
 
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
-    """exp(A), differentiable, by the door that fits."""
+    """exp(A), differentiable, by the mechanism that fits."""
     if torch.compiler.is_compiling() or is_fake(A):
         return _expm_op(A, norm_bound)[0]
     if not transforms():
@@ -56,7 +58,8 @@ def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     G_flat = _flat(G)
     # hooks on saved tensors may have changed their strides
     W = W.contiguous().view(W.shape[0], *G_flat.shape)
-    gradient = kernel.backward(W, plan.reshape(-1), G_flat)
+    backend = backend_for(W, G_flat)
+    gradient = kernel.backward(backend, W, plan.reshape(-1), G_flat)
     return gradient.contiguous().resize_(G.shape)
 
 
@@ -125,7 +128,7 @@ class Exponential(torch.autograd.Function):
 
 
 class EagerExponential(Exponential):
-    """The same with one output, when no transform of torch.func is active.
+    """A -> exp(A) with one output, when no transform of torch.func is active.
 
     For small matrices it matters: a separate `setup_context` makes torch inspect the
     signature at every call, 25 us of the 400 that n = 64 takes forth and back.

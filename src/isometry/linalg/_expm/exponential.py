@@ -9,36 +9,16 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isometry._backend.library import Kernels
-from isometry.linalg._expm.angles import (
-    angle_bound,
-    angle_bounds,
-    power_sums,
-    quick_bound,
-)
-from isometry.linalg._expm.one_call import (
-    evaluate_one,
-    in_one_call,
-    powers_of_one,
-    pull_back_one,
-)
-from isometry.linalg._expm.polynomial import (
-    add_fourth,
-    add_identity,
-    evaluate,
-    powers,
-    pull_back,
-    push_forward,
-    times,
-)
-from isometry.linalg._expm.scheme import Scheme
-from isometry.linalg._expm.schemes import SCHEMES
-from isometry.linalg._square import square
+from isometry._backend import Backend, PowerSums, backend_for
+from isometry._backend.memory import recycled
+from isometry.linalg._expm.angles import MARGIN, angle_bounds
+from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 
 # up to these the defect of Q^H Q = I stays below about 20 eps
 _FEW_SQUARINGS = 2
@@ -48,9 +28,14 @@ _FEW_SQUARINGS = 2
 _MANY_SQUARINGS = 8
 
 
+@lru_cache
 def slots(dtype: torch.dtype) -> int:
-    """A, A^2, A^4, P_3, ... of the longest scheme, and p(A / 2^s) - I if squared."""
-    return SCHEMES[dtype.to_real()][-1].products + 1
+    """A, A^2, A^4, P_3, ... of the longest scheme, and p(A / 2^s) - I if squared.
+
+    At least four, since the bound of the angles uses the fourth slot for A^8.
+    """
+    schemes = SCHEMES[dtype.to_real()]
+    return max(4, *(scheme.products + 1 for scheme in schemes))
 
 
 @lru_cache
@@ -68,7 +53,7 @@ def plan_edges(dtype: torch.dtype) -> list[float]:
 
 @lru_cache
 def plan_costs(dtype: torch.dtype) -> list[int]:
-    """Products of each plan, forward and backward; those of no plan last."""
+    """Products of each plan, forward and backward; the last entry is for no plan."""
     costs = []
     for plan in range(len(plan_edges(dtype))):
         scheme, squarings = decode(plan, dtype)
@@ -77,6 +62,7 @@ def plan_costs(dtype: torch.dtype) -> list[int]:
     return [*costs, 0]
 
 
+@lru_cache(maxsize=256)
 def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
     """Polynomial and number of squarings; no polynomial if nothing can be known."""
     schemes = SCHEMES[dtype.to_real()]
@@ -86,54 +72,73 @@ def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
     return schemes[plan - squarings], squarings
 
 
-def estimate_plan(W: Tensor) -> Tensor:
-    """The plan for each matrix, from bounds of its angles.
+def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
+    """The plan of each matrix, from bounds of its angles: a number or an array.
 
-    W holds A and A^2, and gets A^4 unless all angles are tiny; it has room for A^8.
+    Args:
+        backend: computes A^8 if it is wanted.
+        W: the slots, with A, A^2 and A^4. The fourth is not in use yet, and may receive
+            A^8.
+        sums: the power sums of A^2 and A^4: numbers for one matrix, arrays for several.
     """
-    if quick_bound(W[1]) <= plan_edges(W.dtype)[0]:
-        return torch.zeros(W.shape[1], dtype=torch.int64, device="cpu")
-    add_fourth(W)
-    if W.shape[1] == 1:
-        plan = _plan_of_one(W, power_sums(W[1:3]))
-        return torch.tensor([plan], device="cpu")
-    edges = plan_edges(W.dtype)
-    lower, upper = angle_bounds(W[1:3], power=2)
-    # NaN goes to the end
-    plan = np.searchsorted(edges, upper)
+    dtype = W.dtype
+    lower, upper = angle_bounds(sums, power=2)
+    plan, costs = _plan_for(upper, dtype), plan_costs(dtype)
     # a sharper bound costs one product, a larger plan none, two or three
-    costs = np.array(plan_costs(W.dtype))
-    worth = costs[np.searchsorted(edges, lower)] < costs[plan]
+    if isinstance(plan, int):
+        if costs[_plan_for(lower, dtype)] < costs[plan]:
+            plan = min(plan, _sharper_plan(backend, W[2:4]))
+        return plan
+    worth = np.take(costs, _plan_for(lower, dtype)) < np.take(costs, plan)
     if worth.any():
         V = W[2:4] if worth.all() else W[2:4, torch.from_numpy(worth).to(W.device)]
-        square(V[0], out=V[1])
-        _, sharper = angle_bounds(V, power=4)
-        plan[worth] = np.searchsorted(edges, np.fmin(upper[worth], sharper))
-    return torch.from_numpy(plan)
-
-
-def _plan_of_one(W: Tensor, sums: tuple[float, float, float]) -> int:
-    """The same for a batch of one, in numbers: arrays would be a tenth of n = 64."""
-    edges = plan_edges(W.dtype)
-    lower, upper = angle_bound(sums, power=2)
-    plan = bisect_left(edges, upper)
-    costs = plan_costs(W.dtype)
-    if costs[bisect_left(edges, lower)] < costs[plan]:
-        square(W[2], out=W[3])
-        _, sharper = angle_bound(power_sums(W[2:4]), power=4)
-        plan = bisect_left(edges, min(upper, sharper))
+        plan[worth] = np.minimum(plan[worth], _sharper_plan(backend, V))
     return plan
 
 
-def groups(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
+def _sharper_plan(backend: Backend, pair: Tensor) -> Any:
+    """The plan from A^4 and A^8; the second is memory for A^8."""
+    backend.square(pair[0], pair[1])
+    upper = angle_bounds(backend.power_sums(pair), power=4)[1]
+    return _plan_for(upper, pair.dtype)
+
+
+def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
+    """The first plan that reaches a bound of the angles; NaN goes to the end."""
+    edges = plan_edges(dtype)
+    if isinstance(bound, np.ndarray):
+        return np.searchsorted(edges, bound)
+    return len(edges) if math.isnan(bound) else bisect_left(edges, bound)
+
+
+def choose_plan(
+    backend: Backend, A: Tensor, W: Tensor, norm_bound: float | None, *, triangle: bool
+) -> Tensor:
+    """Write the powers of A that its plan needs into W; returns the plans."""
+    tiny = plan_edges(A.dtype)[0]
+    if norm_bound is None:
+        # the sum of theta^4 over all angles is at most this only if all are tiny
+        least = (tiny / MARGIN) ** 4
+        sums = backend.powers(A, W, least=least, triangle=triangle)
+        plan = 0 if sums is None else estimate_plan(backend, W, sums)
+    else:
+        plan = _plan_for(norm_bound, A.dtype)
+        backend.powers(A, W, least=None, triangle=triangle)
+        if plan > 0:
+            backend.square(W[1], W[2])
+    if isinstance(plan, np.ndarray):
+        return torch.from_numpy(plan)
+    return torch.tensor([int(plan)] * len(A), device="cpu")
+
+
+def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """Each plan there is and the matrices that have it, the most frequent one first.
 
-    That one comes with None, for all: to do the others twice is cheaper than to copy
-    the many out and back.
+    The most frequent plan comes with None, which means all matrices: computing the few
+    others twice is cheaper than copying the many out and back.
     """
-    first = int(plan[0])
-    if len(plan) == 1 or bool((plan == first).all()):
-        yield first, None
+    if len(plan) == 1 or bool((plan == plan[0]).all()):
+        yield plan[0].item(), None
         return
     plans, counts = plan.unique(return_counts=True)
     most = int(plans[counts.argmax()])
@@ -143,48 +148,35 @@ def groups(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
             yield which, (plan == which).nonzero()[:, 0]
 
 
-def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(A), and for the backward pass the slots and the plan of each matrix."""
-    b = A.shape[0]
+def forward(
+    A: Tensor, norm_bound: float | None = None, *, triangle: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(A), and for the backward pass the slots and the plan of each matrix.
+
+    Args:
+        A: (batch, n, n).
+        norm_bound: a bound of all angles, if one is known.
+        triangle: compute exp(skew(A)) instead.
+    """
     if A.numel() == 0:
-        plan = torch.zeros(b, dtype=torch.int64, device="cpu")
+        plan = torch.zeros(A.shape[0], dtype=torch.int64, device="cpu")
         return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plan
-    if norm_bound is None and (native := in_one_call(A)):
-        Q, W, which = forward_of_one(native, A)
-        return Q, W, torch.tensor([which], device="cpu")
-    W = powers(A, slots(A.dtype))
-    if norm_bound is None:
-        plan = estimate_plan(W)
-    else:
-        which = bisect_left(plan_edges(A.dtype), norm_bound)
-        plan = torch.full((b,), which, device="cpu")
-        if which > 0:
-            add_fourth(W)
-    Q = A
-    for which, index in groups(plan):
+    backend = backend_for(A)
+    W = recycled((slots(A.dtype), *A.shape), A)
+    plan = choose_plan(backend, A, W, norm_bound, triangle=triangle)
+    # the first batch is all matrices
+    Q = W[0]
+    for which, index in batches(plan):
         if index is None:
-            Q = _value(W, which)
+            Q = _value(backend, W, which)
         else:
             V = W[:, index]
-            Q[index] = _value(V, which)
+            Q[index] = _value(backend, V, which)
             W[3:, index] = V[3:]
     return Q, W, plan
 
 
-def forward_of_one(
-    native: Kernels, A: Tensor, *, triangle: bool = False
-) -> tuple[Tensor, Tensor, int]:
-    """The same for a batch of one in C; with `triangle`, of exp(skew(A))."""
-    tiny = plan_edges(A.dtype)[0]
-    W, sums = powers_of_one(native, A, slots(A.dtype), tiny=tiny, triangle=triangle)
-    which = 0 if sums is None else _plan_of_one(W, sums)
-    scheme, squarings = decode(which, A.dtype)
-    if scheme is None or squarings or A.shape[-1] == 1:
-        return _value(W, which), W, which
-    return evaluate_one(native, scheme, W, 0), W, which
-
-
-def _value(W: Tensor, plan: int) -> Tensor:
+def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     """exp(A) for matrices of one plan; keeps in W what the gradient needs."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
@@ -192,7 +184,7 @@ def _value(W: Tensor, plan: int) -> Tensor:
     if W.shape[-1] == 1:
         # the scalar function, whose error does not grow with the angle
         return torch.exp(W[0], out=W[-1]).clone()
-    S = evaluate(scheme, W, squarings)
+    S = backend.evaluate(W, polynomial(scheme, squarings))
     if not squarings:
         return S
     W[-1].copy_(S)
@@ -201,12 +193,13 @@ def _value(W: Tensor, plan: int) -> Tensor:
     # the last squaring may have been followed by a step already
     if squarings > _FEW_SQUARINGS and squarings % _MANY_SQUARINGS:
         S = _orthogonalized(S)
-    return add_identity(S)
+    S.diagonal(dim1=-2, dim2=-1).add_(1)
+    return S
 
 
-# Powers of p are kept as Q = I + S. In a row of Q one entry may be near 1 and all else
-# tiny, and what that adds to it would be rounded as numbers near 1, one by one: for a
-# rotation in one plane (n = 1024, angle 1, float64) the error was 7.0e-14.
+# Powers of p are kept as Q = I + S. In a row of Q one entry may be near 1 and all the
+# others tiny. What these add to it would be rounded as numbers near 1, one by one: for
+# a rotation in one plane (n = 1024, angle 1, float64) the error was 7.0e-14.
 
 
 def _squared(S: Tensor, k: int) -> Tensor:
@@ -220,7 +213,7 @@ def _orthogonalized(S: Tensor) -> Tensor:
 
     Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
     """
-    # conjugated now: `_add_adjoint` in _polynomial.py says why
+    # conjugated now: `_add_adjoint` in _backend/torch.py says why
     adjoint = S.mT.conj_physical()
     D = _add_product(S, S.mH, S, beta=1).add_(adjoint).mul_(-0.5)
     return _add_product(S, S, D, beta=1).add_(D)
@@ -236,38 +229,38 @@ def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
     return torch.baddbmm(X, Y, Z, beta=beta, out=torch.empty_like(X))
 
 
-def backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
-    """The gradient at A in the space of skew matrices, given G at exp(A)."""
+def backward(
+    backend: Backend, W: Tensor, plan: Tensor, G: Tensor, *, triangle: bool = False
+) -> Tensor:
+    """The gradient at A in the space of skew matrices, given G at exp(A).
+
+    With `triangle`, the gradient at the coordinates of which `skew` made A.
+    """
     if G.numel() == 0:
         return G.clone()
     gradient = G
-    for which, index in groups(plan):
+    for which, index in batches(plan):
         if index is None:
-            gradient = _gradient(W, which, G)
+            gradient = _gradient(backend, W, which, G, triangle)
         else:
-            gradient[index] = _gradient(W[:, index], which, G[index])
+            V, H = W[:, index], G[index]
+            gradient[index] = _gradient(backend, V, which, H, triangle)
     return gradient
 
 
-def _gradient(W: Tensor, plan: int, G: Tensor) -> Tensor:
-    """The skew gradient at A for matrices of one plan."""
+def _gradient(
+    backend: Backend, W: Tensor, plan: int, G: Tensor, triangle: bool
+) -> Tensor:
+    """The gradient for matrices of one plan."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
-        return _nan_like(G)
+        return _nan_like(G).tril(-1) if triangle else _nan_like(G)
     if W.shape[-1] == 1:
         g = G * W[-1].conj()
         return (g - g.conj()) / 2
-    return pull_back(scheme, W, squarings, _before_squarings(W, squarings, G))
-
-
-def backward_of_one(native: Kernels, W: Tensor, plan: int, H: Tensor) -> Tensor:
-    """The gradient at X, given the transpose of that at exp(skew(X))."""
-    scheme, squarings = decode(plan, W.dtype)
-    if scheme is None:
-        return _nan_like(H).tril(-1)
     if squarings:
-        H = _before_squarings(W, squarings, H.mT).mT.contiguous()
-    return pull_back_one(native, scheme, W, squarings, H, triangle=True)
+        G = _before_squarings(W, squarings, G)
+    return backend.pull_back(W, polynomial(scheme, squarings), G, triangle=triangle)
 
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
@@ -276,7 +269,7 @@ def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
     squares = [W[-1]]
     for k in range(1, squarings):
         squares.append(_squared(squares[-1], k))
-    for S in reversed(squares[:squarings]):
+    for S in reversed(squares):
         # G Q^H + Q^H G with Q = I + S
         G = _add_product(G, G, S.mH, beta=2).baddbmm_(S.mH, G)
     return G
@@ -292,14 +285,14 @@ def frechet(
     end = len(plan_edges(A.dtype))
     unknown = (plan >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)
-    # a shorter scheme is fitted to value and gradient only: what is second here would
-    # be off by up to 60 eps
+    # a shorter scheme is fitted to value and gradient only: its second derivatives
+    # would be off by up to 60 eps
     least = len(SCHEMES[A.dtype.to_real()]) - 1
     scheme, squarings = decode(min(max(int(longest), least), end - 1), A.dtype)
     assert scheme is not None
-    pair = push_forward(scheme, A, E, squarings)
+    pair = _push_forward(scheme, A, E, squarings)
     for k in range(1, squarings + 1):
-        pair = times(pair, pair)
+        pair = _times(pair, pair)
         if k % _MANY_SQUARINGS == 0:
             # a constant: along a direction that is not skew the derivative of exp is
             # not tangent, and must not be made so
@@ -312,3 +305,31 @@ def _correction(Q: Tensor) -> Tensor:
     """The right factor of a Newton-Schulz step."""
     eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
     return 1.5 * eye - 0.5 * (Q.mH @ Q)
+
+
+# a matrix and its derivative along a direction
+Pair = tuple[Tensor, Tensor]
+
+
+def _push_forward(scheme: Scheme, A: Tensor, E: Tensor, squarings: int) -> Pair:
+    """p(A / 2^squarings) and its derivative along any E, differentiable themselves."""
+    unit = scheme.theta * 2.0**squarings
+    first = (A / unit, E / unit)
+    second = _times(first, first)
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    basis = [(eye, torch.zeros_like(eye)), first, second]
+    if scheme.powers == 3:
+        basis.append(_times(second, second))
+    for L, R in zip(scheme.rows[:-1:2], scheme.rows[1::2], strict=True):
+        basis.append(_times(_sum(L, basis), _sum(R, basis)))
+    return _sum((*scheme.rows[-1], 1.0), basis)
+
+
+def _times(X: Pair, Y: Pair) -> Pair:
+    return X[0] @ Y[0], X[1] @ Y[0] + X[0] @ Y[1]
+
+
+def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
+    value = sum(c * matrix for c, (matrix, _) in zip(row, basis, strict=True))
+    slope = sum(c * tangent for c, (_, tangent) in zip(row, basis, strict=True))
+    return torch.as_tensor(value), torch.as_tensor(slope)

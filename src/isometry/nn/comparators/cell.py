@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from isometry._backend.constants import Sigma
 from isometry.linalg._precision import autocast_off
 from isometry.nn._cell import AbstractCell, check_sizes
 from isometry.nn._draw import Draw
 from isometry.nn._pairs import driven, scan_field
 from isometry.nn._scan import Recurrence, Weights
-from isometry.nn._sigma import Sigma
 from isometry.nn._steps import Steps
 
 Map = Callable[[Tensor], Tensor]

@@ -5,12 +5,12 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from isometry._backend.constants import Sigma
 from isometry.groups import SO
 from isometry.groups._declare import record
 from isometry.nn._draw import Draw, glorot
 from isometry.nn._exp_rnn import NONLINEARITIES
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn._sigma import Sigma
 from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
 
 

@@ -1,0 +1,183 @@
+r"""The loop $h_t = \sigma(W h_{t-1} + u_t)$ over time, in torch's operations.
+
+Forward, a buffer that holds the drive $u_t$ becomes the states $h_t$; backward, one
+becomes the gradient at $u_t$. States are rows, step after step. Sigma's derivative is
+read from its value, so the states are all that the backward pass needs. A complex state
+is a row of pairs, with real and imaginary part side by side.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from isometry._backend.boundary import StepTable
+from isometry._backend.constants import LEAKY_SLOPE, Sigma
+
+# The gradient of W is a sum of products d_t^T h_{t-1}. So many steps make one product,
+# while they are still in the cache.
+_TOGETHER = 8
+
+
+class Cell(NamedTuple):
+    """One step: the recurrent weight, the nonlinearity, its threshold if it has one."""
+
+    W: Tensor
+    sigma: Sigma
+    b: Tensor | None
+
+
+class Gradients(NamedTuple):
+    """The gradients at a cell's weight, its threshold, and the first states."""
+
+    W: Tensor
+    b: Tensor | None
+    h0: Tensor
+
+
+class TimeSteps(Protocol):
+    """Which rows belong to which step of time: see `isometry.nn._steps.Steps`."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of rows of each step."""
+        ...
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first row of each step, and the number of all rows."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """The number of sequences."""
+        ...
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all sequences have one length."""
+        ...
+
+    @property
+    def table(self) -> StepTable:
+        """Starts and sizes, for C."""
+        ...
+
+
+def scan(H: Tensor, cell: Cell, h0: Tensor, steps: TimeSteps) -> None:
+    """Turn the drive of each time step into its states, in place."""
+    before, Wt = h0, cell.W.mT
+    for start, size in zip(steps.starts, steps.sizes, strict=False):
+        h = H[start : start + size]
+        h.addmm_(before[:size], Wt)
+        activate(h, cell.b, cell.sigma)
+        before = h
+
+
+def scan_adjoint(
+    D: Tensor,
+    H: Tensor,
+    cell: Cell,
+    h0: Tensor,
+    steps: TimeSteps,
+    *,
+    every: Tensor | None,
+    last: Tensor | None,
+) -> Gradients:
+    """Write the gradient at the drive into D.
+
+    Args:
+        D: memory for the gradient.
+        H: the states.
+        cell: the recurrence.
+        h0: the states before these steps.
+        steps: which rows belong to which time.
+        every: the gradient at every state, or None.
+        last: the gradient at the last state of each sequence in these steps, or None.
+    """
+    W, sigma, b = cell
+    dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
+    starts, sizes = steps.starts, steps.sizes
+    after = 0
+    for t in reversed(range(len(sizes))):
+        begin, end = starts[t], starts[t + 1]
+        d = D[begin:end]
+        d.copy_(every[begin:end]) if every is not None else d.zero_()
+        if last is not None and sizes[t] > after:
+            d[after:] += last[after : sizes[t]]
+        if after:
+            d[:after].addmm_(D[end : end + after], W)
+        slope = activate_adjoint(d, H[begin:end], b, sigma)
+        if db is not None and slope is not None:
+            db += slope
+        after = sizes[t]
+        if t == 0:
+            break
+        if not steps.is_equal:
+            dW.addmm_(d.mT, H[starts[t - 1] :][: sizes[t]])
+        elif (t - 1) % _TOGETHER == 0:
+            upto = starts[min(t + _TOGETHER, len(sizes))]
+            dW.addmm_(D[begin:upto].mT, H[starts[t - 1] :][: upto - begin])
+    first = D[: sizes[0]]
+    dW.addmm_(first.mT, h0)
+    return Gradients(dW, db, first @ W)
+
+
+def activate(z: Tensor, b: Tensor | None, sigma: Sigma) -> None:
+    """Apply the nonlinearity in place, without a graph."""
+    if sigma == "tanh":
+        z.tanh_()
+    elif sigma == "relu":
+        z.relu_()
+    elif sigma == "leaky_relu":
+        torch.nn.functional.leaky_relu_(z, LEAKY_SLOPE)
+    elif sigma == "modrelu":
+        assert b is not None
+        sign = z.sign()
+        z.abs_().add_(b).relu_().mul_(sign)
+    elif sigma == "complex_modrelu":
+        assert b is not None
+        Z = _as_complex(z)
+        size = Z.abs()
+        scale = torch.relu(size + b) / torch.where(size > 0, size, 1.0)
+        Z.copy_(torch.where(size > 0, Z, 0.0) * scale)
+
+
+def activate_adjoint(
+    d: Tensor, h: Tensor, b: Tensor | None, sigma: Sigma
+) -> Tensor | None:
+    """Turn d, the gradient at h = sigma(z), into the gradient at z, in place.
+
+    Returns the gradient at the threshold, if sigma has one.
+    """
+    if sigma == "tanh":
+        # 1 - h^2, in two passes
+        d.addcmul_(d * h, h, value=-1)
+    elif sigma == "relu":
+        d.mul_(h != 0)
+    elif sigma == "leaky_relu":
+        d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d))
+    elif sigma == "modrelu":
+        sign = h.sign()
+        d.mul_(sign)
+        db = d.sum(0)
+        d.mul_(sign)
+        return db
+    elif sigma == "complex_modrelu":
+        assert b is not None
+        H, D = _as_complex(h), _as_complex(d)
+        size = H.abs()
+        unit = torch.where(size == 0, 0.0, H / size)
+        # |z|, as far as h still tells it: for a small z, b has rounded it away
+        m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
+        # along h the slope is 1, across it |h| / |z|
+        turned = D * unit.conj()
+        across = torch.where(size == 0, 0.0, size / m)
+        D.copy_(unit * torch.complex(turned.real, turned.imag * across))
+        return turned.real.sum(0)
+    return None
+
+
+def _as_complex(rows: Tensor) -> Tensor:
+    """Rows of pairs as rows of complex numbers, in the same memory."""
+    return torch.view_as_complex(rows.unflatten(-1, (-1, 2)))
