@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: its words after the program's name; those of this process if None.
+        argv: words after the program's name; the words of this process if None.
 
     Returns:
         The exit code: 0, 2 for what cannot be understood, 130 after Ctrl-C.

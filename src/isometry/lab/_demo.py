@@ -29,7 +29,7 @@ def main(out: Path) -> int:
     """Train both and report.
 
     Args:
-        out: folder of the runs and the report; those of an earlier demo are removed.
+        out: folder of the runs and the report; an earlier demo there is removed.
 
     Returns:
         0 if the result is as it should be, else 1.

@@ -93,7 +93,7 @@ def add_fields(
     Args:
         parser: of a command.
         config: a dataclass.
-        title: of the group in the help.
+        title: title of the group in the help.
         several: whether an option takes one value or more, and gives their list.
     """
     group = parser.add_argument_group(title)
@@ -110,7 +110,7 @@ def add_fields(
 def add_hidden(
     parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
 ) -> None:
-    """The same options where no task is named, without a place in the help.
+    """Take the options of all tasks where no task is named, hidden from the help.
 
     The task may stand in a file, or after them. If it does not, the options are known
     all the same, and can be refused by name.
@@ -138,7 +138,7 @@ def option_of(name: str) -> str:
 
 
 def as_typed(message: str, names: Iterable[str]) -> str:
-    """An error about fields, with those of the command line as they were typed there.
+    """An error about fields, named as they were typed on the command line.
 
     Args:
         message: has names of fields in backquotes.

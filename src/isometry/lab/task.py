@@ -149,8 +149,7 @@ class AbstractEndlessTask(AbstractTask):
             size: how many sequences.
 
         Returns:
-            The sequences. The first ones of a longer draw must be those of a shorter
-            one.
+            The sequences. A longer draw must begin with the sequences of a shorter one.
         """
 
     def batch(

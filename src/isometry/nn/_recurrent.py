@@ -76,7 +76,7 @@ class AbstractRecurrent(nn.Module):
 
         Returns:
             The states of the last layer, in the form of the input, and the last states
-            of all layers, in that of `hx`.
+            of all layers, in the form of `hx`.
         """
         rows = read(input, batch_first=self.batch_first)
         check_rows(rows, self.input_size)

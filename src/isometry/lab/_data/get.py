@@ -43,7 +43,7 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
         folder: with the files of the dataset, compressed or not.
 
     Returns:
-        The given folder if it has the files, and that of the cache if not.
+        The given folder if it has the files, else the folder in the cache.
 
     Raises:
         ValueError: if there is no such dataset or folder, or if a file in the given
@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command, with one command below it.
 
     Args:
-        parser: that of `isometry data`.
+        parser: parser of `isometry data`.
     """
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     get = actions.add_parser("get", help="print the folder of a dataset; fetch it")

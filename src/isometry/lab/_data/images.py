@@ -58,9 +58,9 @@ def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
     numbers, then the entries.
 
     Args:
-        content: of the whole file.
+        content: content of the whole file.
         ndim: how many axes it must have.
-        name: of the file, for the message.
+        name: name of the file, for the message.
 
     Returns:
         The entries, uint8, with those axes.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# of the literature: 32 ms at 8 kHz, half of them overlapping
+# the windows of the literature: 32 ms at 8 kHz, overlapping by half
 RATE = 8000
 WINDOW = 256
 HOP = 128
@@ -87,7 +87,7 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
     Args:
         y: (frames, 129), in dB.
         X: whose phases are taken; of the same shape.
-        samples: of the recording.
+        samples: number of samples of the recording.
 
     Returns:
         The samples at 8 kHz, float64.
@@ -101,7 +101,7 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
     return whole.flatten()[WINDOW : WINDOW + samples]
 
 
-# of a NIST SPHERE file
+# bytes of the header of a NIST SPHERE file
 HEADER = 1024
 
 
@@ -132,7 +132,7 @@ def read_recording(path: Path) -> "np.ndarray":
     """The first channel of a recording at 8 kHz, in [-1, 1].
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Returns:
         The samples, float64.
@@ -157,7 +157,7 @@ def read_recording(path: Path) -> "np.ndarray":
 
 
 def _check_whole(path: Path, samples: int) -> None:
-    """Raise unless the length is that of the header: libsndfile reads what there is."""
+    """Raise unless the length agrees with the header, which libsndfile ignores."""
     with path.open("rb") as stream:
         head = stream.read(HEADER)
     if head.startswith(b"NIST_1A"):
@@ -197,7 +197,7 @@ mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 fjsj0
 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1
 """
 
-# of the whole corpus; 462 speakers train, of whom 7 have "sa" in their names
+# recordings of the whole corpus; 462 speakers train, of whom 7 have "sa" in their names
 COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
 
 
@@ -208,7 +208,7 @@ class Splits(NamedTuple):
         train: to learn from.
         core: of TIMIT, its core test set; elsewhere the first held-out speakers.
         development: of TIMIT, the development set; elsewhere the second.
-        padding: those whose longest gives the number of frames in evaluation.
+        padding: recordings, the longest of which gives the frames in evaluation.
     """
 
     train: list[PurePath]

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command.
 
     Args:
-        parser: that of `isometry report`.
+        parser: parser of `isometry report`.
     """
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
     """Write the report and print its path.
 
     Args:
-        options: of the command line.
+        options: options of the command line.
 
     Returns:
         The exit code: 2 if a folder is no run, or the report cannot be written.

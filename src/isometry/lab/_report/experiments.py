@@ -13,7 +13,7 @@ from isometry.lab.paper.tables import PAPER, PaperTable
 # the main metric of a task, where it is not the loss
 METRICS = {"mnist": "accuracy", "timit": "mse", "adding": "mse"}
 
-# of which larger values are better
+# metrics of which larger values are better
 LARGER_IS_BETTER = {"accuracy"}
 
 # options of a task that do not change it: where data lies, and what else is measured
@@ -43,7 +43,7 @@ class Experiment:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The runs, those of several seeds together."""
+        """The runs, grouped where they differ in their seeds alone."""
         return groups(self.runs)
 
     @cached_property
@@ -80,7 +80,7 @@ def experiments(runs: Iterable[Run]) -> list[Experiment]:
         other = unusual(config)
         paper = None if other.keys() - CHOICES else PAPER.get(key)
         title += "".join(f", {name.replace('_', ' ')} {v}" for name, v in other.items())
-        # a run may have any name, and those of files are made of this
+        # a run may have any name, and names of files are made of it
         key = re.sub(r"[^\w.+=-]+", "_", key)
         keys.append(key)
         if (nth := keys.count(key)) > 1:
@@ -125,7 +125,7 @@ _NAMED = {
 
 
 def unusual(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are not those of the paper, and that the name does not tell.
+    """Options that differ from the paper's, and that the name does not tell.
 
     Args:
         config: `config.json` of a run.
@@ -158,7 +158,7 @@ def _metric(runs: list[Run]) -> str:
 
 
 def _baseline(config: Mapping[str, Any]) -> float | None:
-    """That of the task, for runs that have not written a summary."""
+    """Baseline of the task, for runs that have not written a summary."""
     from isometry.lab.tasks import TASKS
 
     task = TASKS.get(str(config["task"]))

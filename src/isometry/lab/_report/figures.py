@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
 
-# of a figure, in inches, with at most three rows of its legend
+# size of a figure in inches, with at most three rows of its legend
 WIDTH, HEIGHT = 4.5, 3.7
 
 # beyond this ratio of largest to smallest value an axis is logarithmic
@@ -301,7 +301,7 @@ def _angles(run: Run) -> list[float]:
 
 
 def _spectra(axes: "Axes", groups: Sequence[Group]) -> None:
-    """Density of the angles of each group; that of random matrices is 1 everywhere."""
+    """Density of the angles of each group; random matrices have 1 everywhere."""
     edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
     for group, look in zip(groups, looks(groups), strict=True):
         angles = [angle for run in group.runs for angle in _angles(run)]

@@ -63,7 +63,7 @@ def looks(groups: Sequence[Group]) -> list[Look]:
     """How the runs of an experiment are drawn: colour by network, dashes by run.
 
     Args:
-        groups: those of one figure.
+        groups: groups of one figure.
 
     Returns:
         One look a group. What tells them apart is named where labels would be equal:

@@ -42,7 +42,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """That of the summary; "unfinished" if there is none."""
+        """Status in the summary; "unfinished" if there is none."""
         return str(self.summary.get("status", "unfinished"))
 
     @property
@@ -69,7 +69,7 @@ class Run:
         Args:
             what: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test"; None for what has nothing to do with
-                data, of which each place is taken once.
+                data; then each place is taken once.
             against: "step" or "seconds".
 
         Returns:
@@ -242,13 +242,13 @@ class Group:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """Those that means are over: without the diverged, unless there is no other."""
+        """The runs that means are taken over: all that did not diverge, or else all."""
         good = tuple(run for run in self.runs if run.status != "diverged")
         return good or self.runs
 
     @property
     def status(self) -> str:
-        """That of all, or how many have which."""
+        """The status of all runs, or how many have which."""
         found = Counter(run.status for run in self.runs)
         if len(found) == 1:
             return self.first.status
@@ -268,13 +268,13 @@ class Group:
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:
         """A quantity of a split: at each step the mean of the runs that count.
 
-        Where one has ended, it is that of the others.
+        Where one has ended, the mean is taken over the others.
 
         Args:
             what: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test"; None for what has nothing to do with
                 data.
-            against: "step" or "seconds", of which a mean is taken, too.
+            against: "step" or "seconds"; seconds are averaged, too.
 
         Returns:
             The curve, by steps.

@@ -1,4 +1,4 @@
-"""The results of an experiment beside those of the paper, as rows of text."""
+"""The results of an experiment beside the paper's, as rows of text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def _rows(
 
 
 def compared(experiment: Experiment, group: Group) -> list[float]:
-    """Of each run the number that the paper's protocol looks at."""
+    """The number of each run that the paper's protocol looks at."""
     metric = experiment.metric
     name = {"accuracy": "best", "mse": "chosen"}.get(metric, "loss")
     return group.values(lambda run: getattr(result_of(run, metric), name))

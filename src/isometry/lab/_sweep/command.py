@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command, with one command below it for each task.
 
     Args:
-        parser: that of `isometry sweep`.
+        parser: parser of `isometry sweep`.
     """
     from isometry.lab.tasks import TASKS
 
@@ -88,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
     """Make the runs that are missing, then print the table of all.
 
     Args:
-        options: of the command line.
+        options: options of the command line.
 
     Returns:
         The exit code: 1 if a run failed or diverged, 2 if the plan makes no sense, 130
@@ -132,7 +132,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[Cell]:
-    """The runs that options stand for; those of the line win over the file's."""
+    """The runs that options stand for; the line wins over the file."""
     if resume:
         if unwanted := words_of(given):
             raise ValueError(

@@ -197,7 +197,7 @@ def carry_out(cells: Sequence[Cell], out: Path, engine: Engine) -> dict[str, str
 def verdicts(
     cells: Sequence[Cell], out: Path, failed: Mapping[str, str]
 ) -> dict[str, str]:
-    """What is wrong with runs that did not come to their end.
+    """Messages about the runs that did not come to their end.
 
     Args:
         cells: all runs.

@@ -140,7 +140,7 @@ def load(out: Path) -> list[Cell]:
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """Values by path, those of the network's options by one of two names."""
+    """Values by path; the path of an option of the network has two names."""
     flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
     for name, value in values.items():
         if name == "model_options":

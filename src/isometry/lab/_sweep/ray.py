@@ -37,7 +37,7 @@ def run(
         cells: the runs, in order.
         out: folder of the sweep, the same on all machines.
         view: what the user sees.
-        address: of a cluster; that of RAY_ADDRESS if None, else this machine alone.
+        address: address of a cluster; RAY_ADDRESS if None, else this machine alone.
         cpus: cores of this machine that are used, without a cluster.
 
     Returns:
@@ -78,7 +78,7 @@ def resources(config: Config) -> dict[str, float]:
     """What a run needs of a machine.
 
     Args:
-        config: of the run.
+        config: config of the run.
 
     Returns:
         Options of a Ray task.

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command.
 
     Args:
-        parser: that of `isometry reproduce`.
+        parser: parser of `isometry reproduce`.
     """
     parser.add_argument(
         "what",
@@ -59,7 +59,7 @@ def main(options: argparse.Namespace) -> int:
     """Train what is missing, then report.
 
     Args:
-        options: of the command line.
+        options: options of the command line.
 
     Returns:
         The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 after

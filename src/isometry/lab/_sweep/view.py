@@ -27,7 +27,7 @@ class View:
 
     Args:
         out: folder of the sweep.
-        names: of the runs that are to be made.
+        names: names of the runs that are to be made.
         total: how many the sweep has, with those that were made before.
         done: how many of those came to their end.
         stream: where to; standard error if None.
@@ -67,7 +67,7 @@ class View:
         """Say how a run has ended.
 
         Args:
-            name: of the run.
+            name: name of the run.
             message: why it failed, if it did.
         """
         for group in (self.waiting, self.running):
@@ -153,8 +153,8 @@ def work(folder: Path, config: Config) -> str:
     """Begin a run, or go on with it; what it says goes to the log beside its folder.
 
     Args:
-        folder: of the run.
-        config: of the run, for one that begins.
+        folder: folder of the run.
+        config: config of the run, for one that begins.
 
     Returns:
         Why it failed; nothing if it has a summary, which says how it ended.
@@ -186,7 +186,7 @@ def log_of(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Both streams of the process go to a file, those of C code too."""
+    """Send both streams of the process to a file, also what C code writes."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(path.open("a", buffering=1))
         now = datetime.now(UTC).isoformat(timespec="seconds")

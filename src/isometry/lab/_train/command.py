@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command, with one command below it for each task.
 
     Args:
-        parser: that of `isometry train`.
+        parser: parser of `isometry train`.
     """
     from isometry.lab.tasks import TASKS
 
@@ -51,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
     """Train, and print the folder of the run.
 
     Args:
-        options: of the command line.
+        options: options of the command line.
 
     Returns:
         The exit code.
@@ -83,7 +83,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
-    """The config that options stand for; those of the line win over the file's.
+    """The config that options stand for; the line wins over the file.
 
     Args:
         given: by name: `task`, `config`, `out`, and fields of the two dataclasses.

@@ -6,18 +6,19 @@ from typing import Any, Self
 
 from isometry.lab._options import make
 
-# of `config.json` and the files beside it; it grows when what they hold changes its
-# meaning. Folders without a number are of format 1, which had no recipe.
+# format of `config.json` and the files beside it; it grows when something in them
+# changes its meaning. Folders without a number are of format 1, which had no recipe.
 FORMAT = 2
 
-# of a rate, and of a ratio of two: optimizers divide the product of both by numbers
-# such as 0.001, and torch raises where the result is no float32, from 3.4e38 on
+# The largest rate, and the largest ratio of two rates. Optimizers divide the product of
+# both by numbers such as 0.001, and torch raises where the result is no float32, from
+# 3.4e38 on.
 LARGEST = 1e15
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained; what is left out is that of the paper.
+    """How a network is trained; options that are left out have the paper's values.
 
     Attributes:
         model: name of the network: exprnn, scornn, scurnn, urnn, rgd, eurnn,
@@ -31,7 +32,7 @@ class Training:
         lr: learning rate
         lr_ratio: rate of the orthogonal weight as a part of lr
         retraction: map of the steps of a Riemannian optimizer, instead of the paper's
-        seed: of the first weights and of the batches
+        seed: seed of the first weights and of the batches
         solved: stop when the validation loss is below this part of the baseline, if
             data is endless; 0 never stops
         solved_for: steps that the loss has to stay below before the run stops
@@ -124,7 +125,7 @@ class Config:
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """The other way."""
+        """Read what `to_json` has written."""
         flat = json.loads(text)
         if not flat.get("format", 1) <= FORMAT:
             raise ValueError(
@@ -147,7 +148,7 @@ class Config:
         usual_iterations: int | None,
         usual_epochs: int | None,
     ) -> Self:
-        """The same run, with every number that a default stood for.
+        """This run, with every number that a default stood for.
 
         Args:
             epoch: batches in an epoch, if data is finite.

@@ -46,7 +46,7 @@ def build(config: Config, device: torch.device) -> Experiment:
 
     Args:
         config: the run.
-        device: of the model.
+        device: device of the model.
 
     Returns:
         The experiment.
@@ -298,7 +298,7 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
         model: a network with its output layer.
 
     Returns:
-        The matrix (n, n), that of the first gate if there are several; None for
+        The matrix (n, n), or the first of several if the cell has gates; None for
         torch's layers.
     """
     network = getattr(model, "network", model)

@@ -111,7 +111,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Nobody else writes into the folder, and a killed process holds nothing.
 
     Args:
-        folder: of a run.
+        folder: folder of a run.
 
     Yields:
         Nothing.
@@ -144,8 +144,8 @@ class Metrics:
     """The records of a run: one JSON object a line.
 
     Args:
-        folder: of the run.
-        size: bytes that are kept of what is there: those that the checkpoint knows.
+        folder: folder of the run.
+        size: bytes of the file that the checkpoint knows; what follows is cut off.
 
     Raises:
         RunError: if there are fewer.

@@ -26,7 +26,7 @@ class State:
     Attributes:
         step: steps that were made.
         seconds: of training, without evaluations and checkpoints.
-        first_loss: that of the first batch.
+        first_loss: loss of the first batch.
         last: the latest means of each split.
         best: the same at the best validation, with its step.
         best_test: the same at the best test, as the paper reports.
@@ -148,7 +148,7 @@ class Step:
         recipe.after_step(experiment.model)
 
     def metrics(self) -> dict[str, float]:
-        """Those of the task, of the whole batch."""
+        """The metrics of the task, for the batch of all processes."""
         found = self.experiment.task.metrics(self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
             return found

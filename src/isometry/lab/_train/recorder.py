@@ -122,7 +122,7 @@ class Events:
         for path in folder.glob("events.out.*"):
             path.unlink()
         self.writer = made(str(folder))
-        # the clock of a curve is that of the training, across interruptions
+        # a curve has the clock of the training, across interruptions
         self.begun = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
             self.write(record)
@@ -194,7 +194,7 @@ class Progress:
             self.stream.flush()
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """A line of the metrics: those of the evaluations are said."""
+        """Take note of a line of the metrics; lines of evaluations are shown."""
         is_training = record["split"] == "train"
         name = "accuracy" if is_training else "orthogonality"
         self.known |= {name: record[name]} if name in record else {}
@@ -237,7 +237,7 @@ class Recorder:
     """Writes into the folder of a run; without a folder, as in other processes, not.
 
     Args:
-        folder: of the run, or None.
+        folder: folder of the run, or None.
         progress: what the user sees.
         size: bytes of metrics that the checkpoint knows.
         tensorboard: whether to write events, too.

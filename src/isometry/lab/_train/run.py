@@ -36,7 +36,7 @@ class Outcome:
     """Where a run is, and how it ended.
 
     Attributes:
-        folder: of the run; None in processes that are not the first.
+        folder: folder of the run; None in processes that are not the first.
         summary: `summary.json`.
     """
 
@@ -77,7 +77,7 @@ def resume(folder: Path) -> Outcome:
     """Go on from the last checkpoint, to the same numbers as if nothing had happened.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
 
     Returns:
         The folder and the summary.
@@ -101,7 +101,7 @@ def resume(folder: Path) -> Outcome:
 
 
 def _ready(config: Config, ranks: Ranks) -> Experiment:
-    """What is trained; what is missing is said before anything is written."""
+    """Build the experiment, and refuse what cannot run before anything is written."""
     experiment = build(config, ranks.device)
     if config.training.tensorboard:
         event_writer()
@@ -137,7 +137,7 @@ def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
         try:
             status = train(experiment, state, ranks, recorder)
         except OSError as error:
-            # of a full disk, most often; then there is no room for a summary either
+            # most often the disk is full, and has no room for a summary either
             with contextlib.suppress(OSError):
                 _sum_up(experiment, state, "interrupted", folder)
             raise RunError(
@@ -293,7 +293,7 @@ def _read_summary(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """As many threads of torch as the run was begun with."""
+    """Use as many threads of torch as the run was begun with."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command.
 
     Args:
-        parser: that of `isometry bench`.
+        parser: parser of `isometry bench`.
     """
     parser.add_argument(
         "suites",
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
     """Measure, print the tables, and write them into a folder, which is printed too.
 
     Args:
-        options: of the command line.
+        options: options of the command line.
 
     Returns:
         The exit code: 2 if the options make no sense, 130 if it was interrupted.

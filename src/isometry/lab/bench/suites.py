@@ -95,7 +95,7 @@ def kernel(n: int, device: torch.device) -> dict[str, Run]:
 
 BATCH = 64
 
-# Adam's arithmetic is that of any rate, and the coordinates stay where they are put:
+# Adam does the same arithmetic at any rate, and here coordinates stay where they are:
 # at 1e-3 the steps that are timed would move each of them by more than it measures
 RATE = 1e-6
 
@@ -235,7 +235,7 @@ def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
 
 
 def recurrent(n: int, device: torch.device) -> dict[str, Run]:
-    """A step of each contender; those of torch and geotorch need a loop in Python."""
+    """A step of each contender; torch and geotorch need a loop in Python."""
     torch.manual_seed(5544)
     ours = ExpRNN(1, n, init="cayley")
     layers: dict[str, nn.Module] = {
@@ -289,7 +289,7 @@ def geoopt_steps(
         "SGD": optimizers.RiemannianSGD,
         "Adam": optimizers.RiemannianAdam,
     }[rule]
-    # its class is made by a metaclass, of which type checkers see nothing
+    # a metaclass makes the class, which type checkers cannot see
     stiefel: Any = geoopt.Stiefel
     parameter: Any = geoopt.ManifoldParameter
     runs: dict[str, Run] = {}

@@ -195,7 +195,7 @@ def measure(
     """Time one suite; all in float32.
 
     Args:
-        name: of the suite.
+        name: name of the suite.
         suite: what is timed.
         sizes: the n of its matrices.
         device: where to.

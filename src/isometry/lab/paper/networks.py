@@ -106,7 +106,7 @@ class SequenceModel(nn.Module):
         """Outputs of a sequence.
 
         Args:
-            x: as the network takes it; class indices for those of torch too.
+            x: as the network takes it; torch's networks take class indices here, too.
 
         Returns:
             (time, batch, outputs), with a time of one if only the last is wanted.
@@ -299,7 +299,7 @@ def recipe(
         task: the task. Its `recipe` chooses the numbers, and the network has its sizes
             of inputs and outputs.
         hidden_size: features of the state; the first of the paper's tables if None.
-        **options: options of the network, instead of those of the paper.
+        **options: options of the network, instead of the paper's.
 
     Returns:
         The recipe: `model()`, its optimizers and what follows a step.

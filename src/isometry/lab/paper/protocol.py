@@ -56,7 +56,7 @@ class PlannedRun:
         experiment: key of `PAPER`, or the name of a remark of ours.
         model: name in the registry.
         hidden_size: features of the state.
-        words: task and options of `isometry train`, besides those of the network.
+        words: task and options of `isometry train`, without options of the network.
         note: what sets the run apart from another of the same network.
     """
 

@@ -1,6 +1,6 @@
 """The tables of the paper as data, and what it says where it has only a figure.
 
-Numbers are those of [LM19]; `params` are its rounded counts. Three of them do not agree
+Numbers are from [LM19]; `params` are its rounded counts. Three of them do not agree
 with the formulas of the networks' own authors (see `COUNTS`).
 """
 

@@ -1,7 +1,7 @@
 """How the networks of the paper were trained, as data.
 
-The numbers are those of the authors' texts and programs; `Training.source` says whose,
-or that nobody has published them and they are ours. Implementations of RMSprop differ
+The numbers are from the authors' texts and programs; `Schedule.source` says whose, or
+that nobody has published them and they are ours. Implementations of RMSprop differ
 in ways that show: `isometry.optim.RiemannianRMSprop` has them all.
 """
 

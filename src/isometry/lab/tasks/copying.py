@@ -73,7 +73,7 @@ class CopyingTask(AbstractEndlessTask):
         """Sequences `x` and answers `y`, both of classes (time, batch)."""
         import torch
 
-        # (batch, K): the first words of a longer draw are those of a shorter one
+        # (batch, K): a longer draw begins with the words of a shorter one
         drawn = rng.integers(1, self.symbols + 1, (size, self.length))
         word = torch.from_numpy(drawn).T
         x = torch.zeros(self.steps, size, dtype=torch.int64)

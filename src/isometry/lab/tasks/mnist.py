@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# of the permutation that the literature shares, drawn by NumPy's `RandomState`
+# seed of the permutation that the literature shares, drawn by NumPy's `RandomState`
 PERMUTATION_SEED = 92916
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("pesq", "pystoi")
 
-# of segmental SNR: 10 ms, as VOICEBOX has it, and the usual limits in dB
+# a segment of segmental SNR is 10 ms, as in VOICEBOX; the usual limits are in dB
 SEGMENT = RATE // 100
 LOWEST, HIGHEST = -10.0, 35.0
 # dB below the loudest segment, beyond which one is a pause; STOI has the same

@@ -160,9 +160,9 @@ class TimitTask(AbstractTask):
                 yield samples, estimate.numpy()
 
     def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
-        """Of each recording of a split, in the order of `evaluation`: spectra, samples.
+        """Spectra and samples of each recording, in the order of `evaluation`.
 
-        The spectra are those that a perfect network says.
+        The spectra are what a perfect network would say.
         """
         for path in self._paths(split):
             yield self._spectrum(path), read_recording(self._root / path)

@@ -66,7 +66,7 @@ class Stage:
         return h.flatten(3).flatten(0, 1)
 
     def scatter(self, h: Tensor) -> Tensor:
-        """The same the other way."""
+        """Undo `gather`."""
         outer, size, inner = self.shape
         h = h.unflatten(0, (outer, inner)).unflatten(3, (size, -1))
         h = h.permute(2, 0, 3, 1, 4).flatten(1, 3)
@@ -138,7 +138,7 @@ class Planes:
     def _factors(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Of each layer, by what a coordinate and its partner are multiplied."""
+        """Factors of a coordinate and of its partner, for each layer."""
         ones = torch.ones_like(theta)
         phase = ones if phi is None else torch.polar(ones, phi)
         sizes = [(self.n - 2 * layer.skip) // 2 for layer in self.layers]
@@ -185,7 +185,7 @@ class Planes:
 
 
 def _groups(layers: int, most: int) -> list[range]:
-    """Numbers of layers, so many at once."""
+    """Numbers of layers, cut into ranges of at most `most`."""
     return [range(i, min(i + most, layers)) for i in range(0, layers, most)]
 
 

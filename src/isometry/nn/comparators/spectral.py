@@ -88,7 +88,7 @@ class SpectralCell(AbstractDenseCell):
         self.bias = draw.zeros(n)
 
     def singular_values(self) -> Tensor:
-        """Those of the weight."""
+        """The singular values of the weight."""
         return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
 
     def recurrent_weight(self) -> Tensor:
