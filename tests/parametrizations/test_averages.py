@@ -149,7 +149,7 @@ def test_a_moving_base_has_no_mean_of_coordinates():
     "policy", [{}, {"rebase_every": 3}, {"rebase_radius": 0.1}], ids=str
 )
 def test_the_mean_of_folded_copies_is_projected_once(policy, name):
-    """The recipe of the tutorial: the point nearest to the mean of the weights."""
+    """The recipe of the manual: the point nearest to the mean of the weights."""
     model = network(**policy)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     average = AveragedModel(folded(model), **AVERAGES[name])

@@ -212,7 +212,7 @@ def test_a_plain_checkpoint_is_constrained_after_loading(words, tmp_path):
 
 
 def forget_accelerate() -> None:
-    """Its state is one for the process; the tutorial leaves one as well."""
+    """Its state is one for the process; a page of the manual leaves one as well."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
