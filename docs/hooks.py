@@ -10,7 +10,7 @@ from formulas import mathml
 # the order that is written here; pages that are not named follow, by name.
 HOW_TO = """
 transformer convolution adapter shared start from-torch optimizers rebase maps averages
-half reads export machines recurrent rotations groups riemannian lbfgs
+half reads export machines recurrent rotations groups riemannian lbfgs problems
 """
 SECTIONS = {
     "How to": ("how-to", HOW_TO),
