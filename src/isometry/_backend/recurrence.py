@@ -6,7 +6,7 @@ read from its value, so the states are all that the backward pass needs. A compl
 is a row of pairs, with real and imaginary part side by side.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Gradients(NamedTuple):
     h0: Tensor
 
 
+# the hook of the shapes asks whether an object is one
+@runtime_checkable
 class TimeSteps(Protocol):
     """Which rows belong to which step of time: see `isometry.nn._steps.Steps`."""
 
