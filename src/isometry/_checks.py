@@ -32,7 +32,7 @@ def check_square(A: Tensor, *, name: str) -> None:
     if A.shape[-1] != A.shape[-2]:
         raise ValueError(
             f"`{name}` must have shape (*batch, n, n); got {tuple(A.shape)}. "
-            f"Only square matrices have this map; tall ones have `expm_tall`."
+            f"Only a square matrix will do."
         )
 
 

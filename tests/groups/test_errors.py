@@ -9,10 +9,16 @@ import torch
 
 import isometry
 from isometry.groups import (
+    QR,
     SO,
     SU,
     AbstractGroup,
+    AbstractRetraction,
+    Cayley,
+    Exp,
     O,
+    Pade,
+    Polar,
     Product,
     Sp,
     Sphere,
@@ -123,26 +129,23 @@ def test_groups_are_compact():
 
 
 @dataclass(frozen=True)
-class OneDegree(SO):
-    """Rotations for which only one approximant is declared."""
+class NoFactors(SO):
+    """Rotations for which only functions of matrices are declared."""
 
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        return ("exp", "cayley", "pade-3")
+    maps = (Exp, Cayley, Pade)
 
 
-def test_declared_names_are_the_names_to_use():
+def test_declared_maps_are_the_maps_to_use():
     """It was said: must be one of exp, cayley, pade-3; got 'pade-3' (issue 14)."""
-    for name in OneDegree(3).retractions:
-        OneDegree(3).check_retraction(name)
-        isometry.constrain(torch.nn.Linear(3, 3), "weight", OneDegree(3), name)
-    for name in ("pade-2", "pade-m", "pade"):
-        with pytest.raises(
-            ValueError, match=r"one of exp, cayley, pade-3 for OneDegree"
-        ):
-            OneDegree(3).check_retraction(name)
-    assert Product(SO(2), OneDegree(3)).retractions == ("exp", "cayley", "pade-3")
-    assert "pade-m" in Product(SO(2), SO(3)).retractions
+    for name in ("exp", "cayley", "pade-3", "pade-1", Pade(3)):
+        NoFactors(3).resolve(name)
+        isometry.constrain(torch.nn.Linear(3, 3), "weight", NoFactors(3), name)
+    for name in ("polar", "qr", QR()):
+        with pytest.raises(ValueError, match=r"one of exp, cayley, pade-m for NoFac"):
+            NoFactors(3).resolve(name)
+    assert Product(SO(2), NoFactors(3)).maps == (Exp, Cayley, Pade)
+    assert Product(SO(2), SO(3)).maps == (AbstractRetraction,)
+    assert Product(SU(2), Sp(1)).maps == (Exp, Polar)
 
 
 def test_points_have_a_shape_and_a_field():
@@ -194,7 +197,7 @@ def test_points_are_on_the_manifold(value):
 def test_retractions_have_names(name):
     message = r"`retraction` must be one of exp, cayley, pade-m, polar, qr .* got"
     with pytest.raises(ValueError, match=message):
-        SO(3).check_retraction(name)
+        SO(3).resolve(name)
     with pytest.raises(ValueError, match=message):
         SO(3).retract(torch.eye(3), torch.zeros(3, 3), name)
 
@@ -205,25 +208,25 @@ def test_retractions_have_names(name):
 def test_pade_has_a_degree(name):
     for manifold in (SO(3), Stiefel(4, 2), Sphere(3)):
         with pytest.raises(ValueError, match=r"must name the degree .* got 'pade"):
-            manifold.check_retraction(name)
+            manifold.resolve(name)
 
 
 def test_retractions_that_leave_the_group_are_refused():
     """det cayley(A) != 1 in SU(3); columns of Sp(n) are not free."""
     for group, name in ((SU(3), "cayley"), (SU(3), "pade-2"), (Sp(1), "qr")):
         with pytest.raises(ValueError, match=r"`retraction` must be one of .* for S"):
-            group.check_retraction(name)
+            group.resolve(name)
     with pytest.raises(
         ValueError, match=r"one of exp for Quadrupole\(\); got 'cayley'"
     ):
-        Quadrupole().check_retraction("cayley")
+        Quadrupole().resolve("cayley")
 
 
 @pytest.mark.parametrize("name", ["polar", "qr"])
 def test_only_some_retractions_have_coordinates(name):
     for manifold in (SO(3), O(3), Stiefel(3, 2), Sphere(3)):
         Q = manifold.origin()
-        with pytest.raises(ValueError, match=r"to find coordinates.*trivialization"):
+        with pytest.raises(ValueError, match=r"to find coordinates.*base be the point"):
             manifold.coordinates(Q, None, name)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry.groups import Pade
 from isometry.linalg import (
     cayley,
     cayley_inverse,
@@ -22,7 +23,6 @@ from isometry.linalg import (
     polar,
     skew,
 )
-from isometry.linalg._tall_rational import rational_tall
 
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 # a norm above 1 / eps has no angle that is known: such a matrix becomes NaN too
@@ -175,11 +175,7 @@ ROWS = [
     on_tall("expm_tall", expm_tall),
     on_tall("expm_tall, base", based(expm_tall)),
     on_tall("expm_tall, nearly square", based(expm_tall), shape=NEARLY_SQUARE),
-    on_tall("rational_tall, 1", partial(rational_tall, degree=1)),
-    on_tall("rational_tall, 2", based(rational_tall, degree=2)),
-    on_tall(
-        "rational_tall, nearly square",
-        based(rational_tall, degree=3),
-        shape=NEARLY_SQUARE,
-    ),
+    on_tall("Pade(1).tall", Pade(1).tall),
+    on_tall("Pade(2).tall", based(Pade(2).tall)),
+    on_tall("Pade(3).tall, nearly square", based(Pade(3).tall), shape=NEARLY_SQUARE),
 ]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from isometry.groups import Pade
 from isometry.linalg import (
     cayley,
     cayley_inverse,
@@ -26,7 +27,6 @@ from isometry.linalg import (
     skew,
 )
 from isometry.linalg._expm.rotation import rotation
-from isometry.linalg._tall_rational import rational_tall
 
 Map = Callable[[Tensor], Tensor]
 ROW = torch.tensor([0])
@@ -63,7 +63,7 @@ MAPS: dict[str, Map] = {
     "expm_tall": lambda X: tall(X, 2, expm_tall),
     "expm_tall, base": lambda X: tall(X, 2, lambda Y: expm_tall(Y, polar(Y))),
     "expm_tall, square": expm_tall,
-    "rational_tall": lambda X: tall(X, 2, lambda Y: rational_tall(Y, degree=2)),
+    "pade, tall": lambda X: tall(X, 2, lambda Y: Pade(2).tall(Y, None)),
 }
 
 

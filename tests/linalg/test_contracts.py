@@ -19,6 +19,7 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from torch.testing import assert_close
 
 import isometry.linalg
+from isometry.groups import Pade
 from isometry.linalg import (
     check_skew,
     expm_skew,
@@ -29,7 +30,6 @@ from isometry.linalg import (
     pade,
     skew,
 )
-from isometry.linalg._tall_rational import rational_tall
 from tests.helpers import DTYPES, differences
 from tests.linalg.registry import ROWS, Row, itself
 
@@ -109,10 +109,10 @@ REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (partial(pade, A, degree=0), ValueError, "`degree` must be at least 1; got 0"),
     (partial(pade, A, degree=1, squarings=-1), ValueError, "not be negative; got -1"),
     (partial(pade, A, degree=1, squarings=WORD), ValueError, 'an int or "auto"; got'),
-    (partial(rational_tall, X, degree=0), ValueError, "`degree` must be at least 1"),
+    (partial(Pade, 0), ValueError, "`degree` must be at least 1"),
     *(
         (partial(f, *args), ValueError, message)
-        for f in (expm_tall, partial(rational_tall, degree=1))
+        for f in (expm_tall, Pade(1).tall)
         for args, message in (
             ((X.mT,), r"`X` must have at least as many rows .*; got \(2, 3\)"),
             ((X, torch.zeros(5, 2)), r"`B` must have the shape of `X`, \(3, 2\)"),

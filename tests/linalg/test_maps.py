@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from isometry.groups._retraction import retraction_at_identity
-from isometry.linalg import cayley, cayley_inverse, expm_skew, logm_unitary, pade, polar
-from isometry.linalg._pade import pade_inverse
+from isometry.groups import QR, AbstractRetraction, Cayley, Exp, Pade, Polar
+from isometry.linalg import cayley, expm_skew, logm_unitary
 from isometry.testing import check_map
 
 Map = Callable[[Tensor], Tensor]
@@ -18,38 +18,31 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
+    """A map, and what a function cannot say of itself."""
+
     name: str
-    phi: Map
-    order: float
-    inverse: Map | None = None
-    equivariant: bool = True
+    phi: AbstractRetraction | Map
+    claims: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
 
 
-def of_degree(m: int) -> Row:
-    return Row(
-        f"pade-{m}",
-        lambda A: pade(A, degree=m),
-        2 * m + 1,
-        lambda Q: pade_inverse(Q, degree=m),
-    )
+def exponential(name: str, phi: Map) -> Row:
+    return Row(name, phi, {"order": math.inf, "inverse": logm_unitary})
 
 
+OBJECTS = [Exp(), Cayley(), Pade(1), Pade(2), Pade(3), Pade(5), Polar(), QR()]
 MAPS = [
-    Row("exp", expm_skew, math.inf, logm_unitary),
-    Row("exp by eigh", lambda A: expm_skew(A, method="eigh"), math.inf, logm_unitary),
-    Row("exp by pade", lambda A: expm_skew(A, method="pade"), math.inf, logm_unitary),
-    Row("exp with a bound", lambda A: expm_skew(A, norm_bound=11.0), math.inf),
-    Row("cayley", cayley, 3, cayley_inverse),
-    of_degree(1),
-    of_degree(2),
-    of_degree(3),
-    of_degree(5),
-    Row("polar", lambda A: polar(torch.eye(A.shape[-1], dtype=A.dtype) + A), 3),
+    *(Row(phi.name, phi) for phi in OBJECTS),
+    exponential("exp by eigh", lambda A: expm_skew(A, method="eigh")),
+    exponential("exp by pade", lambda A: expm_skew(A, method="pade")),
+    Row(
+        "exp with a bound",
+        lambda A: expm_skew(A, norm_bound=11.0),
+        {"order": math.inf},
+    ),
 ]
-QR = Row("qr", lambda A: retraction_at_identity(A, "qr"), 2, equivariant=False)
 
 
 # the time goes to the differences in every entry, of which a complex 5 x 5 has 50
@@ -57,18 +50,10 @@ SIZES = [(n, False) for n in (0, 1, 2, 5)] + [(n, True) for n in (0, 1, 2, 3)]
 
 
 @pytest.mark.parametrize(("n", "is_complex"), SIZES)
-@pytest.mark.parametrize("row", [*MAPS, QR], ids=str)
+@pytest.mark.parametrize("row", MAPS, ids=str)
 def test_every_map_keeps_its_contract(row, n, is_complex, rng):
     """The suite of `isometry.testing`, in all four dtypes."""
-    check_map(
-        row.phi,
-        n=n,
-        is_complex=is_complex,
-        inverse=row.inverse,
-        order=float(row.order),
-        equivariant=row.equivariant,
-        generator=rng,
-    )
+    check_map(row.phi, n=n, is_complex=is_complex, generator=rng, **row.claims)
 
 
 def keep_nan(phi: Map) -> Map:
@@ -86,7 +71,7 @@ BROKEN = [
     ("be the identity at 0", lambda A: -cayley(A), {}),
     ("agree with exp to order 2", lambda A: cayley(2 * A), {}),
     ("agree with exp to order 5", cayley, {"order": 5.0}),
-    ("commute with rotations", QR.phi, {}),
+    ("commute with rotations", QR().at_identity, {}),
     ("keep the shape .* and the dtype", lambda A: cayley(A.double()), {}),
     ("take batches", lambda A: cayley(A * (1 + 0.1 * (A.ndim > 3))), {}),
     ("turn a matrix with nan to NaN", keep_nan(cayley), {}),
@@ -101,3 +86,12 @@ def test_broken_maps_are_found(message, phi, claims):
     """Each contract fails for a map that breaks it, and says so."""
     with pytest.raises(AssertionError, match=rf"must {message}; in torch\."):
         check_map(phi, n=4, **claims)
+
+
+@pytest.mark.errors
+def test_maps_have_names_here_too():
+    """A name is as good as the map; one that is none, or no retraction, is refused."""
+    check_map("pade-2", n=2)
+    for name in ("expm", "householder"):
+        with pytest.raises(ValueError, match="`retraction` must be one of exp, cayley"):
+            check_map(name, n=2)

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from isometry.groups import SO, SU, AbstractManifold, Sp, Stiefel, U
+from isometry.groups import _frames as frames
 from isometry.optim import RiemannianAdam, RiemannianSGD
-from isometry.optim import _frames as frames
 from tests.optim.cases import retractions
 
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "baddbmm_")

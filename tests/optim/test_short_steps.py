@@ -5,12 +5,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from isometry.groups import SO, SU, Sp, Stiefel, Torus, U
-from isometry.groups._retraction import q_factor, retraction_at_identity
+from isometry.groups import QR, SO, SU, Exp, Polar, Sp, Stiefel, Torus, U
+from isometry.groups._maps.exponential import _largest_angle
+from isometry.groups._maps.factors import q_factor
 from isometry.linalg import polar
-from isometry.optim._increment import _largest_angle, increment
-from isometry.optim._polar import retract_polar
-from isometry.optim._qr import retract_qr
 from tests.helpers import DTYPES, eps, random_skew, wide
 
 
@@ -28,7 +26,7 @@ def expm1(A: Tensor) -> Tensor:
 def test_increments_have_the_digits_of_the_step(n, norm, dtype, rng):
     """exp(A) - I to rounding of A, and angle by angle to eps; or None."""
     A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,))
-    N = increment(A.clone(), "exp")
+    N = Exp().increment(A.clone())
     if N is None:
         # as soon as there may be angles above 0.347, 0.0197 in double precision
         assert norm * n**0.25 > (0.347 if eps(dtype) > 1e-10 else 0.0197)
@@ -66,10 +64,11 @@ def test_angles_are_bounded_from_above(n, edge, rng):
 def test_rational_increments_are_the_retraction_less_one(norm, retraction, rng):
     """r(A) - I, from degree 1 to 5; long steps are left to the group."""
     A = random_skew(6, norm=norm, dtype=torch.float64, rng=rng, batch=(3,))
-    N = increment(A.clone(), retraction)
+    phi = SO(6).resolve(retraction)
+    N = phi.increment(A.clone())
     assert (N is None) == (norm == 100.0)
     if N is not None:
-        expected = retraction_at_identity(A, retraction) - torch.eye(6)
+        expected = phi.at_identity(A) - torch.eye(6)
         # r(A) itself has errors of 1e-16, of the size of the identity
         assert_close(N, expected, rtol=0, atol=2e-15)
 
@@ -78,7 +77,7 @@ def test_increments_of_what_is_not_finite_are_left_to_the_group():
     A = torch.zeros(2, 3, 3)
     A[1, 0, 1] = torch.nan
     for retraction in ("exp", "cayley", "pade-2"):
-        assert increment(A, retraction) is None
+        assert SO(3).resolve(retraction).increment(A) is None
 
 
 @pytest.mark.parametrize("step", [0.0, 1e-4, 0.02, 0.3, 3.0, 100.0])
@@ -92,7 +91,7 @@ def test_polar_by_products_is_that_of_the_decomposition(dtype, step, rng):
     ):
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)
         E = step * M.project(Q, X)
-        P = retract_polar(M, Q, E)
+        P = Polar().factor(Q, E)
         expected = polar((Q + E).to(wide(dtype)))
         # twice the worst over 30 seeds: 6.9 at step 100; 30 in double precision, of
         # which the decomposition has its share
@@ -107,7 +106,8 @@ def test_polar_ends_in_smaller_groups_too(rng):
     for group in (SU(3), Sp(2), Torus(3)):
         Q, X = group.random(2, 4, dtype=torch.complex128, generator=rng)
         E = group.project(Q, X)
-        P = retract_polar(group, Q, E)
+        frame = group.frame()
+        P, _ = frame.advance(Q, frame.reals(Q.mH @ E), 1.0, [], Polar())
         assert group.contains(P).all()
         assert_close(P, group.retract(Q, E, "polar"), rtol=0, atol=1e-14)
 
@@ -117,7 +117,7 @@ def test_polar_of_what_is_hopeless_is_nan_and_alone(rng):
     Q, X = SO(4).random(2, 4, generator=rng)
     E = SO(4).project(Q, X)
     E[0], E[1, 0, 0], E[2] = 1e6 * E[0], torch.nan, torch.inf
-    P = retract_polar(SO(4), Q, E)
+    P = Polar().factor(Q, E)
     assert P[:3].isnan().all(-1).all(-1).all()
     assert_close(P[3], polar(Q[3] + E[3]), rtol=0, atol=1e-6)
 
@@ -130,7 +130,7 @@ def test_qr_by_cholesky_is_that_of_the_decomposition(dtype, step, rng):
         M = Stiefel(n, k, is_complex=dtype.is_complex)
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)
         E = step * M.project(Q, X)
-        P = retract_qr(M, Q, E).to(wide(dtype))
+        P = QR().factor(Q, E).to(wide(dtype))
         expected = q_factor((Q + E).to(wide(dtype)))
         # twice the worst over 30 seeds: 10.8 (float32, 4 x 3, step 100, by Householder)
         assert_close(P, expected, rtol=0, atol=22 * eps(dtype))
@@ -143,6 +143,6 @@ def test_qr_of_nan_is_nan_and_alone(rng):
     Q, X = M.random(2, 2, generator=rng)
     E = 0.1 * M.project(Q, X)
     E[0, 0, 0] = torch.nan
-    P = retract_qr(M, Q, E)
+    P = QR().factor(Q, E)
     assert P[0].isnan().any()
     assert_close(P[1], q_factor(Q[1] + E[1]))

@@ -49,7 +49,7 @@ def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
     parametrizations.orthogonal(
         peer, orthogonal_map=map_name, use_trivialization=trivialize
     )
-    model = loaded(trained(peer), map_name, map_name=map_name)
+    model = loaded(trained(peer), map_name, retraction=map_name)
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
     assert torch.equal(model.bias, peer.bias)
 
@@ -69,7 +69,7 @@ def test_the_map_of_the_checkpoint_can_be_another():
     torch.manual_seed(shifted(0))
     peer = Weights((5, 5), torch.float64)
     parametrizations.orthogonal(peer, orthogonal_map="cayley")
-    model = loaded(trained(peer), "exp", map_name="cayley")
+    model = loaded(trained(peer), "exp", retraction="cayley")
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
 
 
@@ -90,10 +90,10 @@ def test_the_default_map_of_torch_is_not_guessed():
         isometry.orthogonal(nn.Linear(5, 5, dtype=torch.float64)),
         isometry.orthogonal(nn.Linear(5, 9, dtype=torch.float64)),
     )
-    with pytest.raises(ValueError, match=r"`map_name` must be given for '1\.weight'"):
+    with pytest.raises(ValueError, match=r"`retraction` must be given for '1\.weight'"):
         isometry.load_foreign(model, peer.state_dict())
     isometry.load_foreign(
-        model, peer.state_dict(), map_name={"1.weight": "householder"}
+        model, peer.state_dict(), retraction={"1.weight": "householder"}
     )
     for ours, theirs in zip(model, peer, strict=True):
         assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-13)
@@ -149,7 +149,7 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
         isometry.load_foreign(model, nn.Linear(5, 5))
     peer = parametrizations.orthogonal(nn.Linear(5, 5)).state_dict()
     with pytest.raises(ValueError, match=r"maps of the peers; got 'pade-3'"):
-        isometry.load_foreign(model, peer, map_name="pade-3")
+        isometry.load_foreign(model, peer, retraction="pade-3")
     after = model.state_dict()
     assert all(torch.equal(after[k], before[k]) for k in before)
 

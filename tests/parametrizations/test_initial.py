@@ -114,7 +114,7 @@ def test_bad_inits_say_what_is_known():
         isometry.orthogonal(layer, init="hear")
     with pytest.raises(ValueError, match=r"angles of shape \(2,\); got \(3,\)"):
         isometry.orthogonal(layer, init=lambda *_: torch.zeros(3))
-    with pytest.raises(TypeError, match="a group or a Stiefel manifold; got Sphere"):
+    with pytest.raises(ValueError, match=r"maximal torus; got Sphere\(n=4\)"):
         isometry.constrain(layer, "weight", Sphere(4), init="henaff")
     assert type(layer) is nn.Linear
 

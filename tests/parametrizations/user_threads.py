@@ -205,7 +205,7 @@ THREADS = {
         (
             f"{HERE}no_matrix_is_larger_than_it_must_be",
             "linalg/test_tall.py::test_nothing_of_size_n_by_n_is_formed",
-            "linalg/test_tall_rational.py::test_nothing_of_size_n_by_n_is_formed",
+            "groups/test_tall_maps.py::test_nothing_of_size_n_by_n_is_formed",
             "linalg/test_householder.py::test_columns_form_nothing_square",
         ),
     ),

@@ -3,6 +3,15 @@
 from isometry.groups._declare import declare, manifold_of
 from isometry.groups._group import AbstractGroup
 from isometry.groups._manifold import AbstractManifold
+from isometry.groups._maps import (
+    QR,
+    AbstractRetraction,
+    Cayley,
+    Exp,
+    Householder,
+    Pade,
+    Polar,
+)
 from isometry.groups._orthogonal import SO, O
 from isometry.groups._product import Product
 from isometry.groups._sphere import Sphere
@@ -23,6 +32,13 @@ __all__ = [
     "Sphere",
     "AbstractManifold",
     "AbstractGroup",
+    "Exp",
+    "Cayley",
+    "Pade",
+    "Polar",
+    "QR",
+    "Householder",
+    "AbstractRetraction",
     "declare",
     "manifold_of",
 ]

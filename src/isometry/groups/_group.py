@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from isometry.groups._basis import apply, basis
+from isometry.groups._frames import BodyFrame
 from isometry.groups._group_log import derived_log
-from isometry.groups._manifold import AbstractManifold, check_size, repeated
+from isometry.groups._manifold import (
+    EXP,
+    AbstractManifold,
+    Retraction,
+    check_size,
+    repeated,
+)
+from isometry.groups._maps import AbstractRetraction
 from isometry.groups._nearest import (
     is_finite,
     krylov_norm,
@@ -19,7 +27,6 @@ from isometry.groups._nearest import (
     spectral_norm,
     unitarity_defect,
 )
-from isometry.groups._retraction import inverse_at_identity, retraction_at_identity
 from isometry.linalg import expm_skew
 
 # factors of a random walk. The mean of one, in a representation, is at most its
@@ -69,11 +76,6 @@ class AbstractGroup(AbstractManifold):
         """Dimension of the group: the rank of `algebra`."""
         return len(basis(self)[0])
 
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """Only the exponential is one for every group."""
-        return ("exp",)
-
     def algebra_coordinates(self, A: Tensor) -> Tensor:
         """Coordinates `X` of least norm with `algebra(X) = A`."""
         return apply(basis(self)[1], A)
@@ -95,17 +97,13 @@ class AbstractGroup(AbstractManifold):
         """Element of a maximal torus of the Lie algebra, with the angles `theta`."""
         del theta
         raise ValueError(
-            f"`init` by angles must know a maximal torus; {self} has no method "
-            f"`torus`. Use 'haar' or 'identity', or add the method."
+            f"`theta` must be the angles of a maximal torus; {self} has no method "
+            f"`torus`. Add it to the class."
         )
 
-    @property
-    def rank(self) -> int:
-        """Dimension of a maximal torus: how many angles `torus` takes."""
-        raise ValueError(
-            f"`init` by angles must know a maximal torus; {self} has no `rank`. "
-            f"Use 'haar' or 'identity', or add the property."
-        )
+    def from_angles(self, theta: Tensor) -> Tensor:
+        """Exponential of the element of a maximal torus with the angles `theta`."""
+        return expm_skew(self.torus(theta))
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         r"""$Q\,P(Q^H X)$, with $P$ the projection to the Lie algebra."""
@@ -120,16 +118,19 @@ class AbstractGroup(AbstractManifold):
         """The projection of `G`: the metric is that of the ambient space."""
         return self.project(Q, G)
 
-    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
+    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
         r"""$Q\,\phi(Q^H E)$."""
-        self.check_retraction(retraction)
         # Q^H E is skew up to rounding only
         A = self.algebra_projection(Q.mH @ E)
-        return Q @ self.algebra_retraction(A, retraction)
+        return Q @ self.algebra_retraction(A, self.resolve(retraction))
 
-    def algebra_retraction(self, A: Tensor, retraction: str) -> Tensor:
+    def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         """The retraction at the identity, from the Lie algebra to the group."""
-        return retraction_at_identity(A, retraction)
+        return retraction.at_identity(A)
+
+    def frame(self) -> BodyFrame:
+        """The frame of the Lie algebra, which is the same at every point."""
+        return BodyFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         r"""$Q \log(Q^H P)$; unique if no angle of $Q^H P$ is $\pi$."""
@@ -185,18 +186,26 @@ class AbstractGroup(AbstractManifold):
         theta = torch.linalg.eigvalsh(-1j * torch.where(finite, A, 0))
         return torch.where(finite[..., 0], theta, math.nan)
 
-    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+    def point(
+        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
+        retraction = self.resolve(retraction)
+        if self.is_free:
+            return retraction.around(X, B)
         Q = self.algebra_retraction(self.algebra(X), retraction)
         return Q if B is None else B @ Q
 
-    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
-        """Those of the smallest such element of the Lie algebra."""
+    def coordinates(
+        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
+        """Coordinates of the smallest element of the Lie algebra that leads there."""
+        retraction = self.resolve(retraction)
         Q = newton_schulz(P if B is None else B.mH @ P)
-        if retraction == "exp":
+        if retraction.is_exponential:
             A = self.algebra_log(Q)
         else:
-            A = self.algebra_projection(inverse_at_identity(Q, retraction))
+            A = self.algebra_projection(retraction.inverse(Q))
         return self.algebra_coordinates(A)
 
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant
-from isometry.groups._retraction import q_factor
 
 
 def check_batch(batch: tuple[int, ...]) -> None:

@@ -11,8 +11,19 @@ import torch
 from torch import Tensor
 
 from isometry._checks import unitary_bound
+from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._haar import check_batch
-from isometry.groups._retraction import is_listed
+from isometry.groups._maps import (
+    KNOWN,
+    AbstractMap,
+    AbstractRetraction,
+    Exp,
+    parse_map,
+)
+
+#: a map, or its name
+Retraction = AbstractMap | str
+EXP = Exp()
 
 # of the mean: each squares the distance if the points are close, and halves it if not
 _ITERATIONS = 100
@@ -30,6 +41,8 @@ class AbstractManifold(ABC):
 
     #: whether points have a complex dtype
     is_complex: bool
+    #: classes of the maps that end on this manifold
+    maps: tuple[type[AbstractMap], ...] = (Exp,)
     #: whether a geodesic joins any two points
     is_connected: bool = True
     #: whether matrices with orthonormal columns are points already, or at least those
@@ -46,14 +59,6 @@ class AbstractManifold(ABC):
     def dimension(self) -> int:
         """Number of real degrees of freedom."""
 
-    @property
-    @abstractmethod
-    def retractions(self) -> tuple[str, ...]:
-        """The retractions that end on this manifold, by name.
-
-        "pade-m" stands for every degree m, and "pade-3" for that one.
-        """
-
     @abstractmethod
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         """Orthogonal projection of any `X` to the tangent space at `Q`."""
@@ -67,8 +72,8 @@ class AbstractManifold(ABC):
         """Riemannian gradient: the tangent vector that represents `G` in the metric."""
 
     @abstractmethod
-    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
-        """Point reached from `Q` along `E` by the retraction of that name."""
+    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
+        """Point reached from `Q` along `E` by a retraction, or by that of a name."""
 
     @abstractmethod
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
@@ -90,6 +95,22 @@ class AbstractManifold(ABC):
         negative outside of the domain.
         """
 
+    @property
+    def rank(self) -> int:
+        """Dimension of a maximal torus: how many angles `from_angles` takes."""
+        raise ValueError(
+            f"`rank` must be the dimension of a maximal torus; {self} has no `rank`. "
+            f"Add it to the class, with `from_angles` or, in a group, `torus`."
+        )
+
+    def from_angles(self, theta: Tensor) -> Tensor:
+        """Point that planes, turned by the angles `theta`, make of the origin."""
+        del theta
+        raise ValueError(
+            f"`theta` must be the angles of a maximal torus; {self} has none. Use "
+            f"`random` or `origin`."
+        )
+
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
         """Largest angle by which the coordinates `X` turn `B`, or a little more."""
         base = self.origin(dtype=X.dtype, device=X.device) if B is None else B
@@ -101,14 +122,18 @@ class AbstractManifold(ABC):
         del X
 
     @abstractmethod
-    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+    def point(
+        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
         """Point with free coordinates `X` around the base `B`; 0 are those of `B`.
 
-        None stands for `origin`, and spares a product.
+        None stands for `origin`, and saves a product.
         """
 
     @abstractmethod
-    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+    def coordinates(
+        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
         """Free coordinates of `P` around `B`: `point` maps them to `P`."""
 
     @abstractmethod
@@ -143,7 +168,15 @@ class AbstractManifold(ABC):
 
     def exp(self, Q: Tensor, E: Tensor) -> Tensor:
         """Point reached from `Q` after unit time along the geodesic of velocity `E`."""
-        return self.retract(Q, E, "exp")
+        return self.retract(Q, E, EXP)
+
+    def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
+        """The same point as `retract`, for an optimizer, which needs no gradient."""
+        return self.retract(Q, E, retraction)
+
+    def frame(self) -> AbstractFrame:
+        """How an optimizer sees tangent vectors here, as arrays of real numbers."""
+        return AmbientFrame(self)
 
     def distance(self, Q: Tensor, P: Tensor) -> Tensor:
         """Length of the geodesic from `Q` to `P`.
@@ -277,12 +310,50 @@ class AbstractManifold(ABC):
                 f"`{self}.nearest({name})`."
             )
 
-    def check_retraction(self, retraction: str) -> None:
-        """Raise unless the retraction of that name ends on this manifold."""
-        if not is_listed(retraction, self.retractions):
+    def resolve(
+        self, retraction: Retraction, *, name: str = "retraction"
+    ) -> AbstractRetraction:
+        """The retraction of this name, or the one that was passed, if it ends here.
+
+        Args:
+            retraction: a map, or its name.
+            name: what to call the argument in the message.
+
+        Returns:
+            The map.
+
+        Raises:
+            ValueError: if it is none, or does not end on this manifold.
+        """
+        found = parse_map(retraction, name=name)
+        if isinstance(found, AbstractRetraction) and isinstance(found, self.maps):
+            return found
+        raise self._no_map(retraction, name, [m for m in KNOWN if KNOWN[m].steps])
+
+    def resolve_coordinates(
+        self, retraction: Retraction, *, name: str = "retraction"
+    ) -> AbstractMap:
+        """The same for a map that coordinates of a weight can be those of."""
+        found = parse_map(retraction, name=name)
+        if found is not None and found.parametrizes and isinstance(found, self.maps):
+            return found
+        raise self._no_map(
+            retraction, name, [m for m in KNOWN if KNOWN[m].parametrizes]
+        )
+
+    def _no_map(self, value: object, name: str, known: list[str]) -> ValueError:
+        ours = [key for key in known if isinstance(KNOWN[key], self.maps)]
+        return ValueError(
+            f"`{name}` must be one of {', '.join(ours)} for {self}; got {value!r}. "
+            f"'exp' is on every manifold."
+        )
+
+    def check_exponential(self, retraction: AbstractRetraction) -> None:
+        """Raise unless coordinates are found by the logarithm."""
+        if not retraction.is_exponential:
             raise ValueError(
-                f"`retraction` must be one of {', '.join(self.retractions)} for "
-                f"{self}; got {retraction!r}. 'exp' is on every manifold."
+                f"`retraction` must be 'exp' to find coordinates on {self}; got "
+                f"{retraction.name!r}. Let the base be the point itself."
             )
 
     @property

@@ -103,6 +103,11 @@ def unitarity_defect(Q: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(Q.mH @ Q - eye)
 
 
+def after_newton_schulz(e: float) -> float:
+    r"""A bound of $\lVert Q^H Q - I \rVert$ after a step, if it was $e$ before."""
+    return e * e * (3 + e) / 4
+
+
 def newton_schulz(Q: Tensor) -> Tensor:
     r"""$Q (3I - Q^H Q) / 2$, which squares the distance to orthonormal columns."""
     eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isometry.groups._group import AbstractClassicalGroup, AbstractGroup
 from isometry.groups._haar import flip_to_positive_determinant, gaussian, haar_frame
+from isometry.groups._maps import AbstractMap
 from isometry.groups._nearest import (
     determinant,
     nearest_rotation,
@@ -16,7 +17,6 @@ from isometry.groups._nearest import (
     unitarity_defect,
 )
 from isometry.linalg import logm_unitary, polar, skew
-from isometry.linalg._expm.rotation import rotation
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,7 @@ class AbstractOrthogonal(AbstractClassicalGroup):
 
     is_complex = False
     is_free = True
-
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """The retractions that end in the group."""
-        return ("exp", "cayley", "pade-m", "polar", "qr")
+    maps = (AbstractMap,)
 
     @property
     def dimension(self) -> int:
@@ -44,12 +40,6 @@ class AbstractOrthogonal(AbstractClassicalGroup):
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix with the strictly lower triangle of `X`."""
         return skew(X)
-
-    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
-        r"""$B\,\phi(A)$, where the skew $A$ has the lower triangle of `X`."""
-        if retraction == "exp" and self.is_free:
-            return rotation(X, B)
-        return super().point(X, B, retraction)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
         """The strictly lower triangle."""

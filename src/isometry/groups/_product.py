@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups._group import AbstractGroup
-from isometry.groups._retraction import is_listed
+from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -43,22 +43,10 @@ class Product(AbstractGroup):
         object.__setattr__(self, "is_complex", factors[0].is_complex)
         connected = all(factor.is_connected for factor in factors)
         object.__setattr__(self, "is_connected", connected)
+        object.__setattr__(self, "maps", _common_maps(factors))
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.factors))})"
-
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """Those that all factors have."""
-        names = dict.fromkeys(n for factor in self.factors for n in factor.retractions)
-        return tuple(
-            name
-            for name in names
-            if all(
-                name in f.retractions or is_listed(name, f.retractions)
-                for f in self.factors
-            )
-        )
 
     @property
     def size(self) -> int:
@@ -91,8 +79,8 @@ class Product(AbstractGroup):
         """That of each factor."""
         return self._each("algebra_log", Q)
 
-    def algebra_retraction(self, A: Tensor, retraction: str) -> Tensor:
-        """That of each factor, which is cheaper than that of the whole."""
+    def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
+        """The retractions of the factors, which are cheaper than that of the whole."""
         return self._each("algebra_retraction", A, retraction)
 
     def torus(self, theta: Tensor) -> Tensor:
@@ -135,6 +123,13 @@ class Product(AbstractGroup):
             (getattr(factor, method), block) for factor, block in pairs
         ]
         return _block_diagonal([call(block, *args) for call, block in calls])
+
+
+def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
+    """Classes of retractions that end in every factor; all of them, if so."""
+    candidates = [AbstractRetraction, *(type(m) for m in KNOWN.values() if m.steps)]
+    common = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]
+    return (AbstractRetraction,) if AbstractRetraction in common else tuple(common)
 
 
 def _block_diagonal(blocks: Sequence[Tensor]) -> Tensor:

@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from isometry.groups._haar import gaussian
-from isometry.groups._manifold import AbstractManifold, check_size, repeated
-from isometry.groups._retraction import pade_degree
-from isometry.linalg._tall_rational import rational_tall
+from isometry.groups._manifold import (
+    EXP,
+    AbstractManifold,
+    Retraction,
+    check_size,
+    repeated,
+)
+from isometry.groups._maps import AbstractRetraction
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Sphere(AbstractManifold):
     """
 
     is_complex = False
+    maps = (AbstractRetraction,)
     n: int
 
     def __post_init__(self) -> None:
@@ -41,11 +47,6 @@ class Sphere(AbstractManifold):
         """One less than that of the space."""
         return self.n - 1
 
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """Polar and qr are the same here: normalization."""
-        return ("exp", "cayley", "pade-m", "polar", "qr")
-
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         r"""$x - q\, q^T x$."""
         return X - Q * _dot(Q, X)[..., None]
@@ -59,15 +60,9 @@ class Sphere(AbstractManifold):
         """The projection."""
         return self.project(Q, G)
 
-    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
-        """A rotation in the plane of `Q` and `E`, or normalization."""
-        self.check_retraction(retraction)
-        if retraction == "exp":
-            return _geodesic(Q, E)
-        if retraction in ("polar", "qr"):
-            return self.nearest(Q + E)
-        degree = pade_degree(retraction)
-        return rational_tall(E[..., None], Q[..., None], degree=degree)[..., 0]
+    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
+        """A rotation in the plane of `Q` and `E`; polar and qr both normalize."""
+        return self.resolve(retraction).vector(E, Q)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """Direction of `P` times the angle; any direction if `P` is opposite."""
@@ -104,19 +99,19 @@ class Sphere(AbstractManifold):
         del Q
         return math.pi - torch.linalg.vector_norm(E, dim=-1)
 
-    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+    def point(
+        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
         """The retraction along the tangent part of `X`."""
         B = self.origin(dtype=X.dtype, device=X.device) if B is None else B
         return self.retract(B.expand_as(X), self.project(B, X), retraction)
 
-    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+    def coordinates(
+        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
         """The logarithm; the other retractions stretch it."""
+        self.check_exponential(self.resolve(retraction))
         B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
-        if retraction != "exp":
-            raise ValueError(
-                f"`retraction` must be 'exp' to find coordinates on {self}; got "
-                f"{retraction!r}. Let the base be the point: `use_trivialization=True`."
-            )
         return self.log(B.expand_as(P), P)
 
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
@@ -156,12 +151,3 @@ class Sphere(AbstractManifold):
 
 def _dot(X: Tensor, Y: Tensor) -> Tensor:
     return (X * Y).sum(-1)
-
-
-def _geodesic(Q: Tensor, E: Tensor) -> Tensor:
-    s = _dot(E, E)[..., None]
-    # at 0 the square root has no derivative, but cos and sin(t) / t have
-    t = torch.where(s == 0, 1, s).sqrt()
-    cosine = torch.where(s == 0, 1 - s / 2, t.cos())
-    sinc = torch.where(s == 0, 1 - s / 6, t.sin() / t)
-    return cosine * Q + sinc * E

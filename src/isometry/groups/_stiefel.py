@@ -8,13 +8,20 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._haar import gaussian, haar_frame
-from isometry.groups._manifold import AbstractManifold, check_size, repeated
+from isometry.groups._manifold import (
+    EXP,
+    AbstractManifold,
+    Retraction,
+    check_size,
+    repeated,
+)
+from isometry.groups._maps import AbstractMap, AbstractRetraction
 from isometry.groups._nearest import newton_schulz, spectral_norm, unitarity_defect
-from isometry.groups._retraction import pade_degree, q_factor
 from isometry.groups._stiefel_log import stiefel_log
-from isometry.linalg import expm_tall, polar
-from isometry.linalg._tall_rational import rational_tall
+from isometry.groups._tall_frame import TallFrame
+from isometry.linalg import polar
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Stiefel(AbstractManifold):
     k: int
     is_complex: bool = False
     is_free = True
+    maps = (AbstractMap,)
 
     def __post_init__(self) -> None:
         check_size(self.n)
@@ -71,13 +79,29 @@ class Stiefel(AbstractManifold):
 
     @property
     def rank(self) -> int:
-        """How many angles `torus` takes."""
+        """How many angles `from_angles` takes."""
         return self.n if self.is_complex else self.n // 2
 
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """The retractions that end on the manifold."""
-        return ("exp", "cayley", "pade-m", "polar", "qr")
+    def from_angles(self, theta: Tensor) -> Tensor:
+        """The first columns of such a rotation, with nothing n x n."""
+        n, k = self.shape
+        if self.is_complex:
+            phases = torch.polar(torch.ones_like(theta), theta)[..., :k]
+            return torch.nn.functional.pad(torch.diag_embed(phases), (0, 0, 0, n - k))
+        # planes of two rows each; if n is odd, the last row stays where it is
+        planes = min((k + 1) // 2, n // 2)
+        theta = theta[..., :planes]
+        Q = torch.eye(n, k, dtype=theta.dtype, device=theta.device).repeat(
+            *theta.shape[:-1], 1, 1
+        )
+        even = 2 * torch.arange(planes, device=theta.device)
+        Q[..., even, even] = theta.cos()
+        Q[..., even + 1, even] = theta.sin()
+        # the second column of a plane is there unless k ends between the two
+        both = even[even + 1 < k]
+        Q[..., both, both + 1] = -theta[..., : len(both)].sin()
+        Q[..., both + 1, both + 1] = theta[..., : len(both)].cos()
+        return Q
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         r"""$X - Q \operatorname{sym}(Q^H X)$."""
@@ -93,18 +117,23 @@ class Stiefel(AbstractManifold):
         r"""$G - Q G^H Q$."""
         return G - Q @ (G.mH @ Q)
 
-    def retract(self, Q: Tensor, E: Tensor, retraction: str = "exp") -> Tensor:
+    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
         r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
 
         But polar and qr are the factors of $Q + E$. Both agree with exp to second order
         in $E$: polar is close to the geodesics of another metric, of the ambient space.
         """
-        self.check_retraction(retraction)
-        if retraction == "polar":
-            return polar(Q + E)
-        if retraction == "qr":
-            return q_factor(Q + E)
-        return _move(E, Q, retraction)
+        return self.resolve(retraction).tall(E, Q)
+
+    def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
+        """The same point; a factor without its decomposition."""
+        if retraction.is_factor:
+            return retraction.factor(Q, E)
+        return retraction.tall(E, Q)
+
+    def frame(self) -> AbstractFrame:
+        """Pairs of matrices of k and of n rows, unless the whole group is as small."""
+        return TallFrame(self) if self.n > 2 * self.k else AmbientFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """By iteration in 2k x 2k matrices; the shortest within about 0.9 pi."""
@@ -144,20 +173,17 @@ class Stiefel(AbstractManifold):
         """
         return math.pi - spectral_norm(_compressed(Q, E))
 
-    def point(self, X: Tensor, B: Tensor | None, retraction: str = "exp") -> Tensor:
+    def point(
+        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
         """The retraction along `X`; the part normal to the manifold has no effect."""
-        if retraction in ("polar", "qr"):
-            B = self.origin(dtype=X.dtype, device=X.device) if B is None else B
-            return self.retract(B.expand_as(X), self.project(B, X), retraction)
-        return _move(X, B, retraction)
+        return self.resolve(retraction).tall(X, B)
 
-    def coordinates(self, P: Tensor, B: Tensor | None, retraction: str) -> Tensor:
+    def coordinates(
+        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
+    ) -> Tensor:
         """The logarithm, which only exp has."""
-        if retraction != "exp":
-            raise ValueError(
-                f"`retraction` must be 'exp' to find coordinates on {self}; got "
-                f"{retraction!r}. Let the base be the point: `use_trivialization=True`."
-            )
+        self.check_exponential(self.resolve(retraction))
         B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
         return self.log(B.expand_as(P), P)
 
@@ -195,12 +221,6 @@ class Stiefel(AbstractManifold):
         """The first columns of the identity matrix."""
         options["dtype"] = self.dtype(options.get("dtype"))
         return repeated(torch.eye(self.n, self.k, **options), batch)
-
-
-def _move(X: Tensor, B: Tensor | None, retraction: str) -> Tensor:
-    if retraction == "exp":
-        return expm_tall(X, B)
-    return rational_tall(X, B, degree=pade_degree(retraction))
 
 
 def _generator(Q: Tensor, E: Tensor, *, slot: int) -> Tensor:

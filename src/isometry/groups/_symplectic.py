@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._group_log import with_derivative
+from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
 from isometry.groups._orthogonal import gaussian_of
 from isometry.groups._unitary import lower_triangle
@@ -35,11 +36,7 @@ class Sp(AbstractClassicalGroup):
     """
 
     is_complex = True
-
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """The retractions that end in the group."""
-        return ("exp", "cayley", "pade-m", "polar")
+    maps = (Exp, Cayley, Pade, Polar)
 
     @property
     def size(self) -> int:

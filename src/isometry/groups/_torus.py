@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups._group import AbstractClassicalGroup
+from isometry.groups._maps import AbstractRetraction
 from isometry.groups._orthogonal import gaussian_of
 from isometry.linalg._precision import nan_unless_finite
 
@@ -23,11 +24,7 @@ class Torus(AbstractClassicalGroup):
     """
 
     is_complex = True
-
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """The retractions that end in the group."""
-        return ("exp", "cayley", "pade-m", "polar", "qr")
+    maps = (AbstractRetraction,)
 
     @property
     def dimension(self) -> int:

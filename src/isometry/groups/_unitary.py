@@ -10,6 +10,7 @@ from torch import Tensor
 from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._group_log import with_derivative
 from isometry.groups._haar import haar_frame
+from isometry.groups._maps import QR, AbstractMap, AbstractRetraction, Exp, Polar
 from isometry.groups._nearest import (
     determinant,
     is_finite,
@@ -17,7 +18,6 @@ from isometry.groups._nearest import (
     unitarity_defect,
 )
 from isometry.groups._orthogonal import gaussian_of
-from isometry.groups._retraction import retraction_at_identity
 from isometry.linalg import logm_unitary, polar, skew
 
 
@@ -34,11 +34,7 @@ class U(AbstractClassicalGroup):
 
     is_complex = True
     is_free = True
-
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """The retractions that end in the group."""
-        return ("exp", "cayley", "pade-m", "polar", "qr")
+    maps = (AbstractMap,)
 
     @property
     def dimension(self) -> int:
@@ -102,11 +98,7 @@ class SU(AbstractClassicalGroup):
     """
 
     is_complex = True
-
-    @property
-    def retractions(self) -> tuple[str, ...]:
-        """The retractions that end in the group."""
-        return ("exp", "polar", "qr")
+    maps = (Exp, Polar, QR)
 
     @property
     def dimension(self) -> int:
@@ -155,10 +147,10 @@ class SU(AbstractClassicalGroup):
         r"""$\operatorname{diag}(i \theta)$ less its trace."""
         return _traceless(torch.diag_embed(1j * theta))
 
-    def algebra_retraction(self, A: Tensor, retraction: str) -> Tensor:
+    def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         """Polar and qr end in U(n), from where the determinant is divided out."""
-        Q = retraction_at_identity(A, retraction)
-        return Q if retraction == "exp" else _unit_determinant(Q)
+        Q = retraction.at_identity(A)
+        return Q if retraction.is_exponential else _unit_determinant(Q)
 
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, divided by the n-th root of its determinant nearest to 1.

@@ -77,13 +77,18 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
 
 
 def tall_map(
-    X: Matrix, B: Matrix | None, *, of_skew: Columns, of_block: Columns
+    X: Matrix,
+    B: Matrix | None,
+    *,
+    of_skew: Columns,
+    of_block: Columns | None = None,
 ) -> Matrix:
     r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ in the place of exp.
 
     $f$ must be unitary on skew matrices, and is given by its columns: `of_skew` for $A$
     itself if $n \le 2k$, `of_block` for the matrix of $2k \times 2k$, which is similar
-    to a skew one but not normal. All else that `expm_tall` promises is done here.
+    to a skew one but not normal. Without `of_block`, $A$ is formed in any case. All
+    else that `expm_tall` promises is done here.
     """
     check_matrix(X, name="X")
     check_tall(X, name="X")
@@ -95,7 +100,7 @@ def tall_map(
     n, k = X.shape[-2:]
     with autocast_off(X.device):
         Omega, X_perp = _along_and_across(in_float32_or_wider(X), base)
-        if n > 2 * k:
+        if n > 2 * k and of_block is not None:
             Y = _in_the_span(Omega, X_perp, base, of_block)
         else:
             Y = _in_the_group(Omega, X_perp, base, of_skew)

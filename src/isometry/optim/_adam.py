@@ -9,6 +9,7 @@ from torch.optim.adam import adam
 from torch.optim.optimizer import ParamsT
 
 from isometry.groups import AbstractManifold
+from isometry.groups._maps import AbstractMap
 from isometry.linalg._room import room
 from isometry.optim._checks import check_gradient, check_numbers
 from isometry.optim._riemannian import AbstractRiemannian, Group, Update
@@ -46,7 +47,8 @@ class RiemannianAdam(AbstractRiemannian):
         maximize: ascend.
         manifold: where the parameters live, of groups that do not say it; None is
             nowhere. A wide matrix is seen as its transpose.
-        retraction: "exp", "cayley", "pade-m", "polar" or "qr".
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
+            `isometry.groups` or of your own.
 
     Raises:
         TypeError: if a parameter has another field than its manifold.
@@ -64,7 +66,7 @@ class RiemannianAdam(AbstractRiemannian):
         amsgrad: bool = False,
         maximize: bool = False,
         manifold: AbstractManifold | None = None,
-        retraction: str = "exp",
+        retraction: str | AbstractMap = "exp",
     ) -> None:
         check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
         if not all(0 <= beta < 1 for beta in betas):

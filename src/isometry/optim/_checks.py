@@ -21,7 +21,7 @@ def check_group(group: dict) -> None:
             f"`manifold` must be a manifold of isometry.groups, such as SO(4), or "
             f"None for plain parameters; got {manifold!r}. Make one with its sizes."
         )
-    manifold.check_retraction(group["retraction"])
+    resolve_retraction(group)
     names = group.get(
         "param_names", [f"params[{i}]" for i in range(len(group["params"]))]
     )
@@ -31,6 +31,13 @@ def check_group(group: dict) -> None:
         # values come later where there are none yet; the first step looks again
         if not p.is_meta:
             check_point(p, manifold, name=name)
+
+
+def resolve_retraction(group: dict) -> None:
+    """Put the map itself in the place of its name, if the group has a manifold."""
+    manifold, retraction = group.get("manifold"), group.get("retraction")
+    if manifold is not None and retraction is not None:
+        group["retraction"] = manifold.resolve(retraction)
 
 
 def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:

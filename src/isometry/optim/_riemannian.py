@@ -11,6 +11,8 @@ from torch.optim.optimizer import Optimizer
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
+from isometry.groups._frames import Scale
+from isometry.groups._maps import AbstractMap
 from isometry.linalg._precision import autocast_off
 from isometry.optim._checks import (
     check_gradient,
@@ -18,9 +20,8 @@ from isometry.optim._checks import (
     check_point,
     check_same_manifold,
     check_same_rule,
+    resolve_retraction,
 )
-from isometry.optim._frame_of import frame_of
-from isometry.optim._frames import Scale
 
 Group = dict[str, Any]
 
@@ -128,7 +129,7 @@ class AbstractRiemannian(Optimizer):
     def _advance(self, group: Group, params: list[Tensor], step: int) -> None:
         """One step of parameters of equal shape, as one batch of points."""
         manifold = group["manifold"]
-        frame = frame_of(manifold)
+        frame = manifold.frame()
         Q = _join([_flat(p, manifold) for p in params])
         G = _join([_flat(p.grad, manifold) for p in params])
         names = self.state[params[0]].keys() - {"step"}
@@ -166,6 +167,8 @@ class AbstractRiemannian(Optimizer):
             state: what was pickled, or loaded.
         """
         super().__setstate__(state)
+        for group in self.param_groups:
+            resolve_retraction(group)
         for values in self.state.values():
             step = values.get("step")
             if step is not None and not isinstance(step, Tensor):
@@ -174,7 +177,7 @@ class AbstractRiemannian(Optimizer):
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch has it, of tensors and numbers; manifolds by name.
+        """As torch has it, of tensors and numbers; manifolds and retractions by name.
 
         Returns:
             The state, for `load_state_dict` of an optimizer of the same manifolds.
@@ -182,6 +185,7 @@ class AbstractRiemannian(Optimizer):
         packed = super().state_dict()
         for group in packed["param_groups"]:
             group["manifold"] = _name(group["manifold"])
+            group["retraction"] = _map_name(group["retraction"])
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -199,9 +203,16 @@ class AbstractRiemannian(Optimizer):
             check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
             check_same_rule(theirs)
             theirs["manifold"] = ours["manifold"]
+            # a map of the user's own has a name that only this optimizer knows
+            if theirs.get("retraction") == _map_name(ours["retraction"]):
+                theirs["retraction"] = ours["retraction"]
             # torch's own optimizers know fewer options; their checkpoints load too
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
+
+
+def _map_name(retraction: AbstractMap | str) -> str:
+    return retraction.name if isinstance(retraction, AbstractMap) else retraction
 
 
 def _name(manifold: AbstractManifold | None) -> str | None:

@@ -8,6 +8,7 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
 from isometry.groups import AbstractManifold
+from isometry.groups._maps import AbstractMap
 from isometry.optim._checks import check_numbers
 from isometry.optim._riemannian import AbstractRiemannian, Group, Update
 
@@ -44,7 +45,8 @@ class RiemannianSGD(AbstractRiemannian):
         maximize: ascend.
         manifold: where the parameters live, of groups that do not say it; None is
             nowhere. A wide matrix is seen as its transpose.
-        retraction: "exp", "cayley", "pade-m", "polar" or "qr".
+        retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
+            `isometry.groups` or of your own.
 
     Raises:
         TypeError: if a parameter has another field than its manifold.
@@ -65,7 +67,7 @@ class RiemannianSGD(AbstractRiemannian):
         nesterov: bool = False,
         maximize: bool = False,
         manifold: AbstractManifold | None = None,
-        retraction: str = "exp",
+        retraction: str | AbstractMap = "exp",
     ) -> None:
         check_numbers(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):

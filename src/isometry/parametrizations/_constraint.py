@@ -1,5 +1,6 @@
 """What all constraints have: manifold, layout and map, and checks of what comes in."""
 
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from isometry._checks import check_same_shape
 from isometry.groups import AbstractManifold
+from isometry.groups._maps import AbstractMap
 from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._filled import can_look
 from isometry.parametrizations._initial import Init
@@ -25,7 +27,7 @@ class AbstractConstraint(nn.Module):
     Args:
         manifold: where the weight lives.
         layout: how the weight is seen as points of it.
-        map_name: the map from coordinates to points.
+        retraction: the map from coordinates to points.
         dtype: that of the weight; all else is float32 or wider.
         init: where the weight started, and starts again after `reset_parameters`.
     """
@@ -39,14 +41,14 @@ class AbstractConstraint(nn.Module):
         manifold: AbstractManifold,
         layout: Layout,
         *,
-        map_name: str,
+        retraction: AbstractMap,
         dtype: torch.dtype,
         init: Init = None,
     ) -> None:
         super().__init__()
         self.manifold = manifold
         self.layout = layout
-        self.map_name = map_name
+        self.retraction = retraction
         self.dtype = dtype
         self.init = init
         self.register_buffer("map", self._map_bytes())
@@ -115,6 +117,9 @@ class AbstractConstraint(nn.Module):
         if W.dtype in HALF:
             bound = rounding_bound(self.manifold, W.dtype)
         if not defect <= bound:
+            # a reflection is infinitely far from the rotations, which say so
+            if math.isinf(defect) and bool(Q.isfinite().all()):
+                self.manifold.check(Q, name="value")
             raise ValueError(
                 f"`value` must be a point of {self.manifold}; got a defect of "
                 f"{defect:.1e}, above {bound:.1e} for {W.dtype}. {self._remedy()}"
@@ -135,7 +140,7 @@ class AbstractConstraint(nn.Module):
         return f"Project it first, with `{call}`."
 
     def _map_bytes(self, device: torch.device | None = None) -> Tensor:
-        name = list(self.map_name.encode())
+        name = list(self.retraction.name.encode())
         return torch.tensor(name, dtype=torch.uint8, device=device)
 
     def _save_to_state_dict(
@@ -152,9 +157,10 @@ class AbstractConstraint(nn.Module):
         errors: list[str] = args[-1]
         saved = state_dict.get(f"{prefix}map")
         if saved is not None:
-            if not saved.is_meta and bytes(saved.tolist()).decode() != self.map_name:
+            name = self.retraction.name
+            if not saved.is_meta and bytes(saved.tolist()).decode() != name:
                 errors.append(
-                    f"`{prefix}map` must be {self.map_name!r}, that of the constraint; "
+                    f"`{prefix}map` must be {name!r}, the map of the constraint; "
                     f"got {bytes(saved.tolist()).decode()!r}. Constrain with the map "
                     f"that was saved, then assign the weight to a layer with another."
                 )
@@ -169,7 +175,7 @@ class AbstractConstraint(nn.Module):
 
     def extra_repr(self) -> str:
         """The manifold and the map."""
-        return f"{self.manifold!r}, {self.map_name}"
+        return f"{self.manifold!r}, {self.retraction.name}"
 
 
 def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:

@@ -8,9 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from isometry.groups import AbstractManifold
-from isometry.groups._retraction import pade_degree
-from isometry.linalg._pade import pade_phase
+from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._constrained import constrained
 from isometry.parametrizations._reflections import Reflections
@@ -31,7 +29,8 @@ class Diagnosis:
             beyond the domain where the exponential is one to one: time for
             `isometry.rebase`. None for reflections.
         condition: largest over smallest singular value of the derivative of the map at
-            the coordinates. None for reflections, and for weights that are not square.
+            the coordinates. None for reflections, for weights that are not square, and
+            for a map of your own that is not equivariant.
     """
 
     manifold: AbstractManifold
@@ -110,7 +109,9 @@ def _coordinates(constraint: Trivialization, X: Tensor) -> tuple[float, float | 
         return math.pi - float(angle.max()), None
     border = math.pi - float(theta.abs().max())
     real = not manifold.is_complex
-    return border, map_condition(theta, constraint.map_name, real=real)
+    if not constraint.retraction.equivariant:
+        return border, None
+    return border, map_condition(theta, constraint.retraction, real=real)
 
 
 def _eigenvalue_angles(Q: Tensor) -> Tensor:
@@ -126,12 +127,14 @@ def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
     return torch.where(finite, values(torch.where(finite[..., None], M, 0)), math.nan)
 
 
-def map_condition(theta: Tensor, map_name: str, *, real: bool) -> float:
+def map_condition(
+    theta: Tensor, retraction: AbstractRetraction, *, real: bool
+) -> float:
     """Condition of the derivative of the map at a skew matrix with these angles.
 
     Args:
         theta: all angles, ascending; in pairs of opposite ones if real.
-        map_name: exp, cayley or pade-m.
+        retraction: the map, which must be equivariant.
         real: whether the directions are real matrices too.
 
     Returns:
@@ -139,7 +142,7 @@ def map_condition(theta: Tensor, map_name: str, *, real: bool) -> float:
         where the derivative is singular.
     """
     # how far the map turns by each angle, and the derivative of that
-    turn, slope = _turn(theta, map_name)
+    turn, slope = retraction.phase(theta)
     gap = theta[..., :, None] - theta[..., None, :]
     chord = 2 * torch.sin((turn[..., :, None] - turn[..., None, :]) / 2)
     close = gap.abs() < 1e-8
@@ -153,9 +156,3 @@ def map_condition(theta: Tensor, map_name: str, *, real: bool) -> float:
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))
     smallest = torch.where(keep, values, math.inf).amin((-2, -1))
     return float((largest / smallest).max()) if keep.any() else 1.0
-
-
-def _turn(theta: Tensor, map_name: str) -> tuple[Tensor, Tensor]:
-    if map_name == "exp":
-        return theta, torch.ones_like(theta)
-    return pade_phase(theta, pade_degree(map_name))

@@ -4,19 +4,21 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from isometry.linalg import cayley, expm_skew
+from isometry.groups import Cayley, Exp, Householder
+from isometry.groups._maps import AbstractMap, parse_map
 from isometry.parametrizations._constrained import Constrained, constrained
 from isometry.parametrizations._constraint import worst_defect
+
+_PEERS = (Exp(), Cayley(), Householder())
 
 
 def load_foreign(
     module: nn.Module,
     state_dict: Mapping[str, Tensor],
     *,
-    map_name: str | Mapping[str, str] | None = None,
+    retraction: str | AbstractMap | Mapping[str, str | AbstractMap] | None = None,
     strict: bool = True,
 ) -> Any:
     r"""Load a checkpoint whose weights were constrained elsewhere, or not at all.
@@ -39,8 +41,8 @@ def load_foreign(
     Args:
         module: a model, with its weights constrained by `isometry`.
         state_dict: the checkpoint, as `torch.load(..., weights_only=True)` returns it.
-        map_name: "exp", "cayley" or "householder", for all weights or by their names
-            (`{"0.weight": "householder"}`); None for that of the constraint.
+        retraction: "exp", "cayley" or "householder", for all weights or by their names
+            (`{"0.weight": "householder"}`); None for the map of the constraint.
         strict: as in `load_state_dict`.
 
     Returns:
@@ -63,10 +65,9 @@ def load_foreign(
         if weight is not None:
             _check_weight(found, weight)
         else:
-            named = (
-                map_name.get(found.key) if isinstance(map_name, Mapping) else map_name
-            )
-            weight = _peer_weight(state, holder, found, named)
+            by_name = isinstance(retraction, Mapping)
+            chosen = retraction.get(found.key) if by_name else retraction
+            weight = _peer_weight(state, holder, found, chosen)
         if weight is None:
             continue
         # a copy is asked for coordinates: until all is well, nothing changes
@@ -99,17 +100,17 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 
 
 def _peer_weight(
-    state: dict[str, Tensor], holder: str, found: Constrained, named: str | None
+    state: dict[str, Tensor], holder: str, found: Constrained, named: Any
 ) -> Tensor | None:
     """The weight that a peer's keys mean, which are removed; None if there are none."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     X = state.pop(f"{holder}original")
     base = state.pop(f"{holder}0.base", None)
-    map_name = named or found.constraint.map_name
-    if named is None and map_name != "householder" and _is_torchs_rectangle(X):
+    own = found.constraint.retraction
+    if named is None and own.steps and _is_torchs_rectangle(X):
         raise ValueError(
-            f"`map_name` must be given for {found.key!r}, a rectangular weight of "
+            f"`retraction` must be given for {found.key!r}, a rectangular weight of "
             f"torch's `orthogonal`, whose default is 'householder' there; got None. "
             f"Pass {{{found.key!r}: 'householder'}}, or the map that was chosen."
         )
@@ -120,7 +121,7 @@ def _peer_weight(
             f"`{holder}0.base` must have shape {(*X.shape[:-2], n, n)}; got "
             f"{tuple(base.shape)}. Load one of torch's `orthogonal` or of geotorch."
         )
-    Q = _mapped(X.mT if wide else X, map_name)
+    Q = _peer_map(named or own).columns(X.mT if wide else X)
     if base is not None:
         Q = base.to(Q) @ Q
     W = Q.mT if wide else Q
@@ -144,22 +145,16 @@ def _is_torchs_rectangle(X: Tensor) -> bool:
     return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
 
 
-def _mapped(X: Tensor, map_name: str) -> Tensor:
-    """The orthonormal columns that a tall `X` stands for at the peers."""
-    n, k = X.shape[-2:]
-    if map_name == "householder":
-        V = X.tril(-1)
-        tau = 2 / (1 + (V * V).sum(-2))
-        signs = X.diagonal(dim1=-2, dim2=-1).sign()
-        return torch.linalg.householder_product(V, tau) * signs[..., None, :]
-    maps = dict.fromkeys(("exp", "expm", "matrix_exp"), expm_skew) | {"cayley": cayley}
-    if map_name not in maps:
+def _peer_map(value: str | AbstractMap) -> AbstractMap:
+    """The map with which a peer made a checkpoint."""
+    # geotorch and torch have names of their own for the exponential
+    found = parse_map("exp" if value in ("expm", "matrix_exp") else value)
+    if found not in _PEERS:
         raise ValueError(
-            f"`map_name` must be 'exp', 'cayley' or 'householder', the maps of the "
-            f"peers; got {map_name!r}. Name the one that the checkpoint was made with."
+            f"`retraction` must be 'exp', 'cayley' or 'householder', the maps of the "
+            f"peers; got {value!r}. Name the one that the checkpoint was made with."
         )
-    L = torch.nn.functional.pad(X.tril(), (0, n - k))
-    return maps[map_name](L - L.mH)[..., :k]
+    return found
 
 
 def _check_weight(found: Constrained, weight: Tensor) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isometry.groups import AbstractGroup, AbstractManifold, Stiefel
-from isometry.linalg import expm_skew
+from isometry.groups import AbstractManifold
 
 # shape of the angles, and where the numbers come from
 Angles = Callable[[tuple[int, ...], torch.Generator | None], Tensor]
@@ -63,13 +62,14 @@ def _from_torus(
     sampler: Angles,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Exponential of an element of a maximal torus; its first columns, if tall."""
-    if not isinstance(manifold, AbstractGroup | Stiefel):
-        raise TypeError(
-            f"`init` by angles must be used on a group or a Stiefel manifold; got "
-            f"{manifold}. Use 'haar' or 'identity' there."
-        )
-    rank = manifold.rank
+    """A point of a maximal torus, with the angles that a function draws."""
+    try:
+        rank = manifold.rank
+    except ValueError as error:
+        raise ValueError(
+            f"`init` by angles must have a maximal torus; got {manifold}, which knows "
+            f"none. Use 'haar' or 'identity' there."
+        ) from error
     theta = torch.as_tensor(
         sampler((*batch, rank), generator), dtype=torch.float64, device="cpu"
     )
@@ -78,28 +78,4 @@ def _from_torus(
             f"`init` must return angles of shape {(*batch, rank)}; "
             f"got {tuple(theta.shape)}. Its first argument is that shape."
         )
-    if isinstance(manifold, AbstractGroup):
-        return expm_skew(manifold.torus(theta))
-    return _tall_torus(manifold, theta)
-
-
-def _tall_torus(manifold: Stiefel, theta: Tensor) -> Tensor:
-    """The first columns of the exponential of a torus element, nothing n x n."""
-    n, k = manifold.shape
-    if manifold.is_complex:
-        phases = torch.polar(torch.ones_like(theta), theta)[..., :k]
-        return torch.nn.functional.pad(torch.diag_embed(phases), (0, 0, 0, n - k))
-    # planes of two rows; of an odd last row, which no plane has, nothing turns
-    planes = min((k + 1) // 2, n // 2)
-    theta = theta[..., :planes]
-    Q = torch.eye(n, k, dtype=theta.dtype, device=theta.device).repeat(
-        *theta.shape[:-1], 1, 1
-    )
-    even = 2 * torch.arange(planes, device=theta.device)
-    Q[..., even, even] = theta.cos()
-    Q[..., even + 1, even] = theta.sin()
-    # the second column of a plane is there unless k ends between the two
-    both = even[even + 1 < k]
-    Q[..., both, both + 1] = -theta[..., : len(both)].sin()
-    Q[..., both + 1, both + 1] = theta[..., : len(both)].cos()
-    return Q
+    return manifold.from_angles(theta)

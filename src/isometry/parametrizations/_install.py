@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from isometry._typing import Layer
-from isometry.groups import AbstractManifold
+from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.groups._declare import record
-from isometry.groups._retraction import is_listed
+from isometry.groups._maps import AbstractMap
 from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._cache import install_hook
 from isometry.parametrizations._constraint import AbstractConstraint
@@ -29,7 +29,7 @@ def install(
     manifold: AbstractManifold,
     layout: Layout,
     *,
-    map_name: str | None,
+    retraction: AbstractMap,
     use_trivialization: bool,
     init: Init,
     generator: torch.Generator | None,
@@ -38,27 +38,29 @@ def install(
 ) -> Layer:
     """Constrain a weight that has been checked, with the options of `constrain`."""
     weight = target.weight
-    _check_map(manifold, map_name)
-    reflecting = map_name == "householder"
-    check_policy(
-        rebase_every, rebase_radius, moving=use_trivialization and not reflecting
-    )
+    has_base = use_trivialization and retraction.steps
+    check_policy(rebase_every, rebase_radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
     Q = initial_point(manifold, X, init, generator)
     constraint: AbstractConstraint
-    if reflecting:
+    if not isinstance(retraction, AbstractRetraction):
         batch, k = Q.shape[:-2], Q.shape[-1]
         phase = torch.ones(*batch, k, dtype=Q.dtype, device=Q.device)
         constraint = Reflections(
-            manifold, layout, dtype=weight.dtype, phase=phase, init=init
+            manifold,
+            layout,
+            retraction=retraction,
+            dtype=weight.dtype,
+            phase=phase,
+            init=init,
         )
     else:
         constraint = Trivialization(
             manifold,
             layout,
-            map_name=str(map_name),
+            retraction=retraction,
             base=layout.weight(Q).clone(memory_format=torch.contiguous_format)
-            if use_trivialization
+            if has_base
             else None,
             dtype=weight.dtype,
             init=init,
@@ -78,8 +80,8 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
         det = "" if manifold.is_connected else ", or pass `det=1`"
         raise ValueError(
             f"`use_trivialization=False` must begin with a weight that "
-            f"{constraint.map_name} reaches from the identity; got another: {error} "
-            f"Let the base move, with `use_trivialization=True`{det}."
+            f"{constraint.retraction.name} reaches from the identity; got another: "
+            f"{error} Let the base move, with `use_trivialization=True`{det}."
         ) from error
 
 
@@ -110,14 +112,3 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     refuse_later_ties()
     if isinstance(constraint, Trivialization) and constraint.has_policy:
         install_hooks()
-
-
-def _check_map(manifold: AbstractManifold, map_name: str | None) -> None:
-    maps = [name for name in manifold.retractions if name not in ("polar", "qr")]
-    if manifold.is_free:
-        maps.append("householder")
-    if not is_listed(map_name, maps):
-        raise ValueError(
-            f"the map must be one of {', '.join(maps)} for {manifold}; got "
-            f"{map_name!r}. 'exp' is on every manifold."
-        )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from isometry.groups import AbstractManifold
-from isometry.groups._sphere import Sphere
 
 _CONVOLUTIONS = (
     nn.Conv1d,
@@ -65,7 +64,7 @@ def layout_of(
 ) -> Layout:
     """How `constrain` sees a weight: as points of the manifold if they fit at all."""
     plain = Layout(tuple(weight.shape))
-    if isinstance(manifold, Sphere) or weight.ndim < 2:
+    if len(manifold.shape) < 2 or weight.ndim < 2:
         return plain
     layout = matrix_layout(module, name, weight)
     wide = replace(layout, transpose=True)

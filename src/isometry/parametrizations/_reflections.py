@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups import AbstractManifold
+from isometry.groups._maps import AbstractMap
 from isometry.linalg import householder
 from isometry.linalg._householder import reflections
 from isometry.linalg._precision import autocast_off
@@ -26,9 +27,10 @@ class Reflections(AbstractConstraint):
     columns do not matter, and a rate for the other maps is not one for this.
 
     Args:
-        manifold: SO, U or Stiefel.
+        manifold: O, SO, U or Stiefel.
         layout: how the weight is seen as points of it.
-        dtype: that of the weight.
+        retraction: Householder's.
+        dtype: dtype of the weight.
         phase: $d$ to begin with.
         init: where the weight started.
     """
@@ -41,12 +43,14 @@ class Reflections(AbstractConstraint):
         manifold: AbstractManifold,
         layout: Layout,
         *,
+        retraction: AbstractMap,
         dtype: torch.dtype,
         phase: Tensor,
         init: Init = None,
     ) -> None:
-        name = "householder"
-        super().__init__(manifold, layout, map_name=name, dtype=dtype, init=init)
+        super().__init__(
+            manifold, layout, retraction=retraction, dtype=dtype, init=init
+        )
         self.register_buffer("phase", phase)
 
     def forward(self, X: Tensor) -> Tensor:

@@ -7,16 +7,20 @@ from torch import Tensor
 
 from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, O, Stiefel, U
+from isometry.groups._maps import AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import install
 from isometry.parametrizations._layout import layout_of, matrix_layout
 from isometry.parametrizations._weight import target_of
 
+# what the exponential is in torch's call
+_TORCH = (None, "matrix_exp")
+
 
 def orthogonal(
     module: Layer,
     name: str = "weight",
-    orthogonal_map: str | None = "exp",
+    orthogonal_map: str | AbstractMap | None = "exp",
     *,
     use_trivialization: bool = True,
     init: Init = None,
@@ -60,7 +64,8 @@ def orthogonal(
         module: the module that owns the weight.
         name: name of the parameter.
         orthogonal_map: $\phi$: "exp" (or "matrix_exp"; also what None stands for),
-            "cayley", "pade-m" with a degree m, or "householder".
+            "cayley", "pade-m" with a degree m, or "householder"; or a map of
+            `isometry.groups` or of your own.
         use_trivialization: whether there is a base that can move.
         init: None keeps the weight; "haar", "identity", "henaff" or "cayley" (the
             initialisations of the paper), or a function (shape, generator) -> angles:
@@ -97,7 +102,10 @@ def orthogonal(
         target,
         manifold,
         layout,
-        map_name="exp" if orthogonal_map in (None, "matrix_exp") else orthogonal_map,
+        retraction=manifold.resolve_coordinates(
+            "exp" if orthogonal_map in _TORCH else orthogonal_map,
+            name="orthogonal_map",
+        ),
         use_trivialization=use_trivialization,
         init=init,
         generator=generator,
@@ -109,7 +117,7 @@ def orthogonal(
 def unitary(
     module: Layer,
     name: str = "weight",
-    unitary_map: str = "exp",
+    retraction: str | AbstractMap = "exp",
     *,
     use_trivialization: bool = True,
     init: Init = None,
@@ -124,8 +132,8 @@ def unitary(
     Args:
         module: the module that owns the weight.
         name: name of the parameter, of a complex dtype.
-        unitary_map: as `orthogonal_map`.
-        use_trivialization: as there, and so are the others.
+        retraction: as `orthogonal_map` there.
+        use_trivialization: as in `orthogonal`, and so are the others.
         init: as there.
         generator: as there.
         rebase_every: as there.
@@ -150,7 +158,7 @@ def unitary(
     return orthogonal(
         module,
         name,
-        unitary_map,
+        retraction,
         use_trivialization=use_trivialization,
         init=init,
         generator=generator,
@@ -163,7 +171,7 @@ def constrain(
     module: Layer,
     name: str | AbstractManifold = "weight",
     group: AbstractManifold | None = None,
-    map_name: str = "exp",
+    retraction: str | AbstractMap = "exp",
     *,
     use_trivialization: bool = True,
     init: Init = None,
@@ -183,7 +191,8 @@ def constrain(
         module: the module that owns the weight.
         name: name of the parameter. `constrain(module, group)` means its "weight".
         group: where it lives from now on.
-        map_name: "exp"; "cayley", "pade-m", "householder" where the group has them.
+        retraction: "exp"; "cayley", "pade-m", "householder" where the group has them;
+            or a map of `isometry.groups` or of your own.
         use_trivialization: whether there is a base that can move, as in `orthogonal`.
         init: as in `orthogonal`.
         generator: source of the numbers of `init`.
@@ -221,7 +230,7 @@ def constrain(
         target,
         group,
         layout,
-        map_name=map_name,
+        retraction=group.resolve_coordinates(retraction),
         use_trivialization=use_trivialization,
         init=init,
         generator=generator,

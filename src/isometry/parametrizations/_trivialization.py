@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from isometry.groups import AbstractManifold
+from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.linalg._precision import autocast_off, in_float32_or_wider
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
@@ -36,7 +36,7 @@ class Trivialization(AbstractConstraint):
     Args:
         manifold: where the weight lives.
         layout: how the weight is seen as points of it.
-        map_name: the name of $\phi$.
+        retraction: the map $\phi$.
         base: $B$, of the shape of the weight; None fixes it at the origin.
         dtype: that of the weight.
         init: where the weight started.
@@ -48,6 +48,7 @@ class Trivialization(AbstractConstraint):
     """
 
     depends_on = "base"
+    retraction: AbstractRetraction
     base: Tensor | None
     steps: Tensor
 
@@ -56,14 +57,16 @@ class Trivialization(AbstractConstraint):
         manifold: AbstractManifold,
         layout: Layout,
         *,
-        map_name: str,
+        retraction: AbstractRetraction,
         base: Tensor | None,
         dtype: torch.dtype,
         init: Init = None,
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
     ) -> None:
-        super().__init__(manifold, layout, map_name=map_name, dtype=dtype, init=init)
+        super().__init__(
+            manifold, layout, retraction=retraction, dtype=dtype, init=init
+        )
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)
@@ -75,7 +78,7 @@ class Trivialization(AbstractConstraint):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             Q = self.manifold.point(
-                self.layout.points(whole(X)), self.base_point(), self.map_name
+                self.layout.points(whole(X)), self.base_point(), self.retraction
             )
             return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
@@ -93,7 +96,7 @@ class Trivialization(AbstractConstraint):
         if self.base is None and Q.is_meta:
             return self.layout.weight(Q).contiguous()
         if self.base is None:
-            X = self.manifold.coordinates(Q, None, self.map_name)
+            X = self.manifold.coordinates(Q, None, self.retraction)
             return self.layout.weight(X).contiguous()
         self.base.copy_(self.layout.weight(Q))
         self.steps.zero_()
@@ -128,7 +131,7 @@ class Trivialization(AbstractConstraint):
 
         def reached(X: Tensor) -> Tensor:
             B = self.base_point()
-            return self.manifold.point(self.layout.points(X), B, self.map_name)
+            return self.manifold.point(self.layout.points(X), B, self.retraction)
 
         with autocast_off(X.device):
             moved = [torch.func.jvp(reached, (X,), (v,))[1] for v in velocities]

@@ -5,9 +5,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from isometry.groups import AbstractGroup, AbstractManifold
+from isometry.groups import (
+    AbstractGroup,
+    AbstractManifold,
+    AbstractRetraction,
+    Cayley,
+)
 from isometry.testing._case import Case, dot, norm
-from isometry.testing._points import names
+from isometry.testing._points import retractions
 
 # step of central differences of fourth order, and their bound. On the manifolds of
 # tests/groups they are off by 4e-11, and by more where two angles nearly cross; a term
@@ -97,7 +102,7 @@ def _methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
     tangent = M.project
     yield "log", _log(M)
     yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)
-    yield "coordinates", lambda Q, P, _X, _Y: M.coordinates(P, Q, "exp")
+    yield "coordinates", lambda Q, P, _X, _Y: M.coordinates(P, Q)
     yield "project", lambda Q, _P, X, _Y: M.project(Q, X)
     yield "inner", lambda Q, _P, X, Y: M.inner(Q, tangent(Q, X), tangent(Q, Y))
     yield "gradient", lambda Q, _P, X, _Y: M.gradient(Q, X)
@@ -114,16 +119,16 @@ def _methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
     yield "nearest", lambda Q, _P, _X, _Y: M.nearest(Q)
     yield "polish", lambda Q, _P, _X, _Y: M.polish(Q)
     yield "defect", lambda Q, _P, X, _Y: M.defect(Q + 0.1 * X)
-    for name in names(M):
-        yield f"retract({name})", _retract(M, name)
-        yield f"point({name})", _point(M, name)
-    if "cayley" in M.retractions and isinstance(M, AbstractGroup):
-        yield "coordinates(cayley)", lambda Q, P, _X, _Y: M.coordinates(P, Q, "cayley")
+    for phi in retractions(M):
+        yield f"retract({phi.name})", _retract(M, phi)
+        yield f"point({phi.name})", _point(M, phi)
+    if isinstance(Cayley(), M.maps) and isinstance(M, AbstractGroup):
+        yield "coordinates(cayley)", lambda Q, P, _X, _Y: M.coordinates(P, Q, Cayley())
 
 
-def _retract(M: AbstractManifold, name: str) -> Method:
-    return lambda Q, _P, X, _Y: M.retract(Q, M.project(Q, X), name)
+def _retract(M: AbstractManifold, phi: AbstractRetraction) -> Method:
+    return lambda Q, _P, X, _Y: M.retract(Q, M.project(Q, X), phi)
 
 
-def _point(M: AbstractManifold, name: str) -> Method:
-    return lambda Q, _P, X, _Y: M.point(X, Q, name)
+def _point(M: AbstractManifold, phi: AbstractRetraction) -> Method:
+    return lambda Q, _P, X, _Y: M.point(X, Q, phi)

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from isometry.groups import AbstractGroup
+from isometry.groups import AbstractGroup, AbstractRetraction
 from isometry.testing._case import Case, dot, norm
-from isometry.testing._points import names
+from isometry.testing._points import retractions as maps_of
 
 # step of central differences in double precision, and their bound: twice the worst over
 # 20 seeds is 7.8e-10
@@ -123,19 +123,19 @@ def retractions(case: Case) -> None:
     wide = case.wide
     Q_wide = wide.points(3)
     E_wide = wide.tangent(Q_wide, angle=1.0)
-    for name in names(M):
-        M.check_retraction(name)
-        P = M.retract(Q, E, name)
-        must = f"end on the manifold ({name})"
+    for phi in maps_of(M):
+        M.resolve(phi)
+        P = M.retract(Q, E, phi)
+        must = f"end on the manifold ({phi.name})"
         case.bound("retract", must, M.defect(P), M.tolerance(case.dtype))
-        rest = norm(M, M.retract(Q, 0 * E, name) - Q)
-        case.require("retract", f"be the identity at 0 ({name})", rest)
+        rest = norm(M, M.retract(Q, 0 * E, phi) - Q)
+        case.require("retract", f"be the identity at 0 ({phi.name})", rest)
 
-        def error(t: float, name: str = name) -> Tensor:
-            gap = M.retract(Q_wide, t * E_wide, name) - M.exp(Q_wide, t * E_wide)
+        def error(t: float, phi: AbstractRetraction = phi) -> Tensor:
+            gap = M.retract(Q_wide, t * E_wide, phi) - M.exp(Q_wide, t * E_wide)
             return norm(M, gap)
 
-        wide.order("retract", f"agree with `exp` ({name})", error, 2)
+        wide.order("retract", f"agree with `exp` ({phi.name})", error, 2)
 
 
 def transport(case: Case) -> None:

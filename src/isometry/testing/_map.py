@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from isometry.groups import SO, U
+from isometry.groups import SO, AbstractManifold, AbstractRetraction, U
+from isometry.groups._maps import AbstractMap
 from isometry.linalg import skew
 from isometry.testing._case import Case, norm
 
@@ -17,7 +18,7 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class _Claims:
-    """The map, its inverse, and what is said of it."""
+    """The map, its inverse, and what it claims."""
 
     phi: Map
     inverse: Map | None
@@ -26,13 +27,13 @@ class _Claims:
 
 
 def check_map(
-    orthogonal_map: Map,
+    retraction: AbstractMap | str | Map,
     *,
     n: int,
     is_complex: bool = False,
     inverse: Map | None = None,
-    order: float = 2.0,
-    equivariant: bool = True,
+    order: float | None = None,
+    equivariant: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> None:
     r"""Raise unless a map from skew to orthogonal or unitary matrices keeps its word.
@@ -46,29 +47,48 @@ def check_map(
     with NaN or infinity becomes NaN, and the others of its batch are right.
 
     Args:
-        orthogonal_map: $\phi$, of tensors `(*batch, n, n)`.
+        retraction: $\phi$: a map of `isometry.groups` or of your own, the name of one,
+            or a function of tensors `(*batch, n, n)`.
         n: size of the matrices to try.
         is_complex: skew-Hermitian and unitary instead of real ones.
-        inverse: $\phi^{-1}$, if there is one.
+        inverse: $\phi^{-1}$, if there is one; a map may have its own.
         order: $p$, checked by a fitted slope: 2 for every retraction, 3 for the Cayley
-            map, $2m + 1$ for Pade approximants, infinity for the exponential itself.
+            map, $2m + 1$ for Pade approximants, infinity for the exponential itself. By
+            default what the map claims, and 2 for a function.
         equivariant: whether the map commutes with rotations, as functions of matrices
-            do and the factor of a QR decomposition does not.
+            do and the factor of a QR decomposition does not. By default what the map
+            claims, and yes for a function.
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
         AssertionError: if a contract is broken: which one, by how much, and the bound.
+        ValueError: if there is no retraction of that name.
     """
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    claims = _Claims(orthogonal_map, inverse, order, equivariant)
+    group = U(n) if is_complex else SO(n)
+    claims = _claims(group, retraction, inverse)
+    if order is not None:
+        claims = replace(claims, order=order)
+    if equivariant is not None:
+        claims = replace(claims, equivariant=equivariant)
     for dtype in (torch.float32, torch.float64):
-        group = U(n) if is_complex else SO(n)
         case = Case(group, dtype.to_complex() if is_complex else dtype, generator)
         for contract in (_values, _batches, _not_finite, _inverse):
             contract(case, claims)
     _order(case, claims)
     _gradient(case, claims)
+
+
+def _claims(
+    group: AbstractManifold, retraction: AbstractMap | str | Map, inverse: Map | None
+) -> _Claims:
+    if not isinstance(retraction, AbstractMap | str):
+        return _Claims(retraction, inverse, 2.0, equivariant=True)
+    phi = group.resolve(retraction)
+    if inverse is None and type(phi).inverse is not AbstractRetraction.inverse:
+        inverse = phi.inverse
+    return _Claims(phi.at_identity, inverse, phi.order, phi.equivariant)
 
 
 def _skew(case: Case, *batch: int, angle: float) -> Tensor:

@@ -8,18 +8,25 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from isometry.groups import AbstractManifold
+from isometry.groups import (
+    QR,
+    AbstractManifold,
+    AbstractRetraction,
+    Cayley,
+    Exp,
+    Pade,
+    Polar,
+)
 from isometry.testing._case import Case, dot, norm
 
 # draws for the moments, and the largest z-score: 1e-9 for one functional
 _DRAWS, _Z = 2000, 6.0
 
 
-def names(manifold: AbstractManifold) -> list[str]:
-    """The retractions of a manifold, with three degrees of Pade approximants."""
-    listed = [name for name in manifold.retractions if name != "pade-m"]
-    every = "pade-m" in manifold.retractions
-    return listed + ([f"pade-{m}" for m in (1, 2, 3)] if every else [])
+def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
+    """The maps of a manifold, with three degrees of Pade approximants."""
+    known = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
+    return [phi for phi in known if isinstance(phi, manifold.maps)]
 
 
 def description(case: Case) -> None:
@@ -27,8 +34,8 @@ def description(case: Case) -> None:
     M = case.manifold
     if copy.deepcopy(M) != M or hash(copy.deepcopy(M)) != hash(M):
         case.fail("__eq__", "hold between copies, with equal hashes", "it does not")
-    if "exp" not in M.retractions:
-        case.fail("retractions", "contain 'exp'", f"they are {M.retractions}")
+    if not isinstance(Exp(), M.maps):
+        case.fail("maps", "contain `Exp`", f"they are {M.maps}")
     Q = case.wide.points()
     reals = Q.numel() * (2 if M.is_complex else 1)
     units = torch.eye(reals, dtype=torch.float64)
@@ -118,20 +125,17 @@ def coordinates(case: Case) -> None:
     M, B = case.manifold, case.points(3)
     P = M.exp(B, case.tangent(B, angle=1.0))
     zero = torch.zeros_like(B)
-    for name in names(M):
-        case.require(
-            "point", f"be the base at 0 ({name})", norm(M, M.point(zero, B, name) - B)
-        )
-        X = _coordinates_or_none(M, P, B, name)
+    for phi in retractions(M):
+        must = f"be the base at 0 ({phi.name})"
+        case.require("point", must, norm(M, M.point(zero, B, phi) - B))
+        X = _coordinates_or_none(M, P, B, phi)
         if X is None:
             continue
-        back = M.point(X, B, name)
-        must = f"reach the point by its coordinates ({name})"
+        back = M.point(X, B, phi)
+        must = f"reach the point by its coordinates ({phi.name})"
         case.require("point", must, norm(M, back - P), scale=3)
-        again = M.coordinates(back, B, name)
-        case.require(
-            "coordinates", f"undo `point` ({name})", norm(M, again - X), scale=3
-        )
+        gap = norm(M, M.coordinates(back, B, phi) - X)
+        case.require("coordinates", f"undo `point` ({phi.name})", gap, scale=3)
     X = M.velocity(B, case.tangent(B, angle=1.0))
     origin = M.origin(3, dtype=case.dtype)
     case.require(
@@ -142,13 +146,13 @@ def coordinates(case: Case) -> None:
 
 
 def _coordinates_or_none(
-    M: AbstractManifold, P: Tensor, B: Tensor, name: str
+    M: AbstractManifold, P: Tensor, B: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
     """Only the exponential must have an inverse; the others may refuse."""
     try:
-        return M.coordinates(P, B, name)
+        return M.coordinates(P, B, retraction)
     except ValueError:
-        if name == "exp":
+        if retraction.is_exponential:
             raise
         return None
 
@@ -158,22 +162,21 @@ def derivatives(case: Case) -> None:
     wide = case.wide
     M, B = wide.manifold, wide.points(1)
     E = wide.tangent(B, angle=1.0)
-    for name in names(M):
+    for phi in retractions(M):
         V = M.velocity(B, E)
         wide.order(
             "velocity",
-            f"be the derivative at 0 ({name})",
-            lambda t, V=V, name=name: norm(M, M.point(t * V, B, name) - B - t * E),
+            f"be the derivative at 0 ({phi.name})",
+            lambda t, V=V, phi=phi: norm(M, M.point(t * V, B, phi) - B - t * E),
             2,
         )
         for X in (torch.zeros_like(B), wide.ambient(1)):
             X.requires_grad_()
             if X.numel() and not gradcheck(
-                lambda X, name=name: M.point(X, B, name), X, raise_exception=False
+                lambda X, phi=phi: M.point(X, B, phi), X, raise_exception=False
             ):
-                wide.fail(
-                    "point", f"have the right gradient ({name})", "`gradcheck` fails"
-                )
+                must = f"have the right gradient ({phi.name})"
+                wide.fail("point", must, "`gradcheck` fails")
 
 
 def batches(case: Case) -> None:
@@ -199,14 +202,14 @@ def _calls(M: AbstractManifold) -> Iterator[tuple[str, Callable[..., Tensor]]]:
     yield "project", lambda Q, P, _: M.project(Q, P)
     yield "inner", lambda Q, _, E: M.inner(Q, E, E)
     yield "gradient", lambda Q, P, _: M.gradient(Q, P)
-    for name in names(M):
-        yield "retract", lambda Q, _, E, name=name: M.retract(Q, E, name)
+    for phi in retractions(M):
+        yield "retract", lambda Q, _, E, phi=phi: M.retract(Q, E, phi)
     yield "log", lambda Q, P, _: M.log(Q, P)
     yield "distance", lambda Q, P, _: M.distance(Q, P)
     yield "transport", M.transport
     yield "border_distance", lambda Q, _, E: M.border_distance(Q, E)
     yield "point", lambda Q, _, E: M.point(M.velocity(Q, E), Q)
-    yield "coordinates", lambda Q, P, _: M.coordinates(P, Q, "exp")
+    yield "coordinates", lambda Q, P, _: M.coordinates(P, Q)
     yield "nearest", lambda Q, _, E: M.nearest(Q + 0.1 * E)
     yield "polish", lambda Q, _P, _E: M.polish(Q)
     yield "defect", lambda Q, _P, _E: M.defect(Q)

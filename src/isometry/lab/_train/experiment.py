@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import isometry.optim
+from isometry.groups import Exp
 from isometry.lab._options import make, suggestion
 from isometry.lab._train.config import Config, Training
 from isometry.lab.paper.networks import NETWORKS, recipe
@@ -339,7 +340,7 @@ def largest_angle(model: nn.Module) -> float | None:
     for found in constrained(model):
         A = found.coordinates.detach()
         square = A.shape[-1] == A.shape[-2]
-        is_exp = square and found.constraint.map_name == "exp"
+        is_exp = square and found.constraint.retraction == Exp()
         if not is_exp or not bool(A.isfinite().all()):
             return None
         return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())

@@ -4,18 +4,17 @@ Nothing here is n x n.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from isometry.groups import Stiefel
-from isometry.groups._retraction import pade_degree
+from isometry.groups._frames import AbstractFrame, Scale, settle
+from isometry.groups._maps import AbstractRetraction
 from isometry.linalg._room import room
-from isometry.optim._frames import AbstractFrame, Scale
-from isometry.optim._increment import rational
-from isometry.optim._long import settle
-from isometry.optim._polar import retract
-from isometry.optim._qr import retract_qr
+
+if TYPE_CHECKING:
+    from isometry.groups._stiefel import Stiefel
 
 # a step of more than about a radian is left to the manifold itself
 _LONG = 1.0
@@ -49,7 +48,7 @@ class TallFrame(AbstractFrame):
 
     polish_every = 16
 
-    def __init__(self, manifold: Stiefel) -> None:
+    def __init__(self, manifold: "Stiefel") -> None:
         self.manifold = manifold
         self.n, self.k = manifold.shape
 
@@ -73,14 +72,14 @@ class TallFrame(AbstractFrame):
         V: Tensor,
         scale: Scale,
         carried: Sequence[Tensor],
-        retraction: str,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
         """By a rotation, or by the manifold's retraction if the step is long."""
         # a rate may be a tensor, of another precision than the weight
         s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         Omega, E_perp = self._split(V)
         moved = None
-        if retraction not in ("polar", "qr"):
+        if not retraction.is_factor:
             moved = _rotate(Q, Omega, E_perp, s, retraction)
         if moved is None:
             E = torch.baddbmm(E_perp, Q, Omega).mul_(s)
@@ -93,11 +92,11 @@ class TallFrame(AbstractFrame):
             F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
         return P, list(carried)
 
-    def _by_manifold(self, Q: Tensor, E: Tensor, retraction: str) -> Tensor:
-        if retraction == "qr":
-            return retract_qr(self.manifold, Q, E)
-        P = retract(self.manifold, Q, E, retraction)
-        return P if retraction == "polar" else settle(P, torch.linalg.matrix_norm(E))
+    def _by_manifold(
+        self, Q: Tensor, E: Tensor, retraction: AbstractRetraction
+    ) -> Tensor:
+        P = self.manifold.step(Q, E, retraction)
+        return P if retraction.is_factor else settle(P, torch.linalg.matrix_norm(E))
 
     def _split(self, V: Tensor) -> tuple[Tensor, Tensor]:
         X = self.matrix(V)
@@ -105,7 +104,7 @@ class TallFrame(AbstractFrame):
 
 
 def _rotate(
-    Q: Tensor, Omega: Tensor, E_perp: Tensor, s: Scale, retraction: str
+    Q: Tensor, Omega: Tensor, E_perp: Tensor, s: Scale, retraction: AbstractRetraction
 ) -> tuple[Tensor, Tensor] | None:
     """The point `P` reached along `s` times a vector, and `P^H E_perp`.
 
@@ -122,7 +121,7 @@ def _rotate(
 
 
 def _coefficients(
-    Omega: Tensor, B: Tensor, S: Tensor, retraction: str
+    Omega: Tensor, B: Tensor, S: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
     r"""$\varphi(M) R$ with $M = J Z^H Z$, $R = J Z^H Q$; None if the norm is large."""
     # the norms of Omega and of E_perp are at most these
@@ -134,18 +133,4 @@ def _coefficients(
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand_as(S)
     R = torch.cat([Omega - B.mH, eye], -2)
     M = torch.cat([R, torch.cat([Omega @ B - S, B], -2)], -1)
-    if retraction == "exp":
-        return _series(M, R, norm)
-    return rational(M, R, pade_degree(retraction))
-
-
-def _series(M: Tensor, R: Tensor, norm: float) -> Tensor:
-    r"""$\sum_j M^j R / (j + 1)!$ to the unit roundoff, by Horner's rule."""
-    degree, term = 1, norm / 2
-    while term > torch.finfo(M.dtype).eps / 4:
-        degree += 1
-        term *= norm / (degree + 1)
-    X = R * (1 / (degree + 1))
-    for j in range(degree, 0, -1):
-        X = torch.baddbmm(R, M, X, beta=1 / j, alpha=1 / j)
-    return X
+    return retraction.quotient(M, R, norm)

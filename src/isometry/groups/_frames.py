@@ -4,21 +4,32 @@ A frame turns gradients into such arrays, moves points along them, and takes oth
 along to the point reached. The rules of the optimizers are then those of real vectors.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from isometry.groups import AbstractGroup, AbstractManifold
+from isometry.groups._maps import AbstractRetraction
+from isometry.groups._nearest import (
+    after_newton_schulz,
+    newton_schulz,
+    unitarity_defect,
+)
 from isometry.linalg._room import room
-from isometry.optim._increment import increment
-from isometry.optim._long import settle
-from isometry.optim._polar import retract, retract_polar
+
+if TYPE_CHECKING:
+    from isometry.groups._group import AbstractGroup
+    from isometry.groups._manifold import AbstractManifold
 
 Scale = float | Tensor
 
-# below, a BLAS may add the terms of a complex product to Q one by one
+# of a matrix this far off, the nearest point may be another than the one meant
+_LOST = 0.1
+
+# below this size a BLAS may add the terms of a complex product to Q one by one
 _SMALL = 32
 
 
@@ -29,7 +40,7 @@ class AbstractFrame(ABC):
     and imaginary parts of vectors are apart, on a last axis of length 2.
     """
 
-    manifold: AbstractManifold
+    manifold: "AbstractManifold"
     #: after how many steps rounding is to be removed from a point
     polish_every: int
 
@@ -48,7 +59,7 @@ class AbstractFrame(ABC):
         V: Tensor,
         scale: Scale,
         carried: Sequence[Tensor],
-        retraction: str,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
         """The point reached from `Q` along `scale * V`, and vectors carried there."""
 
@@ -75,7 +86,7 @@ class BodyFrame(AbstractFrame):
     # single precision: docs/theory/optimizers.md
     polish_every = 16
 
-    def __init__(self, group: AbstractGroup) -> None:
+    def __init__(self, group: "AbstractGroup") -> None:
         self.manifold = self.group = group
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
@@ -96,7 +107,7 @@ class BodyFrame(AbstractFrame):
         V: Tensor,
         scale: Scale,
         carried: Sequence[Tensor],
-        retraction: str,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
         """By a retraction at the identity; vectors stay as they are."""
         A = self.matrix(torch.mul(V, scale, out=room("product", V.shape, V)))
@@ -105,16 +116,19 @@ class BodyFrame(AbstractFrame):
             A = self.group.algebra_projection(A)
         return self._move(Q, A, retraction), list(carried)
 
-    def _move(self, Q: Tensor, A: Tensor, retraction: str) -> Tensor:
-        if retraction == "polar":
-            return retract_polar(self.manifold, Q, Q @ A)
-        change = None if retraction == "qr" else increment(A, retraction)
+    def _move(self, Q: Tensor, A: Tensor, retraction: AbstractRetraction) -> Tensor:
+        if retraction.is_factor:
+            P = retraction.factor(Q, Q @ A)
+            return P if self.group.is_free else self.group.polish(P)
+        change = retraction.increment(A)
         if change is None:
-            # of a product of two, rounding is more than an occasional polish removes
+            # the product of two rotations has more rounding than a polish now and then
+            # removes
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _SMALL:
-            # each of them would be rounded as Q is: thrice the defect in U(9)
+            # a BLAS may round each term of the sum as Q is rounded: three times the
+            # defect in U(9)
             return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=room("point", Q.shape, Q))
 
@@ -129,7 +143,7 @@ class AmbientFrame(AbstractFrame):
     # a gradient that is tangent up to rounding only may be much larger than the step
     polish_every = 1
 
-    def __init__(self, manifold: AbstractManifold) -> None:
+    def __init__(self, manifold: "AbstractManifold") -> None:
         self.manifold = manifold
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
@@ -147,10 +161,32 @@ class AmbientFrame(AbstractFrame):
         V: Tensor,
         scale: Scale,
         carried: Sequence[Tensor],
-        retraction: str,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
         """By the manifold's retraction and its vector transport."""
         E = self.matrix(scale * V)
-        P = retract(self.manifold, Q, E, retraction)
+        P = self.manifold.step(Q, E, retraction)
         moved = [self.manifold.transport(Q, P, self.matrix(F)) for F in carried]
         return P, [self.reals(F) for F in moved]
+
+
+def settle(P: Tensor, length: Tensor) -> Tensor:
+    r"""`P` after steps of some length in radians, made orthonormal again.
+
+    The angles of a step are known to $\varepsilon$ times its length. If that is longer
+    than $\varepsilon^{-1/2}$, or `P` far from orthonormal (the denominator of a Pade
+    approximant has a condition number that grows as a power of the length), there is
+    nothing to go by: NaN, which is no step.
+
+    Cost: three products, two more if the length has cost half of the digits.
+    """
+    eps = torch.finfo(P.dtype).eps
+    defect = unitarity_defect(P)
+    # written so that NaN is lost
+    is_close = (defect < _LOST) & (length < eps**-0.5)
+    P = torch.where(is_close[:, None, None], P, math.nan)
+    e = float(torch.where(is_close, defect, 0.0).max())
+    P, e = newton_schulz(P), after_newton_schulz(e)
+    while e > eps / 4:
+        P, e = newton_schulz(P), after_newton_schulz(e)
+    return P

@@ -12,11 +12,11 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
+from isometry.groups import Pade
 from isometry.linalg._cayley import cayley
 from isometry.linalg._pade import pade
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import expm_tall
-from isometry.linalg._tall_rational import rational_tall
 from tests.helpers import DTYPES, differences, eps, random_skew
 from tests.helpers import wide as double
 from tests.linalg.test_tall import generator, tangent
@@ -107,7 +107,7 @@ def compare_with_dense_map(shape, norm, degree, dtype, rng) -> None:
     B, X, G = tangent(n, k, norm=norm, dtype=dtype, rng=rng, batch=(3,))
     Y_ref, g_ref = reference(X, B, G, degree)
     X.requires_grad_()
-    Y = rational_tall(X, B, degree=degree)
+    Y = Pade(degree).tall(X, B)
     (g,) = torch.autograd.grad(Y, X, G)
 
     assert Y.dtype == dtype
@@ -138,7 +138,7 @@ def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype,
     B, X, G = (M.to(dtype) for M in (B, X, G))
     Y_ref, g_ref = reference(X, B, G, degree)
     X.requires_grad_()
-    Y = rational_tall(X, B, degree=degree)
+    Y = Pade(degree).tall(X, B)
     (g,) = torch.autograd.grad(Y, X, G)
 
     unit = k * eps(dtype)
@@ -158,13 +158,13 @@ def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype,
 @pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_no_base_is_the_first_columns_of_the_identity(shape, degree, dtype, rng):
-    """rational_tall(X) = rational_tall(X, I[:, :k]), values and gradients."""
+    """tall(X, None) = tall(X, I[:, :k]), values and gradients."""
     n, k = shape
     for norm in (0.0, 1.0, 10.0):
         _, X, G = tangent(n, k, norm=norm, dtype=dtype, rng=rng)
         X.requires_grad_()
-        Y = rational_tall(X, degree=degree)
-        Z = rational_tall(X, torch.eye(n, k, dtype=dtype), degree=degree)
+        Y = Pade(degree).tall(X, None)
+        Z = Pade(degree).tall(X, torch.eye(n, k, dtype=dtype))
         (g,) = torch.autograd.grad(Y, X, G)
         (h,) = torch.autograd.grad(Z, X, G)
         # 2.3: twice the worst over 30 seeds, 1.13 (complex128, 2 x 1, degree 3, norm 1)
@@ -177,7 +177,7 @@ def test_no_base_is_the_first_columns_of_the_identity(shape, degree, dtype, rng)
 def test_square_matrices_are_the_group(degree, rng):
     """Y = r_m(X B^H) B = B r_m(B^H X) if k = n and X is tangent."""
     B, X, _ = tangent(6, 6, norm=2.0, dtype=torch.complex128, rng=rng)
-    Y = rational_tall(X, B, degree=degree)
+    Y = Pade(degree).tall(X, B)
     assert_close(Y, B @ pade(B.mH @ X, degree=degree))
     if degree == 1:
         assert_close(Y, cayley(X @ B.mH) @ B)
@@ -186,12 +186,12 @@ def test_square_matrices_are_the_group(degree, rng):
 @pytest.mark.parametrize("degree", [1, 2, 3])
 @pytest.mark.parametrize(("n", "k"), [(12, 3), (5, 3)])
 def test_it_is_the_geodesic_to_order_2m(n, k, degree, rng):
-    """|rational_tall(tX) - expm_tall(tX)| = O(t^(2m + 1)): slope >= 2m + 0.9."""
+    """|Pade(m).tall(tX) - expm_tall(tX)| = O(t^(2m + 1)): slope >= 2m + 0.9."""
     B, X, _ = tangent(n, k, norm=1.0, dtype=torch.float64, rng=rng)
     steps = torch.tensor([0.4, 0.3, 0.2], dtype=torch.float64)
     tX = steps[:, None, None] * X
     base = B.expand_as(tX)
-    error = matrix_norm(rational_tall(tX, base, degree=degree) - expm_tall(tX, base))
+    error = matrix_norm(Pade(degree).tall(tX, base) - expm_tall(tX, base))
     slope = (error[0] / error[-1]).log() / (steps[0] / steps[-1]).log()
     assert slope >= 2 * degree + 0.9
 
@@ -203,7 +203,7 @@ def test_gradient_at_zero_is_the_projection(n, k, degree, dtype, rng):
     """At X = 0, dY = X - B sym(B^H X), and Y = B."""
     B, _, G = tangent(n, k, norm=1.0, dtype=dtype, rng=rng)
     X = torch.zeros_like(B).requires_grad_()
-    Y = rational_tall(X, B, degree=degree)
+    Y = Pade(degree).tall(X, B)
     (g,) = torch.autograd.grad(Y, X, G)
     along = B.mH @ G
     # 8.2: twice the worst over 30 seeds, 4.1 (complex128, 2 x 1, degree 2)
@@ -216,10 +216,10 @@ def test_the_normal_part_drops_out(rng):
     """The point of X + B H is that of X for Hermitian H, and H gets no gradient."""
     B, X, _ = tangent(9, 3, norm=2.0, dtype=torch.complex128, rng=rng)
     H = 1j * random_skew(3, norm=1.0, dtype=torch.complex128, rng=rng)
-    expected = rational_tall(X, B, degree=2)
-    assert_close(rational_tall(X + B @ H, B, degree=2), expected)
+    expected = Pade(2).tall(X, B)
+    assert_close(Pade(2).tall(X + B @ H, B), expected)
     h = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    Y = rational_tall(X + h * (B @ H), B, degree=2)
+    Y = Pade(2).tall(X + h * (B @ H), B)
     (g,) = torch.autograd.grad(Y.real.sum(), h)
     # rounding alone
     assert abs(g) <= 100 * eps(torch.float64)
@@ -232,7 +232,7 @@ def test_tiny_velocities_keep_their_digits(scale, degree, dtype, rng):
     """Y = B + X to first order, far below eps."""
     X = torch.zeros(9, 2, dtype=dtype)
     X[2:] = scale * torch.randn(7, 2, dtype=dtype, generator=rng)
-    Y = rational_tall(X, degree=degree)
+    Y = Pade(degree).tall(X, None)
     assert_close(Y[2:], X[2:], rtol=4 * eps(dtype), atol=0)
     assert_close(Y[:2], torch.eye(2, dtype=dtype), rtol=0, atol=eps(dtype))
 
@@ -242,14 +242,14 @@ def test_tiny_velocities_keep_their_digits(scale, degree, dtype, rng):
 def test_huge_velocities_stay_orthonormal_or_are_nan(n, k, degree, rng):
     """Y^H Y = I at norm 1e4; no overflow in A^2 or X^H X passes for Y = B."""
     B, X, _ = tangent(n, k, norm=1.0, dtype=torch.float32, rng=rng)
-    Y = rational_tall(1e4 * X, B, degree=degree)
+    Y = Pade(degree).tall(1e4 * X, B)
     # 2: twice the worst over 200 seeds, 1.0 (2 x 1). An angle near 0 beside 1e4, which
     # 6 x 4 has at times, loses all digits: there the last step leaves at most 0.22
     lossy = (n, k) == (6, 4) and degree > 1
     tol = 0.22 if lossy else 2 * k * eps(X.dtype)
     assert matrix_norm(Y.mH @ Y - torch.eye(k)) <= tol
     if degree > 1 or n > 2 * k:
-        assert rational_tall(1e30 * X, B, degree=degree).isnan().all()
+        assert Pade(degree).tall(1e30 * X, B).isnan().all()
 
 
 @pytest.mark.once
@@ -263,7 +263,7 @@ def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
     X.requires_grad_()
 
     def f(X: Tensor, B: Tensor | None = None) -> Tensor:
-        return rational_tall(X, B, degree=degree)
+        return Pade(degree).tall(X, B)
 
     how = differences(dtype)
     for g in (f, lambda X: f(X, B)):
@@ -281,16 +281,15 @@ def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
 def test_compiled_code_is_one_graph(n, degrees, rng, no_shape_hook):
     """`torch.compile(fullgraph=True)` gives value, gradient and NaN of eager mode.
 
-    The second degree makes Dynamo take the number for a symbol, in a loop that both
-    algorithms share.
+    The degree is a constant of the graph, in a loop that both algorithms share.
     """
     B, X, G = tangent(n, 3, norm=2.0, dtype=torch.float64, rng=rng, batch=(2,))
     X[1, 0, 0] = math.nan
     X.requires_grad_()
-    compiled = torch.compile(rational_tall, fullgraph=True, backend="aot_eager")
     for base, degree in [(None, 1), *((B, degree) for degree in degrees)]:
-        Y = compiled(X, base, degree=degree)
-        expected = rational_tall(X, base, degree=degree)
+        tall = Pade(degree).tall
+        Y = torch.compile(tall, fullgraph=True, backend="aot_eager")(X, base)
+        expected = tall(X, base)
         assert_close(Y, expected, equal_nan=True)
         (g,) = torch.autograd.grad(Y, X, G)
         assert_close(g[0], torch.autograd.grad(expected, X, G)[0][0])
@@ -300,7 +299,7 @@ def test_nothing_of_size_n_by_n_is_formed(rng):
     """100000 x 3, forward and backward: one such matrix would take 40 GB."""
     B, X, G = tangent(100_000, 3, norm=2.0, dtype=torch.float32, rng=rng)
     X.requires_grad_()
-    Y = rational_tall(X, B, degree=2)
+    Y = Pade(2).tall(X, B)
     (g,) = torch.autograd.grad(Y, X, G)
     assert_close(Y.mT @ Y, torch.eye(3))
     assert g.isfinite().all()

@@ -1,0 +1,136 @@
+"""What a map from free coordinates to orthogonal matrices can do."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from isometry.linalg import skew
+from isometry.linalg._tall import tall_map
+
+
+class AbstractMap(ABC):
+    """A map from free coordinates to matrices with orthonormal columns.
+
+    Subclasses are frozen dataclasses: equal if they denote the same map, and hashable.
+    A manifold lists in `maps` the classes of maps that end on it.
+    """
+
+    #: what the map is called in options, in messages and in checkpoints
+    name: str
+    #: whether the coordinates of a weight can be those of this map
+    parametrizes: bool = True
+    #: whether an optimizer can step along this map
+    steps: bool = True
+
+    @abstractmethod
+    def columns(self, X: Tensor) -> Tensor:
+        """Orthonormal columns that torch's `orthogonal` makes of a tall `X`.
+
+        This is the convention in which `torch.nn.utils.parametrizations` and geotorch
+        store a weight; it is read from their checkpoints.
+        """
+
+
+class AbstractRetraction(AbstractMap):
+    r"""A map from skew to orthogonal or unitary matrices, $\phi(A) = I + A + O(A^2)$.
+
+    To write your own, give it a `name` and the method `at_identity`, which must be
+    differentiable and take batches. Everything else has a default that is right but
+    may be slow: override it where you know better. `isometry.testing.check_map`
+    compares the map with what it claims.
+    """
+
+    #: whether it commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
+    equivariant: bool = True
+    #: the power of $A$ by which it differs from the exponential
+    order: float = 2.0
+    #: whether it is the exponential itself, whose inverse is the logarithm
+    is_exponential: bool = False
+    #: whether it is a factor of $Q + E$, and `factor` computes it
+    is_factor: bool = False
+
+    @abstractmethod
+    def at_identity(self, A: Tensor) -> Tensor:
+        r"""Orthogonal or unitary matrices $\phi(A)$ of skew matrices `A`."""
+
+    def inverse(self, Q: Tensor) -> Tensor:
+        r"""The smallest skew $A$ with $\phi(A) = Q$.
+
+        Raises:
+            ValueError: if the map has no inverse, or `Q` is out of its reach.
+        """
+        del Q
+        raise ValueError(
+            f"`retraction` must have an inverse to find coordinates; got "
+            f"{self.name!r}, which has none. Let the base be the point itself."
+        )
+
+    def around(self, X: Tensor, B: Tensor | None) -> Tensor:
+        r"""$B\,\phi(\operatorname{skew} X)$, where None stands for $B = I$."""
+        Q = self.at_identity(skew(X))
+        return Q if B is None else B @ Q
+
+    def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
+        r"""$\phi(A) B$, with the skew $A$ that moves a tall `B` along `X`.
+
+        `A` is that of `isometry.linalg.expm_tall`; the part of `X` that is normal to
+        the manifold at `B` has no effect. None stands for the first columns of the
+        identity. This default makes matrices of n x n.
+        """
+        return tall_map(X, B, of_skew=lambda A, k: self.at_identity(A)[..., :k])
+
+    def vector(self, E: Tensor, q: Tensor) -> Tensor:
+        """Unit vectors reached from `q` along `E`: `tall`, for one column."""
+        return self.tall(E[..., None], q[..., None])[..., 0]
+
+    def columns(self, X: Tensor) -> Tensor:
+        r"""The first columns of $\phi(L - L^H)$, with $L$ the lower triangle of `X`."""
+        n, k = X.shape[-2:]
+        L = torch.nn.functional.pad(X.tril(), (0, n - k))
+        return self.at_identity(L - L.mH)[..., :k]
+
+    def increment(self, A: Tensor) -> Tensor | None:
+        r"""$\phi(A) - I$ for a batch of short steps, to the digits of `A`.
+
+        To multiply a point by $\phi(A)$ leaves rounding errors of the size of the
+        point; to add the point times $\phi(A) - I$ leaves those of the size of the
+        step, and one last rounding. No gradient is needed.
+
+        Returns:
+            None if a step is long or not finite, or if there is no such formula.
+        """
+        del A
+
+    def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor | None:
+        r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
+
+        `M` is similar to a skew matrix of at most this norm, which is below 1. No
+        gradient is needed.
+
+        Returns:
+            None if there is no such formula.
+        """
+        del M, R, norm
+
+    def factor(self, Q: Tensor, E: Tensor) -> Tensor:
+        """The factor of `Q + E` for a tangent `E`, without a gradient.
+
+        Only a map with `is_factor` has it.
+        """
+        raise NotImplementedError
+
+    def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        r"""How far $\phi$ turns a plane by each angle, and the derivative of that.
+
+        $\phi(i\theta) = e^{i\varphi(\theta)}$, with $\varphi$ up to full turns. Only
+        an `equivariant` map has such a function.
+        """
+        with torch.enable_grad():
+            theta = theta.detach().requires_grad_()
+            zero = torch.zeros_like(theta)
+            rows = (torch.stack([zero, -theta], -1), torch.stack([theta, zero], -1))
+            Q = self.at_identity(torch.stack(rows, -2))
+            turn = torch.atan2(Q[..., 1, 0], Q[..., 0, 0])
+            (slope,) = torch.autograd.grad(turn.sum(), theta)
+        return turn.detach(), slope

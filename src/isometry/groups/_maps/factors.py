@@ -1,0 +1,132 @@
+"""The polar and the Q factor of a point plus a tangent vector, as maps."""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isometry.groups._maps.abstract import AbstractRetraction
+from isometry.groups._nearest import after_newton_schulz, newton_schulz
+from isometry.linalg import polar
+
+# radians; above, Cholesky's factor would lose digits that Householder keeps
+_LONG = 1.0
+
+
+class AbstractFactor(AbstractRetraction):
+    r"""The orthonormal factor of $Q + E$, for steps of an optimizer.
+
+    The angles that it reaches are below $\pi/2$, so that it cannot be the map of a
+    weight with coordinates.
+    """
+
+    parametrizes = False
+    is_factor = True
+
+    @abstractmethod
+    def of(self, X: Tensor) -> Tensor:
+        """The factor of a matrix of full rank, with a gradient."""
+
+    def at_identity(self, A: Tensor) -> Tensor:
+        """The factor of $I + A$."""
+        return self.of(torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) + A)
+
+    def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
+        """The factor of `B` plus the part of `X` that is tangent there."""
+        if B is None:
+            B = torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
+        S = B.mH @ X
+        return self.of(B + X - B @ ((S + S.mH) / 2))
+
+    def vector(self, E: Tensor, q: Tensor) -> Tensor:
+        """The sum over its length."""
+        X = q + E
+        return X / torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Polar(AbstractFactor):
+    """The polar factor of a point plus a tangent vector: the nearest point to it."""
+
+    name = "polar"
+    order = 3.0
+
+    def of(self, X: Tensor) -> Tensor:
+        """By a singular value decomposition."""
+        return polar(X)
+
+    def factor(self, Q: Tensor, E: Tensor) -> Tensor:
+        r"""Polar factor of $X = Q + E$, by Newton and Schulz.
+
+        As $E$ is tangent, $X^H X = I + E^H E$ with eigenvalues between $1$ and $1 + d$,
+        $d = \lVert E^H E \rVert_F$. Those of $\sqrt{c} X$ with $c = 2 / (2 + d)$ are
+        within $e = d / (2 + d) < 1$ of 1, and each step
+
+        $$ X \leftarrow \tfrac12 X (3I - X^H X), \qquad
+           e \leftarrow \tfrac14 e^2 (3 + e) $$
+
+        takes them closer; the number of steps is known from $d$. One suffices in single
+        precision up to $d = 4 \cdot 10^{-4}$, two up to 0.03. What rounding has left in
+        $Q$ goes with it. If $d > 1/\varepsilon$ the result is NaN.
+
+        Cost: two products a step. It reads $d$ from the device.
+        """
+        X = Q + E
+        gram = X.mH @ X
+        eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+        d = torch.linalg.matrix_norm(gram - eye, keepdim=True)
+        eps = torch.finfo(X.dtype).eps
+        d = torch.where(d < 1 / eps, d, math.nan)
+        c = 2 / (2 + d)
+        X = (X * c.sqrt()) @ (1.5 * eye - gram * (c / 2))
+        # a matrix with NaN stays NaN; the number of steps is that of all others
+        farthest = float(d.nan_to_num(nan=0.0).max())
+        e = after_newton_schulz(farthest / (2 + farthest))
+        # the vector is tangent up to rounding only: e may be three times as large
+        while e > eps / 4:
+            X, e = newton_schulz(X), after_newton_schulz(e)
+        return X
+
+
+@dataclass(frozen=True)
+class QR(AbstractFactor):
+    """The Q factor of a point plus a tangent vector: the cheapest step."""
+
+    name = "qr"
+    equivariant = False
+
+    def of(self, X: Tensor) -> Tensor:
+        """By Householder's decomposition, with a positive diagonal of R."""
+        return q_factor(X)
+
+    def factor(self, Q: Tensor, E: Tensor) -> Tensor:
+        r"""$X R^{-1}$ with $X = Q + E$ and Cholesky's factor $R^H R = X^H X$.
+
+        As $E$ is tangent, $X^H X = I + E^H E$, whose condition number is at most
+        $1 + \lVert E \rVert^2$: for steps below a radian no digit is lost that the
+        decomposition of $X$ itself would keep. Longer ones are left to that, up to
+        $\varepsilon^{-1/2}$: beyond, a column that is pure rounding may have either
+        sign, and the result is NaN.
+
+        Cost: a product of $n k^2$, and half of one.
+        """
+        X = Q + E
+        length = torch.linalg.matrix_norm(E, keepdim=True)
+        # written so that NaN is long
+        if not float(length.max()) <= _LONG:
+            has_digits = length < torch.finfo(X.dtype).eps ** -0.5
+            P = q_factor(torch.where(has_digits, X, Q))
+            return torch.where(has_digits, P, math.nan)
+        R = torch.linalg.cholesky_ex(X.mH @ X, upper=True).L
+        return torch.linalg.solve_triangular(R, X, upper=True, left=False)
+
+
+def q_factor(X: Tensor) -> Tensor:
+    """Q of X = QR with a positive diagonal of R, which makes it unique."""
+    Q, R = torch.linalg.qr(X)
+    phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()
+    # a zero on the diagonal (X singular) must not make a column vanish
+    phase = torch.where(phase == 0, 1, phase)
+    return Q * phase[..., None, :]

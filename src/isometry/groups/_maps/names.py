@@ -1,0 +1,38 @@
+"""Maps by their names, which are read once, where a user passes them."""
+
+from isometry.groups._maps.abstract import AbstractMap
+from isometry.groups._maps.exponential import Exp
+from isometry.groups._maps.factors import QR, Polar
+from isometry.groups._maps.householder import Householder
+from isometry.groups._maps.rational import Cayley, Pade
+
+#: one map of each class, under the name that stands for all of them
+KNOWN: dict[str, AbstractMap] = {
+    "exp": Exp(),
+    "cayley": Cayley(),
+    "pade-m": Pade(1),
+    "polar": Polar(),
+    "qr": QR(),
+    "householder": Householder(),
+}
+
+
+def parse_map(value: object, *, name: str = "retraction") -> AbstractMap | None:
+    """The map of this name, or the map itself; None if there is no such name.
+
+    Raises:
+        ValueError: if the name is that of Pade's approximant, without a degree.
+    """
+    if isinstance(value, AbstractMap):
+        return value
+    if not isinstance(value, str):
+        return None
+    kind, _, degree = value.partition("-")
+    if kind != "pade":
+        return KNOWN.get(value)
+    if not degree.isdecimal() or int(degree) < 1:
+        raise ValueError(
+            f"`{name}` must name the degree of Pade's approximant, as in 'pade-3'; "
+            f"got {value!r}. Degree 1 is the Cayley map."
+        )
+    return Pade(int(degree))
