@@ -15,10 +15,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend.constants import MOST_SLOTS, NONLINEARITIES, takes_threshold
-
-# dtypes in the names of C functions, and as C types
-SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
-C_TYPE = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+from isometry._dtypes import PRECISIONS
 
 # what each C function takes: p a pointer, l a long
 _SIGNATURES = {
@@ -90,7 +87,7 @@ class PolynomialTable:
         _require(len(numbers) == size, "numbers", len(numbers), f"be {size} numbers")
         self.dtype = dtype
         self.counts = (powers, stages, squares)
-        self._numbers = (C_TYPE[dtype] * size)(*numbers)
+        self._numbers = (PRECISIONS[dtype].c_type * size)(*numbers)
         self.pointer = ctypes.addressof(self._numbers)
 
 
@@ -132,7 +129,7 @@ class Kernels:
         """Whether the product is that of a BLAS as we know it, by one example."""
         # no tensors: the first call may come while a program is exported, when new
         # tensors are fake and have no memory
-        number = C_TYPE[self.dtype]
+        number = PRECISIONS[self.dtype].c_type
         X, Y = (number * 6)(*range(6)), (number * 4)()
         pointer = ctypes.addressof(X)
         self._c.gemm(self.product, pointer, pointer, ctypes.addressof(Y), 2)
@@ -316,7 +313,7 @@ def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
     """The C functions for one dtype by their short names; they check nothing."""
     functions = SimpleNamespace()
     for name, signature in _SIGNATURES.items():
-        function = getattr(library, f"isometry_{name}_{SUFFIX[dtype]}")
+        function = getattr(library, f"isometry_{name}_{PRECISIONS[dtype].suffix}")
         function.argtypes = [_TYPES[letter] for letter in signature]
         function.restype = None
         setattr(functions, name, function)

@@ -14,14 +14,12 @@ from typing import Any
 
 import torch
 
-from isometry._backend.boundary import SUFFIX, Kernels
+from isometry._backend.boundary import Kernels
 from isometry._backend.build import build
 from isometry._backend.store import BuildError
+from isometry._dtypes import PRECISIONS
 
 _log = logging.getLogger("isometry")
-
-# the names of products in a BLAS
-_GEMM = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
 
 _WITHOUT = (
     "isometry runs without its C library, which is slower: %s "
@@ -32,7 +30,7 @@ _WITHOUT = (
 @cache
 def kernels(dtype: torch.dtype) -> Kernels | None:
     """The kernels for a dtype; None if there are none, and the log says why."""
-    library = c_library() if dtype in SUFFIX else None
+    library = c_library() if dtype in PRECISIONS else None
     if library is None:
         return None
     try:
@@ -93,7 +91,7 @@ def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> Kernels:
             "the OpenBLAS of this torch has threads of its own, which may hang inside "
             "the threads of OpenMP. Install a torch whose BLAS uses OpenMP."
         )
-    native = Kernels(library, getattr(blas, _GEMM[dtype]), dtype)
+    native = Kernels(library, getattr(blas, PRECISIONS[dtype].gemm), dtype)
     if not native.multiplies():
         raise BuildError("the BLAS of this torch multiplies in another way.")
     return native

@@ -2,18 +2,14 @@
 
 from typing import Literal
 
-import torch
-
 from isometry._checks import check_same_shape, check_square
+from isometry._dtypes import PRECISIONS
 from isometry._torch import is_fake, is_wrapper
 from isometry._typing import Square
 from isometry.linalg._expm import autograd as doors
 from isometry.linalg._expm.eigh import expm_eigh
 from isometry.linalg._pade import pade
 from isometry.linalg._precision import in_float32_or_wider
-
-# the degree of the paper's algorithm for each precision [AMH09a]
-_PADE_DEGREE = {torch.float32: 7, torch.float64: 13}
 
 
 def expm_skew(
@@ -37,8 +33,8 @@ def expm_skew(
     6; each doubling of the angle beyond adds 1 and 2, and from the second on one more
     for the gradient; from the third on the value is orthogonalized, by 2 products,
     and once more after every eighth.
-    Finding the angle may cost one product more, and device synchronizations;
-    `norm_bound` spares them. A matrix with NaN or infinity, or with an angle above
+    Finding the angle may cost one product more, and device synchronizations; with
+    `norm_bound` there are none. A matrix with NaN or infinity, or with an angle above
     1/eps (rounding it alone turns the result by a radian), gives NaN, for that matrix
     only. float16 and bfloat16 are computed in float32 and cast back. A subclass without
     memory of its own, such as a DTensor, always takes the method "eigh".
@@ -79,7 +75,7 @@ def expm_skew(
     elif method == "eigh":
         Q = expm_eigh(X)
     elif method == "pade":
-        Q = pade(X, degree=_PADE_DEGREE[X.real.dtype], squarings="auto")
+        Q = pade(X, degree=PRECISIONS[X.real.dtype].pade_degree, squarings="auto")
     else:
         raise ValueError(
             f"`method` must be 'products', 'eigh' or 'pade'; got {method!r}. "

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_matrix, check_same_shape
+from isometry._dtypes import PRECISIONS
 from isometry._torch import Maximum, is_fake, nested_forward_mode, opaque
 from isometry._typing import Matrix
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._precision import autocast_off, in_float32_or_wider, nan_unless
 
-# Taylor's polynomial of degree 4 * blocks, where the error of the derivative at this
-# norm, theta^degree / degree!, is below half of eps: 5e-8 at 12, 8e-17 at 20
+# the norm up to which Taylor's polynomial serves; `isometry._dtypes` has its degree
 _THETA = 1.3
-_BLOCKS = {torch.float32: 3, torch.float64: 5}
 
 # the first columns of a function of square matrices; how many, is the number
 Columns = Callable[[Tensor, int], Tensor]
@@ -264,7 +263,7 @@ def _squarings(M4: Tensor) -> Tensor:
 
 
 def _taylor(M: Tensor, M2: Tensor, M4: Tensor) -> Tensor:
-    blocks = _BLOCKS[M.dtype.to_real()]
+    blocks = PRECISIONS[M.dtype.to_real()].taylor_blocks
     M3 = M2 @ M
     eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
     P = M4 / math.factorial(4 * blocks)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from isometry._backend import backend_for
 from isometry._checks import check_square
+from isometry._dtypes import PRECISIONS
 from isometry._torch import (
     is_batched_gradient,
     needs_plain_operations,
@@ -55,7 +56,7 @@ def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
     """Whether this is a single real matrix on the CPU, with a constant base like it."""
     if X.ndim != 2 or X.shape[-1] < SMALLEST or not X.is_cpu:
         return False
-    if X.dtype not in (torch.float32, torch.float64):
+    if X.dtype not in PRECISIONS:
         return False
     if B is None:
         return True

@@ -1,0 +1,101 @@
+"""One question, two answers: who computes."""
+
+import ast
+import ctypes
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import isometry
+from isometry._backend import NativeBackend, TorchBackend, backend_for, only_torch
+from isometry._dtypes import PRECISIONS
+from isometry.linalg import expm_skew
+from isometry.linalg._expm.schemes import SCHEMES
+from tests.helpers import random_skew
+
+ROOT = Path(__file__).parents[2]
+SOURCES = Path(isometry.__file__).parent
+
+
+def methods(backend: type) -> dict[str, inspect.Signature]:
+    """The public methods with their arguments."""
+    names = [name for name in vars(backend) if not name.startswith("_")]
+    return {name: inspect.signature(getattr(backend, name)) for name in names}
+
+
+@pytest.mark.once
+def test_the_backends_have_the_same_methods():
+    """Names, arguments and their types."""
+    assert methods(TorchBackend) == methods(NativeBackend)
+
+
+def imported(path: Path) -> set[str]:
+    """What a file imports, as dotted names."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+@pytest.mark.once
+def test_one_place_asks_who_computes():
+    """Outside of the folder nobody can tell the backends apart, nor find the C."""
+    hidden = ("library", "native", "build", "store", "NativeBackend", "Kernels")
+    ends = tuple(f".{name}" for name in hidden)
+    for path in sorted(SOURCES.rglob("*.py")):
+        if path.is_relative_to(SOURCES / "_backend"):
+            continue
+        for name in imported(path):
+            inside = name.removeprefix("isometry._backend")
+            assert inside == name or not inside.endswith(ends), (path, name)
+            assert not inside.startswith((".library.", ".native.")), (path, name)
+
+
+@pytest.mark.once
+def test_c_is_switched_off_by_the_context_alone():
+    """No benchmark and no test replaces a private name to do so."""
+    paths = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    for path in paths:
+        text = path.read_text()
+        for name in ("kernels", "fits", "in_one_call", "backend_for"):
+            assert f'"{name}", lambda' not in text, path
+            assert f'.{name}", return_value' not in text, path
+
+
+def test_the_switch(rng):
+    """Inside, torch computes; it nests, ends with an exception, and changes digits."""
+    A = random_skew(64, norm=1.0, dtype=torch.float32, rng=rng)
+    before = type(backend_for(A))
+    expected = expm_skew(A)
+    with only_torch():
+        with pytest.raises(ZeroDivisionError), only_torch():
+            _ = 1 / 0
+        assert type(backend_for(A)) is TorchBackend
+        torch.testing.assert_close(expm_skew(A), expected)
+    assert type(backend_for(A)) is before
+    assert torch.equal(expm_skew(A), expected)
+
+
+def test_a_mode_that_counts_sees_every_product(rng):
+    """A counter of FLOPs would not see C."""
+    A = random_skew(64, norm=1.0, dtype=torch.float32, rng=rng)
+    with FlopCounterMode(display=False) as counter:
+        assert type(backend_for(A)) is TorchBackend
+        expm_skew(A)
+    # at least three products of 2 n^3 operations
+    assert counter.get_total_flops() >= 3 * 2 * 64**3
+
+
+@pytest.mark.once
+def test_one_table_of_dtypes():
+    """Each row has schemes, and the names that the C and the BLAS know."""
+    assert set(SCHEMES) == set(PRECISIONS)
+    assert {torch.finfo(dtype).bits // 8 for dtype in PRECISIONS} == {
+        ctypes.sizeof(row.c_type) for row in PRECISIONS.values()
+    }
