@@ -48,8 +48,8 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
     Raises:
         ValueError: if a name is no field, or a value is not of its type.
     """
-    made: Any = config
-    hints = {field.name: get_type_hints(made)[field.name] for field in fields(made)}
+    kind: Any = config
+    hints = {field.name: get_type_hints(kind)[field.name] for field in fields(kind)}
     if unknown := sorted(values.keys() - hints.keys()):
         raise ValueError(
             f"options must be among {', '.join(hints)}; got {', '.join(unknown)}."
@@ -61,7 +61,7 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
                 f"`{name}` must be {_kind(hints[name])}; got {value!r:.60}. Leave it "
                 f"out for the usual one."
             )
-    return made(**values)
+    return kind(**values)
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -164,7 +164,7 @@ def describe(config: type) -> dict[str, str]:
     _, _, section = re.sub(
         r"^ *Attributes:$", "    Args:", config.__doc__ or "", flags=re.MULTILINE
     ).partition("    Args:\n")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     name = ""
     for line in section.splitlines():
         indent = len(line) - len(line.lstrip())
@@ -173,10 +173,10 @@ def describe(config: type) -> dict[str, str]:
             break
         if indent == 8 and entry:
             name = entry.group(1)
-            found[name] = entry.group(2)
+            texts[name] = entry.group(2)
         elif name:
-            found[name] += " " + line.strip()
-    return {name: text.rstrip(".").replace("$", "") for name, text in found.items()}
+            texts[name] += " " + line.strip()
+    return {name: text.rstrip(".").replace("$", "") for name, text in texts.items()}
 
 
 def _add_field(

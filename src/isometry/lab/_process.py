@@ -102,10 +102,10 @@ def _revision() -> str | None:
         return None
     command = ["git", "-C", str(source), "describe", "--always", "--dirty"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
+    return answer.stdout.strip()
 
 
 # options of mallopt(3), from glibc's malloc.h

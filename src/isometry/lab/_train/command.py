@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest="task", metavar="TASK")
     for name, task in TASKS.items():
         first = (task.__doc__ or "").splitlines()[0]
-        made = tasks.add_parser(name, help=first, description=first)
-        add_fields(made, task, f"options of {name}")
-        add_fields(made, Training, "options of training")
-        _add_places(made)
+        command = tasks.add_parser(name, help=first, description=first)
+        add_fields(command, task, f"options of {name}")
+        add_fields(command, Training, "options of training")
+        _add_places(command)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -59,15 +59,15 @@ def main(options: argparse.Namespace) -> int:
     from isometry.lab._train.run import resume, start
 
     keep_freed_memory()
-    given = vars(options)
-    folder = given.pop("resume", None)
-    typed = given.keys() - {"command", "task"}
+    values = vars(options)
+    folder = values.pop("resume", None)
+    typed = values.keys() - {"command", "task"}
     try:
         if folder is not None:
-            _check_alone(given)
+            _check_alone(values)
             outcome = resume(folder)
         else:
-            config, out = read(given)
+            config, out = read(values)
             outcome = start(config, out)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         message = as_typed(str(error), typed)
@@ -118,9 +118,11 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
             f"options must be fields of {task} or of training; got "
             f"{', '.join(unknown)}.{close} `isometry train {task} --help` lists them."
         )
-    made = make(TASKS[task], {k: v for k, v in values.items() if k in task_names})
+    task_object = make(
+        TASKS[task], {k: v for k, v in values.items() if k in task_names}
+    )
     training = make(Training, {k: v for k, v in values.items() if k in names})
-    task_options = asdict(made)
+    task_options = asdict(task_object)
     if task_options.get("root") is not None:
         # the run may go on where another folder is the current one
         values["root"] = str(Path(task_options["root"]).expanduser().absolute())
@@ -227,8 +229,8 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
         ("best_by_test", "test, as the paper does"),
     ):
         if "test" in summary[name]:
-            found = summary[name]["test"][metric]
-            ends.append(f"test {metric} {found:.4g} at the best {place}")
+            value = summary[name]["test"][metric]
+            ends.append(f"test {metric} {value:.4g} at the best {place}")
     heard = summary.get("scores", {}).get("test", {})
     if heard:
         listed = ", ".join(f"{name} {value:.3g}" for name, value in heard.items())

@@ -134,8 +134,8 @@ class Config:
             )
         if not isinstance(flat["task_options"], dict):
             raise TypeError(f"task_options {flat['task_options']!r:.60}")
-        known = {f.name for f in fields(Training)}
-        training = make(Training, {k: v for k, v in flat.items() if k in known})
+        names = {f.name for f in fields(Training)}
+        training = make(Training, {k: v for k, v in flat.items() if k in names})
         task, options, command = flat["task"], flat["task_options"], flat["command"]
         return cls(task, options, training, command, flat.get("recipe", {}))
 
@@ -163,24 +163,24 @@ class Config:
         Raises:
             ValueError: if epochs are asked for and data is endless.
         """
-        given = self.training
-        epochs = given.epochs
+        before = self.training
+        epochs = before.epochs
         if epochs is not None and epoch is None:
             raise ValueError(
                 f"`epochs` must be left out where data is endless; got {epochs} for "
                 f"{self.task}. Say `iterations`."
             )
-        if given.iterations is None and epochs is None and epoch is not None:
+        if before.iterations is None and epochs is None and epoch is not None:
             epochs = usual_epochs or 1
-        iterations = given.iterations or (
+        iterations = before.iterations or (
             epochs * epoch if epochs and epoch else usual_iterations or 1000
         )
         training = replace(
-            given,
+            before,
             iterations=iterations,
             epochs=None,
             hidden_size=hidden_size,
-            threads=given.threads or threads,
-            evaluate_every=given.evaluate_every or epoch or 100,
+            threads=before.threads or threads,
+            evaluate_every=before.evaluate_every or epoch or 100,
         )
         return replace(self, training=training)

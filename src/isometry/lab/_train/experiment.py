@@ -337,10 +337,10 @@ def largest_angle(model: nn.Module) -> float | None:
     Returns:
         The angle; None if no weight is made by an exponential, or it is not finite.
     """
-    for found in constrained(model):
-        A = found.coordinates.detach()
+    for entry in constrained(model):
+        A = entry.coordinates.detach()
         square = A.shape[-1] == A.shape[-2]
-        is_exp = square and found.constraint.retraction == Exp()
+        is_exp = square and entry.constraint.retraction == Exp()
         if not is_exp or not bool(A.isfinite().all()):
             return None
         return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())

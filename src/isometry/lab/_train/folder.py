@@ -153,11 +153,11 @@ class Metrics:
 
     def __init__(self, folder: Path, size: int = 0) -> None:
         path = folder / METRICS
-        found = path.stat().st_size if path.exists() else 0
-        if found < size:
+        size_on_disk = path.stat().st_size if path.exists() else 0
+        if size_on_disk < size:
             raise RunError(
                 f"{path} must have the {size} bytes that the checkpoint knows; got "
-                f"{found}. It was changed: restore it, or train anew."
+                f"{size_on_disk}. It was changed: restore it, or train anew."
             )
         self.path = path
         # no buffer: what was written is there when the process is killed

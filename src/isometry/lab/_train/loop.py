@@ -149,14 +149,14 @@ class Step:
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the task, for the batch of all processes."""
-        found = self.experiment.task.metrics(self.outputs.detach(), self.batch)
+        means = self.experiment.task.metrics(self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
-            return found
-        weights = [self.weights[name] for name in found]
-        sums = [w * v for w, v in zip(weights, found.values(), strict=True)]
+            return means
+        weights = [self.weights[name] for name in means]
+        sums = [w * v for w, v in zip(weights, means.values(), strict=True)]
         totals = self.ranks.sum(*sums, *weights)
-        half = len(found)
-        return {name: totals[i] / totals[half + i] for i, name in enumerate(found)}
+        half = len(means)
+        return {name: totals[i] / totals[half + i] for i, name in enumerate(means)}
 
 
 def _evaluate(
@@ -173,12 +173,12 @@ def _evaluate(
     extra |= {} if angle is None else {"largest_angle": angle}
     model.eval()
     for split in SPLITS:
-        found = evaluate(
+        means = evaluate(
             task, lambda x: model(x.to(ranks.device)), split, config.batch_size
         )
-        state.last[split] = found
-        if found:
-            recorder.write(state, split, found | extra)
+        state.last[split] = means
+        if means:
+            recorder.write(state, split, means | extra)
     model.train()
     for kept, split in ((state.best, "validation"), (state.best_test, "test")):
         new = state.last[split]

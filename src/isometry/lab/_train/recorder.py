@@ -75,11 +75,11 @@ def unpack(
     model.load_state_dict(_under("model.", tensors))
     pairs = zip(optimizers, header["optimizers"], strict=True)
     for i, (optimizer, plain) in enumerate(pairs):
-        found = _under(f"optimizer.{i}.", tensors)
+        mine = _under(f"optimizer.{i}.", tensors)
         state: dict[int, dict[str, Any]] = {
             int(index): dict(values) for index, values in plain["state"].items()
         }
-        for path, value in found.items():
+        for path, value in mine.items():
             index, _, name = path.partition(".")
             state[int(index)][name] = value
         groups = [_tuples(group) for group in plain["param_groups"]]
@@ -225,10 +225,10 @@ class Progress:
     def place(self) -> str:
         """The step, the rate and the time that is left."""
         step = self.known.get("step", self.first)
-        made = step - self.first
-        if made == 0:
+        steps = step - self.first
+        if steps == 0:
             return f"{step}/{self.total}"
-        rate = made / max(time.monotonic() - self.begun, 1e-9)
+        rate = steps / max(time.monotonic() - self.begun, 1e-9)
         left = timedelta(seconds=round((self.total - step) / rate))
         return f"{step}/{self.total}  {rate:.2f} steps/s  {left} left"
 
@@ -271,8 +271,8 @@ class Recorder:
         """Replace the checkpoint, which remembers how long the metrics are."""
         if self.folder is None or self.metrics is None:
             return
-        known = {"state": state, "metrics": self.metrics.size()}
-        data = pack(experiment.model, experiment.optimizers, known)
+        header = {"state": state, "metrics": self.metrics.size()}
+        data = pack(experiment.model, experiment.optimizers, header)
         write_atomically(self.folder / CHECKPOINT, data)
 
     def close(self) -> None:

@@ -68,8 +68,8 @@ def start(config: Config, out: Path | None = None) -> Outcome:
             name = f"{config.task}-{config.training.model}"
             name += f"-{resolved.training.hidden_size}"
             folder = out or default_folder(name)
-            found = as_json(environment(ranks=ranks.count))
-            create(folder, {CONFIG: resolved.to_json(), ENVIRONMENT: found})
+            surroundings = as_json(environment(ranks=ranks.count))
+            create(folder, {CONFIG: resolved.to_json(), ENVIRONMENT: surroundings})
         return _go(experiment, folder, ranks)
 
 
@@ -166,8 +166,8 @@ def _restored(
 ) -> tuple[State, int]:
     """The state of a checkpoint, whose tensors are loaded, and bytes of metrics."""
     try:
-        known = unpack(data, experiment.model, experiment.optimizers)
-        return State(**known["state"]), int(known["metrics"])
+        header = unpack(data, experiment.model, experiment.optimizers)
+        return State(**header["state"]), int(header["metrics"])
     # a file that somebody else wrote can be wrong in any way; nothing of it is run
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -191,9 +191,9 @@ def _origin(folder: Path | None) -> str:
     return ""
 
 
-def _damaged(path: Path, found: str) -> str:
+def _damaged(path: Path, what: str) -> str:
     return (
-        f"{path} must be what `isometry train` has written for this run; got {found}. "
+        f"{path} must be what `isometry train` has written for this run; got {what}. "
         f"Restore it from a copy, or train anew."
     )
 
@@ -283,9 +283,9 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_bytes())
-        if {"status", "steps", "seconds", "metric", "best"} <= found.keys():
-            return found
+        summary = json.loads(path.read_bytes())
+        if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
+            return summary
     except (ValueError, AttributeError, RecursionError):
         pass
     raise RunError(_damaged(path, "no summary of a run"))

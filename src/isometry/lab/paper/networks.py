@@ -66,14 +66,14 @@ class Output:
 
     def layer(self, features: int, outputs: int, draw: Draw) -> nn.Linear:
         """A layer that starts with them."""
-        made = nn.Linear(features, outputs, device="meta")
+        linear = nn.Linear(features, outputs, device="meta")
         if self.std is None:
-            made.weight = draw.uniform(outputs, features, bound=self.bound)
+            linear.weight = draw.uniform(outputs, features, bound=self.bound)
         else:
-            made.weight = draw.normal(outputs, features, std=self.std)
+            linear.weight = draw.normal(outputs, features, std=self.std)
         bias = draw.uniform(outputs, bound=self.bias_bound)
-        made.bias = nn.Parameter(bias.detach() + self.bias)
-        return made
+        linear.bias = nn.Parameter(bias.detach() + self.bias)
+        return linear
 
 
 class SequenceModel(nn.Module):

@@ -177,14 +177,14 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
     else:
         chosen = _PROTOCOLS.values() if what == "all" else [_PROTOCOLS[what]]
         runs = [run for protocol in chosen for run in protocol.runs()]
-    known = {run.model for run in runs}
-    if unknown := set(models or ()) - known:
+    names = {run.model for run in runs}
+    if unknown := set(models or ()) - names:
         raise ValueError(
-            f"`models` must be among {', '.join(sorted(known))} for {what}; got "
-            f"{', '.join(sorted(unknown))}.{suggestion(min(unknown), known)} Train "
+            f"`models` must be among {', '.join(sorted(names))} for {what}; got "
+            f"{', '.join(sorted(unknown))}.{suggestion(min(unknown), names)} Train "
             f"others with `isometry train`, and report all with `isometry report`."
         )
-    return [run for run in runs if run.model in (models or known)]
+    return [run for run in runs if run.model in (models or names)]
 
 
 # the map and its base, which a later default must not change
