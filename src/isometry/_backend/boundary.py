@@ -92,7 +92,7 @@ class PolynomialTable:
 
 
 class StepTable:
-    """The rows of each time step as C reads them; see scan.h.
+    """Which rows belong to which step of time, also as C reads it; see scan.h.
 
     Args:
         sizes: the number of rows of each step.
@@ -107,8 +107,13 @@ class StepTable:
         _require(falling, "sizes", sizes, "not grow and not be negative")
         starts = [0, *accumulate(sizes)]
         self.batch, self.rows = max(sizes, default=0), starts[-1]
-        self.starts = (ctypes.c_long * len(starts))(*starts)
-        self.sizes = (ctypes.c_long * len(sizes))(*sizes)
+        self.starts, self.sizes = tuple(starts), tuple(sizes)
+        # whether all sequences have one length
+        self.is_equal = not sizes or sizes[0] == sizes[-1]
+        self._starts = (ctypes.c_long * len(starts))(*starts)
+        self._sizes = (ctypes.c_long * len(sizes))(*sizes)
+        # what C is given
+        self.arguments = (self._starts, self._sizes, len(sizes))
 
 
 class Kernels:
@@ -226,8 +231,8 @@ class Kernels:
         h, w = self._pointer("H", H, table.rows * n), self._pointer("W", W, n * n)
         threshold = self._threshold(b, n, kind)
         first = self._pointer("h0", h0, table.batch * n)
-        steps = (table.starts, table.sizes, len(table.sizes))
-        self._c.scan(self.product, h, w, threshold, first, *steps, n, kind, threads)
+        steps = (*table.arguments, n, kind, threads)
+        self._c.scan(self.product, h, w, threshold, first, *steps)
 
     def scan_adjoint(
         self,
@@ -265,7 +270,7 @@ class Kernels:
             self._pointer("db", db, threads * n),
             *(self._pointer("dh0", dh0, batch),),
             self._pointer("room", room, 2 * threads * most * n),
-            *(table.starts, table.sizes, len(table.sizes), n, kind, threads, most),
+            *(*table.arguments, n, kind, threads, most),
         )
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from isometry._backend import torch as operations
-from isometry._backend.boundary import Kernels, PolynomialTable
+from isometry._backend.boundary import Kernels, PolynomialTable, StepTable
 from isometry._backend.constants import HALVED_FROM, NONLINEARITIES
 from isometry._backend.memory import scratch
 from isometry._backend.polynomial import Polynomial
-from isometry._backend.recurrence import Cell, Gradients, TimeSteps
+from isometry._backend.recurrence import Cell, Gradients
 from isometry._backend.torch import PowerSums
 
 _KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
@@ -102,11 +102,11 @@ class NativeBackend:
             self.kernels.pull_back(W, H, X, room, table, triangle=triangle)
         return X
 
-    def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: TimeSteps) -> None:
+    def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
         """Turn the drive of each time step into its states, in place."""
         W, sigma, b = cell
         kind, threads = _KINDS[sigma], _threads(steps)
-        self.kernels.scan(H, W, b, h0, steps.table, kind=kind, threads=threads)
+        self.kernels.scan(H, W, b, h0, steps, kind=kind, threads=threads)
 
     def scan_adjoint(
         self,
@@ -114,7 +114,7 @@ class NativeBackend:
         H: Tensor,
         cell: Cell,
         h0: Tensor,
-        steps: TimeSteps,
+        steps: StepTable,
         *,
         every: Tensor | None,
         last: Tensor | None,
@@ -128,7 +128,7 @@ class NativeBackend:
         room, dh0 = W.new_empty(threads * 2 * most, n), torch.empty_like(h0)
         self.kernels.scan_adjoint(
             *(D, H, W, b, h0),
-            table=steps.table,
+            table=steps,
             every=every,
             last=last,
             gradients=(dW, db, dh0),
@@ -138,7 +138,7 @@ class NativeBackend:
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
 
-def _threads(steps: TimeSteps) -> int:
+def _threads(steps: StepTable) -> int:
     return max(1, min(torch.get_num_threads(), steps.batch))
 
 

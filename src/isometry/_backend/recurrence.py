@@ -6,7 +6,7 @@ read from its value, so the states are all that the backward pass needs. A compl
 is a row of pairs, with real and imaginary part side by side.
 """
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,38 +35,7 @@ class Gradients(NamedTuple):
     h0: Tensor
 
 
-# the hook of the shapes asks whether an object is one
-@runtime_checkable
-class TimeSteps(Protocol):
-    """Which rows belong to which step of time: see `isometry.nn._steps.Steps`."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of rows of each step."""
-        ...
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The first row of each step, and the number of all rows."""
-        ...
-
-    @property
-    def batch(self) -> int:
-        """The number of sequences."""
-        ...
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether all sequences have one length."""
-        ...
-
-    @property
-    def table(self) -> StepTable:
-        """Starts and sizes, for C."""
-        ...
-
-
-def scan(H: Tensor, cell: Cell, h0: Tensor, steps: TimeSteps) -> None:
+def scan(H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
     """Turn the drive of each time step into its states, in place."""
     before, Wt = h0, cell.W.mT
     for start, size in zip(steps.starts, steps.sizes, strict=False):
@@ -81,7 +50,7 @@ def scan_adjoint(
     H: Tensor,
     cell: Cell,
     h0: Tensor,
-    steps: TimeSteps,
+    steps: StepTable,
     *,
     every: Tensor | None,
     last: Tensor | None,

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isometry._backend import recurrence
+from isometry._backend.boundary import StepTable
 from isometry._backend.memory import scratch
 from isometry._backend.polynomial import Polynomial
-from isometry._backend.recurrence import Cell, Gradients, TimeSteps
+from isometry._backend.recurrence import Cell, Gradients
 
 # A sum over a matrix is made of sums over a few of its rows, with at most so many terms
 # (or over one row), added in double precision. Sums of n^2 terms gave bounds that
@@ -75,7 +76,7 @@ class TorchBackend:
         g = pull_back(W, polynomial, G)
         return self.skew_adjoint(g) if triangle else g
 
-    def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: TimeSteps) -> None:
+    def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
         """Turn the drive of each time step into its states, in place."""
         recurrence.scan(H, cell, h0, steps)
 
@@ -85,7 +86,7 @@ class TorchBackend:
         H: Tensor,
         cell: Cell,
         h0: Tensor,
-        steps: TimeSteps,
+        steps: StepTable,
         *,
         every: Tensor | None,
         last: Tensor | None,

@@ -147,7 +147,7 @@ class Scan(torch.autograd.Function):
             ends = _ends(last, after, first)
             backend = backend_for(D, H, W, first, cell.b, above, ends)
             gradients = backend.scan_adjoint(
-                *(D, H, cell, first, part), every=above, last=ends
+                *(D, H, cell, first, part.table), every=above, last=ends
             )
             dW += gradients.W
             if db is not None:
@@ -182,7 +182,7 @@ def _states(
     summand = weights.b if cell.b is None else None
     H = recycled((part.rows, first.shape[1]), first)
     drive(x[_rows(recurrence.steps, span)], weights.kernel, summand, out=H)
-    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, part)
+    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, part.table)
     return H
 
 

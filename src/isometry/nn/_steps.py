@@ -95,7 +95,7 @@ class Steps:
 
     @cached_property
     def table(self) -> StepTable:
-        """Starts and sizes, for C."""
+        """Starts and sizes, as the backends read them."""
         # no tensors: these are kept, and tensors would keep the mode and the device
         # under which they were made
         return StepTable(self.sizes)

@@ -138,7 +138,7 @@ def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     others twice is cheaper than copying the many out and back.
     """
     if len(plan) == 1 or bool((plan == plan[0]).all()):
-        yield plan[0].item(), None
+        yield int(plan[0]), None
         return
     plans, counts = plan.unique(return_counts=True)
     most = int(plans[counts.argmax()])
