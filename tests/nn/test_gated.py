@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.testing import assert_close
 
 import isometry
+from isometry.groups import Pade
 from isometry.nn import ExpGRU, ExpLSTM, _gated
 from tests.helpers import eps
 
@@ -122,7 +123,7 @@ def test_without_bias(kind, loop, rng):
 
 
 @both
-@pytest.mark.parametrize("orthogonal_map", ["exp", "cayley", "pade-3"])
+@pytest.mark.parametrize("orthogonal_map", ["exp", "cayley", "pade-3", Pade(2)])
 @pytest.mark.parametrize("base", [{}, {"rebase_every": 3}], ids=str)
 def test_each_map_is_orthogonal_after_training(kind, orthogonal_map, base, rng):
     """W_i^T W_i = I for each gate, not only of their stack; and it learns."""

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from isometry.groups import AbstractRetraction
 from isometry.nn._gated import AbstractGated, Gates, State
 from isometry.parametrizations._initial import Init
 
@@ -48,7 +49,8 @@ class ExpLSTM(AbstractGated):
         proj_size: only 0: a projected output is not what orthogonal maps return.
         device: of the parameters.
         dtype: of the parameters.
-        orthogonal_map: "exp", "cayley" or "pade-m", as in `isometry.orthogonal`.
+        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+            `isometry.orthogonal`.
         init: of the recurrent maps, as there; Haar, as is usual for gated cells.
         rebase_every: move the base of the trivializations after as many steps.
         rebase_radius: move it when the angles exceed it. With neither, the base stays
@@ -75,7 +77,7 @@ class ExpLSTM(AbstractGated):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        orthogonal_map: str = "exp",
+        orthogonal_map: str | AbstractRetraction = "exp",
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -140,7 +142,8 @@ class ExpGRU(AbstractGated):
         bidirectional: whether a second cell reads each layer's input backwards.
         device: of the parameters.
         dtype: of the parameters.
-        orthogonal_map: "exp", "cayley" or "pade-m", as in `isometry.orthogonal`.
+        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+            `isometry.orthogonal`.
         init: of the recurrent maps, as there; Haar, as is usual for gated cells.
         rebase_every: move the base of the trivializations after as many steps.
         rebase_radius: move it when the angles exceed it. With neither, the base stays
@@ -166,7 +169,7 @@ class ExpGRU(AbstractGated):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        orthogonal_map: str = "exp",
+        orthogonal_map: str | AbstractRetraction = "exp",
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from isometry._backend.constants import Sigma, takes_threshold
 from isometry._checks import check_flags
-from isometry.groups import SO, AbstractGroup, U
+from isometry.groups import SO, AbstractGroup, AbstractRetraction, U
 from isometry.nn._cell import AbstractCell, check_sizes, check_state
 from isometry.nn._pairs import scan_field
 from isometry.nn._recurrent import AbstractRecurrent
@@ -36,7 +36,8 @@ class ExpRNNCell(AbstractCell):
         device: of the parameters.
         dtype: of the parameters, real; with `unitary` they are the complex of it.
         unitary: whether $W$ is unitary and $h$ complex, with modReLU or the identity.
-        orthogonal_map: "exp", "cayley" or "pade-m", as in `isometry.orthogonal`.
+        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+            `isometry.orthogonal`.
         init: of $W$: "henaff" (the paper's copying task and TIMIT), "cayley" (its
             MNIST), or as in `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after as many steps.
@@ -59,7 +60,7 @@ class ExpRNNCell(AbstractCell):
         dtype: torch.dtype | None = None,
         *,
         unitary: bool = False,
-        orthogonal_map: str = "exp",
+        orthogonal_map: str | AbstractRetraction = "exp",
         init: Init = "henaff",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -228,7 +229,8 @@ class ExpRNN(AbstractRecurrent):
         device: of the parameters.
         dtype: of the parameters, real; with `unitary` they are the complex of it.
         unitary: whether the weight is unitary, and the states complex.
-        orthogonal_map: "exp", "cayley" or "pade-m", as in `isometry.orthogonal`.
+        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+            `isometry.orthogonal`.
         init: of the recurrent weight: "henaff" (the paper's copying task and TIMIT),
             "cayley" (its MNIST), or as in `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after as many steps.
@@ -259,7 +261,7 @@ class ExpRNN(AbstractRecurrent):
         dtype: torch.dtype | None = None,
         *,
         unitary: bool = False,
-        orthogonal_map: str = "exp",
+        orthogonal_map: str | AbstractRetraction = "exp",
         init: Init = "henaff",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry._checks import check_flags
-from isometry.groups import SO
+from isometry.groups import SO, AbstractRetraction
 from isometry.linalg._precision import autocast_off
 from isometry.nn._cell import AbstractCell, check_sizes
 from isometry.nn._pairs import driven
@@ -70,7 +70,7 @@ class GatedCell(AbstractCell):
         bias: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        orthogonal_map: str,
+        orthogonal_map: str | AbstractRetraction,
         init: Init,
         rebase_every: int | None,
         rebase_radius: float | None,
