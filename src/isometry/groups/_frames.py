@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from isometry._backend.memory import recycled
 from isometry.groups._maps import AbstractRetraction
 from isometry.groups._nearest import (
     after_newton_schulz,
     newton_schulz,
     unitarity_defect,
 )
-from isometry.linalg._room import room
 
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
@@ -91,15 +91,15 @@ class BodyFrame(AbstractFrame):
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """The skew part of `Q^H G`, or what of it is in the Lie algebra."""
-        U = torch.bmm(Q.mH, G, out=room("product", Q.shape, Q))
+        U = torch.bmm(Q.mH, G, out=recycled(Q.shape, Q))
         if self.group.is_free:
-            A = torch.sub(U, U.mH, out=room("gradient", Q.shape, Q))
+            A = torch.sub(U, U.mH, out=recycled(Q.shape, Q))
             return self.reals(A.div_(2))
         return self.reals(self.group.algebra_projection(U))
 
     def square(self, V: Tensor) -> Tensor:
         """Entry by entry."""
-        return torch.mul(V, V, out=room("moments", V.shape, V))
+        return torch.mul(V, V, out=recycled(V.shape, V))
 
     def advance(
         self,
@@ -110,7 +110,7 @@ class BodyFrame(AbstractFrame):
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
         """By a retraction at the identity; vectors stay as they are."""
-        A = self.matrix(torch.mul(V, scale, out=room("product", V.shape, V)))
+        A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
         if not self.group.is_free:
             # scaled entry by entry, it may have left the algebra: SU(n) has no trace
             A = self.group.algebra_projection(A)
@@ -130,7 +130,7 @@ class BodyFrame(AbstractFrame):
             # a BLAS may round each term of the sum as Q is rounded: three times the
             # defect in U(9)
             return Q + Q @ change
-        return torch.baddbmm(Q, Q, change, out=room("point", Q.shape, Q))
+        return torch.baddbmm(Q, Q, change, out=recycled(Q.shape, Q))
 
 
 class AmbientFrame(AbstractFrame):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from isometry._backend.memory import recycled
 from isometry.groups._frames import AbstractFrame, Scale, settle
 from isometry.groups._maps import AbstractRetraction
-from isometry.linalg._room import room
 
 if TYPE_CHECKING:
     from isometry.groups._stiefel import Stiefel
@@ -55,7 +55,7 @@ class TallFrame(AbstractFrame):
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         r"""That of the canonical metric: $\Omega = U - U^H$ with $U = Q^H G$."""
         U = torch.bmm(Q.mH, G)
-        E = room("gradient", (len(Q), self.n + self.k, self.k), Q)
+        E = recycled((len(Q), self.n + self.k, self.k), Q)
         torch.sub(U, U.mH, out=E[:, : self.k])
         torch.baddbmm(G, Q, U, alpha=-1, out=E[:, self.k :])
         return self.reals(E)
@@ -116,7 +116,7 @@ def _rotate(
     if X is None:
         return None
     C, D = X[:, :k], s * X[:, k:]
-    P = torch.baddbmm(Q, Q, C, out=room("point", Q.shape, Q)).baddbmm_(E_perp, D)
+    P = torch.baddbmm(Q, Q, C, out=recycled(Q.shape, Q)).baddbmm_(E_perp, D)
     return P, B + X.mH @ torch.cat([B, s * S], -2)
 
 

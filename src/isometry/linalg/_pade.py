@@ -10,6 +10,7 @@ from isometry._checks import check_square
 from isometry._torch import Maximum, opaque
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
+from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._precision import (
     autocast_off,
@@ -292,9 +293,9 @@ def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
         powers.append(A @ A)
     if degree >= 4:
         powers.append(powers[0] @ powers[0])
-    norm = _one_norm(A)
+    norm = one_norm(A)
     for j, P in enumerate(powers, start=1):
-        norm = torch.minimum(norm, _one_norm(P) ** (1 / (2 * j)))
+        norm = torch.minimum(norm, one_norm(P) ** (1 / (2 * j)))
     s = torch.ceil(torch.log2(norm / theta)).clamp(min=0)
     # beyond this no digit is left; written so that NaN fails
     sane = norm <= 1 / torch.finfo(A.dtype).eps
@@ -303,12 +304,6 @@ def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
     scaled = [P * scale ** (2 * j) for j, P in enumerate(powers, start=1)]
     Q = _approximant(A * scale, degree, scaled)
     return _repeated_square(Q, s) + nan_unless(sane, like=A)
-
-
-def _one_norm(A: Tensor) -> Tensor:
-    if A.shape[-1] == 0:
-        return A.real.new_zeros(*A.shape[:-2], 1, 1)
-    return A.detach().abs().sum(dim=-2, keepdim=True).amax(dim=-1, keepdim=True)
 
 
 def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from isometry._checks import check_matrix, check_same_shape
 from isometry._dtypes import PRECISIONS
 from isometry._torch import Maximum, is_fake, nested_forward_mode, opaque
 from isometry._typing import Matrix
+from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._precision import autocast_off, in_float32_or_wider, nan_unless
 
@@ -257,7 +258,7 @@ def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Te
 
 def _squarings(M4: Tensor) -> Tensor:
     r"""How often to halve: $\lVert M^4 \rVert_1^{1/4}$ bounds the spectral radius."""
-    norm = M4.abs().sum(-2).amax(-1).sqrt().sqrt()
+    norm = one_norm(M4)[..., 0, 0].sqrt().sqrt()
     s = torch.log2(norm / _THETA).ceil().clamp(min=0)
     return torch.where(norm < 1 / torch.finfo(M4.dtype).eps, s, math.nan)
 

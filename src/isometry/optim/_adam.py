@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.optimizer import ParamsT
 
+from isometry._backend.memory import recycled
 from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
-from isometry.linalg._room import room
 from isometry.optim._checks import check_gradient, check_numbers
 from isometry.optim._riemannian import AbstractRiemannian, Group, Update
 
@@ -106,7 +106,7 @@ class RiemannianAdam(AbstractRiemannian):
             squares["max_exp_avg_sq"] = v
         # both bias corrections are numbers: the quotient is multiplied by theirs
         c = math.sqrt(1 - beta2**step)
-        root = torch.sqrt(v, out=room("root", v.shape, v)).add_(c * group["eps"])
+        root = torch.sqrt(v, out=recycled(v.shape, v)).add_(c * group["eps"])
         if group["eps"] == 0:
             # the diagonal of a real skew matrix is 0, and 0 / 0
             root.clamp_(min=torch.finfo(root.dtype).tiny)

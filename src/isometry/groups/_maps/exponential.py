@@ -5,16 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isometry._backend import backend_for
+from isometry._backend.memory import recycled
+from isometry._dtypes import PRECISIONS
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
+from isometry.linalg._expm.angles import samuelson_bound
 from isometry.linalg._expm.rotation import rotation
-from isometry.linalg._room import room
-from isometry.linalg._square import square
-
-# up to these angles Taylor's polynomials of degree 4 and 6 are the exponential to eps:
-# theta^5 / 5! and theta^7 / 7!
-_FOUR = {torch.float32: 0.107, torch.float64: 1.93e-3}
-_SIX = {torch.float32: 0.347, torch.float64: 0.0197}
 
 
 @dataclass(frozen=True)
@@ -64,21 +61,22 @@ class Exp(AbstractRetraction):
         as the bound of the angles allows. Cost: two products up to angle 0.1, three up
         to 0.35 in single precision.
         """
-        longest = _SIX[A.dtype.to_real()]
+        shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
         # cheaper than the bound below: at most n^(1/4) times it for a random matrix
         norm = float(torch.linalg.matrix_norm(A).max())
         # written so that NaN is long
         if not norm <= A.shape[-1] ** 0.25 * longest:
             return None
-        A2 = square(A, out=room("square", A.shape, A))
-        bound = _largest_angle(A, A2)
-        inner = room("inner", A.shape, A)
-        if bound <= _FOUR[A.dtype.to_real()]:
+        A2 = recycled(A.shape, A)
+        backend_for(A, A2).square(A, A2)
+        bound = samuelson_bound(A, A2)
+        inner = recycled(A.shape, A)
+        if bound <= shortest:
             T = torch.mul(A2, 1 / 24, out=inner).add_(A, alpha=1 / 6)
             T.diagonal(dim1=-2, dim2=-1).add_(1 / 2)
             return torch.baddbmm(A, A2, T)
         if bound <= longest:
-            A3 = torch.bmm(A2, A, out=room("cube", A.shape, A))
+            A3 = torch.bmm(A2, A, out=recycled(A.shape, A))
             T = torch.mul(A3, 1 / 720, out=inner).add_(A2, alpha=1 / 120)
             T.add_(A, alpha=1 / 24).diagonal(dim1=-2, dim2=-1).add_(1 / 6)
             return torch.baddbmm(A, A3, T).add_(A2, alpha=1 / 2)
@@ -98,18 +96,3 @@ class Exp(AbstractRetraction):
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """The angle itself."""
         return theta, torch.ones_like(theta)
-
-
-def _largest_angle(A: Tensor, A2: Tensor) -> float:
-    r"""A bound of the angles of all matrices, by Samuelson's inequality.
-
-    Of $n$ numbers with mean $m$ and variance $s^2$, none that occurs $r$ times is above
-    $m + s \sqrt{(n - r)/r}$. The numbers are $\theta^2$; their sum is
-    $\lVert A \rVert_F^2$, and that of their squares $\lVert A^2 \rVert_F^2$. If $A$ is
-    real, $r = 2$. For a random matrix it is about $(n/32)^{1/4}$ times too large.
-    """
-    n, r = A.shape[-1], 1 if A.is_complex() else 2
-    mean = torch.linalg.matrix_norm(A).square() / n
-    variance = torch.linalg.matrix_norm(A2).square() / n - mean.square()
-    largest = mean + (variance.clamp(min=0) * max(n - r, 0) / r).sqrt()
-    return float(largest.max()) ** 0.5
