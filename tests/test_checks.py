@@ -89,8 +89,7 @@ def test_matrices_are_tensors_of_numbers_with_two_axes():
 
 @pytest.mark.errors
 def test_square_matrices_are_square():
-    """A tall one is sent to the function for tall ones."""
-    message = r"`A` must have shape \(\*batch, n, n\); got \(2, 4, 3\).*expm_tall"
+    message = r"`A` must have shape \(\*batch, n, n\); got \(2, 4, 3\)"
     with pytest.raises(ValueError, match=message):
         checks.check_square(torch.zeros(2, 4, 3), name="A")
     with pytest.raises(ValueError, match=r"\(\*batch, n, k\); got \(3,\)"):

@@ -31,8 +31,7 @@ def check_square(A: Tensor, *, name: str) -> None:
     check_matrix(A, name=name)
     if A.shape[-1] != A.shape[-2]:
         raise ValueError(
-            f"`{name}` must have shape (*batch, n, n); got {tuple(A.shape)}. "
-            f"Only a square matrix will do."
+            f"`{name}` must have shape (*batch, n, n); got {tuple(A.shape)}."
         )
 
 
