@@ -62,7 +62,7 @@ THREADS = {
         "pytorch#82282, #114080",
         "NaN in gives finite numbers out; large norms give NaN",
         (
-            "linalg/test_expm_plan.py::test_a_matrix_that_is_not_finite_becomes_nan_alone",
+            "linalg/test_contracts.py::test_a_matrix_that_is_not_finite_becomes_nan_alone",
             "linalg/test_expm_plan.py::test_orthogonality_does_not_decay_with_the_norm",
             "parametrizations/test_rebase_state.py::test_nan_does_not_reach_the_base",
             f"{TRAINING}nan_is_gone_with_the_last_checkpoint",
