@@ -285,7 +285,7 @@ def test_the_operator_in_graphs(with_base, rng):
     B = random_unitary(40, dtype=torch.float32, rng=rng) if with_base else None
     # the larger has a squaring: no slot is left unwritten, which opcheck would compare
     larger = (5 * X).detach().requires_grad_()
-    torch.library.opcheck(_rotation._rotation_op, (larger, B))
+    torch.library.opcheck(torch.ops.isometry.rotation, (larger, B))
     B = None if B is None else B.contiguous()
     compiled = torch.compile(lambda X: rotation(X, B), fullgraph=True)
     G = torch.randn(40, 40, generator=rng)
