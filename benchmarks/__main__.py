@@ -34,12 +34,12 @@ from benchmarks import (
     training,
 )
 from benchmarks.records import ROOT, environment
-from isometry.lab.bench.timing import Steps
+from isometry.lab.bench.timing import ProgressLine
 
 
 def measure_kernels(rounds: int) -> dict[str, Any]:
     """The functions of `isometry.linalg`."""
-    say = Steps(len(kernel.CASES) + 5 + 4 + 6)
+    say = ProgressLine(len(kernel.CASES) + 5 + 4 + 6)
     record = environment(rounds)
     record["kernel"] = kernel.measure_all(rounds=rounds, say=say)
     record["peers"] = [
@@ -64,25 +64,25 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
 
 def measure_layers(rounds: int) -> dict[str, Any]:
     """Training steps of constrained layers."""
-    measured = layers.measure(rounds=rounds, say=Steps(layers.STEPS))
+    measured = layers.measure(rounds=rounds, say=ProgressLine(layers.STEPS))
     return {"layers": environment(rounds) | measured}
 
 
 def measure_reads(rounds: int) -> dict[str, Any]:
     """What reading a weight costs."""
-    measured = reads.measure(rounds=rounds, say=Steps(reads.STEPS))
+    measured = reads.measure(rounds=rounds, say=ProgressLine(reads.STEPS))
     return {"reads": environment(rounds) | measured}
 
 
 def measure_recurrent(rounds: int) -> dict[str, Any]:
     """The loop over time."""
-    measured = recurrent.measure(rounds=rounds, say=Steps(recurrent.STEPS))
+    measured = recurrent.measure(rounds=rounds, say=ProgressLine(recurrent.STEPS))
     return {"recurrent": environment(rounds) | measured}
 
 
 def measure_optimizers(rounds: int) -> dict[str, Any]:
     """Riemannian descent."""
-    measured = optimizers.measure(rounds=rounds, say=Steps(optimizers.STEPS))
+    measured = optimizers.measure(rounds=rounds, say=ProgressLine(optimizers.STEPS))
     return {"optimizers": environment(rounds) | measured}
 
 
@@ -96,13 +96,13 @@ def measure_quality(folder: Path) -> dict[str, Any]:
             file=sys.stderr,
         )
         return {}
-    measured = quality.measure(folder, say=Steps(quality.SEEDS))
+    measured = quality.measure(folder, say=ProgressLine(quality.SEEDS))
     return {"quality": environment(rounds=1) | measured}
 
 
 def measure_training(folder: Path, rounds: int) -> dict[str, Any]:
     """Steps of `isometry train`."""
-    say = Steps(training.STEPS)
+    say = ProgressLine(training.STEPS)
     measured = training.measure(folder, rounds=rounds, say=say)
     return {"training": environment(rounds) | measured}
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -161,3 +162,28 @@ def test_names_of_maps_are_not_compared():
                 words = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
                 found += [(relative(path), word) for word in words if word in names]
     assert found == []
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """Every docstring of the library, with its place."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                yield f"{relative(path)}:{getattr(node, 'lineno', 1)}", text
+
+
+def test_a_docstring_makes_sense_alone():
+    """In a tooltip nobody sees what "that" or "those" would point to."""
+    beginnings = ("Of ", "That ", "Those ", "The same")
+    stumbles = [place for place, text in documented() if text.startswith(beginnings)]
+    assert stumbles == []
+
+
+def test_no_class_name_is_defined_twice():
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(relative(path))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

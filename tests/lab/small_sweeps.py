@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._sweep.plan import Cell
+from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import log_of
 
 SMALL: dict[str, Any] = {
@@ -29,7 +29,7 @@ def words(**options: Any) -> list[str]:
     return found
 
 
-def names(cells: Sequence[Cell]) -> list[str]:
+def names(cells: Sequence[SweepRun]) -> list[str]:
     """Those of their folders."""
     return [cell.name for cell in cells]
 

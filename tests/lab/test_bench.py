@@ -31,7 +31,7 @@ from isometry.lab.bench import (
 )
 from isometry.lab.bench.report import LOOKS, draw, page, short, tables
 from isometry.lab.bench.suites import bare
-from isometry.lab.bench.timing import Steps
+from isometry.lab.bench.timing import ProgressLine
 from tests.lab.small_runs import small, start
 
 CPU = torch.device("cpu")
@@ -263,7 +263,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_one_line_that_is_renewed():
     stream = Terminal()
-    say = Steps(2, stream)
+    say = ProgressLine(2, stream)
     say("one")
     say("two")
     bar = "#" * 12 + "." * 12

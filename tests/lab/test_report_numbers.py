@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from isometry.lab._report.experiments import Experiment, experiments, result_of
+from isometry.lab._report.experiments import ReportedExperiment, experiments, result_of
 from isometry.lab._report.figures import BINS, buckets, density, power
 from isometry.lab._report.looks import looks
 from isometry.lab._report.runs import Group, Run, read_run
@@ -34,12 +34,12 @@ def record(step: int, split: str, **values: float) -> dict[str, Any]:
     return {"step": step, "seconds": float(step), "split": split} | values
 
 
-def column(experiment: Experiment, name: str) -> list[str]:
+def column(experiment: ReportedExperiment, name: str) -> list[str]:
     table = results_table(experiment)
     return [row.cells[table.columns.index(name)] for row in table.rows]
 
 
-def best(experiment: Experiment) -> tuple[Run, ...] | None:
+def best(experiment: ReportedExperiment) -> tuple[Run, ...] | None:
     found = best_group(experiment, experiment.groups)
     return None if found is None else found.runs
 
@@ -77,13 +77,13 @@ def test_a_diverged_run_is_not_the_best():
     """Its last losses may be small."""
     good = run_of([record(1, "train", loss=0.2)], task="copying")
     bad = run_of([record(1, "train", loss=0.1)], task="copying", status="diverged")
-    assert best(Experiment("copying", "", "loss", (bad, good))) == (good,)
-    assert best(Experiment("copying", "", "loss", (bad,))) is None
+    assert best(ReportedExperiment("copying", "", "loss", (bad, good))) == (good,)
+    assert best(ReportedExperiment("copying", "", "loss", (bad,))) is None
 
 
 def test_the_best_accuracy_is_the_largest():
     low, high = (run_of([record(1, "test", accuracy=a)], lr=a) for a in (0.3, 0.6))
-    found = Experiment("mnist", "", "accuracy", (low, high))
+    found = ReportedExperiment("mnist", "", "accuracy", (low, high))
     assert best(found) == (high,)
     assert [row.best for row in results_table(found).rows] == [False, True]
     assert markdown(results_table(found)).count("**") == 2

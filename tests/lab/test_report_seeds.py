@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from isometry.lab import write_report
-from isometry.lab._report.experiments import Experiment, experiments
+from isometry.lab._report.experiments import ReportedExperiment, experiments
 from isometry.lab._report.figures import Quantity, _curves
 from isometry.lab._report.looks import looks
 from isometry.lab._report.page import headline
@@ -28,8 +28,8 @@ def run_of(seed: int, *values: float, status: str = "finished", **config: Any) -
     return Run(Path(f"run-{seed}"), given | config, records, {"status": status})
 
 
-def of(*runs: Run) -> Experiment:
-    return Experiment("mnist", "MNIST", "accuracy", runs)
+def of(*runs: Run) -> ReportedExperiment:
+    return ReportedExperiment("mnist", "MNIST", "accuracy", runs)
 
 
 def cells(table: Table | None, name: str) -> list[str]:

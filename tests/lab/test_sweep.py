@@ -15,7 +15,7 @@ from isometry.lab._cli import main
 from isometry.lab._report.runs import read_run
 from isometry.lab._sweep import engine, local
 from isometry.lab._sweep.engine import Engine
-from isometry.lab._sweep.plan import Cell, expand, save
+from isometry.lab._sweep.plan import SweepRun, expand, save
 from isometry.lab._sweep.view import View, log_of, work
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import assert_same_run, start
@@ -35,7 +35,7 @@ def worked(monkeypatch, no_report):
     """Runs are made in this process; tells which."""
     made: list[str] = []
 
-    def run(cells: list[Cell], out: Path, view: View, **_: Any) -> dict[str, str]:
+    def run(cells: list[SweepRun], out: Path, view: View, **_: Any) -> dict[str, str]:
         made[:] = names(cells)
         failed = {cell.name: work(out / cell.name, cell.config) for cell in cells}
         for name, message in failed.items():

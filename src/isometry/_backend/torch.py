@@ -135,7 +135,7 @@ def _pieces(n: int, terms: int) -> int:
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
 
-class Rows(NamedTuple):
+class StageTensors(NamedTuple):
     """The coefficients of a stage as tensors.
 
     `factors` has the rows L and R, or one row for a square. `final` has the row F, or
@@ -151,17 +151,17 @@ class Rows(NamedTuple):
 @lru_cache(maxsize=256)
 def rows_of(
     polynomial: Polynomial, dtype: torch.dtype, device: torch.device
-) -> tuple[Rows, ...]:
+) -> tuple[StageTensors, ...]:
     """The coefficients of every stage, rounded to a real dtype."""
     rows = []
     for stage in polynomial.stages:
         combinations = [stage.L, stage.R, *([stage.F] if stage.F else [])]
         table = torch.tensor(combinations, dtype=dtype, device=device)
         if stage.is_square:
-            rows.append(Rows(table[:1], table[2:], table[:1].T))
+            rows.append(StageTensors(table[:1], table[2:], table[:1].T))
         else:
             order = [1, 0, 2][: len(table)]
-            rows.append(Rows(table[:2], table[2:], table[order].T))
+            rows.append(StageTensors(table[:2], table[2:], table[order].T))
     return tuple(rows)
 
 

@@ -34,7 +34,7 @@ def basis(group: Algebra) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=64)
 def cached_basis(group: Algebra) -> tuple[Tensor, Tensor]:
-    """The same, found once for each group."""
+    """The basis of a group, found once for each group."""
     n = group.size
     reals = n * n * (2 if group.is_complex else 1)
     # kept for later: not on the device, nor in the mode, of the moment

@@ -209,7 +209,7 @@ class AbstractGroup(AbstractManifold):
         return self.algebra_coordinates(A)
 
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""Those of $Q^H E$."""
+        r"""Coordinates of $Q^H E$ in the Lie algebra."""
         return self.algebra_coordinates(self.algebra_projection(Q.mH @ E))
 
     def nearest(self, X: Tensor) -> Tensor:

@@ -171,7 +171,7 @@ class AbstractManifold(ABC):
         return self.retract(Q, E, EXP)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The same point as `retract`, for an optimizer, which needs no gradient."""
+        """The point that `retract` reaches, for an optimizer: without a gradient."""
         return self.retract(Q, E, retraction)
 
     def frame(self) -> AbstractFrame:
@@ -333,7 +333,7 @@ class AbstractManifold(ABC):
     def resolve_coordinates(
         self, retraction: Retraction, *, name: str = "retraction"
     ) -> AbstractMap:
-        """The same for a map that coordinates of a weight can be those of."""
+        """The map of this name, or the one passed, if coordinates can belong to it."""
         found = parse_map(retraction, name=name)
         if found is not None and found.parametrizes and isinstance(found, self.maps):
             return found

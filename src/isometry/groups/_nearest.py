@@ -7,7 +7,7 @@ from torch import Tensor
 
 from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar
-from isometry.linalg._polar import Polar, PolarWithForwardMode
+from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
 
 
 def nearest_rotation(X: Tensor) -> Tensor:
@@ -50,14 +50,14 @@ def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return U @ Vh, s, Vh.mH.contiguous()
 
 
-class _Rotation(Polar):
+class _Rotation(PolarFactor):
     """The derivative follows from X = Q H alone, as that of the polar factor does."""
 
     forward = staticmethod(_rotation_and_rest)
 
 
 class _RotationWithForwardMode(PolarWithForwardMode):
-    """The same, for `torch.func.jvp` too."""
+    """The nearest rotation with a rule for `torch.func.jvp`."""
 
     forward = staticmethod(_rotation_and_rest)
 

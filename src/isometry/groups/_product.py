@@ -64,19 +64,19 @@ class Product(AbstractGroup):
         return sum(factor.rank for factor in self.factors)
 
     def algebra(self, X: Tensor) -> Tensor:
-        """That of each factor, from the blocks on the diagonal of `X`."""
+        """The algebra of each factor, from the blocks on the diagonal of `X`."""
         return self._each("algebra", X)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """Those of each factor."""
+        """Coordinates in the algebra of each factor."""
         return self._each("algebra_coordinates", A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
-        """That of each factor."""
+        """The projection to the algebra of each factor."""
         return self._each("algebra_projection", X)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        """That of each factor."""
+        """The logarithm in each factor."""
         return self._each("algebra_log", Q)
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
@@ -90,11 +90,11 @@ class Product(AbstractGroup):
         return _block_diagonal([factor.torus(part) for factor, part in pairs])
 
     def nearest(self, X: Tensor) -> Tensor:
-        """Those of the factors."""
+        """The nearest point of each factor."""
         return self._each("nearest", X)
 
     def polish(self, Q: Tensor) -> Tensor:
-        """That of each factor."""
+        """Each factor, polished."""
         return self._each("polish", Q)
 
     def defect(self, Q: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class Stiefel(AbstractManifold):
         return self.resolve(retraction).tall(E, Q)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The same point; a factor without its decomposition."""
+        """The point that `retract` reaches; a factor needs no decomposition here."""
         if retraction.is_factor:
             return retraction.factor(Q, E)
         return retraction.tall(E, Q)

@@ -53,7 +53,7 @@ class TallFrame(AbstractFrame):
         self.n, self.k = manifold.shape
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        r"""That of the canonical metric: $\Omega = U - U^H$ with $U = Q^H G$."""
+        r"""Gradient in the canonical metric: $\Omega = U - U^H$ with $U = Q^H G$."""
         U = torch.bmm(Q.mH, G)
         E = recycled((len(Q), self.n + self.k, self.k), Q)
         torch.sub(U, U.mH, out=E[:, : self.k])

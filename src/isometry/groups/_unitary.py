@@ -102,7 +102,7 @@ class SU(AbstractClassicalGroup):
 
     @property
     def dimension(self) -> int:
-        """That of U(n), less the phase of the determinant."""
+        """The dimension of U(n), less one for the phase of the determinant."""
         return max(self.n**2 - 1, 0)
 
     @property

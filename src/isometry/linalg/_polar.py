@@ -62,13 +62,13 @@ def polar(X: Matrix) -> Matrix:
         )
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
         # Dynamo takes no Function with a `jvp`
-        factor = Polar if torch.compiler.is_compiling() else PolarWithForwardMode
+        factor = PolarFactor if torch.compiler.is_compiling() else PolarWithForwardMode
         Q = factor.apply(Y)[0]
         Q = Q.mH if X.shape[-2] < X.shape[-1] else Q
         return (Q + poison).to(X.dtype)
 
 
-class Polar(Function):
+class PolarFactor(Function):
     """X (tall or square) to Q, with the eigenvalues s and eigenvectors V of H."""
 
     generate_vmap_rule = True
@@ -91,8 +91,8 @@ class Polar(Function):
         return _derivative(X, Q, s, V, G)
 
 
-class PolarWithForwardMode(Polar):
-    """The same, for `torch.func.jvp` too."""
+class PolarWithForwardMode(PolarFactor):
+    """The polar factor with a rule for `torch.func.jvp`, which Dynamo does not take."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:

@@ -73,7 +73,7 @@ def scan(
 def unrolled(
     x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
 ) -> tuple[Tensor | None, Tensor]:
-    """The same in ordinary operations: for second derivatives and transforms."""
+    """The states by torch's operations, for second derivatives and transforms."""
     kernel, W, b = weights
     steps, sigma = recurrence.steps, recurrence.sigma
     summand, threshold = (None, b) if takes_threshold(sigma) else (b, None)

@@ -72,7 +72,7 @@ def install(
 
 
 def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
-    """Those of the initial weight; without a base there may be none."""
+    """Coordinates of the initial weight; without a base it may have none."""
     try:
         return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
     except ValueError as error:

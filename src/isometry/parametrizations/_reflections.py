@@ -68,7 +68,7 @@ class Reflections(AbstractConstraint):
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """The same for points of the manifold, which are not checked."""
+        """Vectors of reflections whose product is `Q`, which is not checked."""
         V, phase = reflections(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()

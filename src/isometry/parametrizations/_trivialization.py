@@ -92,7 +92,7 @@ class Trivialization(AbstractConstraint):
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """The same for points of the manifold, which are not checked."""
+        """Coordinates of `Q`, which is not checked, after the base has moved."""
         if self.base is None and Q.is_meta:
             return self.layout.weight(Q).contiguous()
         if self.base is None:

@@ -28,7 +28,7 @@ class Case:
 
     @property
     def wide(self) -> "Case":
-        """The same in double precision, for differences and slopes."""
+        """This case in double precision, for differences and slopes."""
         dtype = torch.promote_types(self.dtype, torch.float64)
         return Case(self.manifold, dtype, self.generator)
 

@@ -153,7 +153,7 @@ def transport(case: Case) -> None:
 
 
 def curvature(case: Case) -> None:
-    """Of the plane, not of its basis; and that of small geodesic triangles.
+    """Curvature depends on the plane, not on its basis, and bends small triangles.
 
     dist(exp tE, exp tF)^2 = 2 t^2 - K t^4 / 3 + O(t^5) for orthonormal E, F.
     """

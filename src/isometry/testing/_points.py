@@ -68,7 +68,7 @@ def membership(case: Case) -> None:
 
 
 def sampling(case: Case) -> None:
-    """The same numbers for the same seed; the law is invariant under geodesic steps."""
+    """A seed gives equal numbers; the law is invariant under geodesic steps."""
     M, rng = case.manifold, case.generator
     state = rng.get_state()
     Q = case.points(_DRAWS)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from isometry.lab._report.experiments import Experiment, experiments
+from isometry.lab._report.experiments import ReportedExperiment, experiments
 from isometry.lab._report.runs import read_run
 from isometry.lab._report.table import markdown, one_line, results_table, runs_table
 from isometry.lab.paper.tables import SOURCE
@@ -89,7 +89,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     return html
 
 
-def _markdown(found: Sequence[Experiment]) -> str:
+def _markdown(found: Sequence[ReportedExperiment]) -> str:
     parts = []
     for experiment in found:
         parts += [f"## {one_line(experiment.title)}"]

@@ -24,7 +24,7 @@ CHOICES = {"validation", "held_out"}
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ReportedExperiment:
     """Runs that may be compared: same task, same options of it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Experiment:
         return next(known, _baseline(self.runs[0].config))
 
 
-def experiments(runs: Iterable[Run]) -> list[Experiment]:
+def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     """Runs by task and its options, in the order in which they first appear.
 
     Args:
@@ -85,7 +85,9 @@ def experiments(runs: Iterable[Run]) -> list[Experiment]:
         keys.append(key)
         if (nth := keys.count(key)) > 1:
             key = f"{key}-{nth}"
-        found.append(Experiment(key, title, _metric(members), tuple(members), paper))
+        found.append(
+            ReportedExperiment(key, title, _metric(members), tuple(members), paper)
+        )
     return found
 
 

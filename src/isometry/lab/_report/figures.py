@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isometry.lab._report.experiments import Experiment
+from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.looks import LIGHT, Look, looks
 from isometry.lab._report.runs import Curve, Group, Run, as_number
 
@@ -107,7 +107,7 @@ class Figure:
     svg: Path
 
 
-def draw(experiment: Experiment, folder: Path) -> list[Figure]:
+def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
     """Draw all figures for which an experiment has data.
 
     Args:
@@ -168,7 +168,7 @@ ANGLES = (
 )
 
 
-def _panels(experiment: Experiment) -> Iterator[Panel]:
+def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     """Name, caption and painter of each figure that the records can fill."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
     seeds = SEEDS if len(groups) < len(runs) else ""

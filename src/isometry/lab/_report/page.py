@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._report.experiments import Experiment
+from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.figures import GRID, INK, PAGE, Figure
 from isometry.lab._report.looks import DARK, LIGHT, looks
 from isometry.lab._report.runs import Run
@@ -33,7 +33,7 @@ COLOURS = {INK: "--ink", GRID: "--grid", PAGE: "--page"} | {
 }
 
 
-def page(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
+def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
     """The whole page.
 
     Args:
@@ -68,7 +68,7 @@ def page(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
 """
 
 
-def _title(parts: Sequence[tuple[Experiment, Sequence[Figure]]]) -> str:
+def _title(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
     return parts[0][0].title if len(parts) == 1 else "Report of experiments"
 
 
@@ -105,7 +105,9 @@ def _machine(run: Run) -> str:
     return ", ".join(form.format(value) for value, form in facts if value is not None)
 
 
-def _section(experiment: Experiment, figures: Sequence[Figure], *, alone: bool) -> str:
+def _section(
+    experiment: ReportedExperiment, figures: Sequence[Figure], *, alone: bool
+) -> str:
     # the title of the page says it already
     heading = "" if alone else f"<h2>{escape(experiment.title)}</h2>"
     return f"""<section id="{escape(experiment.key)}">
@@ -121,11 +123,11 @@ def _section(experiment: Experiment, figures: Sequence[Figure], *, alone: bool) 
 """
 
 
-def _labelled(experiment: Experiment):
+def _labelled(experiment: ReportedExperiment):
     return zip(experiment.runs, looks(experiment.singles), strict=True)
 
 
-def _each(experiment: Experiment) -> str:
+def _each(experiment: ReportedExperiment) -> str:
     """The runs that rows of means stand for, folded away."""
     table = runs_table(experiment)
     if table is None:
@@ -133,7 +135,7 @@ def _each(experiment: Experiment) -> str:
     return f"<details><summary>Each run</summary>{_table(table)}</details>"
 
 
-def headline(experiment: Experiment) -> str:
+def headline(experiment: ReportedExperiment) -> str:
     """One or two sentences: who is best, and what it is measured by.
 
     Args:
@@ -159,7 +161,7 @@ def headline(experiment: Experiment) -> str:
     return text
 
 
-def _paper(experiment: Experiment) -> str:
+def _paper(experiment: ReportedExperiment) -> str:
     paper = experiment.paper
     if paper is None:
         return ""

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 from isometry.lab._report.experiments import (
     LARGER_IS_BETTER,
-    Experiment,
+    ReportedExperiment,
     at_best,
     result_of,
 )
@@ -51,7 +51,7 @@ class Table:
 Column = tuple[str, Callable[[Group], str], Callable[[Row], str]]
 
 
-def results_table(experiment: Experiment) -> Table:
+def results_table(experiment: ReportedExperiment) -> Table:
     """The table of an experiment; runs that differ in their seeds alone are one row.
 
     Args:
@@ -72,7 +72,7 @@ def results_table(experiment: Experiment) -> Table:
     return Table(tuple(heading for heading, *_ in columns), tuple(rows), result=3)
 
 
-def runs_table(experiment: Experiment) -> Table | None:
+def runs_table(experiment: ReportedExperiment) -> Table | None:
     """Each run by itself, where the table of the experiment has means of several.
 
     Args:
@@ -89,7 +89,7 @@ def runs_table(experiment: Experiment) -> Table | None:
 
 
 def _rows(
-    experiment: Experiment, groups: Sequence[Group], columns: Sequence[Column]
+    experiment: ReportedExperiment, groups: Sequence[Group], columns: Sequence[Column]
 ) -> list[TableRow]:
     top = best_group(experiment, groups)
     rows = []
@@ -100,14 +100,14 @@ def _rows(
     return rows
 
 
-def compared(experiment: Experiment, group: Group) -> list[float]:
+def compared(experiment: ReportedExperiment, group: Group) -> list[float]:
     """The number of each run that the paper's protocol looks at."""
     metric = experiment.metric
     name = {"accuracy": "best", "mse": "chosen"}.get(metric, "loss")
     return group.values(lambda run: getattr(result_of(run, metric), name))
 
 
-def best_group(experiment: Experiment, groups: Sequence[Group]) -> Group | None:
+def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group | None:
     """The group with the best mean, if any has one; a diverged one is not good."""
     sign = -1 if experiment.metric in LARGER_IS_BETTER else 1
     scores = [
@@ -124,7 +124,7 @@ def _nothing(_row: Row) -> str:
     return DASH
 
 
-def _columns(experiment: Experiment, groups: Sequence[Group]) -> list[Column]:
+def _columns(experiment: ReportedExperiment, groups: Sequence[Group]) -> list[Column]:
     columns: list[Column] = [
         (
             "Network",
@@ -155,7 +155,7 @@ def _columns(experiment: Experiment, groups: Sequence[Group]) -> list[Column]:
     return columns
 
 
-def _scores(experiment: Experiment) -> list[Column]:
+def _scores(experiment: ReportedExperiment) -> list[Column]:
     """What the runs reached: first the number that the paper would print."""
     metric, runs = experiment.metric, experiment.runs
 

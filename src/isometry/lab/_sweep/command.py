@@ -8,7 +8,7 @@ from typing import Any
 
 from isometry.lab._options import add_fields, add_hidden, as_typed, option_of
 from isometry.lab._sweep.engine import Engine, sweep
-from isometry.lab._sweep.plan import Cell, expand, fit, load
+from isometry.lab._sweep.plan import SweepRun, expand, fit, load
 from isometry.lab._train.command import read_file, words_of
 from isometry.lab._train.config import Training
 from isometry.lab._train.folder import RunError
@@ -131,7 +131,7 @@ def main(options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[Cell]:
+def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[SweepRun]:
     """The runs that options stand for; the line wins over the file."""
     if resume:
         if unwanted := words_of(given):

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from isometry.lab._report.experiments import Experiment, experiments, result_of
+from isometry.lab._report.experiments import ReportedExperiment, experiments, result_of
 from isometry.lab._report.looks import network_label
 from isometry.lab._report.runs import Group, Run, read_run
 from isometry.lab._report.table import (
@@ -23,7 +23,7 @@ from isometry.lab._report.table import (
     small,
     spread,
 )
-from isometry.lab._sweep.plan import Cell, fit, load, save
+from isometry.lab._sweep.plan import SweepRun, fit, load, save
 from isometry.lab._sweep.view import View
 from isometry.lab._train.folder import last_good, locked, write_atomically
 
@@ -81,7 +81,7 @@ class Engine:
                 f"decides; got {self.jobs}. Leave one of them out."
             )
 
-    def at_a_time(self, cells: Sequence[Cell]) -> int:
+    def at_a_time(self, cells: Sequence[SweepRun]) -> int:
         """Runs that this machine makes at a time.
 
         Args:
@@ -109,7 +109,7 @@ def status_of(folder: Path) -> str:
     return read_run(folder).status if folder.exists() else "missing"
 
 
-def sweep(cells: Sequence[Cell], out: Path, engine: Engine) -> dict[str, str]:
+def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
     """Make the runs that are missing, then write the table and the report of all.
 
     The table goes to stdout too, everything else that is said to stderr.
@@ -153,12 +153,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def threads(cells: Sequence[Cell]) -> int:
+def threads(cells: Sequence[SweepRun]) -> int:
     """Threads of the run that has most."""
     return max((cell.config.training.threads or 1 for cell in cells), default=1)
 
 
-def carry_out(cells: Sequence[Cell], out: Path, engine: Engine) -> dict[str, str]:
+def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
     """Make the runs that are not done.
 
     Args:
@@ -195,7 +195,7 @@ def carry_out(cells: Sequence[Cell], out: Path, engine: Engine) -> dict[str, str
 
 
 def verdicts(
-    cells: Sequence[Cell], out: Path, failed: Mapping[str, str]
+    cells: Sequence[SweepRun], out: Path, failed: Mapping[str, str]
 ) -> dict[str, str]:
     """Messages about the runs that did not come to their end.
 
@@ -264,7 +264,7 @@ def _options(group: Group) -> dict[str, Any]:
     return plain | (plain.pop("model_options", None) or {})
 
 
-def _columns(experiment: Experiment) -> list[Column]:
+def _columns(experiment: ReportedExperiment) -> list[Column]:
     options = [_options(group) for group in experiment.groups]
     names = dict.fromkeys(name for found in options for name in found)
     varied = [n for n in names if len({repr(found.get(n)) for found in options}) > 1]
@@ -289,7 +289,7 @@ def _columns(experiment: Experiment) -> list[Column]:
     ]
 
 
-def _scores(experiment: Experiment) -> list[Column]:
+def _scores(experiment: ReportedExperiment) -> list[Column]:
     metric = experiment.metric
 
     def of(take: Callable[[Run], float | None]) -> Callable[[Group], str]:

@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from isometry.lab._process import Signals
-from isometry.lab._sweep.plan import Cell
+from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import View, log_of, work
 from isometry.lab._train.config import Config
 
@@ -35,7 +35,7 @@ class _Child:
 
 
 def run(
-    cells: Sequence[Cell],
+    cells: Sequence[SweepRun],
     out: Path,
     view: View,
     *,
@@ -84,7 +84,7 @@ def run(
     return failed
 
 
-def _begin(cell: Cell, out: Path) -> _Child:
+def _begin(cell: SweepRun, out: Path) -> _Child:
     context = multiprocessing.get_context("spawn")
     told, tell = context.Pipe(duplex=False)
     folder = out / cell.name

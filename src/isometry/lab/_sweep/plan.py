@@ -19,14 +19,14 @@ _NAMED = ("model", "hidden_size", "seed")
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepRun:
     """A point of the product: a run, and the name of its folder."""
 
     name: str
     config: Config
 
 
-def expand(task: str | None, values: Mapping[str, Any]) -> list[Cell]:
+def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     r"""The product of all options that have several values.
 
     $$ \{\text{models}\} \times \{\text{sizes}\} \times \dots \times \{\text{seeds}\} $$
@@ -49,11 +49,13 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[Cell]:
     """
     axes = _axes({"threads": 1} | dict(values))
     varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
-    cells: dict[str, Cell] = {}
+    cells: dict[str, SweepRun] = {}
     for point in product(*axes.values()):
         options = dict(zip(axes, point, strict=True))
         config = _config(task, options)
-        cell = Cell(_name(config, {path[-1]: options[path] for path in varied}), config)
+        cell = SweepRun(
+            _name(config, {path[-1]: options[path] for path in varied}), config
+        )
         if cells.setdefault(cell.name, cell) != cell:
             raise ValueError(
                 f"values must differ in letters and digits, which name the runs; got "
@@ -62,7 +64,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[Cell]:
     return list(cells.values())
 
 
-def fit(out: Path, cells: Sequence[Cell]) -> list[Cell]:
+def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
     """Runs under the names that they have in the plan of a folder.
 
     Args:
@@ -80,7 +82,7 @@ def fit(out: Path, cells: Sequence[Cell]) -> list[Cell]:
     return [_fit(out, cell, known) for cell in cells]
 
 
-def _fit(out: Path, cell: Cell, known: Sequence[Cell]) -> Cell:
+def _fit(out: Path, cell: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
     for other in known:
         if _flat(other.config) == _flat(cell.config):
             return other
@@ -95,7 +97,7 @@ def _fit(out: Path, cell: Cell, known: Sequence[Cell]) -> Cell:
     return cell
 
 
-def save(out: Path, cells: Sequence[Cell]) -> None:
+def save(out: Path, cells: Sequence[SweepRun]) -> None:
     """Add runs to the plan of a folder.
 
     Args:
@@ -108,7 +110,7 @@ def save(out: Path, cells: Sequence[Cell]) -> None:
     write_atomically(out / PLAN, as_json({"runs": runs}))
 
 
-def load(out: Path) -> list[Cell]:
+def load(out: Path) -> list[SweepRun]:
     """The plan of a folder.
 
     Args:
@@ -126,7 +128,9 @@ def load(out: Path) -> list[Cell]:
             # a path would lead out of the folder
             if re.fullmatch(r"\w[\w.+=-]*", name) is None:
                 raise ValueError(f"the name {name!r}")  # noqa: TRY301 - told below
-        return [Cell(n, Config.from_json(json.dumps(run))) for n, run in runs.items()]
+        return [
+            SweepRun(n, Config.from_json(json.dumps(run))) for n, run in runs.items()
+        ]
     except FileNotFoundError:
         raise RunError(
             f"{out} must be the folder of a sweep; it has no {PLAN}. Give the `--out` "
@@ -190,7 +194,7 @@ def _name(config: Config, varied: Mapping[str, Any]) -> str:
     return re.sub(r"[^\w.+=-]+", "_", "-".join(parts))
 
 
-def _conflict(folder: Path, old: Cell, new: Cell) -> str:
+def _conflict(folder: Path, old: SweepRun, new: SweepRun) -> str:
     had, wants = _flat(old.config), _flat(new.config)
     name = next(n for n in had | wants if had.get(n) != wants.get(n))
     return (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab._process import Signals
-from isometry.lab._sweep.plan import Cell
+from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import View, log_of, work
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import RunError
@@ -27,7 +27,7 @@ _PAUSE = 0.2
 
 
 def run(
-    cells: Sequence[Cell], out: Path, view: View, *, address: str | None, cpus: int
+    cells: Sequence[SweepRun], out: Path, view: View, *, address: str | None, cpus: int
 ) -> dict[str, str]:
     """Make runs as fast as the cluster has room for them, until all have ended.
 
@@ -88,7 +88,7 @@ def resources(config: Config) -> dict[str, float]:
     return {"num_cpus": float(training.threads or 1), "num_gpus": cards}
 
 
-def _submit(ray: Any, cell: Cell, out: Path) -> Any:
+def _submit(ray: Any, cell: SweepRun, out: Path) -> Any:
     task = ray.remote(max_retries=RETRIES, **resources(cell.config))(work)
     return task.options(name=cell.name).remote(out / cell.name, cell.config)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isometry.lab._options import as_typed
 from isometry.lab._sweep.engine import Engine, sweep
-from isometry.lab._sweep.plan import Cell
+from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._train import command as train
 from isometry.lab._train.folder import RunError
 from isometry.lab.paper.protocol import PLANS, PlannedRun, plan
@@ -90,7 +90,7 @@ def main(options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def cell_of(run: PlannedRun, *more: str) -> Cell:
+def cell_of(run: PlannedRun, *more: str) -> SweepRun:
     """A planned run as a cell of a sweep.
 
     Args:
@@ -104,7 +104,7 @@ def cell_of(run: PlannedRun, *more: str) -> Cell:
     train.add_arguments(parser)
     given = vars(parser.parse_args(run.command(*more)[1:]))
     del given["resume"]
-    return Cell(run.name, train.read(given)[0])
+    return SweepRun(run.name, train.read(given)[0])
 
 
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:

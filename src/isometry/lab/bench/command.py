@@ -102,7 +102,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     """What `record.json` holds."""
     from isometry.lab.bench.report import left_out
     from isometry.lab.bench.suites import SUITES, sizes_of
-    from isometry.lab.bench.timing import Steps, device_of, measure, surroundings
+    from isometry.lab.bench.timing import ProgressLine, device_of, measure, surroundings
 
     device = device_of(options.device, options.threads)
     missing = [peer for peer in PEERS if not installed(peer)]
@@ -110,7 +110,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
         sys.stderr.write(f"{left_out(peer)}\n")
     names = list(dict.fromkeys(options.suites)) or SUITE_NAMES
     sizes = {name: sizes_of(name, options.sizes) for name in names}
-    say = Steps(sum(map(len, sizes.values())))
+    say = ProgressLine(sum(map(len, sizes.values())))
     return {
         "environment": surroundings(device),
         "rounds": options.rounds,

@@ -158,7 +158,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
 _WIDTH = 24
 
 
-class Steps:
+class ProgressLine:
     """One line that is renewed on a terminal; elsewhere a line a step.
 
     Args:

@@ -77,7 +77,7 @@ class EighExponential(torch.autograd.Function):
 
 
 class EagerEighExponential(EighExponential):
-    """The same with forward mode, which Dynamo does not take."""
+    """The exponential with a rule for forward mode, which Dynamo does not take."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:

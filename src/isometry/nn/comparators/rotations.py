@@ -44,7 +44,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Stage:
+class BlockRotation:
     """Some rotations of some layers, which mix coordinates within blocks only.
 
     Attributes:
@@ -95,7 +95,7 @@ class Planes:
 
     def __init__(self, n: int, capacity: int, style: Style) -> None:
         self.n = self.padded = n
-        self.stages: list[Stage] = []
+        self.stages: list[BlockRotation] = []
         if style == "fft":
             depth = n.bit_length() - 1
             self.shape = (depth, n // 2)
@@ -103,7 +103,9 @@ class Planes:
             for numbers in _groups(depth, _TOGETHER_FFT):
                 inner = self.layers[numbers[-1]].distance
                 size = 2 ** len(numbers)
-                self.stages.append(Stage(numbers, (n // (size * inner), size, inner)))
+                self.stages.append(
+                    BlockRotation(numbers, (n // (size * inner), size, inner))
+                )
             return
         self.shape = (capacity // 2, n - 1)
         self.layers = [Layer(1), Layer(1, skip=1)] * (capacity // 2)
@@ -113,8 +115,8 @@ class Planes:
         for numbers in _groups(capacity, _TOGETHER):
             shape = (blocks, 2 * k, 1)
             self.stages += [
-                Stage(numbers, shape, part="triangles"),
-                Stage(numbers, shape, shift=k, part="gaps"),
+                BlockRotation(numbers, shape, part="triangles"),
+                BlockRotation(numbers, shape, shift=k, part="gaps"),
             ]
 
     def product(
@@ -169,7 +171,9 @@ class Planes:
         after = self.padded - self.n + layer.skip
         return pad(both, (layer.skip, after), value=rest)
 
-    def _blocks(self, stage: Stage, factors: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def _blocks(
+        self, stage: BlockRotation, factors: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
         """What a stage makes of the unit vectors of each block, as rows."""
         outer, size, inner = stage.shape
         like = factors[0][0]
