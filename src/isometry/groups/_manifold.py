@@ -325,7 +325,8 @@ class AbstractManifold(ABC):
         Raises:
             ValueError: if it is none, or does not end on this manifold.
         """
-        found = parse_map(retraction, name=name)
+        is_map = isinstance(retraction, AbstractMap)
+        found = retraction if is_map else parse_map(retraction, name=name)
         if isinstance(found, AbstractRetraction) and isinstance(found, self.maps):
             return found
         raise self._no_map(retraction, name, [m for m in KNOWN if KNOWN[m].steps])

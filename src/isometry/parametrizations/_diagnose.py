@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._constrained import constrained
+from isometry.parametrizations._layout import whole
 from isometry.parametrizations._reflections import Reflections
-from isometry.parametrizations._sharded import whole
 from isometry.parametrizations._trivialization import Trivialization
 
 

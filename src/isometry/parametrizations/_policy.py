@@ -17,8 +17,8 @@ from torch.optim.optimizer import (
 )
 
 from isometry.parametrizations._coordinates import COORDINATES
+from isometry.parametrizations._layout import whole
 from isometry.parametrizations._rebase import move
-from isometry.parametrizations._sharded import whole
 from isometry.parametrizations._trivialization import Trivialization
 
 _hooks: list[Any] = []

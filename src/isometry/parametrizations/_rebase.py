@@ -13,7 +13,7 @@ from torch.optim import LBFGS, Optimizer
 
 from isometry._typing import Layer
 from isometry.parametrizations._constrained import constrained
-from isometry.parametrizations._sharded import sharded_like, whole
+from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
 # averages of gradients, which move the coordinates. That of centered RMSprop is none:

@@ -11,8 +11,7 @@ from isometry.linalg._precision import autocast_off
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._filled import looks_initialized
 from isometry.parametrizations._initial import Init
-from isometry.parametrizations._layout import Layout
-from isometry.parametrizations._sharded import replicated_like, whole
+from isometry.parametrizations._layout import Layout, replicated_like, whole
 
 
 class Reflections(AbstractConstraint):

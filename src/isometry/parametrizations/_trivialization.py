@@ -16,8 +16,7 @@ from isometry.parametrizations._constraint import (
 )
 from isometry.parametrizations._filled import looks_initialized
 from isometry.parametrizations._initial import Init
-from isometry.parametrizations._layout import Layout
-from isometry.parametrizations._sharded import replicated_like, whole
+from isometry.parametrizations._layout import Layout, replicated_like, whole
 
 _log = logging.getLogger("isometry")
 
