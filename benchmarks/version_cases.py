@@ -82,8 +82,15 @@ def _recurrent(name: str, inputs: int, hidden: int, *, steps: int, batch: int) -
 
 def _descent(optimizer: type, n: int, k: int, *, batch: int = 1) -> Call:
     """A step of a Riemannian optimizer with a fixed gradient."""
-    manifold = groups.SO(n) if n == k else groups.Stiefel(n, k)
-    X = manifold.random(batch, dtype=torch.float32, generator=_generator())
+    if n == k:
+        manifold = groups.SO(n)
+        # not `random`, which was wrong at n = 512 in some versions
+        X = linalg.expm_skew(
+            linalg.skew(torch.randn(batch, n, n, generator=_generator()))
+        )
+    else:
+        manifold = groups.Stiefel(n, k)
+        X = manifold.random(batch, dtype=torch.float32, generator=_generator())
     weight = nn.Parameter(X)
     weight.grad = torch.randn(X.shape, generator=_generator())
     return optimizer([weight], lr=1e-3, manifold=manifold).step
