@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.memory import peak
+from benchmarks.peak import peak
 from benchmarks.peers import count_products
 from isometry.lab.bench import (
     GEOTORCH,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import isometry
+from benchmarks.peak import peak
 from isometry import groups, linalg, optim
 from isometry import nn as recurrent
 
@@ -171,23 +172,6 @@ CASES: dict[str, Callable[[], Call]] = {
 }
 
 
-def _peak(call: Call) -> int:
-    """The highest sum of bytes that torch's allocator had given out during a call."""
-    call()
-    linalg.release_memory()
-    with torch.profiler.profile(profile_memory=True) as profile:
-        result = call()
-    assert profile.profiler is not None
-    assert profile.profiler.kineto_results is not None
-    held = highest = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            highest = max(highest, held)
-    del result
-    return highest
-
-
 def main() -> None:
     """Answer questions until the input ends."""
     torch.set_num_threads(2)
@@ -202,7 +186,7 @@ def main() -> None:
                 calls[name]()
         call = calls[name]
         if question.get("memory"):
-            answer: float = _peak(call)
+            answer: float = peak(call)
         else:
             begin = time.perf_counter()
             for _ in range(question["calls"]):

@@ -28,12 +28,12 @@ class _Version:
     """A process that times cases with the library of one checkout."""
 
     def __init__(self, checkout: Path) -> None:
-        here = Path(__file__).with_name("version_cases.py")
-        environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
+        environment = os.environ | {"PYTHONPATH": str(checkout.resolve() / "src")}
         # the profiler writes a line for each start and stop
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until `close`
         self._child = subprocess.Popen(
-            [sys.executable, str(here)],
+            [sys.executable, "-m", "benchmarks.version_cases"],
+            cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
