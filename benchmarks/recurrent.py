@@ -14,9 +14,8 @@ from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
 from isometry.lab.bench.timing import interleave
 from isometry.nn import ExpRNN
-from isometry.nn._scan import Recurrence, Weights, scan
-from isometry.nn._sigma import modrelu
-from isometry.nn._steps import Steps
+from isometry.nn._scan import Recurrence, Weights, modrelu, scan
+from isometry.nn._sequence import Steps
 
 COMPILED = "isometry, C"
 PURE = "isometry, torch"

@@ -21,7 +21,7 @@ from isometry.nn import (
     ScoRNN,
     SpectralRNN,
 )
-from isometry.nn._cell import AbstractCell
+from isometry.nn._recurrent import AbstractCell
 from tests.helpers import new_generator
 from tests.nn import reference
 from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near

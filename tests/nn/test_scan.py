@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from isometry._backend.constants import Sigma
 from isometry.nn._scan import Recurrence, Weights, scan, unrolled
-from isometry.nn._steps import Steps
+from isometry.nn._sequence import Steps
 from tests.helpers import eps, random_unitary
 
 SIGMAS: tuple[Sigma, ...] = get_args(Sigma)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from isometry.nn._steps import Steps
+from isometry.nn._sequence import Steps
 
 LENGTHS = [[3, 3], [5, 3, 3, 1], [4], [1, 1, 1], [6, 1]]
 

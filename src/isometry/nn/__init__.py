@@ -1,16 +1,13 @@
 """Recurrent networks with orthogonal and unitary weights."""
 
 from isometry.nn._exp_gated import ExpGRU, ExpLSTM
-from isometry.nn._exp_rnn import ExpRNN, ExpRNNCell
-from isometry.nn._modrelu import ModReLU
+from isometry.nn._exp_rnn import ExpRNN, ExpRNNCell, ModReLU
 from isometry.nn.comparators.eurnn import EURNN
-from isometry.nn.comparators.full_capacity import FullCapacityURNN
 from isometry.nn.comparators.householder import HouseholderRNN
 from isometry.nn.comparators.lie import LieRNN
-from isometry.nn.comparators.scornn import ScoRNN
-from isometry.nn.comparators.scurnn import ScuRNN
+from isometry.nn.comparators.scornn import ScoRNN, ScuRNN
 from isometry.nn.comparators.spectral import SpectralRNN
-from isometry.nn.comparators.urnn import URNN
+from isometry.nn.comparators.urnn import URNN, FullCapacityURNN
 
 __all__ = [
     "ExpRNN",

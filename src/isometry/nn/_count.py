@@ -3,7 +3,7 @@
 from torch import nn
 
 from isometry.groups._declare import declared
-from isometry.nn._cell import AbstractCell
+from isometry.nn._recurrent import AbstractCell
 from isometry.parametrizations._constrained import constrained
 
 

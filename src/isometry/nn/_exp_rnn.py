@@ -1,4 +1,4 @@
-"""The paper's recurrent network, and the cell that it is made of."""
+"""The recurrent network of the paper, its cell and its nonlinearity."""
 
 import math
 from typing import Any
@@ -9,14 +9,63 @@ from torch import Tensor, nn
 from isometry._backend.constants import Sigma, takes_threshold
 from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, AbstractRetraction, U
-from isometry.nn._cell import AbstractCell, check_sizes, check_state
-from isometry.nn._pairs import scan_field
-from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn._scan import Recurrence, Weights
-from isometry.nn._sequence import check_rows, in_dtype_of, read
-from isometry.nn._steps import Steps
+from isometry.nn._recurrent import (
+    AbstractCell,
+    AbstractRecurrent,
+    check_sizes,
+    check_state,
+)
+from isometry.nn._scan import Recurrence, Weights, complex_modrelu, modrelu, scan_field
+from isometry.nn._sequence import Steps, check_rows, in_dtype_of, read
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
+
+
+class ModReLU(nn.Module):
+    r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a trained $b$ a feature.
+
+    It keeps the sign of a real number and the phase of a complex one, so it commutes
+    with what unitary maps are made of. $\sigma(0) = 0$, and the gradient there is
+    zero.
+
+    Args:
+        features: size of the last axis.
+        device: of $b$.
+        dtype: of $b$, real also for complex inputs.
+
+    References:
+        [ASB16]; [LM19] for $b$ uniform in $(-0.01, 0.01)$ at the start.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.bias = nn.Parameter(torch.empty(features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw $b$ anew."""
+        nn.init.uniform_(self.bias, -0.01, 0.01)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Rectify the last axis."""
+        if z.shape[-1:] != self.bias.shape:
+            raise ValueError(
+                f"`z` must have {self.features} features on its last axis; got shape "
+                f"{tuple(z.shape)}. Make a ModReLU of the size of what it gets."
+            )
+        return (complex_modrelu if z.is_complex() else modrelu)(z, self.bias)
+
+    def extra_repr(self) -> str:
+        """The number of features."""
+        return str(self.features)
+
 
 NONLINEARITIES = ("modrelu", "tanh", "relu", "identity")
 

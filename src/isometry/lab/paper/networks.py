@@ -41,8 +41,8 @@ from isometry.nn import (
     ScuRNN,
     SpectralRNN,
 )
-from isometry.nn._draw import Draw, glorot
 from isometry.nn._recurrent import AbstractRecurrent
+from isometry.nn.comparators.cell import Draw, glorot
 
 # what an output layer reads of a complex state
 Parts = Literal["both", "real"]

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from isometry.linalg import householder
-from isometry.nn._draw import Draw, glorot
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
+from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
 
 
 class HouseholderRNN(AbstractRecurrent):

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from isometry.linalg import expm_skew, skew
-from isometry.nn._draw import Draw, glorot
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
+from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
 
 # the authors' gain of the recurrent weight, for each nonlinearity
 _GAIN = {"tanh": 1.05, "relu": 1.40}

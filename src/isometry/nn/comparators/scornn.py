@@ -1,4 +1,4 @@
-"""The recurrent network with a scaled Cayley transform, real."""
+"""The recurrent networks with a scaled Cayley transform, real and complex."""
 
 import math
 from typing import Unpack
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from isometry.linalg import cayley, skew
-from isometry.nn._draw import Draw
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
+from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
+from isometry.nn.comparators.urnn import check_epsilon, smooth_modrelu
 
 
 class ScoRNN(AbstractRecurrent):
@@ -112,3 +112,87 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     # above the diagonal they are -tan(u / 2) [HWY18]; coordinates are below it
     X[even + 1, even] = torch.tan(math.pi / 4 * u)
     return X
+
+
+class ScuRNN(AbstractRecurrent):
+    r"""Unitary recurrent network by the scaled Cayley transform.
+
+    $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
+       A = -A^H, \quad D = \operatorname{diag}(e^{i\theta}), $$
+
+    on complex states. Unlike in `ScoRNN`, $D$ is trained, so that every unitary $W$ is
+    reached; the $n$ angles make the parametrization redundant, $n^2 + n$ numbers for a
+    group of dimension $n^2$. Called as `torch.nn.RNN`; a layer has one bias vector, the
+    $b$ of modReLU, and a trained first state. An output layer reads the real and the
+    imaginary parts. The coordinates of $A$ are the parameter `X`, of which the lower
+    triangle is read.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: complex features of the state.
+        num_layers: each reads the outputs of the one before.
+        epsilon: of the modReLU, as in `URNN`: the authors' needs a loop over time, with
+            autograd; 0 is the exact modReLU, and the fast scan.
+        device: of the parameters.
+        dtype: of the parameters, real; complex ones have the complex of it.
+        generator: source of their first values.
+        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
+            in `ExpRNN`.
+
+    References:
+        [MHY19].
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        epsilon: float = 1e-5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        **layers: Unpack[LayerOptions],
+    ) -> None:
+        check_epsilon(epsilon)
+        draw = Draw(device, dtype, generator)
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: ScuRNNCell(size, hidden_size, epsilon, draw),
+            **layers,
+        )
+
+
+class ScuRNNCell(AbstractDenseCell):
+    """One layer and direction of `ScuRNN`."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, epsilon: float, draw: Draw
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        self.epsilon = epsilon
+        self.sigma = None if epsilon else "complex_modrelu"
+        self.redundant = hidden_size * hidden_size
+        self.draw_parameters(draw)
+
+    def draw_parameters(self, draw: Draw) -> None:
+        """Make all parameters, with first values."""
+        n, inputs = self.hidden_size, self.input_size
+        bound = glorot(inputs, 2 * n)
+        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
+        blocks = cayley_blocks(n, draw)
+        self.X = draw.parameter(blocks.to(torch.complex128))
+        # from 0 to 2 pi, which is the same set of phases
+        self.theta = draw.uniform(n, bound=math.pi)
+        self.bias = draw.uniform(n, bound=0.01)
+        self.h0 = draw.complex_uniform(n, bound=0.01)
+
+    def recurrent_weight(self) -> Tensor:
+        """The unitary matrix."""
+        D = torch.polar(torch.ones_like(self.theta), self.theta)
+        return scaled_cayley(self.X, D)
+
+    def activate(self, z: Tensor, b: Tensor) -> Tensor:
+        """modReLU."""
+        return smooth_modrelu(z, b, self.epsilon)

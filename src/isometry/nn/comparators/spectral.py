@@ -8,10 +8,9 @@ from torch import Tensor
 from isometry._backend.constants import Sigma
 from isometry.groups import SO
 from isometry.groups._declare import record
-from isometry.nn._draw import Draw, glorot
 from isometry.nn._exp_rnn import NONLINEARITIES
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, LayerOptions
+from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
 
 
 class SpectralRNN(AbstractRecurrent):
