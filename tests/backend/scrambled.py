@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from isometry._backend.build import _compiler
-from isometry._backend.library import kernels
+from isometry._backend.library import c_library
+from isometry._backend.native import NativeBackend, native_backend
 
 SOURCE = Path(__file__).with_name("scrambled.c")
 
@@ -31,8 +32,7 @@ def install() -> None:
         RuntimeError: if there are no kernels.
     """
     for dtype, name in ((torch.float32, "sgemm_"), (torch.float64, "dgemm_")):
-        native = kernels(dtype)
-        if native is None:
+        native, ours = native_backend(dtype), c_library()
+        if native is None or ours is None:
             raise RuntimeError("`--blas=scrambled` needs the kernels in C.")
-        native.product = ctypes.cast(getattr(library(), name), ctypes.c_void_p)
-        assert native.multiplies()
+        native.product = NativeBackend(ours, getattr(library(), name), dtype).product

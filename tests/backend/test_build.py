@@ -14,6 +14,7 @@ import torch
 from isometry._backend import build as _build
 from isometry._backend import library as _native
 from isometry._backend.build import build
+from isometry._backend.native import _assemble
 from isometry._backend.store import BuildError, locked, open_folder
 
 # what the kernels give, what the log says, and an exponential that needs none
@@ -23,7 +24,8 @@ logging.basicConfig(
     level="INFO", stream=sys.stdout, format="LOG %(levelname)s %(message)s"
 )
 import torch
-from isometry._backend.library import c_library, kernels
+from isometry._backend.library import c_library
+from isometry._backend.native import native_backend as kernels
 from isometry.linalg import expm_skew, skew
 
 torch.manual_seed(0)
@@ -192,10 +194,10 @@ def test_a_blas_with_threads_of_its_own(parallel, fits):
         sgemm_=_native.torch_library().sgemm_, openblas_get_parallel=lambda: parallel
     )
     if fits:
-        assert _native._assemble(library, blas, torch.float32).multiplies()
+        assert _assemble(library, blas, torch.float32)
     else:
         with pytest.raises(BuildError, match="has threads of its own"):
-            _native._assemble(library, blas, torch.float32)
+            _assemble(library, blas, torch.float32)
 
 
 def test_a_blas_that_multiplies_in_another_way():
@@ -205,9 +207,9 @@ def test_a_blas_that_multiplies_in_another_way():
     nothing = ctypes.CFUNCTYPE(None)(lambda: None)
     blas = SimpleNamespace(sgemm_=nothing)
     with pytest.raises(BuildError, match="multiplies in another way"):
-        _native._assemble(library, blas, torch.float32)
+        _assemble(library, blas, torch.float32)
     with pytest.raises(AttributeError):
-        _native._assemble(library, SimpleNamespace(), torch.float32)
+        _assemble(library, SimpleNamespace(), torch.float32)
 
 
 @pytest.mark.usefixtures("empty_cache")

@@ -10,8 +10,8 @@ import torch
 from torch.testing import assert_close
 
 from isometry._backend import NativeBackend, TorchBackend, backend_for
-from isometry._backend.boundary import Kernels
-from isometry._backend.library import kernels
+from isometry._backend.constants import HALVED_FROM
+from isometry._backend.native import native_backend
 from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._expm.schemes import SCHEMES, polynomial
 from isometry.linalg._skew import skew
@@ -24,9 +24,9 @@ REAL = [torch.float32, torch.float64]
 SIZES = [1, 2, 15, 16, 17, 95, 96, 97, 257, 520]
 
 
-def built(dtype: torch.dtype) -> Kernels:
-    """The kernels: a machine that runs the suite has a compiler."""
-    native = kernels(dtype)
+def built(dtype: torch.dtype) -> NativeBackend:
+    """The backend in C: a machine that runs the suite has a compiler."""
+    native = native_backend(dtype)
     assert native is not None, "`cc` must be installed; the log says more"
     return native
 
@@ -42,21 +42,19 @@ def test_square(sign, n, batch, dtype, rng):
     built(dtype).square(A, out)
     # the same sums in another order
     assert_close(out, A @ A)
-    assert torch.equal(out, out.mT)
+    if n >= HALVED_FROM:
+        assert torch.equal(out, out.mT)
 
 
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("n", SIZES)
 def test_skew_and_its_adjoint(n, batch, dtype, rng):
-    """To the last bit, and every entry is written."""
+    """To the last bit, and every entry is written: fresh memory holds NaN in tests."""
     X = torch.randn(batch, n, n, dtype=dtype, generator=rng)
-    L, out, native = X.tril(-1), torch.full_like(X, math.nan), built(dtype)
-    native.skew(X, out)
-    assert torch.equal(out, L - L.mT)
-    out.fill_(math.nan)
-    native.skew_adjoint(X, out)
-    assert torch.equal(out, (X - X.mT).tril(-1))
+    L, native = X.tril(-1), built(dtype)
+    assert torch.equal(native.skew(X), L - L.mT)
+    assert torch.equal(native.skew_adjoint(X), (X - X.mT).tril(-1))
 
 
 SCHEME_CASES = [(dtype, scheme) for dtype in REAL for scheme in SCHEMES[dtype]]
@@ -71,7 +69,7 @@ def test_a_polynomial_in_one_call(n, dtype, scheme, rng):
     A = random_skew(n, norm=scheme.theta, dtype=dtype, rng=rng)[None]
     G = torch.randn(A.shape, dtype=dtype, generator=rng) / n
     results = []
-    for backend in (NativeBackend(built(dtype)), TorchBackend()):
+    for backend in (built(dtype), TorchBackend()):
         W = torch.full((5, *A.shape), math.nan, dtype=dtype)
         W[0], W[1], W[2] = A, A @ A, A @ A @ A @ A
         Q = backend.evaluate(W, polynomial(scheme, 1))
@@ -92,7 +90,7 @@ def test_a_polynomial_in_one_call(n, dtype, scheme, rng):
 def test_powers_in_one_call(n, dtype, rng):
     """A, A^2 and A^4 with the inner products of the last two; no A^4 of tiny ones."""
     A = random_skew(n, norm=2.0, dtype=dtype, rng=rng)[None]
-    native, W = NativeBackend(built(dtype)), A.new_empty((5, *A.shape))
+    native, W = built(dtype), A.new_empty((5, *A.shape))
     sums = native.powers(A, W, least=1e-12)
     if n == 1:
         assert sums is None

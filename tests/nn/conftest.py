@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isometry._backend import only_torch
-from isometry._backend.library import kernels
+from isometry._backend.native import native_backend
 
 
 @pytest.fixture(params=["C", "torch"])
@@ -14,5 +14,5 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
         with only_torch():
             yield request.param
         return
-    assert kernels(torch.float32), "`cc` must be installed; the log says more"
+    assert native_backend(torch.float32), "`cc` must be installed; the log says more"
     yield request.param

@@ -12,12 +12,9 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from isometry._backend.boundary import readable
-from isometry._backend.library import kernels
-from isometry._backend.native import NativeBackend
-from isometry._backend.polynomial import Polynomial, Stage
-from isometry._backend.recurrence import Cell
-from isometry._backend.torch import PowerSums, TorchBackend
+from isometry._backend.native import NativeBackend, native_backend, readable
+from isometry._backend.recurrence import Cell, StepTable
+from isometry._backend.torch import Polynomial, PowerSums, Stage, TorchBackend
 from isometry._torch import dispatch_modes
 
 __all__ = [
@@ -27,6 +24,7 @@ __all__ = [
     "NativeBackend",
     "PowerSums",
     "Stage",
+    "StepTable",
     "TorchBackend",
     "backend_for",
     "only_torch",
@@ -53,9 +51,7 @@ def backend_for(*tensors: Tensor | None) -> Backend:
     dtype = first.dtype
     backend = _backends.get(dtype)
     if backend is None:
-        native = kernels(dtype)
-        backend = _torch if native is None else NativeBackend(native)
-        _backends[dtype] = backend
+        backend = _backends[dtype] = native_backend(dtype) or _torch
     if backend is _torch or _switched_off or dispatch_modes():
         return _torch
     for X in tensors:

@@ -14,10 +14,8 @@ from typing import Any
 
 import torch
 
-from isometry._backend.boundary import Kernels
 from isometry._backend.build import build
 from isometry._backend.store import BuildError
-from isometry._dtypes import PRECISIONS
 
 _log = logging.getLogger("isometry")
 
@@ -25,19 +23,6 @@ _WITHOUT = (
     "isometry runs without its C library, which is slower: %s "
     "ISOMETRY_NATIVE=0 silences this."
 )
-
-
-@cache
-def kernels(dtype: torch.dtype) -> Kernels | None:
-    """The kernels for a dtype; None if there are none, and the log says why."""
-    library = c_library() if dtype in PRECISIONS else None
-    if library is None:
-        return None
-    try:
-        return _assemble(library, torch_library(), dtype)
-    except (BuildError, OSError, AttributeError) as error:
-        _warn(str(error))
-        return None
 
 
 @cache
@@ -51,12 +36,12 @@ def c_library() -> ctypes.CDLL | None:
     try:
         return _load(build())
     except (BuildError, OSError) as error:
-        _warn(str(error))
+        warn(str(error))
         return None
 
 
 @cache
-def _warn(reason: str) -> None:
+def warn(reason: str) -> None:
     """Say once, not for each dtype, why everything is slower."""
     _log.warning(_WITHOUT, reason)
 
@@ -75,23 +60,3 @@ def _load(path: Path) -> ctypes.CDLL:
 def torch_library() -> Any:
     """Functions of torch, and its BLAS: all products share one pool of threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-
-
-def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> Kernels:
-    """The kernels on top of a BLAS, if they can call it from their threads.
-
-    Raises:
-        AttributeError: if the BLAS hides its product of matrices.
-        BuildError: if it starts threads of its own, or multiplies in another way.
-    """
-    # OpenBLAS answers 0 if it has no threads, 1 for threads of its own, 2 for OpenMP
-    parallel = getattr(blas, "openblas_get_parallel", None)
-    if parallel is not None and parallel() not in (0, 2):
-        raise BuildError(
-            "the OpenBLAS of this torch has threads of its own, which may hang inside "
-            "the threads of OpenMP. Install a torch whose BLAS uses OpenMP."
-        )
-    native = Kernels(library, getattr(blas, PRECISIONS[dtype].gemm), dtype)
-    if not native.multiplies():
-        raise BuildError("the BLAS of this torch multiplies in another way.")
-    return native

@@ -4,61 +4,127 @@ For small matrices most of the time would go into calls of torch, so the polynom
 single matrix is one call to C. For large ones C goes through memory less often than
 torch's operations do: 8 percent of a layer's step at n = 1024. In a batch the products
 are torch's, and only the squares are computed in C.
+
+This is the only file that hands the memory of a tensor to C, which believes what it is
+told. Each tensor is checked first: a wrong call raises here, instead of reading or
+writing whatever lies beside the tensor.
 """
 
-from functools import lru_cache
+import ctypes
+from functools import cache, lru_cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from isometry._backend import torch as operations
-from isometry._backend.boundary import Kernels, PolynomialTable, StepTable
-from isometry._backend.constants import HALVED_FROM, NONLINEARITIES
+from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, NONLINEARITIES
+from isometry._backend.library import c_library, torch_library, warn
 from isometry._backend.memory import scratch
-from isometry._backend.polynomial import Polynomial
-from isometry._backend.recurrence import Cell, Gradients
-from isometry._backend.torch import PowerSums
+from isometry._backend.recurrence import Cell, Gradients, StepTable
+from isometry._backend.store import BuildError
+from isometry._backend.torch import Polynomial, PowerSums
+from isometry._dtypes import PRECISIONS
+
+# what each C function takes: p a pointer, l a long
+_SIGNATURES = {
+    "gemm": "ppppl",
+    "square": "pppll",
+    "multiply": "pplppl",
+    "skew": "ppll",
+    "skew_adjoint": "ppll",
+    "powers": "pppppll",
+    "evaluate": "pppppllll",
+    "pull_back": "pppppplllll",
+    "scan": "p" * 7 + "llll",
+    "scan_adjoint": "p" * 14 + "lllll",
+}
+_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
 
 _KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
+
+# how many numbers the threshold of a nonlinearity has for each number of the state
+_THRESHOLDS = {"modrelu": 1.0, "complex_modrelu": 0.5}
 
 # The gradient of W is a sum of products d_t^T h_{t-1}. Each thread gathers so many rows
 # for one product.
 _ROWS_TOGETHER = 512
 
+# wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def readable(X: Tensor, dtype: torch.dtype) -> bool:
+    """Whether C can read this tensor as an array of numbers of one dtype."""
+    return (
+        type(X) in _PLAIN
+        and X.dtype is dtype
+        and X.is_cpu
+        and X.is_contiguous()
+        # torch negates lazily: a tensor with the negative bit set still holds the old
+        # signs in memory
+        and not X.is_neg()
+        # a storage that was freed (FSDP does so), or torch's zeros without memory
+        and (X.data_ptr() != 0 or X.numel() == 0)
+    )
+
 
 class NativeBackend:
-    """C, with the methods of `TorchBackend`; the kernels check every argument.
+    """C for one dtype, with the methods of `TorchBackend`.
 
     Args:
-        kernels: the C functions for one dtype.
+        library: our functions.
+        product: the product of matrices in a BLAS.
+        dtype: the type of all numbers.
+
+    Raises:
+        BuildError: if the product is not that of a BLAS as we know it.
     """
 
-    def __init__(self, kernels: Kernels) -> None:
-        self.kernels = kernels
+    def __init__(self, library: ctypes.CDLL, product: Any, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.product = ctypes.cast(product, ctypes.c_void_p)
+        self._c = raw(library, dtype)
+        # No tensors: the first call may come while a program is exported. New tensors
+        # are fake then, and have no memory.
+        number = PRECISIONS[dtype].c_type
+        X, Y = (number * 6)(*range(6)), (number * 4)()
+        pointer = ctypes.addressof(X)
+        self._c.gemm(self.product, pointer, pointer, ctypes.addressof(Y), 2)
+        if [*Y] != [5, 14, 14, 50]:
+            raise BuildError("the BLAS of this torch multiplies in another way.")
 
     def skew(self, X: Tensor) -> Tensor:
         """L - L^T, with L the strictly lower triangle of X."""
+        batch, n, x = self._matrices("X", X)
         A = torch.empty_like(X)
-        self.kernels.skew(X, A)
+        self._c.skew(x, self._pointer("A", A, batch * n * n), batch, n)
         return A
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
         """The strictly lower triangle of G - G^T."""
+        batch, n, g = self._matrices("G", G)
         X = torch.empty_like(G)
-        self.kernels.skew_adjoint(G, X)
+        self._c.skew_adjoint(g, self._pointer("X", X, batch * n * n), batch, n)
         return X
 
     def square(self, A: Tensor, out: Tensor) -> None:
         """Write A^2 of symmetric or skew matrices into `out`, by its lower half."""
-        if A.shape[-1] >= HALVED_FROM:
-            self.kernels.square(A, out)
-        else:
+        if A.shape[-1] < HALVED_FROM:
             torch.bmm(A, A, out=out)
+            return
+        batch, n, a = self._matrices("A", A)
+        c = self._pointer("out", out, batch * n * n)
+        self._c.square(self.product, a, c, batch, n)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
         """X Y, or X^T Y, of single matrices."""
+        n = X.shape[-1]
+        x, y = self._pointer("X", X, n * n), self._pointer("Y", Y, n * n)
         out = torch.empty_like(Y)
-        self.kernels.multiply(X, Y, out, transposed=transposed)
+        c = self._pointer("out", out, n * n)
+        self._c.multiply(self.product, x, transposed, y, c, n)
         return out
 
     def powers(
@@ -68,7 +134,14 @@ class NativeBackend:
         if len(A) > 1 or least is None:
             A = self.skew(A) if triangle else A
             return operations.powers(A, W, least, self.square)
-        s2, s3, s4 = self.kernels.powers(A, W, tiny=least, triangle=triangle)
+        n, slots = A.shape[-1], len(W)
+        _require(slots >= 3, "W", slots, "have 3 slots or more")
+        a, w = self._pointer("A", A, n * n), self._pointer("W", W, slots * n * n)
+        numbers = (ctypes.c_double * 4)(0, 0, 0, least)
+        sums = ctypes.addressof(numbers)
+        last = sums + 3 * ctypes.sizeof(ctypes.c_double)
+        self._c.powers(self.product, a, w, sums, last, triangle, n)
+        s2, s3, s4, _ = numbers
         return None if s2 <= least else (s2, s3, s4)
 
     def power_sums(self, pair: Tensor) -> PowerSums:
@@ -79,10 +152,14 @@ class NativeBackend:
         """p(A). Writes the products P_3, ... into the slots of W."""
         if W.shape[1] > 1:
             return operations.evaluate(W, polynomial, self.square)
+        table = polynomial_table(polynomial, self.dtype)
+        n, w = W.shape[-1], self._slots(W, table)
         Q = W.new_empty(W.shape[1:])
+        q = self._pointer("Q", Q, n * n)
         # memory for L and R
         with scratch(Q, 2) as room:
-            self.kernels.evaluate(W, Q, room, _table(polynomial, W.dtype))
+            r = self._pointer("room", room, 2 * n * n)
+            self._c.evaluate(self.product, w, q, r, table.pointer, *table.counts, n)
         return Q
 
     def pull_back(
@@ -92,21 +169,28 @@ class NativeBackend:
         if W.shape[1] > 1:
             g = operations.pull_back(W, polynomial, G)
             return self.skew_adjoint(g) if triangle else g
+        table = polynomial_table(polynomial, self.dtype)
+        n, w = W.shape[-1], self._slots(W, table)
         # C takes the transpose; this is no copy if G is the transpose of a contiguous
         # matrix
         H = G.mT.contiguous()
-        X = torch.empty_like(H)
+        h, X = self._pointer("G", H, n * n), torch.empty_like(H)
+        x = self._pointer("X", X, n * n)
+        counts = (*table.counts, triangle, n)
         # memory for L, R, the gradient of L and one gradient for each slot
-        with scratch(X, 3 + polynomial.slots) as room:
-            table = _table(polynomial, W.dtype)
-            self.kernels.pull_back(W, H, X, room, table, triangle=triangle)
+        with scratch(X, 3 + table.slots) as room:
+            r = self._pointer("room", room, (3 + table.slots) * n * n)
+            self._c.pull_back(self.product, w, h, x, r, table.pointer, *counts)
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
         """Turn the drive of each time step into its states, in place."""
-        W, sigma, b = cell
-        kind, threads = _KINDS[sigma], _threads(steps)
-        self.kernels.scan(H, W, b, h0, steps, kind=kind, threads=threads)
+        W, sigma, _ = cell
+        n = len(W)
+        h, w = self._pointer("H", H, steps.rows * n), self._pointer("W", W, n * n)
+        b, first = self._threshold(cell), self._pointer("h0", h0, steps.batch * n)
+        options = (*steps.arguments, n, _KINDS[sigma], _threads(steps))
+        self._c.scan(self.product, h, w, b, first, *options)
 
     def scan_adjoint(
         self,
@@ -121,39 +205,165 @@ class NativeBackend:
     ) -> Gradients:
         """Write the gradient at the drive into D; see `recurrence.scan_adjoint`."""
         W, sigma, b = cell
-        n, threads = W.shape[0], _threads(steps)
+        n, threads = len(W), _threads(steps)
+        rows, batch = steps.rows * n, steps.batch * n
         # one matrix and one vector for each thread
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
+        # how many rows a thread gathers, in a buffer of states and one of gradients
         most = max(_ROWS_TOGETHER, -(-steps.batch // threads))
         room, dh0 = W.new_empty(threads * 2 * most, n), torch.empty_like(h0)
-        self.kernels.scan_adjoint(
-            *(D, H, W, b, h0),
-            table=steps,
-            every=every,
-            last=last,
-            gradients=(dW, db, dh0),
-            room=room,
-            kind=_KINDS[sigma],
+        self._c.scan_adjoint(
+            *(self.product, self._pointer("D", D, rows), self._pointer("H", H, rows)),
+            None if every is None else self._pointer("every", every, rows),
+            None if last is None else self._pointer("last", last, batch),
+            *(self._pointer("W", W, n * n), self._threshold(cell)),
+            self._pointer("h0", h0, batch),
+            self._pointer("dW", dW, threads * n * n),
+            self._pointer("db", db, threads * n),
+            self._pointer("dh0", dh0, batch),
+            self._pointer("room", room, 2 * threads * most * n),
+            *(*steps.arguments, n, _KINDS[sigma], threads, most),
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
+
+    def _pointer(self, name: str, X: Tensor, size: int) -> int:
+        """The address of a tensor with so many numbers."""
+        # `readable`, written out: fifteen tensors go this way in a training step, and
+        # one more call for each would show at n = 64
+        if (
+            type(X) in _PLAIN
+            and X.dtype is self.dtype
+            and X.is_cpu
+            and X.is_contiguous()
+            and not X.is_neg()
+            and X.numel() == size
+        ):
+            pointer = X.data_ptr()
+            if pointer or not size:
+                return pointer
+        raise _refusal(name, X, size, self.dtype)
+
+    def _matrices(self, name: str, X: Tensor) -> tuple[int, int, int]:
+        """Batch, n and address of square matrices."""
+        n = X.shape[-1]
+        batch = X.numel() // (n * n) if n else 0
+        return batch, n, self._pointer(name, X, batch * n * n)
+
+    def _slots(self, W: Tensor, table: "PolynomialTable") -> int:
+        """The address of the slots, if there are enough for the table."""
+        slots, n = len(W), W.shape[-1]
+        _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
+        return self._pointer("W", W, slots * n * n)
+
+    def _threshold(self, cell: Cell) -> int | None:
+        share = _THRESHOLDS.get(cell.sigma)
+        if share is None:
+            return None
+        if cell.b is None:
+            raise TypeError("`b` must be a tensor for modReLU; got None.")
+        return self._pointer("b", cell.b, int(share * len(cell.W)))
+
+
+class PolynomialTable(NamedTuple):
+    """The numbers of a polynomial as C reads them; see polynomial.h."""
+
+    # stage after stage, the final combination, and the multiple of I
+    numbers: Any
+    pointer: int
+    # how many powers and stages there are, and a mask of the stages that are squares
+    counts: tuple[int, int, int]
+    slots: int
+
+
+@lru_cache(maxsize=256)
+def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTable:
+    """The coefficients of a polynomial as C reads them.
+
+    Raises:
+        ValueError: if C would read or write beyond what a polynomial of its size has.
+    """
+    powers, stages, slots = polynomial.powers, polynomial.stages, polynomial.slots
+    _require(powers in (2, 3), "powers", powers, "be 2 or 3")
+    fits = len(stages) >= 1 and slots <= MOST_SLOTS
+    most = MOST_SLOTS + 1 - powers
+    _require(fits, "stages", len(stages), f"be from 1 to {most}")
+    last_is_product = not polynomial.squares >> (len(stages) - 1)
+    _require(last_is_product, "squares", polynomial.squares, "leave out the last stage")
+    numbers: list[float] = []
+    for stage in stages:
+        numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
+    numbers.append(polynomial.identity)
+    # 1 + k numbers for L and k for R of each stage, k of the final combination, and
+    # the multiple of I
+    size = len(stages) * (2 * powers + len(stages)) + slots + 1
+    _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
+    array = (PRECISIONS[dtype].c_type * size)(*numbers)
+    counts = (powers, len(stages), polynomial.squares)
+    return PolynomialTable(array, ctypes.addressof(array), counts, slots)
 
 
 def _threads(steps: StepTable) -> int:
     return max(1, min(torch.get_num_threads(), steps.batch))
 
 
-@lru_cache(maxsize=256)
-def _table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTable:
-    """The coefficients of a polynomial as C reads them."""
-    numbers: list[float] = []
-    for stage in polynomial.stages:
-        numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
-    numbers.append(polynomial.identity)
-    stages = polynomial.stages
-    return PolynomialTable(
-        numbers,
-        dtype,
-        powers=polynomial.powers,
-        stages=len(stages),
-        squares=sum(stage.is_square << s for s, stage in enumerate(stages)),
+def _require(condition: bool, name: str, value: object, rule: str) -> None:
+    if not condition:
+        raise ValueError(f"`{name}` must {rule}; got {value}.")
+
+
+def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
+    """Why C cannot take this argument."""
+    if type(X) not in _PLAIN:
+        return TypeError(
+            f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
+            f"read a tensor without memory of its own."
+        )
+    if X.dtype is not dtype:
+        return TypeError(f"`{name}` must be of {dtype}; got {X.dtype}.")
+    if X.numel() != size:
+        return ValueError(f"`{name}` must have {size} numbers; got {X.numel()}.")
+    return ValueError(
+        f"`{name}` must be contiguous memory on the CPU, without a lazy negation; got "
+        f"strides {X.stride()} on {X.device}, is_neg={X.is_neg()}."
     )
+
+
+def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
+    """The C functions for one dtype by their short names; they check nothing."""
+    functions = SimpleNamespace()
+    for name, signature in _SIGNATURES.items():
+        function = getattr(library, f"isometry_{name}_{PRECISIONS[dtype].suffix}")
+        function.argtypes = [_TYPES[letter] for letter in signature]
+        function.restype = None
+        setattr(functions, name, function)
+    return functions
+
+
+@cache
+def native_backend(dtype: torch.dtype) -> NativeBackend | None:
+    """C for a dtype; None if there is none, and the log says why."""
+    library = c_library() if dtype in PRECISIONS else None
+    if library is None:
+        return None
+    try:
+        return _assemble(library, torch_library(), dtype)
+    except (BuildError, OSError, AttributeError) as error:
+        warn(str(error))
+        return None
+
+
+def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBackend:
+    """The backend on top of a BLAS, if it can call the BLAS from its threads.
+
+    Raises:
+        AttributeError: if the BLAS hides its product of matrices.
+        BuildError: if it starts threads of its own, or multiplies in another way.
+    """
+    # OpenBLAS answers 0 if it has no threads, 1 for threads of its own, 2 for OpenMP
+    parallel = getattr(blas, "openblas_get_parallel", None)
+    if parallel is not None and parallel() not in (0, 2):
+        raise BuildError(
+            "the OpenBLAS of this torch has threads of its own, which may hang inside "
+            "the threads of OpenMP. Install a torch whose BLAS uses OpenMP."
+        )
+    return NativeBackend(library, getattr(blas, PRECISIONS[dtype].gemm), dtype)

@@ -6,12 +6,14 @@ read from its value, so the states are all that the backward pass needs. A compl
 is a row of pairs, with real and imaginary part side by side.
 """
 
+import ctypes
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from isometry._backend.boundary import StepTable
 from isometry._backend.constants import LEAKY_SLOPE, Sigma
 
 # The gradient of W is a sum of products d_t^T h_{t-1}. So many steps make one product,
@@ -33,6 +35,31 @@ class Gradients(NamedTuple):
     W: Tensor
     b: Tensor | None
     h0: Tensor
+
+
+class StepTable:
+    """Which rows belong to which step of time, also as C reads it; see scan.h.
+
+    Args:
+        sizes: the number of rows of each step.
+
+    Raises:
+        ValueError: if a size is negative or larger than the one before.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        sizes = list(sizes)
+        if sizes != sorted(sizes, reverse=True) or min(sizes, default=0) < 0:
+            raise ValueError(f"`sizes` must not grow and not be negative; got {sizes}.")
+        starts = [0, *accumulate(sizes)]
+        self.batch, self.rows = max(sizes, default=0), starts[-1]
+        self.starts, self.sizes = tuple(starts), tuple(sizes)
+        # whether all sequences have one length
+        self.is_equal = not sizes or sizes[0] == sizes[-1]
+        self._starts = (ctypes.c_long * len(starts))(*starts)
+        self._sizes = (ctypes.c_long * len(sizes))(*sizes)
+        # what C is given
+        self.arguments = (self._starts, self._sizes, len(sizes))
 
 
 def scan(H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:

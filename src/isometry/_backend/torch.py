@@ -1,10 +1,22 @@
-"""The backend that computes with torch's operations: any device, any dtype.
+r"""The backend that computes with torch's operations: any device, any dtype.
 
 Every product writes into memory that is already there, by `out=` or in place, which
 autocast leaves alone.
+
+A polynomial of skew matrices is computed in one tensor `W` of shape
+(slots, batch, n, n). The first slots hold $A$, $A^2$ and perhaps $A^4$, the next ones
+the products $P_3, P_4, \ldots$:
+
+$$ P_j = L_j R_j, \qquad
+   L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}), \qquad
+   p(A) = L_m R_m + F, $$
+
+with $F$ a linear combination of everything before. The last product goes into the
+result and has no slot. A linear combination is a row of coefficients over the slots.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,10 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isometry._backend import recurrence
-from isometry._backend.boundary import StepTable
 from isometry._backend.memory import scratch
-from isometry._backend.polynomial import Polynomial
-from isometry._backend.recurrence import Cell, Gradients
+from isometry._backend.recurrence import Cell, Gradients, StepTable
 
 # A sum over a matrix is made of sums over a few of its rows, with at most so many terms
 # (or over one row), added in double precision. Sums of n^2 terms gave bounds that
@@ -30,6 +40,49 @@ PowerSums = tuple[Sum, Sum, Sum]
 
 # writes the square of the first matrices, which are Hermitian or skew, into the second
 Square = Callable[[Tensor, Tensor], None]
+
+
+class Stage(NamedTuple):
+    """One product L R: coefficients over the slots that are filled before it.
+
+    `identity` is the multiple of I in L; R has none. `F` is the final combination,
+    which only the last stage has.
+    """
+
+    identity: float
+    L: tuple[float, ...]
+    R: tuple[float, ...]
+    F: tuple[float, ...]
+
+    @property
+    def is_square(self) -> bool:
+        """Whether L R is the square of a Hermitian combination, of A^2 and A^4."""
+        return self.L == self.R and self.identity == 0 and self.L[0] == 0
+
+
+# compared by identity: hashing the coefficients would be work at every call
+@dataclass(frozen=True, eq=False)
+class Polynomial:
+    """Coefficients for the powers of A itself.
+
+    Args:
+        powers: 2 for A and A^2, 3 with A^4.
+        stages: the products that follow.
+        identity: the multiple of I in the result.
+    """
+
+    powers: int
+    stages: tuple[Stage, ...]
+    identity: float
+    # how many slots the last stage reads, which is also the number of products
+    slots: int = field(init=False)
+    # a mask of the stages that are squares
+    squares: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", self.powers + len(self.stages) - 1)
+        squares = sum(s.is_square << place for place, s in enumerate(self.stages))
+        object.__setattr__(self, "squares", squares)
 
 
 class TorchBackend:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from isometry._backend.boundary import StepTable
+from isometry._backend import StepTable
 from isometry._torch import transforms
 
 
