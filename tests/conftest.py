@@ -1,12 +1,14 @@
 """Fixtures, and the modes of the suite.
 
 `--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run;
-`--seed N` draws other random inputs; `--blas=scrambled` sums in another order.
+`--seed N` draws other random inputs, `--seeds N` draws them N times for each test;
+`--blas=scrambled` sums in another order.
 """
 
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="shift the seed of every generator: a test that fails was luck",
     )
     parser.addoption(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="call each test that draws random numbers N times, with other seeds, but "
+        "for at most 5 seconds: a tolerance shall hold for 200",
+    )
+    parser.addoption(
         "--blas",
         choices=["torch", "scrambled"],
         default="torch",
@@ -64,6 +74,39 @@ def pytest_configure(config: pytest.Config) -> None:
     # with xdist every report reaches the controller, and the workers keep none
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(path))
+
+
+# the longest that one test is repeated, in seconds
+REPEATED_FOR = 5.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Call a test that draws random numbers again, with other seeds."""
+    result = yield
+    names = pyfuncitem._fixtureinfo.argnames
+    seeds = int(pyfuncitem.config.getoption("--seeds"))
+    # a test that draws from no generator of ours is the same each time, and hypothesis
+    # repeats its tests itself
+    drawn = "rng" in names and not hasattr(pyfuncitem.obj, "hypothesis")
+    if seeds == 1 or not drawn:
+        return result
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    before, start, calls = os.environ[SEED], time.monotonic(), 1
+    try:
+        while calls < seeds and time.monotonic() - start < REPEATED_FOR:
+            os.environ[SEED] = str(int(before) + calls)
+            torch.manual_seed(shifted(5544))
+            try:
+                pyfuncitem.obj(**(arguments | {"rng": new_generator(5544)}))
+            except Exception as error:
+                error.add_note(f"drawn with --seed {os.environ[SEED]}")
+                raise
+            calls += 1
+    finally:
+        os.environ[SEED] = before
+    pyfuncitem.user_properties.append(("seeds", calls))
+    return result
 
 
 class Recorder:
