@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Call a test that draws random numbers again, with other seeds."""
     result = yield
     names = pyfuncitem._fixtureinfo.argnames
-    seeds = int(pyfuncitem.config.getoption("--seeds"))
+    seeds: Any = pyfuncitem.config.getoption("--seeds")
     # a test that draws from no generator of ours is the same each time, and hypothesis
     # repeats its tests itself
     drawn = "rng" in names and not hasattr(pyfuncitem.obj, "hypothesis")
