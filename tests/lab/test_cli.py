@@ -80,13 +80,13 @@ def test_the_command_of_a_run_makes_the_same_run():
     """Also of what came from a file, and of options of the network."""
     config = config_of(
         "train copying --lag 7 --lr 0.001 --model-options rebase_every=3 "
-        "--model-options orthogonal_map=cayley --tensorboard --answer after-marker"
+        "--model-options retraction=cayley --tensorboard --answer after-marker"
     )
     again = config_of(config.command.removeprefix("isometry "))
     assert again == config
     assert again.training.model_options == {
         "rebase_every": 3,
-        "orthogonal_map": "cayley",
+        "retraction": "cayley",
     }
 
 

@@ -6,13 +6,18 @@ has a checkpoint of its fourth step and no summary, as after a kill.
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from isometry.groups import Cayley
 from isometry.lab import RunError, resume, write_report
 from isometry.lab._report.runs import read_run
 from isometry.lab._train.config import FORMAT, Config
+from isometry.lab._train.experiment import build
+from isometry.parametrizations._constrained import constrained
 from tools.reproduction.records import record
 
 RUNS = Path(__file__).parent / "recorded_runs"
@@ -55,6 +60,17 @@ def test_a_run_that_was_cut_goes_on_with_this_code(tmp_path):
         )
         # another processor sums in another order; 1e-4 is far above that
         assert line["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_options_of_a_network_are_known_by_their_recorded_names():
+    """Networks call it `retraction` now; runs of before say `orthogonal_map`."""
+    config = Config.from_json((RUNS / "cut" / "config.json").read_text())
+    options = {"orthogonal_map": "cayley", "rebase_every": None}
+    training = replace(config.training, model_options=options)
+    experiment = build(replace(config, training=training), torch.device("cpu"))
+    (weight,) = constrained(experiment.model)
+    assert weight.constraint.retraction == Cayley()
+    assert experiment.config.training.model_options == options
 
 
 @pytest.mark.errors

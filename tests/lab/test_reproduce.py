@@ -122,7 +122,7 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
         if run.words[0] == "timit":
             continue
         training = command.cell_of(run).config.training
-        assert {"orthogonal_map", "rebase_every", "init"} <= set(training.model_options)
+        assert {"retraction", "rebase_every", "init"} <= set(training.model_options)
         assert None not in (training.lr, training.lr_ratio)
 
 
@@ -162,7 +162,7 @@ def test_a_record_says_what_its_names_stand_for(reproduce, tmp_path):
     assert config["format"] == 2
     recipe = config["recipe"]
     assert recipe["network"] == "ExpRNN"
-    expected = {"orthogonal_map": "exp", "init": "henaff", "rebase_every": None}
+    expected = {"retraction": "exp", "init": "henaff", "rebase_every": None}
     assert expected.items() <= recipe["options"].items()
     rest, weight = recipe["optimizers"]
     assert (rest["name"], rest["options"]) == ("RMSprop", {"lr": 2e-4})

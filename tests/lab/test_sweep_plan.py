@@ -45,10 +45,10 @@ def test_what_is_left_out_is_the_papers():
 
 
 def test_options_of_the_network_take_several_values():
-    options = {"rebase_every": [1, 100], "orthogonal_map": "cayley"}
+    options = {"rebase_every": [1, 100], "retraction": "cayley"}
     cells = expand("copying", {"model_options": options})
     assert [cell.config.training.model_options for cell in cells] == [
-        {"rebase_every": k, "orthogonal_map": "cayley"} for k in (1, 100)
+        {"rebase_every": k, "retraction": "cayley"} for k in (1, 100)
     ]
     assert "rebase_every=100" in cells[1].name
 
@@ -106,7 +106,7 @@ def test_a_run_keeps_its_options(tmp_path):
 def test_names_of_runs_differ():
     """What a folder's name had better not have becomes an underscore there."""
     with pytest.raises(ValueError, match="must differ in letters and digits"):
-        expand("copying", {"model_options": {"orthogonal_map": ["a/b", "a b"]}})
+        expand("copying", {"model_options": {"retraction": ["a/b", "a b"]}})
 
 
 @pytest.mark.errors

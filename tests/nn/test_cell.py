@@ -172,7 +172,7 @@ def test_types_that_do_not_fit(arguments, message):
             r"`dtype` must be torch.float32 or torch.float64 with `unitary=True`",
         ),
         ({"dtype": torch.complex64}, r"`dtype` must be real; got torch.complex64"),
-        ({"orthogonal_map": "qr"}, r"`retraction` must be one of"),
+        ({"retraction": "qr"}, r"`retraction` must be one of"),
         ({"init": "he"}, r"`init` must be"),
     ],
     ids=str,

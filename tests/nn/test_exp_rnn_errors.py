@@ -89,7 +89,7 @@ def test_autocast_does_not_take_the_imaginary_part_away():
         ({"dropout": True}, r"`dropout` must be between 0 and 1; got True"),
         ({"dropout": "none"}, r"`dropout` must be between 0 and 1; got 'none'"),
         ({"rebase_every": 0}, r"`rebase_every` must be"),
-        ({"orthogonal_map": "svd"}, r"`retraction` must be one of .* got 'svd'"),
+        ({"retraction": "svd"}, r"`retraction` must be one of .* got 'svd'"),
     ],
     ids=str,
 )

@@ -105,14 +105,14 @@ def test_number_of_parameters_is_the_papers(d, n, k):
 
 
 @pytest.mark.parametrize("unitary", [False, True])
-@pytest.mark.parametrize("orthogonal_map", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize(
     "base", [{}, {"rebase_every": 3}, {"rebase_radius": 0.5}], ids=str
 )
-def test_stays_orthogonal_and_learns(base, orthogonal_map, unitary, rng):
+def test_stays_orthogonal_and_learns(base, retraction, unitary, rng):
     """With a fixed base and with one that moves; W is orthogonal to rounding."""
     layer = ExpRNN(
-        2, 8, 2, unitary=unitary, orthogonal_map=orthogonal_map, train_h0=True, **base
+        2, 8, 2, unitary=unitary, retraction=retraction, train_h0=True, **base
     )
     x = torch.randn(12, 4, 2, generator=rng)
     before = [p.detach().clone() for p in layer.parameters()]

@@ -123,11 +123,11 @@ def test_without_bias(kind, loop, rng):
 
 
 @both
-@pytest.mark.parametrize("orthogonal_map", ["exp", "cayley", "pade-3", Pade(2)])
+@pytest.mark.parametrize("retraction", ["exp", "cayley", "pade-3", Pade(2)])
 @pytest.mark.parametrize("base", [{}, {"rebase_every": 3}], ids=str)
-def test_each_map_is_orthogonal_after_training(kind, orthogonal_map, base, rng):
+def test_each_map_is_orthogonal_after_training(kind, retraction, base, rng):
     """W_i^T W_i = I for each gate, not only of their stack; and it learns."""
-    layer = KINDS[kind][0](2, 6, 2, orthogonal_map=orthogonal_map, **base)
+    layer = KINDS[kind][0](2, 6, 2, retraction=retraction, **base)
     x = torch.randn(9, 4, 2, generator=rng)
     before = [cell.weight_hh.detach().clone() for cell in layer.cells]
     optimizer = torch.optim.Adam(isometry.param_groups(layer, lr=0.05))

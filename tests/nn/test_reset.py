@@ -23,7 +23,7 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "exp unitary": lambda: ExpRNN(3, 6, unitary=True, train_h0=True),
     "exp without a bias": lambda: ExpRNN(3, 6, bias=False, nonlinearity="tanh"),
     "exp moving base": lambda: ExpRNN(3, 6, rebase_every=2, init="haar"),
-    "exp cayley": lambda: ExpRNN(3, 6, orthogonal_map="cayley", init="cayley"),
+    "exp cayley": lambda: ExpRNN(3, 6, retraction="cayley", init="cayley"),
     "exp by angles": lambda: ExpRNN(3, 6, init=lambda shape, _: torch.rand(shape)),
     "exp half": lambda: ExpRNN(3, 6, dtype=torch.bfloat16),
     "cell": lambda: ExpRNNCell(3, 6),

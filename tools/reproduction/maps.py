@@ -118,10 +118,10 @@ def _recurrent(lag: int) -> dict[str, Step]:
     }
 
 
-def _layer(orthogonal_map: str) -> ExpRNN:
+def _layer(retraction: str) -> ExpRNN:
     torch.manual_seed(SEED)
     generator = torch.Generator().manual_seed(SEED)
-    return ExpRNN(10, HIDDEN, orthogonal_map=orthogonal_map, generator=generator)
+    return ExpRNN(10, HIDDEN, retraction=retraction, generator=generator)
 
 
 def _copy(task: CopyingTask, layer: ExpRNN) -> Step:

@@ -52,7 +52,7 @@ class GatedCell(AbstractCell):
         bias: whether there is a vector of it, one for each gate.
         device: of the parameters.
         dtype: of the parameters.
-        orthogonal_map: as in `isometry.orthogonal`.
+        retraction: like `orthogonal_map` in `isometry.orthogonal`.
         init: of the recurrent maps, as there.
         rebase_every: move the base after as many steps.
         rebase_radius: move it when the angles exceed it.
@@ -68,7 +68,7 @@ class GatedCell(AbstractCell):
         bias: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        orthogonal_map: str | AbstractRetraction,
+        retraction: str | AbstractRetraction,
         init: Init,
         rebase_every: int | None,
         rebase_radius: float | None,
@@ -87,7 +87,7 @@ class GatedCell(AbstractCell):
         # the base is where the maps start: around the identity, random ones have
         # coordinates near the border of exp, and huge ones of Cayley
         constrain(
-            *(self, "weight_hh", SO(n), orthogonal_map),
+            *(self, "weight_hh", SO(n), retraction),
             init=init,
             generator=generator,
             rebase_every=rebase_every,
@@ -254,7 +254,7 @@ class ExpLSTM(AbstractGated):
         proj_size: only 0: a projected output is not what orthogonal maps return.
         device: of the parameters.
         dtype: of the parameters.
-        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
         init: of the recurrent maps, as there; Haar, as is usual for gated cells.
         rebase_every: move the base of the trivializations after as many steps.
@@ -282,7 +282,7 @@ class ExpLSTM(AbstractGated):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        orthogonal_map: str | AbstractRetraction = "exp",
+        retraction: str | AbstractRetraction = "exp",
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -301,7 +301,7 @@ class ExpLSTM(AbstractGated):
             bidirectional=bidirectional,
             device=device,
             dtype=dtype,
-            orthogonal_map=orthogonal_map,
+            retraction=retraction,
             init=init,
             rebase_every=rebase_every,
             rebase_radius=rebase_radius,
@@ -347,7 +347,7 @@ class ExpGRU(AbstractGated):
         bidirectional: whether a second cell reads each layer's input backwards.
         device: of the parameters.
         dtype: of the parameters.
-        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
         init: of the recurrent maps, as there; Haar, as is usual for gated cells.
         rebase_every: move the base of the trivializations after as many steps.
@@ -374,7 +374,7 @@ class ExpGRU(AbstractGated):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        orthogonal_map: str | AbstractRetraction = "exp",
+        retraction: str | AbstractRetraction = "exp",
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -388,7 +388,7 @@ class ExpGRU(AbstractGated):
             bidirectional=bidirectional,
             device=device,
             dtype=dtype,
-            orthogonal_map=orthogonal_map,
+            retraction=retraction,
             init=init,
             rebase_every=rebase_every,
             rebase_radius=rebase_radius,

@@ -85,7 +85,7 @@ class ExpRNNCell(AbstractCell):
         device: of the parameters.
         dtype: of the parameters, real; with `unitary` they are the complex of it.
         unitary: whether $W$ is unitary and $h$ complex, with modReLU or the identity.
-        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
         init: of $W$: "henaff" (the paper's copying task and TIMIT), "cayley" (its
             MNIST), or as in `isometry.orthogonal`.
@@ -109,7 +109,7 @@ class ExpRNNCell(AbstractCell):
         dtype: torch.dtype | None = None,
         *,
         unitary: bool = False,
-        orthogonal_map: str | AbstractRetraction = "exp",
+        retraction: str | AbstractRetraction = "exp",
         init: Init = "henaff",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -139,7 +139,7 @@ class ExpRNNCell(AbstractCell):
         moving = rebase_every is not None or rebase_radius is not None
         group: AbstractGroup = U(n) if unitary else SO(n)
         constrain(
-            *(self, "weight_hh", group, orthogonal_map),
+            *(self, "weight_hh", group, retraction),
             use_trivialization=moving,
             init=init,
             generator=generator,
@@ -278,7 +278,7 @@ class ExpRNN(AbstractRecurrent):
         device: of the parameters.
         dtype: of the parameters, real; with `unitary` they are the complex of it.
         unitary: whether the weight is unitary, and the states complex.
-        orthogonal_map: "exp", "cayley" or "pade-m", or a map, as in
+        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
         init: of the recurrent weight: "henaff" (the paper's copying task and TIMIT),
             "cayley" (its MNIST), or as in `isometry.orthogonal`.
@@ -310,7 +310,7 @@ class ExpRNN(AbstractRecurrent):
         dtype: torch.dtype | None = None,
         *,
         unitary: bool = False,
-        orthogonal_map: str | AbstractRetraction = "exp",
+        retraction: str | AbstractRetraction = "exp",
         init: Init = "henaff",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -325,7 +325,7 @@ class ExpRNN(AbstractRecurrent):
             "device": device,
             "dtype": dtype,
             "unitary": unitary,
-            "orthogonal_map": orthogonal_map,
+            "retraction": retraction,
             "init": init,
             "rebase_every": rebase_every,
             "rebase_radius": rebase_radius,

@@ -57,9 +57,8 @@ def build(config: Config, device: torch.device) -> Experiment:
     """
     task, training = make_task(config), config.training
     check_model(training)
-    wanted = recipe(
-        training.model, task, training.hidden_size, **training.model_options
-    )
+    options = {_RENAMED.get(k, k): v for k, v in training.model_options.items()}
+    wanted = recipe(training.model, task, training.hidden_size, **options)
     wanted = _adjusted(wanted, training)
     # torch's own layers draw from the global generator
     torch.manual_seed(training.seed)
@@ -98,6 +97,8 @@ def check_model(training: Training) -> None:
         )
 
 
+# options of networks by the names that recorded runs and their commands have for them
+_RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # what a network is given besides its options
 _OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
@@ -117,7 +118,7 @@ def _model(
         if not options:
             raise
         names = _options_of(training.model, task)
-        unknown = [name for name in options if name not in names]
+        unknown = [name for name in options if name not in {*names, *_RENAMED}]
         reason = suggestion(unknown[0], names) if unknown else f" {error}."
         raise ValueError(
             f"`model_options` must be options of {wanted.name}; got "

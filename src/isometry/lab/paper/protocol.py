@@ -188,7 +188,7 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
 
 
 # the map and its base, which a later default must not change
-_EXP = ("--model-options", "orthogonal_map=exp", "--model-options", "rebase_every=null")
+_EXP = ("--model-options", "retraction=exp", "--model-options", "rebase_every=null")
 
 # the rates and the first weight of the paper's copying task, and of its MNIST
 _COPYING_EXP = (*_EXP, "--model-options", "init=henaff", "--lr", "2e-4")
