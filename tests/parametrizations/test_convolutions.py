@@ -121,7 +121,7 @@ def test_a_checkpoint_across_groups_is_refused():
 def test_the_remedy_for_a_weight_projects_each_group():
     layer = isometry.orthogonal(nn.Conv2d(8, 12, 3, groups=4))
     value = torch.randn(12, 2, 3, 3)
-    call = r"\(value.flatten\(1\).unflatten\(0, \(4, -1\)\).mT\).mT.reshape_as\(value\)"
+    call = r"\(value.flatten\(1\).unflatten\(-2, \(4, -1\)\).mT\).mT.reshape_as"
     with pytest.raises(ValueError, match=call):
         layer.weight = value
     points = value.flatten(1).unflatten(0, (4, -1)).mT

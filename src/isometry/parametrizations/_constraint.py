@@ -132,8 +132,9 @@ class AbstractConstraint(nn.Module):
         layout, points, back = self.layout, "value", ""
         if layout.flatten:
             points, back = "value.flatten(1)", ".reshape_as(value)"
-        if layout.groups > 1:
-            points += f".unflatten(0, ({layout.groups}, -1))"
+        if layout.blocks > 1:
+            points += f".unflatten(-2, ({layout.blocks}, -1))"
+            back = ".reshape_as(value)"
         if layout.transpose:
             points, back = f"{points}.mT", f".mT{back}"
         call = f"isometry.groups.{self.manifold}.nearest({points}){back}"
@@ -174,8 +175,9 @@ class AbstractConstraint(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        """The manifold and the map."""
-        return f"{self.manifold!r}, {self.retraction.name}"
+        """The manifold, the map and the number of blocks."""
+        blocks = f", blocks={self.layout.blocks}" if self.layout.blocks > 1 else ""
+        return f"{self.manifold!r}, {self.retraction.name}{blocks}"
 
 
 def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:

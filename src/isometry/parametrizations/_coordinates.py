@@ -37,10 +37,11 @@ class Coordinates(ParametrizationList):
             self.__prepare_scriptable__()
         if self.is_plain:
             return cast("Tensor", self._parameters["original"])
-        # another parametrization on top of ours is not ours to remember
-        if len(self) > 1:
-            return super().forward()
-        return self.constrained_weight()
+        weight = self.constrained_weight()
+        # what others put on top, such as a learned gain, is not remembered
+        for i in range(1, len(self)):
+            weight = self[i](weight)
+        return weight
 
     def constrained_weight(self) -> Tensor:
         """The weight without whatever another parametrization makes of it."""

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from isometry._torch import is_fake, transforms
 
-# those of `nn.init.calculate_gain`; and that of three or four orthogonal matrices one
-# above the other, the gates of nn.GRU and nn.LSTM. Not any gain: the first step of Adam
-# makes all entries equal in size, and columns of signs can be orthogonal
+# the gains of `nn.init.calculate_gain`; and the gains of three or four orthogonal
+# matrices one above the other, the gates of nn.GRU and nn.LSTM. Not any gain: the first
+# step of Adam makes all entries equal in size, and columns of signs can be orthogonal
 _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 
 
@@ -23,8 +23,16 @@ def can_look(X: Tensor) -> bool:
     return not (X.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def looks_initialized(X: Tensor) -> bool:
-    """Whether `X` is what `nn.init.orthogonal_` or `eye_` leaves, and is not skew."""
+def looks_initialized(X: Tensor, points: Tensor) -> bool:
+    """Whether `X` is what `nn.init.orthogonal_` or `eye_` leaves, and is not skew.
+
+    Args:
+        X: coordinates.
+        points: the same numbers, seen as points of the manifold.
+
+    Returns:
+        True for an orthogonal matrix, or a multiple that `nn.init` makes.
+    """
     # as `nn.init.orthogonal_` sees it
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
@@ -37,7 +45,7 @@ def looks_initialized(X: Tensor) -> bool:
     if not gains:
         return False
     # skew matrices can be orthogonal, too, and are good coordinates
-    if n == k and torch.equal(M, -M.mH):
+    if points.shape[-2] == points.shape[-1] and torch.equal(points, -points.mH):
         return False
     eye = torch.eye(k, dtype=M.dtype, device=M.device)
     defect = torch.linalg.matrix_norm(M.mH @ M / gains[0] ** 2 - eye)

@@ -27,57 +27,84 @@ class Layout:
     """A weight as points of a manifold, and back.
 
     Args:
-        shape: that of the weight.
-        flatten: whether the first axis is the rows and all others are the columns, as
-            for the kernel of a convolution; else the last two axes are a matrix.
-        transpose: whether the matrices are wide, so that their rows are orthonormal.
-        groups: how many matrices lie one above the other in a flattened weight, as in
-            a grouped convolution. More than one are a batch.
+        shape: shape of the weight.
+        flatten: True if the first axis is the rows and all other axes are the columns,
+            as in the kernel of a convolution; else the last two axes are a matrix.
+        transpose: True if the matrices are wide, so that their rows are orthonormal.
+        blocks: number of matrices that lie one above the other in the weight, such as
+            the gates of a recurrent layer. They become a batch axis.
     """
 
     shape: tuple[int, ...]
     flatten: bool = False
     transpose: bool = False
-    groups: int = 1
+    blocks: int = 1
 
     def points(self, W: Tensor) -> Tensor:
         """`W` as `(*batch, n, k)` with n >= k: a view."""
         X = W.flatten(1) if self.flatten else W
-        if self.groups > 1:
-            X = X.unflatten(0, (self.groups, -1))
+        if self.blocks > 1:
+            X = X.unflatten(-2, (self.blocks, -1))
         return X.mT if self.transpose else X
 
     def weight(self, Q: Tensor) -> Tensor:
         """The inverse of `points`."""
         W = Q.mT if self.transpose else Q
-        return W.reshape(self.shape) if self.flatten else W
+        return W.reshape(self.shape) if self.flatten or self.blocks > 1 else W
 
 
-def matrix_layout(module: nn.Module, name: str, weight: Tensor) -> Layout:
-    """How `orthogonal` sees a weight."""
+def matrix_layout(
+    module: nn.Module, name: str, weight: Tensor, blocks: int = 1
+) -> Layout:
+    """How `orthogonal` sees a weight.
+
+    Raises:
+        ValueError: if the rows are not that many blocks of equal size.
+    """
     shape = tuple(weight.shape)
-    if not (name == "weight" and isinstance(module, _CONVOLUTIONS)):
-        return Layout(shape, transpose=shape[-2] < shape[-1])
-    # the first axis holds the output channels, or the input channels if transposed.
-    # Both come in groups that never meet
-    rows, columns = shape[0] // module.groups, math.prod(shape[1:])
-    return Layout(shape, True, rows < columns, module.groups)
+    groups, flatten, (rows, columns) = 1, False, shape[-2:]
+    if name == "weight" and isinstance(module, _CONVOLUTIONS):
+        # the first axis of a kernel holds the output channels, or the input channels if
+        # it is transposed. Both come in groups that never meet
+        groups, flatten = module.groups, True
+        rows, columns = shape[0], math.prod(shape[1:])
+    if type(blocks) is not int or blocks < 1 or rows % (blocks * groups):
+        each = f" in each of {groups} groups" if groups > 1 else ""
+        raise ValueError(
+            f"`blocks` must divide the rows of the weight into equal parts; got "
+            f"{blocks!r} for {rows // groups} rows{each}, `{name}` of shape {shape}. "
+            f"nn.MultiheadAttention has 3 in `in_proj_weight`, and the weights of "
+            f"nn.LSTM have 4, of nn.GRU 3."
+        )
+    blocks *= groups
+    return Layout(shape, flatten, rows // blocks < columns, blocks)
 
 
 def layout_of(
-    module: nn.Module, name: str, weight: Tensor, manifold: AbstractManifold
+    module: nn.Module,
+    name: str,
+    weight: Tensor,
+    manifold: AbstractManifold,
+    blocks: int = 1,
 ) -> Layout:
     """How `constrain` sees a weight: as points of the manifold if they fit at all."""
     plain = Layout(tuple(weight.shape))
     if len(manifold.shape) < 2 or weight.ndim < 2:
+        if blocks != 1:
+            raise ValueError(
+                f"`blocks` must be 1 unless the weight is made of matrices; got "
+                f"{blocks!r} for {manifold} and `{name}` of shape "
+                f"{tuple(weight.shape)}. Give a stack of vectors one row for each."
+            )
         return plain
-    layout = matrix_layout(module, name, weight)
-    wide = replace(layout, transpose=True)
-    for candidate in (plain, layout, wide):
-        points = candidate.points(weight)
-        if points.ndim >= 2 and tuple(points.shape[-2:]) == manifold.shape:
+    upright = replace(matrix_layout(module, name, weight, blocks), transpose=False)
+    wide = replace(upright, transpose=True)
+    # a manifold of 3 x 3 matrices may also hold every 3 x 3 kernel of a convolution
+    candidates = (plain, upright, wide) if blocks == 1 else (upright, wide)
+    for candidate in candidates:
+        if tuple(candidate.points(weight).shape[-2:]) == manifold.shape:
             return candidate
-    return plain
+    return candidates[0]
 
 
 def whole(X: Tensor) -> Tensor:

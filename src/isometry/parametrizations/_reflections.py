@@ -90,7 +90,7 @@ class Reflections(AbstractConstraint):
         orthogonal.
         """
         V = self.layout.points(X)
-        return not torch.equal(V, V.tril()) and looks_initialized(X)
+        return not torch.equal(V, V.tril()) and looks_initialized(X, V)
 
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
         """Nothing to repair: signs survive any rounding, and vectors any length."""

@@ -22,6 +22,7 @@ def orthogonal(
     name: str = "weight",
     orthogonal_map: str | AbstractMap | None = "exp",
     *,
+    blocks: int = 1,
     use_trivialization: bool = True,
     init: Init = None,
     generator: torch.Generator | None = None,
@@ -48,11 +49,14 @@ def orthogonal(
     the Cayley map those without the eigenvalue $-1$, and only square ones. Householder
     reflections have no base in either case, and take every $Q$.
 
-    The kernel of a convolution is one matrix here, `(out, in * kh * kw)` (for a
-    transposed one `(in, out * kh * kw)`): orthogonal as that matrix, which is not an
-    orthogonal operator on images. A grouped convolution has one such matrix for each
-    group, and each filter of a depthwise one has norm 1. Other weights with more than
-    two axes are batches.
+    Some layers keep several matrices one above the other in one parameter. `blocks`
+    makes each of them orthogonal: 3 for queries, keys and values in the
+    `in_proj_weight` of `nn.MultiheadAttention`, 4 for the gates in `weight_hh_l0` of
+    `nn.LSTM`, 3 for `nn.GRU`. The kernel of a convolution is one matrix here,
+    `(out, in * kh * kw)` (for a transposed one `(in, out * kh * kw)`): orthogonal as
+    that matrix, which is not an orthogonal operator on images. A grouped convolution
+    has one such matrix for each group, and each filter of a depthwise one has norm 1.
+    Other weights with more than two axes are batches.
 
     A weight of lower rank has more than one nearest orthogonal matrix, and starts at
     one of them; a weight of zeros starts at the identity. `reset_parameters()` starts
@@ -61,18 +65,22 @@ def orthogonal(
     they all compute with the orthogonal weight.
 
     Args:
-        module: the module that owns the weight.
+        module: the module that owns the weight: a layer, or a module of your own.
         name: name of the parameter.
         orthogonal_map: $\phi$: "exp" (or "matrix_exp"; also what None stands for),
             "cayley", "pade-m" with a degree m, or "householder"; or a map of
             `isometry.groups` or of your own.
+        blocks: number of matrices of equal size, one above the other in the weight,
+            that are orthogonal each.
         use_trivialization: whether there is a base that can move.
-        init: None keeps the weight; "haar", "identity", "henaff" or "cayley" (the
-            initialisations of the paper), or a function (shape, generator) -> angles:
-            n // 2 of them for real matrices with n rows, n for complex ones.
+        init: None keeps the weight. "haar" and "identity" say it themselves; "henaff"
+            turns the planes (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$,
+            and "cayley" by $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19]
+            does; a function (shape, generator) -> angles draws other ones: n // 2 for
+            real matrices with n rows, n for complex ones.
         generator: source of the numbers of `init`.
         det: 1 to start with determinant +1 (square and real only), where it stays.
-        rebase_every: move the base to the weight after as many steps of a torch
+        rebase_every: move the base to the weight after that many steps of a torch
             optimizer; see `rebase`.
         rebase_radius: move it after a step when an angle of $A$ is above this radius,
             below $\pi$. To look costs a few products after each step.
@@ -86,7 +94,8 @@ def orthogonal(
             finite, or an option does not fit. The module is then as it was.
 
     References:
-        [LM19]; [Lez19] for a moving base.
+        [LM19]; [Lez19] for a moving base; [HSL16] and [HWY18] for the two
+        initialisations.
     """
     target = target_of(module, name)
     weight = target.weight
@@ -96,7 +105,7 @@ def orthogonal(
             f"{tuple(weight.shape)}. For a unit vector use `isometry.constrain` with "
             f"`groups.Sphere`."
         )
-    layout = matrix_layout(module, name, weight)
+    layout = matrix_layout(module, name, weight, blocks)
     manifold = _matrices(layout.points(weight), det)
     return install(
         target,
@@ -119,6 +128,7 @@ def unitary(
     name: str = "weight",
     retraction: str | AbstractMap = "exp",
     *,
+    blocks: int = 1,
     use_trivialization: bool = True,
     init: Init = None,
     generator: torch.Generator | None = None,
@@ -132,12 +142,13 @@ def unitary(
     Args:
         module: the module that owns the weight.
         name: name of the parameter, of a complex dtype.
-        retraction: as `orthogonal_map` there.
-        use_trivialization: as in `orthogonal`, and so are the others.
-        init: as there.
-        generator: as there.
-        rebase_every: as there.
-        rebase_radius: as there.
+        retraction: the map, as `orthogonal_map` in `orthogonal`.
+        blocks: as in `orthogonal`, and so are the other options.
+        use_trivialization: whether there is a base that can move.
+        init: where the weight starts.
+        generator: source of the numbers of `init`.
+        rebase_every: move the base to the weight after that many optimizer steps.
+        rebase_radius: move it when an angle is above this radius, below $\pi$.
 
     Returns:
         The module.
@@ -159,6 +170,7 @@ def unitary(
         module,
         name,
         retraction,
+        blocks=blocks,
         use_trivialization=use_trivialization,
         init=init,
         generator=generator,
@@ -173,6 +185,7 @@ def constrain(
     group: AbstractManifold | None = None,
     retraction: str | AbstractMap = "exp",
     *,
+    blocks: int = 1,
     use_trivialization: bool = True,
     init: Init = None,
     generator: torch.Generator | None = None,
@@ -193,10 +206,11 @@ def constrain(
         group: where it lives from now on.
         retraction: "exp"; "cayley", "pade-m", "householder" where the group has them;
             or a map of `isometry.groups` or of your own.
+        blocks: number of matrices one above the other, as in `orthogonal`.
         use_trivialization: whether there is a base that can move, as in `orthogonal`.
         init: as in `orthogonal`.
         generator: source of the numbers of `init`.
-        rebase_every: move the base to the weight after as many optimizer steps.
+        rebase_every: move the base to the weight after that many optimizer steps.
         rebase_radius: move it when an angle is above this radius, below $\pi$.
 
     Returns:
@@ -224,7 +238,7 @@ def constrain(
             f"`group` must be a manifold of isometry.groups, such as SO(4); got "
             f"{group!r}. Make one with its sizes."
         )
-    layout = layout_of(module, name, weight, group)
+    layout = layout_of(module, name, weight, group, blocks)
     group.check_tensor(layout.points(weight), name=name)
     return install(
         target,

@@ -102,8 +102,8 @@ class Trivialization(AbstractConstraint):
         return torch.zeros_like(self.base)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether they are an orthogonal matrix that is not skew."""
-        return looks_initialized(X)
+        """Whether the coordinates are an orthogonal matrix that is not skew."""
+        return looks_initialized(X, self.layout.points(X))
 
     @property
     def has_policy(self) -> bool:
