@@ -8,7 +8,14 @@ from isometry.lab._report.runs import read_run
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import small, start
 from tools.reproduction.criteria import spikes
-from tools.reproduction.records import read, record, thinned, without_places, write
+from tools.reproduction.records import (
+    carry,
+    read,
+    record,
+    thinned,
+    without_places,
+    write,
+)
 
 BASELINE = 0.02
 
@@ -73,6 +80,22 @@ def test_only_runs_that_ended_are_recorded(tmp_path):
     assert [path.name for path in written] == ["done.json"]
     found = read(tmp_path / "records")
     assert found["done"]["summary"]["status"] == "finished"
+
+
+def test_unfinished_runs_are_carried_with_their_checkpoints(tmp_path):
+    """And nothing that an earlier call has left stays."""
+    for name, status in (("done", "finished"), ("killed", None), ("new", None)):
+        folder = fake_run(tmp_path / name, status=status)
+        (folder / "lock").touch()
+        if name != "new":
+            (folder / "checkpoint.safetensors").touch()
+    folders = [tmp_path / name for name in ("done", "killed", "new")]
+    out = tmp_path / "unfinished"
+    (out / "before").mkdir(parents=True)
+    assert carry(folders, out) == [out / "killed"]
+    assert [path.name for path in out.iterdir()] == ["killed"]
+    assert (out / "killed" / "checkpoint.safetensors").exists()
+    assert not (out / "killed" / "lock").exists()
 
 
 def test_commands_name_no_folder():

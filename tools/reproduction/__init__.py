@@ -1,5 +1,6 @@
 """The paper, reproduced: records of runs, and the page that is made from them.
 
 python -m tools.reproduction record RUNS   # thin finished runs into records/runs
+python -m tools.reproduction carry RUNS    # copy unfinished runs to records/unfinished
 python -m tools.reproduction page          # write docs/reproduction.md, its figures
 """

@@ -1,4 +1,4 @@
-"""`python -m tools.reproduction`, with `record RUNS`, `measure NAME` or `page`."""
+"""The command `python -m tools.reproduction`; see the docstring of the package."""
 
 import argparse
 import json
@@ -12,18 +12,25 @@ ASSETS = DOCS / "assets" / "reproduction"
 
 
 def main() -> None:
-    """Run one of the three commands."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(prog="python -m tools.reproduction")
     commands = parser.add_subparsers(dest="command", required=True)
-    keep = commands.add_parser("record", help="thin finished runs into records/runs")
-    keep.add_argument("runs", type=Path, help="folder of `isometry reproduce`")
+    finished = commands.add_parser(
+        "record", help="thin finished runs into records/runs"
+    )
+    finished.add_argument("runs", type=Path, help="folder of `isometry reproduce`")
+    carry = commands.add_parser(
+        "carry", help="copy unfinished runs, with checkpoints, to records/unfinished"
+    )
+    carry.add_argument("runs", type=Path, help="folder of `isometry reproduce`")
     measure = commands.add_parser("measure", help="make a small experiment")
     measure.add_argument("name", choices=experiments.EXPERIMENTS)
     commands.add_parser("page", help="write docs/reproduction.md and its figures")
     options = parser.parse_args()
-    if options.command == "record":
+    if options.command in ("record", "carry"):
         folders = sorted(path.parent for path in options.runs.glob("*/config.json"))
-        for path in records.write(folders):
+        keep = records.write if options.command == "record" else records.carry
+        for path in keep(folders):
             print(path)
         return
     if options.command == "measure":

@@ -1,6 +1,7 @@
 """Records of runs: everything that the page needs, and no more."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -11,8 +12,14 @@ from tools.reproduction.criteria import spikes
 
 FOLDER = Path("records") / "runs"
 
+# runs that have not come to their end, with their checkpoints; see `carry`
+UNFINISHED = Path("records") / "unfinished"
+
 # of what a record holds; it grows when the meaning of something in it changes
 FORMAT = 1
+
+# how a run can end
+ENDED = ("finished", "solved", "diverged")
 
 # points of a training curve; each is the median of some steps, with their range
 POINTS = 200
@@ -110,12 +117,36 @@ def write(folders: Sequence[Path], out: Path = FOLDER) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     for folder in folders:
         run = read_run(folder)
-        if run.status not in ("finished", "solved", "diverged"):
+        if run.status not in ENDED:
             continue
         path = out / f"{folder.name}.json"
         path.write_text(json.dumps(record(run), separators=(",", ":")) + "\n")
         written.append(path)
     return written
+
+
+def carry(folders: Sequence[Path], out: Path = UNFINISHED) -> list[Path]:
+    """Keep the folders of unfinished runs, so that another machine can go on with them.
+
+    A machine that is lost takes hours of training with it. To go on, copy a folder
+    back and call `isometry train --resume` at the commit in its environment.json.
+
+    Args:
+        folders: folders of runs.
+        out: where unfinished runs are kept; what was there before is removed.
+
+    Returns:
+        The copies.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    copies = []
+    for folder in folders:
+        begun = (folder / "checkpoint.safetensors").exists()
+        if begun and read_run(folder).status not in ENDED:
+            ignored = shutil.ignore_patterns("lock", "events*", "*.tmp")
+            shutil.copytree(folder, out / folder.name, ignore=ignored)
+            copies.append(out / folder.name)
+    return copies
 
 
 def read(out: Path = FOLDER) -> dict[str, dict[str, Any]]:
