@@ -36,9 +36,9 @@ def main() -> None:
     if options.command == "measure":
         print(experiments.write(options.name))
         return
-    known = records.read()
-    drawn = list(charts.charts(known, experiments.read()))
-    (DOCS / "reproduction.md").write_text(page(known, drawn))
+    every = records.read()
+    drawn = list(charts.charts(every, experiments.read()))
+    (DOCS / "reproduction.md").write_text(page(every, drawn))
     figures.draw(drawn, ASSETS)
     (ASSETS / "data.json").write_text(json.dumps(charts.data(drawn)) + "\n")
 

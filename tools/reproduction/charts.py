@@ -66,8 +66,8 @@ def data(charts: Sequence[Chart]) -> dict[str, Any]:
 def of(records: Records, experiment: str) -> list[Mapping[str, Any]]:
     """The records of an experiment, in the order of their networks."""
     order = list(NETWORKS)
-    found = [r for name, r in records.items() if experiment_of(name) == experiment]
-    return sorted(found, key=lambda r: (order.index(model(r)), size(r), r["name"]))
+    runs = [r for name, r in records.items() if experiment_of(name) == experiment]
+    return sorted(runs, key=lambda r: (order.index(model(r)), size(r), r["name"]))
 
 
 def experiment_of(name: str) -> str:
@@ -113,11 +113,11 @@ def charts(records: Records, experiments: Records) -> Iterator[Chart]:
         The figures in the order of the page.
     """
     for experiment in ("copying-1000", "copying-2000"):
-        if found := of(records, experiment):
-            yield copying(experiment, found)
+        if runs := of(records, experiment):
+            yield copying(experiment, runs)
     for experiment in ("mnist", "pmnist"):
-        if found := of(records, experiment):
-            yield pixels(experiment, found)
+        if runs := of(records, experiment):
+            yield pixels(experiment, runs)
     for name, draw in (
         ("cheapness", cheapness),
         ("cayley", cayley),
@@ -126,15 +126,15 @@ def charts(records: Records, experiments: Records) -> Iterator[Chart]:
     ):
         if name in experiments:
             yield from draw(experiments[name])
-    if found := [r for r in records.values() if "largest_angle" in r["validation"]]:
-        yield domain(found)
-    if found := of(records, "copying-200"):
-        yield remarks(found)
+    if runs := [r for r in records.values() if "largest_angle" in r["validation"]]:
+        yield domain(runs)
+    if runs := of(records, "copying-200"):
+        yield remarks(runs)
 
 
-def copying(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
+def copying(experiment: str, runs: Sequence[Mapping[str, Any]]) -> Chart:
     """Figure 1: training loss against steps."""
-    baseline = found[0]["summary"]["baseline"]
+    baseline = runs[0]["summary"]["baseline"]
     lag = experiment.partition("-")[2]
     series = [
         Series(
@@ -146,7 +146,7 @@ def copying(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
             r["train"]["low"],
             r["train"]["high"],
         )
-        for r, dashes in _dashed(found)
+        for r, dashes in _dashed(runs)
     ]
     return Chart(
         experiment,
@@ -159,10 +159,10 @@ def copying(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
-def pixels(experiment: str, found: Sequence[Mapping[str, Any]]) -> Chart:
+def pixels(experiment: str, runs: Sequence[Mapping[str, Any]]) -> Chart:
     """Figure 2 and Table 1: test accuracy against epochs."""
     series = []
-    for r, dashes in _dashed(found):
+    for r, dashes in _dashed(runs):
         epoch = r["config"]["evaluate_every"]
         if epoch < 400:
             continue
@@ -262,7 +262,7 @@ def _processor(record: Mapping[str, Any]) -> str:
     return record["machine"]["processor"]
 
 
-def domain(found: Sequence[Mapping[str, Any]]) -> Chart:
+def domain(runs: Sequence[Mapping[str, Any]]) -> Chart:
     """Whether coordinates leave the domain on which the exponential is one to one."""
     series = [
         Series(
@@ -272,7 +272,7 @@ def domain(found: Sequence[Mapping[str, Any]]) -> Chart:
             r["validation"]["step"],
             r["validation"]["largest_angle"],
         )
-        for i, r in enumerate(found)
+        for i, r in enumerate(runs)
         if model(r) == "exprnn" and experiment_of(r["name"]) != "copying-200"
     ]
     return Chart(
@@ -286,7 +286,7 @@ def domain(found: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
-def remarks(found: Sequence[Mapping[str, Any]]) -> Chart:
+def remarks(runs: Sequence[Mapping[str, Any]]) -> Chart:
     """The small experiments on the paper's remarks."""
     series = [
         Series(
@@ -296,9 +296,9 @@ def remarks(found: Sequence[Mapping[str, Any]]) -> Chart:
             r["validation"]["step"],
             r["validation"]["loss"],
         )
-        for i, r in enumerate(found)
+        for i, r in enumerate(runs)
     ]
-    baseline = found[0]["summary"]["baseline"]
+    baseline = runs[0]["summary"]["baseline"]
     return Chart(
         "remarks",
         "Copying memory with a lag of 200: validation loss of variants of ExpRNN and "
@@ -311,10 +311,10 @@ def remarks(found: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def _dashed(
-    found: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Runs of one network share a colour and differ in their dashes."""
     seen: dict[str, int] = {}
-    for r in found:
+    for r in runs:
         nth = seen[model(r)] = seen.get(model(r), -1) + 1
         yield r, DASHES[nth % len(DASHES)]

@@ -82,11 +82,11 @@ def _claims(records: Records) -> Iterator[str]:
     yield _table(["The paper says", "where", "here"], rows)
 
 
-def _copying_table(found: Sequence[Record]) -> str:
+def _copying_table(runs: Sequence[Record]) -> str:
     head = ["network", "parameters", "seed", "iterations", "solved at"]
     head += ["last validation loss / baseline", "spikes", "stable", "minutes"]
     rows = []
-    for r in found:
+    for r in runs:
         summary, spikes = r["summary"], r.get("spikes", {})
         ratio = summary["final"]["validation"]["loss"] / summary["baseline"]
         count = spikes.get("count")
@@ -106,11 +106,11 @@ def _copying_table(found: Sequence[Record]) -> str:
     return _table(head, rows)
 
 
-def _pixel_table(experiment: str, found: Sequence[Record]) -> str:
+def _pixel_table(experiment: str, runs: Sequence[Record]) -> str:
     head = ["network", "parameters", "epochs", "test at best validation"]
     head += ["best test", "paper, 70 epochs", "minutes"]
     rows = []
-    for r in found:
+    for r in runs:
         summary = r["summary"]
         row = PAPER[experiment].row(model(r), size(r))
         rows.append(
@@ -132,11 +132,11 @@ def _accuracy(place: Mapping[str, Any]) -> str:
     return f"{place['test']['accuracy']:.4f}" if place else "–"
 
 
-def _speech_table(found: Sequence[Record]) -> str:
+def _speech_table(runs: Sequence[Record]) -> str:
     head = ["network", "target", "parameters", "epochs"]
     head += ["test MSE, valid frames", "test MSE, padded frames", "paper", "minutes"]
     rows = []
-    for r in found:
+    for r in runs:
         summary = r["summary"]
         test = summary["best"].get("test", {})
         row = PAPER["timit"].row(model(r), size(r))

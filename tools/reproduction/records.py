@@ -42,7 +42,7 @@ def record(run: Run) -> dict[str, Any]:
     summary = dict(run.summary)
     steps, losses = run.curve("loss", "train")
     baseline = summary.get("baseline")
-    found = {
+    thin = {
         "format": FORMAT,
         "name": run.path.name,
         "command": without_places(str(run.config["command"])),
@@ -52,16 +52,16 @@ def record(run: Run) -> dict[str, Any]:
         "train": thinned(steps, losses),
     }
     for split in ("validation", "test"):
-        found[split] = evaluations(run, split)
+        thin[split] = evaluations(run, split)
     # every step is needed to see a jump
     if baseline is not None and config["log_every"] == 1:
         jumps = spikes(losses, baseline)
-        found["spikes"] = {
+        thin["spikes"] = {
             "count": jumps.count,
             "steps": jumps.steps,
             "worst": jumps.worst,
         }
-    return rounded(found)
+    return rounded(thin)
 
 
 def without_places(command: str) -> str:
@@ -153,10 +153,10 @@ def read(out: Path = FOLDER) -> dict[str, dict[str, Any]]:
     """All records, by name."""
     records = {}
     for path in sorted(out.glob("*.json")):
-        found = json.loads(path.read_text())
-        if found["format"] > FORMAT:
+        content = json.loads(path.read_text())
+        if content["format"] > FORMAT:
             raise ValueError(
-                f"`{path}` must have format {FORMAT} or less; got {found['format']}."
+                f"`{path}` must have format {FORMAT} or less; got {content['format']}."
             )
-        records[found["name"]] = found
+        records[content["name"]] = content
     return records

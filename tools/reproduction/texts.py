@@ -44,15 +44,15 @@ def _converges(experiment: str) -> Callable[[Records], str]:
 
     def verdict(records: Records) -> str:
         start = f"{experiment}-exprnn-190"
-        found = [r for name, r in records.items() if name.startswith(start)]
-        if not found:
+        runs = [r for name, r in records.items() if name.startswith(start)]
+        if not runs:
             return "not run yet"
-        solved = sum(r["summary"]["status"] == "solved" for r in found)
-        stable = sum(r["spikes"]["count"] < UNSTABLE for r in found)
-        word = "confirmed" if solved == stable == len(found) else "not confirmed"
-        counts = ", ".join(str(r["spikes"]["count"]) for r in found)
+        solved = sum(r["summary"]["status"] == "solved" for r in runs)
+        stable = sum(r["spikes"]["count"] < UNSTABLE for r in runs)
+        word = "confirmed" if solved == stable == len(runs) else "not confirmed"
+        counts = ", ".join(str(r["spikes"]["count"]) for r in runs)
         return (
-            f"{word}: {solved} of {len(found)} runs solved, {stable} stable "
+            f"{word}: {solved} of {len(runs)} runs solved, {stable} stable "
             f"(spikes: {counts})"
         )
 
