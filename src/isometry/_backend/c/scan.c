@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 #ifdef __SSE__
 #include <immintrin.h>
@@ -34,39 +35,55 @@ static void restore_subnormals(unsigned before)
 #endif
 }
 
-/* the vector versions of glibc, for the loops below: with an older one, a library that
- * asks for them does not load */
-#ifdef __GLIBC_PREREQ
-#if (defined(__x86_64__) && __GLIBC_PREREQ(2, 35)) || \
-    (defined(__aarch64__) && __GLIBC_PREREQ(2, 40))
-__attribute__((simd("notinbranch"))) float tanhf(float);
-__attribute__((simd("notinbranch"))) double tanh(double);
-#endif
-#endif
+/* 1/2!, 1/3!, ...: the series of (exp(r) - 1 - r) / r^2, of which float takes 6 terms and
+ * double 12. For |r| <= log(2) / 2 what is left out is below the rounding of r. */
+static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1. / 120,
+                                1. / 720,      1. / 5040,      1. / 40320,    1. / 362880,
+                                1. / 3628800,  1. / 39916800,  1. / 479001600,
+                                1. / 6227020800};
 
 #define REAL float
 #define NAME(x) isometry_##x##_f32
 #define SQRT sqrtf
 #define FABS fabsf
-#define TANH_OF tanhf
 #define COPYSIGN copysignf
 #define EPSILON FLT_EPSILON
+#define BITS uint32_t
+#define DIGITS 24
+#define BIAS 127
+#define TANH_IS_ONE 10
+#define TANH_TERMS 6
+/* log(2) in two parts: the product of the first with a small integer is exact */
+#define LOG2_HIGH 0x1.62ep-1f
+#define LOG2_LOW 0x1.0bfbe8p-15f
 #include "gemm.h"
 #include "scan.h"
 #undef REAL
 #undef NAME
 #undef SQRT
 #undef FABS
-#undef TANH_OF
 #undef COPYSIGN
 #undef EPSILON
+#undef BITS
+#undef DIGITS
+#undef BIAS
+#undef TANH_IS_ONE
+#undef TANH_TERMS
+#undef LOG2_HIGH
+#undef LOG2_LOW
 
 #define REAL double
 #define NAME(x) isometry_##x##_f64
 #define SQRT sqrt
 #define FABS fabs
-#define TANH_OF tanh
 #define COPYSIGN copysign
 #define EPSILON DBL_EPSILON
+#define BITS uint64_t
+#define DIGITS 53
+#define BIAS 1023
+#define TANH_IS_ONE 20
+#define TANH_TERMS 12
+#define LOG2_HIGH 0x1.62e42fefa2p-1
+#define LOG2_LOW 0x1.9ef35793c7673p-41
 #include "gemm.h"
 #include "scan.h"

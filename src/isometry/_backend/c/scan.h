@@ -14,14 +14,37 @@ static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transp
                                X, &n, &beta, Y, &n);
 }
 
+/* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. With y = k log(2) + r and
+ * the closest integer k, E = 2^k + 2^k p for p = exp(r) - 1, and nothing cancels: where
+ * 1 - 2^k is not exact, p matters no more. Compilers make vectors of this, while the C
+ * library has a vector tanh only if it is new. */
+static inline REAL NAME(tanh)(REAL x)
+{
+    /* large enough that a sum with it has no digits after the point */
+    const REAL rounder = (REAL)(3L << (DIGITS - 2));
+    const REAL size = FABS(x);
+    const REAL y = -2 * (size > TANH_IS_ONE ? TANH_IS_ONE : size);
+    const REAL shifted = y * (REAL)1.4426950408889634 + rounder, k = shifted - rounder;
+    const REAL r = y - k * LOG2_HIGH - k * LOG2_LOW;
+    REAL q = (REAL)series[TANH_TERMS - 1], power;
+    for (long j = TANH_TERMS - 2; j >= 0; j--)
+        q = q * r + (REAL)series[j];
+    const REAL p = r + r * r * q;
+    /* the last digits of `shifted` are k, which becomes the exponent */
+    BITS bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + BIAS) << (DIGITS - 1);
+    memcpy(&power, &bits, sizeof bits);
+    return COPYSIGN(((1 - power) - power * p) / ((1 + power) + power * p), x);
+}
+
 static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
 {
     const long size = rows * n;
     switch (kind) {
     case ISOMETRY_TANH:
-#pragma omp simd
         for (long i = 0; i < size; i++)
-            h[i] = TANH_OF(h[i]);
+            h[i] = NAME(tanh)(h[i]);
         break;
     case ISOMETRY_RELU:
         for (long i = 0; i < size; i++)
