@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest
 # the theme's notice about its successor, on every build
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 
-.PHONY: help test demo check docs bench soak format clean
+.PHONY: help test demo check docs bench soak wheel format clean
 
 help:
 	@echo "make test    the suite; its linear algebra again: shapes executed, C off;"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs    build the site into site/"
 	@echo "make bench   all measurements against peers"
 	@echo "make soak    the long tests; writes records/soak.json"
+	@echo "make wheel   sdist, pure wheel and platform wheel, checked, in dist/"
 	@echo "make clean   remove the environment and every cache"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -66,5 +67,17 @@ bench: $(INSTALLED)
 soak: $(INSTALLED)
 	$(PYTEST) tests -m soak --record=records/soak.json
 
+# The pure wheel is made from the sdist, which shows that nothing is missing there. What
+# auditwheel finds in the other one must be what its name promises.
+wheel: $(INSTALLED)
+	rm -rf dist
+	$(PY) -m build --no-isolation
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(PY) -m build --no-isolation --wheel
+	$(BIN)/twine check --strict dist/*
+	for wheel in dist/*-manylinux_*.whl; do \
+		tag=$${wheel##*-none-}; \
+		$(BIN)/auditwheel show $$wheel | grep "following.*\"$${tag%.whl}\"" || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) dist site .pytest_cache .ruff_cache .hypothesis .coverage

@@ -9,8 +9,9 @@ from formulas import mathml
 # The navigation, in the order of a reader's questions. The pages of a folder come in
 # the order that is written here; pages that are not named follow, by name.
 HOW_TO = """
-transformer convolution adapter shared gain start from-torch optimizers rebase maps
-averages half reads export machines recurrent rotations groups riemannian lbfgs problems
+install transformer convolution adapter shared gain start from-torch optimizers rebase
+maps averages half reads export machines recurrent rotations groups riemannian lbfgs
+problems
 """
 SECTIONS = {
     "How to": ("how-to", HOW_TO),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isometry import optim as optim
     from isometry import rotations as rotations
     from isometry import testing as testing
+    from isometry._config import show_config as show_config
     from isometry.nn._count import count_parameters as count_parameters
     from isometry.parametrizations._diagnose import diagnose as diagnose
     from isometry.parametrizations._fold import fold as fold
@@ -37,6 +38,7 @@ _PLACES = {
     "diagnose": "isometry.parametrizations._diagnose",
     "load_foreign": "isometry.parametrizations._foreign",
     "count_parameters": "isometry.nn._count",
+    "show_config": "isometry._config",
     "groups": None,
     "linalg": None,
     "nn": None,
@@ -54,6 +56,7 @@ __all__ = [
     "diagnose",
     "load_foreign",
     "count_parameters",
+    "show_config",
     "groups",
     "linalg",
     "nn",

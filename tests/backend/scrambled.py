@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from isometry._backend.build import _compiler
+from isometry._backend.build import compiler
 from isometry._backend.library import c_library
 from isometry._backend.native import NativeBackend, native_backend
 
@@ -21,7 +21,7 @@ def library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scrambled.so"
         options = ["-O3", "-march=native", "-shared", "-fPIC", "-o", str(path)]
-        subprocess.run([*_compiler(), *options, str(SOURCE)], check=True)
+        subprocess.run([*compiler(), *options, str(SOURCE)], check=True)
         return ctypes.CDLL(str(path))
 
 

@@ -141,7 +141,7 @@ def test_a_compiler_that_hangs(empty_cache, monkeypatch):
     status = Path(f"/proc/{child}/stat")
     assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
     assert [p.name for p in open_folder().iterdir() if not p.suffix] == []
-    with locked(open_folder(), _build._key(_build._compiler()), seconds=1.0):
+    with locked(open_folder(), _build._key(_build.compiler()), seconds=1.0):
         monkeypatch.delenv("CC")
         assert build().exists()
 

@@ -2,9 +2,9 @@
 
 There are two answers with the same methods, `TorchBackend` (torch's operations, on any
 device) and `NativeBackend` (C, for real numbers on the CPU). Nothing outside of this
-folder knows which of them it has. The C library is an extra: it is built when it is
-first wanted, and without a compiler, or with `ISOMETRY_NATIVE=0`, torch's operations do
-the same, slower.
+folder knows which of them it has. The C library is an extra: it comes with a wheel, or
+is built when it is first wanted. Without a compiler, or with `ISOMETRY_NATIVE=0`,
+torch's operations do the same, slower.
 """
 
 from collections.abc import Iterator

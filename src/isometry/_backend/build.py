@@ -1,4 +1,8 @@
-"""The C sources as a shared library in the user's cache."""
+"""The C sources as a shared library: one that came with the package, or a new one.
+
+This file and what it imports need nothing but Python, not even torch: `hatch_build.py`
+runs it to make a wheel.
+"""
 
 import contextlib
 import hashlib
@@ -9,22 +13,97 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-
-import torch
+from typing import NamedTuple
 
 from isometry._backend.constants import compiler_options
-from isometry._backend.store import BuildError, find, keep, locked, open_folder, tidy
+from isometry._backend.store import (
+    BuildError,
+    file_name,
+    find,
+    keep,
+    locked,
+    open_folder,
+    tidy,
+)
 
 _SOURCES = Path(__file__).parent / "c"
+# where a platform wheel has its libraries; other installations have no such folder
+_BUNDLED = Path(__file__).parent / "bundled"
 _FLAGS = (
     *compiler_options(),
-    *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
+    *("-std=gnu11", "-O3", "-fopenmp", "-shared", "-fPIC"),
     # loops over floats may be vectorized; NaN and infinity stay what they are
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+    # openmp.c stands for the runtime of OpenMP, which is not linked then
+    "-Wl,--as-needed",
 )
+
+
+class Variant(NamedTuple):
+    """A build for all processors that have certain instructions.
+
+    Args:
+        name: a part of the name of the file.
+        options: what the compiler is told.
+        needs: the instructions, as /proc/cpuinfo calls them.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    needs: set[str]
+
+    def key(self) -> str:
+        """The beginning of the file's name, which fits to these sources only."""
+        return f"{self.name}-{fingerprint()}"
+
+
+# the third level of the psABI for x86-64, and the fourth; see "x86-64-v3" in the manual
+# of GCC. AES is for bytes.c.
+_LEVEL_3 = {
+    *("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3", "avx", "avx2"),
+    *("bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave", "aes"),
+}
+_LEVEL_4 = _LEVEL_3 | {
+    *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "vaes"),
+}
+
+# what a wheel holds, the best first
+VARIANTS = {
+    "x86_64": (
+        Variant("avx512", ("-march=x86-64-v4", "-maes", "-mvaes"), _LEVEL_4),
+        Variant("avx2", ("-march=x86-64-v3", "-maes"), _LEVEL_3),
+        Variant("baseline", ("-march=x86-64",), set()),
+    )
+}
 
 # seconds that a compiler may take; on an idle machine it takes two
 _TIMEOUT = 120.0
+
+
+def bundled() -> Path | None:
+    """The library in this package that is best for this processor, if there is one.
+
+    Raises:
+        BuildError: if the file is not what the wheel was made with.
+    """
+    instructions = _instructions()
+    variants = VARIANTS.get(platform.machine(), ()) if _BUNDLED.is_dir() else ()
+    for variant in (v for v in variants if v.needs <= instructions):
+        key = variant.key()
+        for library in _BUNDLED.glob(f"kernels-{key}-*.so"):
+            if library.name != file_name(key, library.read_bytes()):
+                raise BuildError(f"{library} is damaged. Install isometry again.")
+            return library
+    return None
+
+
+def cached() -> Path | None:
+    """The library that `build` has made earlier, if there is one.
+
+    Raises:
+        BuildError: if there is no compiler, or the cache cannot be trusted.
+    """
+    return find(open_folder(), _key(compiler()))
 
 
 def build(*, timeout: float = _TIMEOUT) -> Path:
@@ -40,9 +119,8 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
         BuildError: if there is no compiler, it fails or hangs, or the cache cannot be
             trusted.
     """
-    compiler = _compiler()
-    folder = open_folder()
-    key = _key(compiler)
+    folder, program = open_folder(), compiler()
+    key = _key(program)
     library = find(folder, key)
     if library is not None:
         return library
@@ -50,13 +128,17 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
     with locked(folder, key, seconds=2 * timeout):
         library = find(folder, key)
         if library is None:
-            library = _compile(compiler, folder, key, timeout)
+            library = _compile(program, folder, key, timeout)
             tidy(folder)
     return library
 
 
-def _compiler() -> list[str]:
-    """The words of CC, as in "ccache gcc", the first with its folder."""
+def compiler() -> list[str]:
+    """The words of CC, as in "ccache gcc", the first with its folder.
+
+    Raises:
+        BuildError: if there is no such program.
+    """
     name, *options = os.environ.get("CC", "").split() or ["cc"]
     path = shutil.which(name)
     if path is None:
@@ -67,17 +149,35 @@ def _compiler() -> list[str]:
     return [path, *options]
 
 
-def _compile(compiler: list[str], folder: Path, key: str, timeout: float) -> Path:
+def _compile(program: list[str], folder: Path, key: str, timeout: float) -> Path:
     with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
-        built = Path(scratch) / "kernels.so"
-        command = [*compiler, *_FLAGS, *map(str, _c_files()), "-o", str(built), "-lm"]
-        code, complaint = _run(command, timeout)
-        if code:
-            first = complaint.strip().splitlines() or ["it says nothing"]
-            raise BuildError(f"{compiler[0]} failed: {first[0]}.")
-        if not built.exists():
-            raise BuildError(f"{compiler[0]} made nothing, without an error.")
-        return keep(built, folder, key)
+        library = Path(scratch) / "kernels.so"
+        compile_sources(program, ["-march=native"], library, timeout=timeout)
+        return keep(library, folder, key)
+
+
+def compile_sources(
+    program: list[str], options: list[str], library: Path, *, timeout: float = _TIMEOUT
+) -> None:
+    """Make a library of the sources in this package.
+
+    Args:
+        program: the words that call the compiler.
+        options: for which processor, and anything else.
+        library: the file to be written.
+        timeout: seconds after which the compiler is given up.
+
+    Raises:
+        BuildError: if the compiler fails or hangs.
+    """
+    sources = map(str, sorted(_SOURCES.glob("*.c")))
+    command = [*program, *_FLAGS, *options, *sources, "-o", str(library), "-lm"]
+    code, complaint = _run(command, timeout)
+    if code:
+        first = complaint.strip().splitlines() or ["it says nothing"]
+        raise BuildError(f"{program[0]} failed: {first[0]}.")
+    if not library.exists():
+        raise BuildError(f"{program[0]} made nothing, without an error.")
 
 
 def _run(command: list[str], timeout: float) -> tuple[int, str]:
@@ -107,25 +207,35 @@ def _run(command: list[str], timeout: float) -> tuple[int, str]:
     return process.returncode, complaint
 
 
-def _c_files() -> list[Path]:
-    return sorted(_SOURCES.glob("*.c"))
+def fingerprint() -> str:
+    """A hash of what is compiled: the sources and the options for every processor."""
+    parts = [path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]"))]
+    parts += [" ".join(_FLAGS).encode()]
+    return _hash(parts)
 
 
-def _key(compiler: list[str]) -> str:
-    """A hash of all that decides what the compiler makes."""
-    paths = _SOURCES.glob("*.[ch]")
-    parts = [path.read_bytes() for path in sorted(paths)]
+def _key(program: list[str]) -> str:
+    """A hash of all that decides what the compiler makes here."""
     # containers that share a home differ in their C libraries
-    words = (*compiler, *_FLAGS, torch.__version__, *platform.libc_ver())
-    parts += [" ".join(words).encode(), _processor()]
+    words = (fingerprint(), *program, *platform.libc_ver())
+    return _hash([" ".join(words).encode(), b"\n".join(_processor())])
+
+
+def _hash(parts: list[bytes]) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _processor() -> bytes:
-    """The instructions there are: a cache in a shared home serves several machines."""
+def _instructions() -> set[str]:
+    """The instructions that this processor has, as far as the system tells."""
+    words = (word for line in _processor() for word in line.split())
+    return {word.decode(errors="replace") for word in words}
+
+
+def _processor() -> list[bytes]:
+    """Lines that tell processors apart: a shared cache serves several machines."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
-        return platform.processor().encode()
+        return [platform.processor().encode()]
     wanted = (b"model name", b"flags", b"Features")
-    return b"\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+    return sorted({line for line in lines if line.startswith(wanted)})

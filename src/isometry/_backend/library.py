@@ -1,20 +1,21 @@
-"""The C library: built when it is first wanted, and kept in the user's cache.
+"""The C library: one that came with a wheel, or else built when it is first wanted.
 
-The sources are plain C that knows pointers and the BLAS that torch has loaded, but not
-torch: they build in a second.
+The sources are plain C that knows pointers, and the BLAS and the OpenMP that torch has
+loaded, but not torch. So one library serves every torch, and builds in a second.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from isometry._backend.build import build
+from isometry._backend.build import build, bundled, cached
 from isometry._backend.store import BuildError
 
 _log = logging.getLogger("isometry")
@@ -24,37 +25,85 @@ _WITHOUT = (
     "ISOMETRY_NATIVE=0 silences this."
 )
 
+# the warnings that were given in this process
+reasons: list[str] = []
 
-@cache
+
 def c_library() -> ctypes.CDLL | None:
     """The library; None if there is none, with one warning that says what to do."""
-    if os.environ.get("ISOMETRY_NATIVE", "1") == "0":
-        return None
-    if sys.platform != "linux":
-        _log.info(_WITHOUT, f"it is not built on {sys.platform}.")
-        return None
-    try:
-        return _load(build())
-    except (BuildError, OSError) as error:
-        warn(str(error))
-        return None
+    return loaded().library
+
+
+class Loaded(NamedTuple):
+    """A library, if there is one, and where it comes from or why there is none."""
+
+    library: ctypes.CDLL | None
+    origin: str
 
 
 @cache
+def loaded() -> Loaded:
+    """The library as it was loaded in this process."""
+    setting = os.environ.get("ISOMETRY_NATIVE", "1")
+    if setting == "0":
+        return Loaded(None, "ISOMETRY_NATIVE is 0.")
+    if sys.platform != "linux":
+        reason = f"it is not built on {sys.platform}."
+        _log.info(_WITHOUT, reason)
+        return Loaded(None, reason)
+    places = {"wheel": bundled, "cache": cached, "built just now": build}
+    if setting == "build":
+        # made for this very processor, which shows what a wheel would cost
+        del places["wheel"]
+    try:
+        for origin, find in places.items():
+            path = find()
+            if path is not None:
+                return Loaded(_load(path), f"{origin}, {path}")
+    except (BuildError, OSError) as error:
+        warn(str(error))
+        return Loaded(None, str(error))
+    raise AssertionError("`build` returns a library or raises")
+
+
 def warn(reason: str) -> None:
     """Say once, not for each dtype, why everything is slower."""
-    _log.warning(_WITHOUT, reason)
+    if reason not in reasons:
+        reasons.append(reason)
+        _log.warning(_WITHOUT, reason)
 
 
 def _load(path: Path) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
         # the file is what the compiler made, so building it again would not help
         raise BuildError(
             f"the library cannot be loaded: {error}. If programs must not run from "
             f"{path.parent}, set XDG_CACHE_HOME to a folder where they may."
         ) from error
+    functions = openmp()
+    if functions is not None:
+        library.isometry_use_openmp((ctypes.c_void_p * len(functions))(*functions))
+    return library
+
+
+# as in openmp.c
+_OPENMP = (
+    *("GOMP_parallel", "omp_get_max_threads"),
+    *("omp_get_num_threads", "omp_get_thread_num"),
+)
+
+
+def openmp() -> list[int | None] | None:
+    """Addresses of the functions of OpenMP that torch calls; None if it has none."""
+    # As the linker looks for them: among the names that all libraries see, where a
+    # runtime is that was loaded before Python, and then in what torch is linked to.
+    for library in (ctypes.CDLL(None), torch_library()):
+        with contextlib.suppress(AttributeError):
+            functions = [getattr(library, name) for name in _OPENMP]
+            return [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
+    return None
 
 
 def torch_library() -> Any:

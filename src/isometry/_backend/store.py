@@ -32,7 +32,7 @@ def open_folder() -> Path:
     Raises:
         BuildError: if it cannot be made, or others can write to it.
     """
-    folder = _cache_home() / "isometry"
+    folder = cache_folder()
     remedy = "Set XDG_CACHE_HOME to a folder of your own."
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -42,13 +42,18 @@ def open_folder() -> Path:
     return folder
 
 
-def _cache_home() -> Path:
+def cache_folder() -> Path:
+    """Where the folder is, or would be.
+
+    Raises:
+        BuildError: if there is no home for it.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # the XDG specification: a relative path is invalid and must be ignored
     if base.is_absolute():
-        return base
+        return base / "isometry"
     try:
-        return Path.home() / ".cache"
+        return Path.home() / ".cache" / "isometry"
     except RuntimeError as error:
         # a user of a container who has neither HOME nor a name
         raise BuildError("there is no home: set XDG_CACHE_HOME to a folder.") from error
@@ -84,7 +89,7 @@ def find(folder: Path, key: str) -> Path | None:
     for library in sorted(folder.glob(f"kernels-{key}-*.so")):
         check_trusted(library)
         contents = library.read_bytes()
-        if library.name == _name(key, contents):
+        if library.name == file_name(key, contents):
             _touch(library)
             return library
         # a crash of the machine has left half a file
@@ -95,14 +100,15 @@ def find(folder: Path, key: str) -> Path | None:
 def keep(built: Path, folder: Path, key: str) -> Path:
     """Move a new library into the folder, so that a crash leaves all of it or none."""
     built.chmod(0o700)
-    library = folder / _name(key, built.read_bytes())
+    library = folder / file_name(key, built.read_bytes())
     _flush(built)
     built.replace(library)
     _flush(folder)
     return library
 
 
-def _name(key: str, contents: bytes) -> str:
+def file_name(key: str, contents: bytes) -> str:
+    """The name of a library with these contents."""
     return f"kernels-{key}-{hashlib.sha256(contents).hexdigest()}.so"
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
         "run what a figure or table of the paper needs",
     ),
     "bench": ("isometry.lab.bench.command", "time isometry and its peers here"),
+    "config": ("isometry._config", "print what isometry uses on this machine"),
     "data": ("isometry.lab._data.get", "get the data of a task"),
 }
 

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -16,17 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from isometry._config import blas, processor
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-
-def processor() -> str:
-    """The model of the processor, as the system names it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def machine() -> dict[str, Any]:
@@ -45,21 +38,6 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "blas": blas(torch.__config__.show()),
     }
-
-
-def blas(build: str) -> str:
-    """The name of the library that multiplies matrices, with its version if known.
-
-    Args:
-        build: what `torch.__config__.show()` returns.
-
-    Returns:
-        Such as "MKL 2024.2" or "open".
-    """
-    if version := re.search(r"Math Kernel Library Version ([\d.]+)", build):
-        return f"MKL {version[1]}"
-    name = re.search(r"BLAS_INFO=(\w+)", build)
-    return name[1] if name else "unknown"
 
 
 PACKAGES = ("isometry", "torch", "numpy", "safetensors")

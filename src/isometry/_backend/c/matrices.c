@@ -4,11 +4,8 @@
 
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#define omp_get_max_threads() 1
-#endif
+/* see openmp.c */
+int omp_get_max_threads(void);
 
 /* Side of the blocks in which a matrix and its transpose are visited: the rows of both
  * blocks fit the first-level cache even when n is a power of two and they collide. */
@@ -30,6 +27,9 @@
 #define TERMS 128
 /* for fewer numbers, threads take longer to wake than to work */
 #define LARGE 65536
+
+/* Takes the last index that is left, for this thread alone; negative if there is none. */
+#define TAKE(left) __atomic_sub_fetch(&(left), 1, __ATOMIC_RELAXED)
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))

@@ -76,8 +76,10 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);
-#pragma omp parallel for schedule(dynamic, 1)
-    for (long index = batch * panels - 1; index >= 0; index--) {
+    long left = batch * panels, index;
+    /* the last panels are the widest: they go first */
+#pragma omp parallel private(index)
+    while ((index = TAKE(left)) >= 0) {
         const long start = index / panels * n * n, panel = index % panels;
         const long i = panel * n / panels, width = (panel + 1) * n / panels;
         const long height = width - i;
@@ -126,8 +128,9 @@ static inline __attribute__((always_inline)) void
 NAME(pairs)(NAME(pair_t) pair, const REAL *X, REAL *Y, long batch, long n, REAL sign)
 {
     const long side = (n + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(dynamic, 1) if (batch * n * n >= LARGE)
-    for (long index = 0; index < batch * side; index++) {
+    long left = batch * side, index;
+#pragma omp parallel private(index) if (batch * n * n >= LARGE)
+    while ((index = TAKE(left)) >= 0) {
         const long start = index / side * n * n, i = index % side * BLOCK;
         for (long j = 0; j <= i; j += BLOCK)
             pair(X + start, Y + start, n, i, j, sign);

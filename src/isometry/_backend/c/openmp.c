@@ -1,0 +1,42 @@
+/* What GCC calls for `#pragma omp parallel`, forwarded to the OpenMP runtime that torch
+ * uses. A library that is linked to a runtime would bring a second one into the process
+ * wherever torch's has another name: two pools of threads, and `torch.set_num_threads` for
+ * one of them. Every schedule of the loops in these sources is one that GCC writes out
+ * itself, or an atomic counter, so that these four functions are all there is.
+ *
+ * Clang calls other functions, and is linked to its own runtime. */
+
+typedef void (*body_t)(void *);
+
+static void parallel_alone(body_t body, void *data, unsigned threads, unsigned flags)
+{
+    (void)threads, (void)flags;
+    body(data);
+}
+
+static int one(void) { return 1; }
+static int zero(void) { return 0; }
+
+/* in the order of library.py; until it has found a runtime, one thread does everything */
+static struct {
+    void (*parallel)(body_t, void *, unsigned, unsigned);
+    int (*max_threads)(void), (*num_threads)(void), (*thread_num)(void);
+} runtime = {parallel_alone, one, one, zero};
+
+void isometry_use_openmp(const void *const *functions)
+{
+    __builtin_memcpy(&runtime, functions, sizeof runtime);
+}
+
+#ifndef __clang__
+#pragma GCC visibility push(hidden)
+void GOMP_parallel(body_t body, void *data, unsigned threads, unsigned flags)
+{
+    runtime.parallel(body, data, threads, flags);
+}
+
+int omp_get_max_threads(void) { return runtime.max_threads(); }
+int omp_get_num_threads(void) { return runtime.num_threads(); }
+int omp_get_thread_num(void) { return runtime.thread_num(); }
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,101 @@
+"""What isometry uses on this machine, for bug reports: `isometry config`."""
+
+import argparse
+import os
+import platform
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+
+def show_config() -> None:
+    """Print in five lines what isometry uses here; paste them into a bug report.
+
+    The lines name the versions, the BLAS of torch, the C kernels and where they come
+    from, the threads, and the folder where kernels that were built here are kept. The
+    kernels come from a `wheel`, from the `cache`, or were `built just now`; if there
+    are `none`, the line says why.
+    """
+    import torch
+
+    threads = f"{torch.get_num_threads()}, on {os.cpu_count()} cores of {processor()}"
+    lines = {
+        f"isometry {sys.modules['isometry'].__version__}": (
+            f"torch {torch.__version__}, numpy {version('numpy')}, "
+            f"Python {platform.python_version()}, {platform.platform()}"
+        ),
+        "BLAS": blas(torch.__config__.show()),
+        "kernels": _kernels(),
+        "threads": f"{threads}; OpenMP: {', '.join(_openmp()) or 'none'}",
+        "cache": _cache(),
+    }
+    width = max(map(len, lines)) + 1
+    for name, text in lines.items():
+        sys.stdout.write(f"{name + ':':{width}} {text}\n")
+
+
+def _kernels() -> str:
+    import torch
+
+    from isometry._backend.library import loaded, reasons
+    from isometry._backend.native import native_backend
+
+    origin = loaded().origin
+    if native_backend(torch.float32) is not None:
+        return origin
+    # a library that is loaded may still not fit to the BLAS
+    return f"none: {' '.join(reasons) or origin}"
+
+
+def _openmp() -> list[str]:
+    """The OpenMP runtimes in this process; more than one is a problem."""
+    maps = Path("/proc/self/maps")
+    text = maps.read_text() if maps.exists() else ""
+    return sorted(set(re.findall(r"/(lib(?:g|i)?omp[^/\s]*\.so[^/\s]*)", text)))
+
+
+def _cache() -> str:
+    from isometry._backend.store import BuildError, cache_folder
+
+    try:
+        folder = cache_folder()
+    except BuildError as error:
+        return f"none: {error}"
+    sizes = [path.stat().st_size for path in folder.glob("kernels-*.so")]
+    return f"{folder}, {len(sizes)} libraries, {sum(sizes) / 1e6:.1f} MB"
+
+
+def processor() -> str:
+    """The model of the processor, as the system names it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def blas(build: str) -> str:
+    """The name of the library that multiplies matrices, with its version if known.
+
+    Args:
+        build: what `torch.__config__.show()` returns.
+
+    Returns:
+        Such as "MKL 2024.2" or "open".
+    """
+    if version := re.search(r"Math Kernel Library Version ([\d.]+)", build):
+        return f"MKL {version[1]}"
+    name = re.search(r"BLAS_INFO=(\w+)", build)
+    return name[1] if name else "unknown"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command `isometry config` has no options."""
+    del parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run `isometry config`."""
+    del options
+    show_config()
+    return 0

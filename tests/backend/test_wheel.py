@@ -1,0 +1,231 @@
+"""Wheels: the right library for the processor, and an installation that is fast."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from isometry._backend import build
+from isometry._backend.build import VARIANTS, bundled, file_name
+from isometry._backend.library import loaded
+from isometry._backend.store import BuildError
+
+ROOT = Path(__file__).parents[2]
+X86 = VARIANTS["x86_64"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with three libraries, on a processor of that kind."""
+    monkeypatch.setattr(build, "_BUNDLED", tmp_path)
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    for variant in X86:
+        contents = variant.name.encode()
+        (tmp_path / file_name(variant.key(), contents)).write_bytes(contents)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("variant", X86, ids=lambda v: v.name)
+def test_the_best_library_that_a_processor_can_run(variant, monkeypatch):
+    """One more instruction than it has would end the process."""
+    monkeypatch.setattr(build, "_instructions", lambda: variant.needs | {"sse2"})
+    library = bundled()
+    assert library is not None
+    assert library.read_bytes() == variant.name.encode()
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("instruction", sorted(X86[0].needs))
+def test_without_one_instruction(instruction, monkeypatch):
+    have = X86[0].needs - {instruction}
+    monkeypatch.setattr(build, "_instructions", lambda: have)
+    library = bundled()
+    assert library is not None
+    second = instruction in X86[1].needs
+    assert library.read_bytes() == (b"baseline" if second else b"avx2")
+
+
+@pytest.mark.usefixtures("package")
+def test_an_unknown_processor(monkeypatch):
+    """Without /proc/cpuinfo there is the library that runs everywhere, or none."""
+    monkeypatch.setattr(build, "_processor", lambda: [b""])
+    library = bundled()
+    assert library is not None
+    assert library.read_bytes() == b"baseline"
+    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    assert bundled() is None
+
+
+@pytest.mark.errors
+def test_a_damaged_library_is_not_loaded(package):
+    """The name of the file has its hash, as in the cache."""
+    for library in package.iterdir():
+        library.write_bytes(library.read_bytes()[:-1])
+    with pytest.raises(BuildError, match=r"is damaged. Install isometry again"):
+        bundled()
+
+
+@pytest.mark.usefixtures("package")
+def test_a_library_of_other_sources_is_not_taken(monkeypatch):
+    monkeypatch.setattr(build, "fingerprint", lambda: "other")
+    assert bundled() is None
+
+
+def test_a_clone_has_no_bundled_library():
+    assert bundled() is None
+    assert loaded().origin.startswith(("cache", "built just now"))
+
+
+# what an installation prints: where the kernels come from, which runtimes of OpenMP
+# are there, and whether two parts of a scan had two threads
+SCRIPT = """
+import ctypes, logging, sys, threading
+logging.basicConfig(stream=sys.stdout, format="LOG %(message)s")
+import torch
+from isometry import _config
+from isometry._backend import build
+if sys.argv[1:]:
+    (variant,) = [v for v in build.VARIANTS["x86_64"] if v.name == sys.argv[1]]
+    build._instructions = lambda: variant.needs
+from isometry._backend.library import loaded
+from isometry._backend.native import native_backend, raw
+from isometry.linalg import expm_skew, skew
+
+print("origin", loaded().origin)
+if loaded().library is not None:
+    print("openmp", *_config._openmp())
+    for dtype in (torch.float32, torch.float64):
+        assert native_backend(dtype) is not None
+    threads = set()
+    note = ctypes.CFUNCTYPE(None)(lambda: threads.add(threading.get_native_id()))
+    torch.set_num_threads(2)
+    H, W, h0 = torch.zeros(2, 4), torch.zeros(4, 4), torch.zeros(2, 4)
+    raw(loaded().library, torch.float32).scan(
+        ctypes.cast(note, ctypes.c_void_p), H.data_ptr(), W.data_ptr(), None,
+        h0.data_ptr(), (ctypes.c_long * 1)(0), (ctypes.c_long * 1)(2), 1, 4, 0, 2,
+    )
+    print("threads", len(threads))
+for dtype in (torch.float32, torch.float64):
+    A = skew(torch.randn(200, 200, dtype=dtype) / 16).requires_grad_()
+    Q = expm_skew(A)
+    Q.square().sum().backward()
+    # measured: 25 at most
+    tolerance = 100 * 200 * torch.finfo(dtype).eps
+    assert torch.dist(Q, torch.linalg.matrix_exp(A)) < tolerance
+    assert A.grad.abs().max() < tolerance
+print("done")
+"""
+
+
+def run(python: Path | str, *words: str, **environment: str) -> dict[str, str]:
+    """What the script says, by its first word."""
+    out = subprocess.run(
+        [python, "-c", SCRIPT, *words],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        # the sources of this clone are not what was installed
+        cwd="/",
+    ).stdout
+    lines = [line.partition(" ") for line in out.splitlines()]
+    assert lines[-1][0] == "done"
+    return {first: rest for first, _, rest in lines}
+
+
+def test_one_runtime_of_openmp():
+    """Torch's: the kernels were linked to one by name, which may be another one."""
+    lines = run(sys.executable, **os.environ)
+    assert len(lines["openmp"].split()) == 1
+    assert lines["threads"] == "2"
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make wheel` makes."""
+    folder = tmp_path_factory.mktemp("dist")
+    words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
+    subprocess.run([*words, str(ROOT)], check=True)
+    switch = {"HATCH_BUILD_HOOK_ENABLE_CUSTOM": "1"}
+    subprocess.run([*words, "--wheel", str(ROOT)], check=True, env=os.environ | switch)
+    return folder
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """An environment with this wheel, and with the torch of this one."""
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True
+    )
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
+    # Only now, or pip would find an isometry there. A path in such a file is searched
+    # last, and files of this kind in it are not read: the clone is not seen.
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def only(dist: Path, pattern: str) -> Path:
+    (path,) = dist.glob(pattern)
+    return path
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such wheel")
+def test_the_wheel_is_fast_without_a_compiler(dist, tmp_path):
+    """The kernels are in it, for each kind of processor, and nothing is built."""
+    python = install(only(dist, "*-manylinux_*.whl"), tmp_path / "venv")
+    empty = {"PATH": str(python.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    best = next(v for v in X86 if v.needs <= build._instructions())
+    for variant in (None, *X86[X86.index(best) :]):
+        lines = run(python, *([variant.name] if variant else []), **empty)
+        name = (variant or best).name
+        assert lines["origin"].startswith(f"wheel, {tmp_path}")
+        assert f"kernels-{name}-" in lines["origin"]
+        assert len(lines["openmp"].split()) == 1
+        assert lines["threads"] == "2"
+        assert "LOG" not in lines
+    assert not (tmp_path / "cache").exists()
+    # on request the kernels are made for this very processor
+    lines = run(python, **empty | {"ISOMETRY_NATIVE": "build", "PATH": os.defpath})
+    assert lines["origin"].startswith("built just now")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such wheel")
+def test_the_tag_is_what_auditwheel_finds(dist):
+    wheel = only(dist, "*-manylinux_*.whl")
+    command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    tag = wheel.stem.partition("-none-")[2]
+    assert f'following platform tag: "{tag}"' in " ".join(text.split())
+
+
+@pytest.mark.soak
+def test_the_sdist_builds_its_kernels_on_first_use(dist, tmp_path):
+    """With a compiler; without one it warns once, and works."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index"]
+    pip += ["--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*pip, str(only(dist, "*.tar.gz"))], check=True)
+    python = install(only(tmp_path, "*-none-any.whl"), tmp_path / "venv")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    lines = run(python, PATH=str(python.parent), **cache)
+    assert lines["origin"].startswith("no C compiler was found")
+    assert "Install one, such as gcc" in lines["LOG"]
+    assert run(python, PATH=os.defpath, **cache)["origin"].startswith("built just now")
+    assert run(python, PATH=os.defpath, **cache)["origin"].startswith("cache")
+
+
+def test_every_variant_names_its_needs():
+    """A better one needs all that the next one needs."""
+    names = [variant.name for variant in X86]
+    assert names == ["avx512", "avx2", "baseline"]
+    for better, worse in pairwise(X86):
+        assert better.needs > worse.needs
+    assert not any("native" in option for v in X86 for option in v.options)

@@ -1,0 +1,54 @@
+"""What `isometry config` prints."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import isometry
+from isometry import _config
+from isometry._backend import library, native
+from isometry.lab._cli import main
+
+
+def test_five_lines(capsys):
+    """Versions, BLAS, kernels, threads and cache, each with its name."""
+    isometry.show_config()
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.partition(":")[0] for line in lines]
+    version = f"isometry {isometry.__version__}"
+    assert names == [version, "BLAS", "kernels", "threads", "cache"]
+    assert f"torch {torch.__version__}," in lines[0]
+    assert ".so" in lines[2]
+    assert f"{torch.get_num_threads()}, on " in lines[3]
+    assert "omp" in lines[3].partition("OpenMP: ")[2]
+    main(["config"])
+    assert capsys.readouterr().out.splitlines()[0] == lines[0]
+
+
+@pytest.mark.parametrize("reason", ["the library is missing.", "the BLAS is strange."])
+def test_none_and_why(reason, monkeypatch, capsys):
+    """No library, or a BLAS that it cannot call: the warning is told again."""
+    monkeypatch.setattr(library, "reasons", [reason])
+    monkeypatch.setattr(native, "native_backend", lambda _: None)
+    isometry.show_config()
+    assert f"none: {reason}\n" in capsys.readouterr().out
+
+
+def test_switched_off(monkeypatch):
+    """What was asked for is no warning, but it is told."""
+    monkeypatch.setenv("ISOMETRY_NATIVE", "0")
+    command = [sys.executable, "-m", "isometry", "config"]
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "none: ISOMETRY_NATIVE is 0.\n" in process.stdout
+    assert process.stderr == ""
+
+
+def test_without_a_home(monkeypatch):
+    def no_home() -> None:
+        raise RuntimeError
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pathlib.Path.home", no_home)
+    assert _config._cache().startswith("none: there is no home")

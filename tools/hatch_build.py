@@ -1,0 +1,58 @@
+"""Puts compiled kernels into a wheel; `make wheel` switches this on.
+
+Without it, hatchling makes a pure wheel, whose kernels are built on first use.
+"""
+
+import importlib
+import platform
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# The oldest glibc that the wheel promises to run with. `make wheel` fails if the
+# libraries call a function that came later.
+GLIBC = "2_17"
+
+
+class KernelsHook(BuildHookInterface):
+    """Compiles the sources once for each kind of processor."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the libraries to the files of a wheel."""
+        if version == "editable":
+            return
+        build = _build_module(Path(self.root))
+        machine = platform.machine()
+        if sys.platform != "linux" or machine not in build.VARIANTS:
+            raise RuntimeError(
+                f"there is no wheel with kernels for {sys.platform} on {machine}. "
+                f"Build a pure one, without HATCH_BUILD_HOOK_ENABLE_CUSTOM."
+            )
+        self.folder = tempfile.TemporaryDirectory()
+        for variant in build.VARIANTS[machine]:
+            library = Path(self.folder.name) / variant.name
+            # without the table of symbols, which nobody reads
+            build.compile_sources(build.compiler(), [*variant.options, "-s"], library)
+            name = build.file_name(variant.key(), library.read_bytes())
+            place = f"isometry/_backend/bundled/{name}"
+            build_data["force_include"][str(library)] = place
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-manylinux_{GLIBC}_{machine}"
+
+    def finalize(self, *_: object) -> None:
+        """Remove what was compiled."""
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+
+def _build_module(root: Path) -> Any:
+    """The module that compiles, imported without its package, which needs torch."""
+    sys.path.insert(0, str(root / "src"))
+    package = types.ModuleType("isometry._backend")
+    package.__path__ = [str(root / "src" / "isometry" / "_backend")]
+    sys.modules[package.__name__] = package
+    return importlib.import_module("isometry._backend.build")
