@@ -23,10 +23,11 @@ the library; the comment beside a name says what is lost then.
 """
 
 import ctypes
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -204,6 +205,22 @@ def parametrizations_are_cached() -> bool:
 def version(X: Tensor) -> int:
     """How often torch has written to the memory of `X`."""
     return getattr(X, "_version", 0)
+
+
+def outside_graphs(function: _Function) -> _Function:
+    """Let a compiler call `function` as it is, between two graphs, and not trace it.
+
+    As `torch.compiler.disable`, which imports Dynamo at once; that takes seconds.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            untraced: Any = torch.compiler.disable(function)
+            return untraced(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return cast("_Function", call)
 
 
 def constant_in_graphs(function: _Function) -> _Function:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import isometry
-from isometry.parametrizations._coordinates import COORDINATES
+from isometry.parametrizations._coordinates import MOVING
 from tests.helpers import DTYPES, new_generator
 from tests.parametrizations.cases import CASES, ROWS, Weight, orthonormality
 
@@ -258,7 +258,7 @@ def test_policy_and_counter_survive_copies_and_checkpoints():
     train(layer, optim, 7)
     saved = copy.deepcopy(layer.state_dict()), copy.deepcopy(optim.state_dict())
     copied = copy.deepcopy(layer)
-    assert copied.parametrizations.weight in COORDINATES
+    assert copied.parametrizations.weight in MOVING
     train(layer, optim, 10)
     resumed = fresh()
     optim2 = torch.optim.Adam(resumed.parameters(), lr=0.05)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import isometry
-from isometry.parametrizations._coordinates import COORDINATES
+from isometry.parametrizations._coordinates import MOVING
 from tests.helpers import new_generator
 from tests.parametrizations.cases import Weight, orthonormality
 
@@ -83,10 +83,10 @@ def test_a_removed_constraint_is_forgotten_at_once():
     layer = isometry.orthogonal(nn.Linear(4, 4), rebase_every=1)
     # layers of other tests, which a collection in between would take away
     gc.collect()
-    known = len(COORDINATES)
+    known = len(MOVING)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
     parametrize.remove_parametrizations(layer, "weight")
-    assert len(COORDINATES) == known - 1
+    assert len(MOVING) == known - 1
     train_once(layer, optimizer)
     assert layer.weight.norm() > 1
 

@@ -1,6 +1,7 @@
 """A parameter that several modules hold: all of them see the constrained weight."""
 
 import copy
+import pickle
 
 import pytest
 import safetensors.torch
@@ -206,6 +207,45 @@ def test_a_constrained_weight_cannot_be_tied_afterwards():
     assert isinstance(head.weight, nn.Parameter)
     coordinates = nn.ParameterList(model.parameters())
     assert len(coordinates) == 1
+
+
+def loaded(layer: nn.Module) -> nn.Module:
+    values = copy.deepcopy(layer.state_dict())
+    layer.load_state_dict(values, assign=True)
+    return layer
+
+
+def pickled(layer: nn.Linear) -> nn.Linear:
+    return pickle.loads(pickle.dumps(layer.parametrizations.weight))
+
+
+LIVES = {
+    "copied": lambda layer: copy.deepcopy(layer).parametrizations.weight,
+    "moved": lambda layer: layer.to("meta").parametrizations.weight,
+    "loaded": lambda layer: loaded(layer).parametrizations.weight,
+    "pickled": pickled,
+}
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("life", LIVES)
+def test_coordinates_are_known_after_each_way_to_replace_them(life):
+    """torch makes a new parameter in each of these, without what was set on the old."""
+    owner = isometry.orthogonal(nn.Linear(4, 4))
+    before = owner.parametrizations.weight.original
+    owner.parametrizations.weight = LIVES[life](owner)
+    assert owner.parametrizations.weight.original is not before
+    with pytest.raises(ValueError, match="to the coordinates of a constrained weight"):
+        nn.Linear(4, 4).weight = owner.parametrizations.weight.original
+
+
+def test_saved_parameters_load_without_isometry(tmp_path):
+    """The mark on coordinates is a plain bool, which `weights_only` lets through."""
+    layer = isometry.orthogonal(nn.Linear(4, 4))
+    torch.save(list(layer.parameters()), tmp_path / "parameters.pt")
+    values = torch.load(tmp_path / "parameters.pt", weights_only=True)
+    for value, parameter in zip(values, layer.parameters(), strict=True):
+        assert torch.equal(value, parameter)
 
 
 @pytest.mark.errors

@@ -89,6 +89,11 @@ class AbstractConstraint(nn.Module):
                 f"leave parameters with 'parametrizations' in their name alone."
             )
 
+    @property
+    def has_policy(self) -> bool:
+        """Whether there is a base that moves by itself."""
+        return False
+
     def tensors(self) -> tuple[Tensor, ...]:
         """What the weight depends on, besides the coordinates."""
         # not an attribute: a read of the weight comes here

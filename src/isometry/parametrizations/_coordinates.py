@@ -6,7 +6,7 @@ from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry.parametrizations._cache import Memory, once
@@ -14,14 +14,18 @@ from isometry.parametrizations._constraint import HALF, AbstractConstraint
 from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._trivialization import Trivialization
 
-# all there are, for as long as they are in use; a deepcopy enters itself
-COORDINATES: "WeakSet[Coordinates]" = WeakSet()
+# lists with a base that moves by itself, for as long as they are in use: torch calls a
+# hook after the step of any optimizer, and does not say which modules it trains
+MOVING: "WeakSet[Coordinates]" = WeakSet()
+
+# set on a parameter that holds coordinates. A copy of the parameter does not have it
+_MARK = "_isometry_coordinates"
 
 
 class Coordinates(ParametrizationList):
     """Holds the coordinates, as `original`; a cast to half precision spares them."""
 
-    # what was handed out before; `enter` makes it, for torch makes the list
+    # what was handed out before; `begin` makes it, since torch makes the list
     memory: Memory
     # whether `original` is the weight itself, for the time of an initialization
     is_plain = False
@@ -71,14 +75,20 @@ class Coordinates(ParametrizationList):
         # coordinates: float64, if the module was in double precision before
         self.original.copy_(self.constraint.right_inverse(value))
 
-    def enter(self) -> None:
-        """Be known to `COORDINATES`, and begin to remember."""
-        COORDINATES.add(self)
+    def begin(self) -> None:
+        """Start with an empty memory, after torch made the list or copied it."""
         self.memory = Memory()
+        self._mark()
+        if self.constraint.has_policy:
+            MOVING.add(self)
+
+    def _mark(self) -> None:
+        """Mark the parameter, which conversions and loads may have replaced."""
+        setattr(self._parameters["original"], _MARK, True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.enter()
+        self.begin()
 
     @contextmanager
     def initializing(self) -> Iterator[None]:
@@ -125,6 +135,7 @@ class Coordinates(ParametrizationList):
         # (`set_swap_module_params_on_conversion`)
         self.memory = Memory()
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self._mark()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint
@@ -145,7 +156,17 @@ class Coordinates(ParametrizationList):
 
         self.memory = Memory()
         super()._apply(spare, recurse)
+        self._mark()
         wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
         if wider and isinstance(constraint, Trivialization):
             constraint.polish()
         return self
+
+
+def holds_coordinates(parameter: nn.Parameter) -> bool:
+    """Whether the parameter holds coordinates, or did before a constraint was removed.
+
+    Only a parameter that someone put into a list by hand, past torch's own ways to
+    convert, load and copy a module, is missed.
+    """
+    return getattr(parameter, _MARK, False)

@@ -102,7 +102,7 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     lists = cast("nn.ModuleDict", module.parametrizations)
     coordinates = cast("Coordinates", lists[name])
     coordinates.__class__ = Coordinates
-    coordinates.enter()
+    coordinates.begin()
     adapt(module, name)
     for place in target.ties:
         tie(place, coordinates)
@@ -110,5 +110,5 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
         record(owner, key, constraint.manifold)
     install_hook()
     refuse_later_ties()
-    if isinstance(constraint, Trivialization) and constraint.has_policy:
+    if constraint.has_policy:
         install_hooks()

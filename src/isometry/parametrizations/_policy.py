@@ -6,7 +6,7 @@ decide the same.
 
 import math
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from isometry.parametrizations._coordinates import COORDINATES
+from isometry.parametrizations._coordinates import MOVING
 from isometry.parametrizations._layout import whole
 from isometry.parametrizations._rebase import move
 from isometry.parametrizations._trivialization import Trivialization
@@ -73,14 +73,14 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     # the step of an optimizer that wraps another is one step, and ends with its own
     if _running:
         return
-    known = {id(coordinates.original): coordinates for coordinates in COORDINATES}
+    if _skipped(optimizer):
+        return
+    moving = {id(coordinates.original): coordinates for coordinates in MOVING}
     # in the order of the optimizer: what is sharded is gathered, by all ranks alike
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
-        constraint = known[id(X)].constraint if id(X) in known else None
-        if not isinstance(constraint, Trivialization) or not constraint.has_policy:
+        if id(X) not in moving or not X.requires_grad:
             continue
-        if not X.requires_grad or _skipped(optimizer):
-            continue
+        constraint = cast("Trivialization", moving[id(X)].constraint)
         constraint.steps += 1
         if _due(constraint, X):
             move(constraint, X, optimizer)

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from isometry._torch import outside_graphs
 from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, O, Stiefel, U
 from isometry.groups._maps import AbstractMap
@@ -17,6 +18,7 @@ from isometry.parametrizations._weight import target_of
 _TORCH = (None, "matrix_exp")
 
 
+@outside_graphs
 def orthogonal(
     module: Layer,
     name: str = "weight",
@@ -123,6 +125,7 @@ def orthogonal(
     )
 
 
+@outside_graphs
 def unitary(
     module: Layer,
     name: str = "weight",
@@ -179,6 +182,7 @@ def unitary(
     )
 
 
+@outside_graphs
 def constrain(
     module: Layer,
     name: str | AbstractManifold = "weight",

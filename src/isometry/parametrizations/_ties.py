@@ -9,14 +9,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
-import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry.groups._declare import manifold_of
-from isometry.parametrizations._coordinates import COORDINATES, Coordinates
+from isometry.parametrizations._coordinates import Coordinates, holds_coordinates
 from isometry.parametrizations._owner import adapt, coordinates_of, own_class
 
 # a module, and the name under which it holds the parameter
@@ -31,14 +30,6 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     Raises:
         ValueError: if another parametrization is made of the parameter.
     """
-    # Dynamo holds references of its own while it traces, and cannot trace the search
-    if torch.compiler.is_dynamo_compiling():
-        search: Any = torch.compiler.disable(_other_places)
-        return search(module, name)
-    return _other_places(module, name)
-
-
-def _other_places(module: nn.Module, name: str) -> list[Place]:
     mine = parameters_of(module)
     # to look at all objects takes up to a second in a large program. A parameter is in
     # one place if it has no more references than a new one, or no other table has it
@@ -89,18 +80,18 @@ def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
     returns = manifold_of(module, name) is not None
     if isinstance(module, ParametrizationList) or not (replaces or returns):
         return
-    for holder in list(COORDINATES):
-        if parameters_of(holder).get("original") is parameter and any(
-            parts is holder
-            for owner in _modules()
-            for parts in coordinates_of(owner).values()
-        ):
-            raise ValueError(
-                f"`{name}` must not be tied to the coordinates of a constrained "
-                f"weight; got a parameter with a weight on "
-                f"{holder.constraint.manifold}. Tie plain weights (after "
-                f"`isometry.fold`), then constrain one of them: the other follows."
-            )
+    # the search takes up to a second, and almost no parameter has the mark
+    if not holds_coordinates(parameter):
+        return
+    for owner in _modules():
+        for holder in coordinates_of(owner).values():
+            if parameters_of(holder).get("original") is parameter:
+                raise ValueError(
+                    f"`{name}` must not be tied to the coordinates of a constrained "
+                    f"weight; got a parameter with a weight on "
+                    f"{holder.constraint.manifold}. Tie plain weights (after "
+                    f"`isometry.fold`), then constrain one of them: the other follows."
+                )
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
