@@ -1,10 +1,10 @@
 """The manifolds and optimizers that the suites run over: a new one is one row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isometry.groups import (
     SO,
@@ -85,3 +85,8 @@ def loss(Q: Tensor, target: Tensor) -> Tensor:
     if Q.is_complex():
         return far + (Q.real**4).sum() - (Q.imag**3).sum()
     return far + (Q**4).sum()
+
+
+def plain(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """A group for our optimizers that says that nothing in it is on a manifold."""
+    return [{"params": list(parameters), "manifold": None}]

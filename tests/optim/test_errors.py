@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 import isometry
 from isometry.groups import SO, SU, O, Sphere, Stiefel, U, declare
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
+from tests.optim.cases import plain
 
 pytestmark = pytest.mark.errors
 
@@ -133,7 +134,7 @@ def test_sparse_gradients_of_plain_parameters_are_refused_by_adaptive_rules(rule
     """As torch's own do: means of squares are dense."""
     layer = nn.Embedding(4, 4, sparse=True)
     layer(torch.tensor([1])).sum().backward()
-    optimizer = rule(layer.parameters(), lr=0.1)
+    optimizer = rule(plain(layer.parameters()), lr=0.1)
     with pytest.raises(
         TypeError, match=rf"of {rule.__name__} must be dense; got torch"
     ):
@@ -149,7 +150,7 @@ def test_a_checkpoint_of_another_manifold_is_refused():
     ):
         RiemannianSGD([p], manifold=SO(3)).load_state_dict(saved)
     with pytest.raises(ValueError, match=r"where this optimizer has None"):
-        RiemannianSGD([p]).load_state_dict(saved)
+        RiemannianSGD(plain([p])).load_state_dict(saved)
     two = [{"params": [p]}, {"params": [nn.Parameter(torch.eye(2))], "manifold": None}]
     # torch's own message
     with pytest.raises(ValueError, match="different number of parameter groups"):
@@ -172,7 +173,7 @@ def test_a_checkpoint_of_another_rule_is_refused(make, theirs, options):
     with pytest.raises(
         ValueError, match=r"`state_dict` must be .*; got (centered|decoupled_w.*)=True"
     ):
-        make([p]).load_state_dict(saved)
+        make(plain([p])).load_state_dict(saved)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +202,41 @@ def test_betas_are_below_one():
 def test_nesterov_has_a_momentum(options):
     with pytest.raises(ValueError, match=r"`nesterov` must have a momentum, and no da"):
         RiemannianSGD([nn.Parameter(torch.ones(1))], nesterov=True, **options)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_somebody_says_where_parameters_live(make):
+    """`RiemannianAdam([Q])` was Adam without a word, and Q left the group."""
+    Q, p = nn.Parameter(torch.eye(3)), nn.Parameter(torch.ones(2))
+    kind = make.__name__.removeprefix("Riemannian")
+    message = rf"`manifold` must be given, .* alone go to `torch\.optim\.{kind}`"
+    lists: list[Any] = [[Q], iter([Q, p]), [("Q", Q)], [{"params": [Q], "lr": 0.1}]]
+    for params in lists:
+        with pytest.raises(ValueError, match=message):
+            make(params)
+    with pytest.raises(ValueError, match=message):
+        make(declared_model().parameters())
+    with pytest.raises(ValueError, match=message):
+        make(isometry.param_groups(nn.Linear(3, 3), lr=0.1))
+    # torch's own messages
+    tensor: Any = Q
+    with pytest.raises(TypeError, match="should be an iterable of Tensors"):
+        make(tensor)
+    with pytest.raises(ValueError, match="empty parameter list"):
+        make([])
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_plain_parameters_beside_points(make):
+    """One name of a manifold is enough, and None is one."""
+    Q, p = nn.Parameter(torch.eye(3)), nn.Parameter(torch.ones(2))
+    mixed = make([{"params": [p]}, {"params": iter([Q]), "manifold": SO(3)}])
+    assert [group["manifold"] for group in mixed.param_groups] == [None, SO(3)]
+    later = make(plain([p]))
+    later.add_param_group({"params": [Q], "manifold": SO(3)})
+    assert [group["manifold"] for group in later.param_groups] == [None, SO(3)]
+    make(isometry.param_groups(declared_model(), lr=0.1))
+    make(iter([Q]), manifold=SO(3))
 
 
 def declared_model() -> nn.Linear:

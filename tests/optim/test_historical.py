@@ -10,6 +10,7 @@ from torch import nn
 from isometry.groups import U
 from isometry.optim import RiemannianRMSprop, RiemannianSGD
 from tests.helpers import shifted
+from tests.optim.cases import plain
 
 GRADIENTS = np.random.default_rng(shifted(5544)).normal(size=(6, 3))
 LR = 0.01
@@ -17,7 +18,7 @@ LR = 0.01
 
 def run(**options: Any) -> np.ndarray:
     p = nn.Parameter(torch.ones(3, dtype=torch.float64))
-    optimizer = RiemannianRMSprop([p], lr=LR, **options)
+    optimizer = RiemannianRMSprop(plain([p]), lr=LR, **options)
     for g in GRADIENTS:
         p.grad = torch.tensor(g)
         optimizer.step()
@@ -88,8 +89,8 @@ def test_real_and_imaginary_parts_are_apart(inside, rng):
     }
     X, *gradients = torch.randn(7, 4, dtype=torch.complex128, generator=rng)
     z, x = nn.Parameter(X.clone()), nn.Parameter(torch.view_as_real(X).clone())
-    ours = RiemannianRMSprop([z], initial_accumulator=0.5, **options)
-    twin = RiemannianRMSprop([x], initial_accumulator=0.5, **options)
+    ours = RiemannianRMSprop(plain([z]), initial_accumulator=0.5, **options)
+    twin = RiemannianRMSprop(plain([x]), initial_accumulator=0.5, **options)
     for g in gradients:
         z.grad, x.grad = g, torch.view_as_real(g)
         ours.step()
@@ -105,7 +106,9 @@ def test_a_zero_gradient_without_epsilon_is_no_step():
     """0 / 0: a parameter that is not used would become NaN."""
     p = nn.Parameter(torch.ones(3))
     for inside in (False, True):
-        optimizer = RiemannianRMSprop([p], eps=0.0, eps_inside=inside, sum_squares=True)
+        optimizer = RiemannianRMSprop(
+            plain([p]), eps=0.0, eps_inside=inside, sum_squares=True
+        )
         p.grad = torch.zeros(3)
         optimizer.step()
         assert torch.equal(p, torch.ones(3))

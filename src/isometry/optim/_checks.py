@@ -7,8 +7,23 @@ from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
 from isometry.linalg._precision import autocast_off
 
-# those of torch's optimizers that make another step: RMSprop's, and AdamW's
+# options of torch's RMSprop and AdamW that change the step in ways not offered here
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
+
+
+def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> None:
+    """Raise if nobody has said where parameters live: they would all be plain."""
+    groups = [group for group in params if isinstance(group, dict)]
+    named = any("manifold" in group for group in groups)
+    if params and manifold is None and not named:
+        plain = optimizer.removeprefix("Riemannian")
+        raise ValueError(
+            f"`manifold` must be given, or a group of `params` must name one; got "
+            f"neither, so that every parameter would be plain. Pass `manifold=SO(4)` "
+            f"or another of isometry.groups; for a model use `isometry.param_groups` "
+            f"after `groups.declare`. Plain parameters alone go to "
+            f"`torch.optim.{plain}`, or in a group with `manifold` None."
+        )
 
 
 def check_group(group: dict) -> None:
@@ -90,7 +105,7 @@ def _check_parameter(p: Tensor, name: str) -> None:
             f"got {p.dtype}. Keep it in float32 and use `torch.autocast`, or constrain "
             f"the layer with `isometry.orthogonal`."
         )
-    # that of FSDP; its class would have to be imported
+    # a DTensor, as FSDP makes it; to ask for its class we would have to import it
     if hasattr(p, "full_tensor"):
         raise TypeError(
             f"`{name}` must be whole on every rank to step on a manifold; got a "

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import Optimizer, ParamsT
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
@@ -17,6 +17,7 @@ from isometry.linalg._precision import autocast_off
 from isometry.optim._checks import (
     check_gradient,
     check_group,
+    check_manifold_is_named,
     check_point,
     check_same_manifold,
     check_same_rule,
@@ -44,8 +45,17 @@ class AbstractRiemannian(Optimizer):
     """An optimizer for plain parameters and for points of manifolds.
 
     A group with `manifold=None` is plain, and gets the update of torch's optimizer, to
-    the last bit. In any other all parameters are points of its manifold.
+    the last bit. In any other group all parameters are points of its manifold. At least
+    one group must name a manifold, or say None.
     """
+
+    def __init__(self, params: ParamsT, defaults: Group) -> None:
+        # torch itself refuses a single tensor, which `list` would cut into rows
+        if not isinstance(params, Tensor):
+            entries: list[Any] = list(params)
+            check_manifold_is_named(entries, defaults["manifold"], type(self).__name__)
+            params = entries
+        super().__init__(params, defaults)
 
     @abstractmethod
     def _plain_step(self, group: Group) -> None:

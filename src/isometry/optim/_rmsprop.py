@@ -51,14 +51,16 @@ class RiemannianRMSprop(AbstractRiemannian):
         eps_inside: whether the root is $\sqrt{V_t + \epsilon}$.
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
         maximize: ascend.
-        manifold: where the parameters live, of groups that do not say it; None is
-            nowhere. A wide matrix is seen as its transpose.
+        manifold: where the parameters live, for groups that do not name a manifold.
+            Left out, a group must name one; other groups are then plain. A wide matrix
+            is seen as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
             `isometry.groups` or of your own.
 
     Raises:
         TypeError: if a parameter has another field than its manifold.
-        ValueError: if a parameter is not on its manifold, or an option out of range.
+        ValueError: if a parameter is not on its manifold, no manifold is named, or an
+            option is out of range.
     """
 
     def __init__(

@@ -178,7 +178,7 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
     optimizers = []
     for wanted, groups in recipe.groups(model):
         name, kind = wanted.kind.__name__, wanted.kind
-        on_manifold = any("manifold" in group for group in groups)
+        on_manifold = any(group["manifold"] is not None for group in groups)
         if on_manifold and not hasattr(isometry.optim, name):
             raise ValueError(
                 f"`optimizer` must be one that moves on a manifold, as {recipe.name} "

@@ -103,7 +103,8 @@ class Recipe:
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
         """Pair each optimizer with its groups of parameters.
 
-        Parameters that live on a manifold have a group of their own, which names it.
+        Parameters that live on a manifold have a group of their own, which names it;
+        the group of the others says None.
 
         Args:
             model: what `model` returned.
@@ -138,10 +139,10 @@ def _add(
 ) -> None:
     """Put a parameter into the group of its manifold."""
     for group in groups:
-        if group.get("manifold") == manifold:
+        if group["manifold"] == manifold:
             group["params"].append(p)
             return
-    groups.append({"params": [p], **({"manifold": manifold} if manifold else {})})
+    groups.append({"params": [p], "manifold": manifold})
 
 
 OURS = "ours: none is published"
