@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 import torch
 
-from isometry._backend import build, snapshot
-from isometry._backend.snapshot import readable, unchanged
+from isometry._backend import build, memory
+from isometry._backend.memory import is_block, unchanged
 
 # entries of 4 bytes on both sides of a block, a round and a piece, and of the size from
 # which threads share the work
@@ -39,16 +39,16 @@ def library_with(options: tuple[str, ...]) -> ctypes.CDLL:
 
 @pytest.fixture(params=STEPS, autouse=True)
 def step(request, monkeypatch):
-    options, watch = STEPS[request.param], snapshot._watch
+    options, watch = STEPS[request.param], memory._watch
     if options is None:
-        monkeypatch.setattr(snapshot, "_watch", lambda: None)
+        monkeypatch.setattr(memory, "_watch", lambda: None)
     elif options:
         if platform.machine() != "x86_64":
             pytest.skip("other processors have no such options")
         library = library_with(options)
-        monkeypatch.setattr(snapshot, "c_library", lambda: library)
+        monkeypatch.setattr(memory, "c_library", lambda: library)
         other = watch.__wrapped__()
-        monkeypatch.setattr(snapshot, "_watch", lambda: other)
+        monkeypatch.setattr(memory, "_watch", lambda: other)
     else:
         assert watch() is not None
 
@@ -157,11 +157,11 @@ def test_other_memory_shape_or_order_is_a_change():
 
 def test_what_is_one_block_of_memory():
     X = torch.ones(4, 6)
-    assert all(map(readable, (X, X.t(), X[1:3], X.view(2, 2, 6).permute(1, 2, 0))))
-    assert not any(map(readable, (X[:, :3], X[::2], X[:1].expand(4, 6), X.to("meta"))))
+    assert all(map(is_block, (X, X.t(), X[1:3], X.view(2, 2, 6).permute(1, 2, 0))))
+    assert not any(map(is_block, (X[:, :3], X[::2], X[:1].expand(4, 6), X.to("meta"))))
     Z = torch.ones(3, dtype=torch.complex64)
-    assert readable(Z)
-    assert not any(map(readable, (Z.conj(), Z.conj().imag)))
+    assert is_block(Z)
+    assert not any(map(is_block, (Z.conj(), Z.conj().imag)))
     index = torch.zeros(2, 1, dtype=torch.int64)
     sparse = torch.sparse_coo_tensor(index, Z[:1], (3, 3), check_invariants=True)
-    assert not readable(sparse)
+    assert not is_block(sparse)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import isometry
-from isometry._backend import snapshot
+from isometry._backend import memory
+from isometry.parametrizations import _cache
 from tests.parametrizations.cases import orthonormality
 
 N = 6
@@ -52,7 +53,7 @@ def gradients(request):
 def comparison(request, monkeypatch):
     """With the kernel, and as it is without kernels."""
     if request.param == "Python":
-        monkeypatch.setattr(snapshot, "_watch", lambda: None)
+        monkeypatch.setattr(memory, "_watch", lambda: None)
 
 
 def swap_two(X: Tensor) -> None:
@@ -278,7 +279,7 @@ def test_inference_mode_remembers():
 
 def test_a_weight_without_bytes_is_kept_by_its_graph_only(monkeypatch):
     """As on other devices: a write through `.data` is seen once the graph is gone."""
-    monkeypatch.setattr(snapshot, "readable", lambda _: False)
+    monkeypatch.setattr(_cache, "is_block", lambda _: False)
     layer = make()
     x = torch.ones(1, N, requires_grad=True)
     y = layer(x)

@@ -21,7 +21,7 @@ from torch import Tensor
 from isometry._backend import torch as operations
 from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, NONLINEARITIES
 from isometry._backend.library import c_library, torch_library, warn
-from isometry._backend.memory import scratch
+from isometry._backend.memory import PLAIN, scratch
 from isometry._backend.recurrence import Cell, Gradients, StepTable
 from isometry._backend.store import BuildError
 from isometry._backend.torch import Polynomial, PowerSums
@@ -51,14 +51,11 @@ _THRESHOLDS = {"modrelu": 1.0, "complex_modrelu": 0.5}
 # for one product.
 _ROWS_TOGETHER = 512
 
-# wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
-_PLAIN = (Tensor, torch.nn.Parameter)
-
 
 def readable(X: Tensor, dtype: torch.dtype) -> bool:
     """Whether C can read this tensor as an array of numbers of one dtype."""
     return (
-        type(X) in _PLAIN
+        type(X) in PLAIN
         and X.dtype is dtype
         and X.is_cpu
         and X.is_contiguous()
@@ -231,7 +228,7 @@ class NativeBackend:
         # `readable`, written out: fifteen tensors go this way in a training step, and
         # one more call for each would show at n = 64
         if (
-            type(X) in _PLAIN
+            type(X) in PLAIN
             and X.dtype is self.dtype
             and X.is_cpu
             and X.is_contiguous()
@@ -313,7 +310,7 @@ def _require(condition: bool, name: str, value: object, rule: str) -> None:
 
 def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
     """Why C cannot take this argument."""
-    if type(X) not in _PLAIN:
+    if type(X) not in PLAIN:
         return TypeError(
             f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
             f"read a tensor without memory of its own."

@@ -190,7 +190,11 @@ class AbstractGroup(AbstractManifold):
         self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
-        retraction = self.resolve(retraction)
+        # a read of a weight comes here, with a map that was resolved before
+        if not isinstance(retraction, AbstractRetraction) or not isinstance(
+            retraction, self.maps
+        ):
+            retraction = self.resolve(retraction)
         if self.is_free:
             return retraction.around(X, B)
         Q = self.algebra_retraction(self.algebra(X), retraction)

@@ -13,14 +13,14 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from isometry._backend import snapshot
-from isometry._backend.snapshot import Question
+from isometry._backend.memory import PLAIN, Question, is_block
+from isometry._backend.memory import unchanged as unchanged_bytes
 from isometry._torch import (
     backward_pass,
     forward_mode,
@@ -32,38 +32,17 @@ from isometry._torch import (
     transforms,
     version,
 )
+from isometry.parametrizations._constraint import AbstractConstraint
 
 # looked up once: a read of a small weight takes half a microsecond
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
-_PLAIN = (Tensor, nn.Parameter)
+# the coordinates, and the buffer that the weight depends on if there is one
+Inputs = tuple[Tensor, ...]
 
 _steps = 0
 _hooks: list[Any] = []
-
-
-class Constraint(Protocol):
-    """Makes a weight of coordinates, and of a buffer of its own that has this name."""
-
-    depends_on: str
-    _buffers: dict[str, Tensor | None]
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """The weight."""
-        ...
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What the weight depends on, besides the coordinates."""
-        ...
-
-    def repair(self) -> None:
-        """Bring these tensors back to where they must be, after a write to them."""
-        ...
-
-    def refuse_filled(self, X: Tensor) -> None:
-        """Raise if coordinates were initialized as if they were the weight."""
-        ...
 
 
 def read_fast(module: nn.Module, name: str) -> None:
@@ -103,7 +82,7 @@ def read_fast(module: nn.Module, name: str) -> None:
     setattr(cls, name, property(read, slow.fset))
 
 
-def once(memory: "Memory", X: Tensor, constraint: Constraint) -> Tensor:
+def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
     """The weight with coordinates `X`: from memory if nothing has changed.
 
     Args:
@@ -114,34 +93,40 @@ def once(memory: "Memory", X: Tensor, constraint: Constraint) -> Tensor:
     Returns:
         The weight; the same tensor as before, if nothing has changed.
     """
-    rest = constraint.tensors()
-    if not _may_remember((X, *rest)):
+    buffer = constraint._buffers[constraint.depends_on]
+    inputs = (X,) if buffer is None else (X, buffer)
+    if not _may_remember(inputs):
         return constraint(X)
     graph = torch.is_grad_enabled() and X.requires_grad
     # a region of activation checkpointing and its recomputation must save the same
     # tensors, so neither may find a weight that is not its own
     region = packing_hook() if graph else None
     entry = memory.entry(graph=graph)
-    weight = None if entry is None else entry.find(X, rest, region)
+    weight = None if entry is None else entry.find(inputs, region)
     if weight is not None:
         return weight
     if graph and not torch.is_inference_mode_enabled():
-        return _compute(memory, X, constraint, graph=True, region=region)
+        return _compute(memory, inputs, constraint, graph=True, region=region)
     # an inference tensor could not be handed out again outside of that mode
     with torch.inference_mode(False), torch.set_grad_enabled(graph):
-        return _compute(memory, X, constraint, graph=graph, region=region)
+        return _compute(memory, inputs, constraint, graph=graph, region=region)
 
 
 def _compute(
-    memory: "Memory", X: Tensor, constraint: Constraint, *, graph: bool, region: Any
+    memory: "Memory",
+    inputs: Inputs,
+    constraint: AbstractConstraint,
+    *,
+    graph: bool,
+    region: Any,
 ) -> Tensor:
     """The weight, which is remembered."""
-    unchanged = memory.watch(X, constraint)
+    unchanged = memory.watch(inputs, constraint)
     if graph and region is None:
-        weight: Tensor = Shared.apply(constraint, unchanged, X)
+        weight: Tensor = Shared.apply(constraint, unchanged, inputs[0])
     else:
-        weight = constraint(X)
-    entry = Entry(weight, X, constraint, unchanged)
+        weight = constraint(inputs[0])
+    entry = Entry(weight, inputs, constraint, unchanged)
     entry.region = None if region is None else weakref.ref(region)
     memory.keep(entry, graph=graph)
     if graph and weight.grad_fn is not None:
@@ -158,25 +143,28 @@ class Entry:
     )
 
     def __init__(
-        self, weight: Tensor, X: Tensor, constraint: Constraint, unchanged: Question
+        self,
+        weight: Tensor,
+        inputs: Inputs,
+        constraint: AbstractConstraint,
+        unchanged: Question,
     ) -> None:
-        rest = constraint.tensors()
-        self.X = X
+        self.X = inputs[0]
         # the base or the phases, the name of the buffer, and the dictionary it is in
-        self.rest = rest[0] if rest else None
+        self.rest = inputs[1] if len(inputs) > 1 else None
         self.depends_on = constraint.depends_on
         self.constraint, self.buffers = constraint, constraint._buffers
         # a region of activation checkpointing
         self.region: weakref.ref[Any] | None = None
-        self._versions = _versions(weight, X, *rest)
+        self._versions = _versions(weight, *inputs)
         self._reference = weakref.ref(weight)
         self.weight, self.unchanged = None, unchanged
         # only what is compared byte by byte may outlive its graph
-        if not isinstance(unchanged, Versions) and snapshot.readable(weight):
+        if not isinstance(unchanged, Versions) and is_block(weight):
             self.weight = weight
-            self.unchanged = snapshot.unchanged(weight, after=unchanged)
+            self.unchanged = unchanged_bytes(weight, after=unchanged)
 
-    def find(self, X: Tensor, rest: tuple[Tensor, ...], region: Any) -> Tensor | None:
+    def find(self, inputs: Inputs, region: Any) -> Tensor | None:
         """The weight, if it is what would be computed now."""
         weight = self._reference()
         if weight is None or (self.region and self.region()) is not region:
@@ -184,9 +172,9 @@ class Entry:
         # a write of the same bytes leaves the value, but torch refuses to go back
         # through a graph that has saved what was written to
         same = (
-            X is self.X
-            and (rest[0] if rest else None) is self.rest
-            and self._versions == _versions(weight, X, *rest)
+            inputs[0] is self.X
+            and (inputs[1] if len(inputs) > 1 else None) is self.rest
+            and self._versions == _versions(weight, *inputs)
             and self.unchanged()
         )
         return weight if same else None
@@ -242,20 +230,19 @@ class Memory:
         elif entry.weight is not None:
             self.plain = entry
 
-    def watch(self, X: Tensor, constraint: Constraint) -> Question:
+    def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> Question:
         """Begin to watch what a weight is made of, and look at what has changed.
 
         A base is repaired: an average of models takes the mean of its buffers, and a
         mean of orthogonal matrices is not orthogonal. Coordinates that were initialized
         are refused, unless an optimizer has moved them: training is not to wait.
         """
-        inputs = (X, *constraint.tensors())
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
         if same and unchanged():
             return unchanged
         if self._steps == _steps:
-            constraint.refuse_filled(X)
+            constraint.refuse_filled(inputs[0])
         self._steps = _steps
         if not (same and rest_unchanged()):
             constraint.repair()
@@ -337,8 +324,8 @@ def watch(*tensors: Tensor) -> Question:
 
     Bytes answer it on the CPU, elsewhere version counters.
     """
-    if all(map(snapshot.readable, tensors)):
-        return snapshot.unchanged(*tensors)
+    if all(map(is_block, tensors)):
+        return unchanged_bytes(*tensors)
     return Versions(tensors)
 
 
@@ -393,7 +380,7 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     for t in inputs:
         # fake and sharded tensors, and other subclasses, have lives of their own; an
         # inference tensor has no version
-        if type(t) not in _PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
+        if type(t) not in PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
             return False
     return not (
         torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -48,6 +48,8 @@ class AbstractConstraint(nn.Module):
         super().__init__()
         self.manifold = manifold
         self.layout = layout
+        # whether the weight is a point as it is, or a batch of points
+        self.is_upright = layout == Layout(layout.shape)
         self.retraction = retraction
         self.dtype = dtype
         self.init = init
@@ -63,7 +65,7 @@ class AbstractConstraint(nn.Module):
 
     @abstractmethod
     def repair(self) -> None:
-        """Bring `tensors` back to the manifold, if a write has moved them off it."""
+        """Bring the buffer back to the manifold, if a write has moved it off."""
 
     @abstractmethod
     def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
@@ -93,12 +95,6 @@ class AbstractConstraint(nn.Module):
     def has_policy(self) -> bool:
         """Whether there is a base that moves by itself."""
         return False
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What the weight depends on, besides the coordinates."""
-        # not an attribute: a read of the weight comes here
-        tensor = self._buffers[self.depends_on]
-        return () if tensor is None else (tensor,)
 
     def point(self, W: Tensor) -> Tensor:
         """The points that `W` is, in float32 or wider, without their rounding error.

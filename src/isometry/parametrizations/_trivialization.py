@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from isometry._backend.memory import PLAIN
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.linalg._precision import autocast_off, in_float32_or_wider
 from isometry.parametrizations._constraint import (
@@ -76,9 +77,14 @@ class Trivialization(AbstractConstraint):
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
-            Q = self.manifold.point(
-                self.layout.points(whole(X)), self.base_point(), self.retraction
-            )
+            base, retraction = self._buffers["base"], self.retraction
+            # An ordinary square layer has nothing to rearrange, and nothing to gather
+            # from other processes.
+            plain = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
+            if plain and self.is_upright and (base is None or type(base) is Tensor):
+                return self.manifold.point(X, base, retraction).to(self.dtype)
+            X = self.layout.points(whole(X))
+            Q = self.manifold.point(X, self.base_point(), retraction)
             return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
     @torch.no_grad()

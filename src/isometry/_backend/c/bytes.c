@@ -40,7 +40,7 @@ typedef block loose __attribute__((aligned(1), may_alias));
 #define PIECE 65536
 #define DIGEST 512
 
-/* as in snapshot.py */
+/* as in memory.py */
 #define MOST_AXES 8
 
 /* in bytes; below, threads take longer to wake than to read */
@@ -61,7 +61,7 @@ struct watched {
     char digests[];
 };
 
-/* from torch/csrc/inductor/aoti_torch/c/shim.h, in the order of snapshot.py */
+/* from torch/csrc/inductor/aoti_torch/c/shim.h, in the order of memory.py */
 static struct {
     int32_t (*data_ptr)(void *, void **);
     int32_t (*dtype)(void *, int32_t *);

@@ -1,6 +1,7 @@
 """The exponential, as a map."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,9 +35,8 @@ class Exp(AbstractRetraction):
         """The principal logarithm."""
         return logm_unitary(Q)
 
-    def around(self, X: Tensor, B: Tensor | None) -> Tensor:
-        r"""$B \exp(\operatorname{skew} X)$, in one node of the graph where it fits."""
-        return rotation(X, B)
+    # B exp(skew X). The function itself: a method around it would be a call more
+    around: ClassVar[Any] = staticmethod(rotation)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
         """The geodesic, with nothing n x n."""
