@@ -1,6 +1,8 @@
 """Checks of arguments, made once at the public boundary.
 
-Each raises "`name` must <condition>; got <value>." and one sentence of remedy.
+A check raises "`name` must <condition>; got <value>.", with a sentence of remedy if
+there is one. Numbers that are not finite raise nothing: they make the result of their
+matrix NaN.
 """
 
 import torch
@@ -104,3 +106,23 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
             f"{defect.flatten()[index]:.1e}, above {bound.flatten()[index]:.1e} "
             f"for {A.dtype}. Make it so with `isometry.linalg.skew`, or (A - A^H) / 2."
         )
+
+
+def is_finite(X: Tensor) -> Tensor:
+    """Whether all entries of each matrix are finite, as `(*batch, 1, 1)`."""
+    return X.isfinite().all(-1).all(-1)[..., None, None]
+
+
+def nan_unless_finite(X: Tensor) -> Tensor:
+    """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
+
+    Every map adds this to its result, since LAPACK may return finite numbers for such
+    a matrix. (Inductor folds `0 * sum` to zero: hence a comparison.)
+    """
+    return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
+
+
+def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
+    """Zero where the condition holds, elsewhere NaN in both parts of a number."""
+    poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
+    return torch.complex(poison, poison) if like.is_complex() else poison

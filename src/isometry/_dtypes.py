@@ -8,6 +8,7 @@ import ctypes
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 
 class Precision(NamedTuple):
@@ -51,3 +52,14 @@ PRECISIONS: dict[torch.dtype, Precision] = {
         taylor_angles=(1.93e-3, 0.0197),
     ),
 }
+
+# narrower than anything that is computed in: LAPACK and cuSOLVER have no routines
+HALF = (torch.float16, torch.bfloat16)
+
+# what a weight can be made of
+DTYPES = (*HALF, *PRECISIONS, *(dtype.to_complex() for dtype in PRECISIONS))
+
+
+def in_float32_or_wider(X: Tensor) -> Tensor:
+    """`X`, in float32 if its dtype is narrower."""
+    return X.to(torch.promote_types(X.dtype, torch.float32))

@@ -22,6 +22,7 @@ the library; the comment beside a name says what is lost then.
 | `_dynamo_marked_constant` | (marks a function for Dynamo) | Dynamo traces it |
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -223,6 +224,17 @@ def outside_graphs(function: _Function) -> _Function:
     return cast("_Function", call)
 
 
+def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
+    """Products in the dtype of their factors, also inside `torch.autocast`."""
+    if not torch.amp.is_autocast_available(device.type):
+        return contextlib.nullcontext()
+    # entering torch's context takes as long as a small product, so it is entered only
+    # where autocast is on
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
 def constant_in_graphs(function: _Function) -> _Function:
     """As `torch.compiler.assume_constant_result`, but without importing Dynamo.
 
@@ -231,6 +243,14 @@ def constant_in_graphs(function: _Function) -> _Function:
     marked: Any = function
     marked._dynamo_marked_constant = True  # noqa: SLF001 - as torch does
     return function
+
+
+def in_front(info: Any, in_dims: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """The inputs of a `vmap` rule, with the mapped axis first in each."""
+    return [
+        X.expand(info.batch_size, *X.shape) if dim is None else X.movedim(dim, 0)
+        for X, dim in zip(inputs, in_dims, strict=True)
+    ]
 
 
 class Maximum(torch.autograd.Function):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_matrix
+from isometry._dtypes import in_float32_or_wider
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
 
@@ -47,7 +48,7 @@ def from_vector(v: Tensor) -> Tensor:
         TypeError: if `v` is not real and floating point.
     """
     _check(v, "v", 3)
-    dtype, v = v.dtype, _wide(v)
+    dtype, v = v.dtype, in_float32_or_wider(v)
     s = (v * v).sum(-1)[..., None, None]
     small = s < 1
     theta = torch.where(small, 1, s).sqrt()
@@ -74,7 +75,8 @@ def to_vector(R: Tensor) -> Tensor:
         ValueError: if the matrices are not 3 x 3.
         TypeError: if `R` is not real and floating point.
     """
-    q = to_quaternion(_wide(R))
+    _check(R, "R", 3, axes=2)
+    q = to_quaternion(in_float32_or_wider(R))
     u, w = q[..., :3], q[..., 3:]
     s = (u * u).sum(-1, keepdim=True)
     small = s < _SMALL
@@ -104,7 +106,7 @@ def from_quaternion(q: Tensor) -> Tensor:
         TypeError: if `q` is not real and floating point.
     """
     _check(q, "q", 4)
-    dtype, q = q.dtype, _wide(q)
+    dtype, q = q.dtype, in_float32_or_wider(q)
     # first by the largest entry, so that squares neither overflow nor vanish
     q = q / q.detach().abs().amax(-1, keepdim=True)
     q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
@@ -133,7 +135,7 @@ def to_quaternion(R: Tensor) -> Tensor:
     """
     check_matrix(R, name="R")
     _check(R, "R", 3, axes=2)
-    rows = (row.unbind(-1) for row in _wide(R).unbind(-2))
+    rows = (row.unbind(-1) for row in in_float32_or_wider(R).unbind(-2))
     (a, b, c), (d, e, f), (g, h, i) = rows
     x, y, z = h - f, c - g, d - b
     formulas = (
@@ -171,7 +173,8 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
         check_matrix(R, name=name)
         _check(R, name, 3, axes=2)
     # P^T Q by a sum, which autocast leaves in single precision
-    R = (_wide(P)[..., :, None] * _wide(Q)[..., None, :]).sum(-3)
+    P, Q = in_float32_or_wider(P), in_float32_or_wider(Q)
+    R = (P[..., :, None] * Q[..., None, :]).sum(-3)
     q = to_quaternion(R)
     length = torch.linalg.vector_norm(q[..., :3], dim=-1)
     return 2 * torch.atan2(length, q[..., 3]).to(P.dtype)
@@ -202,11 +205,6 @@ def _square(v: Tensor) -> Tensor:
 
 def _eye(v: Tensor) -> Tensor:
     return torch.eye(3, dtype=v.dtype, device=v.device)
-
-
-def _wide(X: Tensor) -> Tensor:
-    """Half precision in single precision, in which it is computed."""
-    return X.float() if X.dtype in (torch.float16, torch.bfloat16) else X
 
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:

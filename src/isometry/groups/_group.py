@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._checks import is_finite
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
 from isometry.groups._group_log import derived_log
@@ -20,7 +21,6 @@ from isometry.groups._manifold import (
 )
 from isometry.groups._maps import AbstractRetraction
 from isometry.groups._nearest import (
-    is_finite,
     nearest_rotation,
     newton_schulz,
     spectral_norm,

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from isometry._torch import in_front
 from isometry.groups._basis import Algebra, basis, matrices
 from isometry.groups._nearest import newton_schulz
 from isometry.groups._torus_log import torus_log
-from isometry.groups._vmap import in_front
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._logm import Dlogm, Logm

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from isometry._checks import is_finite
 from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar
 from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
@@ -67,11 +68,6 @@ def spectral_norm(X: Tensor) -> Tensor:
     finite = is_finite(X)
     norm = torch.linalg.matrix_norm(torch.where(finite, X, 0), 2)
     return torch.where(finite[..., 0, 0], norm, math.nan)
-
-
-def is_finite(X: Tensor) -> Tensor:
-    """Whether all entries are, for each matrix, as `(*batch, 1, 1)`."""
-    return X.isfinite().all(-1).all(-1)[..., None, None]
 
 
 def unitarity_defect(Q: Tensor) -> Tensor:

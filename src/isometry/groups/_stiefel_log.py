@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._torch import refuse_nested_forward_mode
-from isometry.groups._nearest import determinant, is_finite, newton_schulz
+from isometry._checks import is_finite
+from isometry._torch import in_front, refuse_nested_forward_mode
+from isometry.groups._nearest import determinant, newton_schulz
 from isometry.groups._stiefel_solve import (
     Linearization,
     conjugate_gradients,
@@ -16,7 +17,6 @@ from isometry.groups._stiefel_solve import (
     push,
     solve,
 )
-from isometry.groups._vmap import in_front
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 
 # steps of the first iteration, which converges from afar but slowly; of Newton's

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._vmap import in_front
+from isometry._torch import in_front
 from isometry.linalg import expm_tall
 
 # a fold, where no number of steps is enough, must end; elsewhere the spectrum is that

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._checks import is_finite
 from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
-from isometry.groups._nearest import is_finite, newton_schulz, unitarity_defect
+from isometry.groups._nearest import newton_schulz, unitarity_defect
 from isometry.groups._orthogonal import gaussian_of
 from isometry.groups._unitary import lower_triangle
 from isometry.linalg import logm_unitary, polar, skew

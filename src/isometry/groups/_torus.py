@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._checks import nan_unless_finite
 from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._maps import AbstractRetraction
 from isometry.groups._orthogonal import gaussian_of
-from isometry.linalg._precision import nan_unless_finite
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._checks import is_finite
 from isometry.groups._group import AbstractClassicalGroup
 from isometry.groups._group_log import with_derivative
 from isometry.groups._haar import haar_frame
 from isometry.groups._maps import QR, AbstractMap, AbstractRetraction, Exp, Polar
-from isometry.groups._nearest import (
-    determinant,
-    is_finite,
-    newton_schulz,
-    unitarity_defect,
-)
+from isometry.groups._nearest import determinant, newton_schulz, unitarity_defect
 from isometry.groups._orthogonal import gaussian_of
 from isometry.linalg import logm_unitary, polar, skew
 

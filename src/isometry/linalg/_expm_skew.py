@@ -3,13 +3,12 @@
 from typing import Literal
 
 from isometry._checks import check_same_shape, check_square
-from isometry._dtypes import PRECISIONS
+from isometry._dtypes import PRECISIONS, in_float32_or_wider
 from isometry._torch import is_fake, is_wrapper
 from isometry._typing import Square
 from isometry.linalg._expm import autograd as doors
 from isometry.linalg._expm.eigh import expm_eigh
 from isometry.linalg._pade import pade
-from isometry.linalg._precision import in_float32_or_wider
 
 
 def expm_skew(

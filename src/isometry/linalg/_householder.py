@@ -3,8 +3,9 @@
 import torch
 
 from isometry._checks import check_matrix
+from isometry._dtypes import in_float32_or_wider
+from isometry._torch import autocast_off
 from isometry._typing import Columns, Matrix, Vector
-from isometry.linalg._precision import autocast_off, in_float32_or_wider
 from isometry.linalg._tall import check_tall
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square, unitary_bound
-from isometry._torch import refuse_nested_forward_mode
+from isometry._checks import check_square, is_finite, unitary_bound
+from isometry._dtypes import in_float32_or_wider
+from isometry._torch import autocast_off, in_front, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
-from isometry.linalg._precision import autocast_off, in_float32_or_wider
 
 # the split is at the largest gap among cosines in this window, 90 to 120 degrees: on
 # either side theta / sin(theta) is a function of the cosine with a slope below 3
@@ -81,7 +81,7 @@ class Logm(torch.autograd.Function):
         n = Q.shape[-1]
         # -1 would be ambiguous for n = 0
         flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
-        finite = _is_finite(flat)
+        finite = is_finite(flat)
         eye = torch.eye(n, dtype=Q.dtype, device=Q.device)
         safe = torch.where(finite, flat, eye)
         _check_unitary(safe, bound)
@@ -120,7 +120,7 @@ class Dlogm(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor, E: Tensor) -> Tensor:
-        finite = _is_finite(A)
+        finite = is_finite(A)
         # -iA is Hermitian, and `eigh` (unlike `eig`) returns a unitary V
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
         gap = theta[..., :, None] - theta[..., None, :]
@@ -156,7 +156,7 @@ class Dlogm(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, A: Tensor, E: Tensor) -> tuple[Tensor, int]:
-        return Dlogm.apply(_front(A, in_dims[0], info), _front(E, in_dims[1], info)), 0
+        return Dlogm.apply(*in_front(info, in_dims, (A, E))), 0
 
 
 def _dexpm(A: Tensor, W: Tensor) -> Tensor:
@@ -239,16 +239,6 @@ def _quarter_turn(S: Tensor) -> Tensor:
     sine = (x * (S @ y)).sum(-2, keepdim=True)
     M = (x * torch.where(sine < 0, -1.0, 1.0).to(x.dtype)) @ y.mT
     return M - M.mT
-
-
-def _is_finite(X: Tensor) -> Tensor:
-    return X.isfinite().all(-1).all(-1)[..., None, None]
-
-
-def _front(X: Tensor, dim: int | None, info: Any) -> Tensor:
-    if dim is None:
-        return X.expand(info.batch_size, *X.shape)
-    return X.movedim(dim, 0)
 
 
 def _check_unitary(Q: Tensor, bound: float) -> None:

@@ -6,18 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square
-from isometry._torch import Maximum, opaque
+from isometry._checks import check_square, is_finite, nan_unless, nan_unless_finite
+from isometry._dtypes import in_float32_or_wider
+from isometry._torch import Maximum, autocast_off, opaque
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
-from isometry.linalg._precision import (
-    autocast_off,
-    in_float32_or_wider,
-    nan_unless,
-    nan_unless_finite,
-)
 from isometry.linalg._skew import with_skew_gradient
 
 
@@ -129,7 +124,7 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
         return cayley_inverse(Q)
     L = logm_unitary(Q)
     L = L.to(torch.promote_types(L.dtype, torch.float64))
-    finite = L.isfinite().all(-1).all(-1)[..., None, None]
+    finite = is_finite(L)
     theta, V = torch.linalg.eigh(-1j * torch.where(finite, L, 0))
     # a correction of log Q: what eigenvectors round is multiplied by this and not by x
     excess = _inverse_phase(theta, degree) - theta

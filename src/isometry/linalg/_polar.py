@@ -6,14 +6,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from isometry._checks import check_matrix
-from isometry._torch import refuse_nested_forward_mode
+from isometry._checks import check_matrix, nan_unless_finite
+from isometry._dtypes import in_float32_or_wider
+from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Matrix
-from isometry.linalg._precision import (
-    autocast_off,
-    in_float32_or_wider,
-    nan_unless_finite,
-)
 
 
 def polar(X: Matrix) -> Matrix:

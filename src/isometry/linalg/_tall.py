@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_matrix, check_same_shape
-from isometry._dtypes import PRECISIONS
-from isometry._torch import Maximum, is_fake, nested_forward_mode, opaque
+from isometry._checks import check_matrix, check_same_shape, is_finite, nan_unless
+from isometry._dtypes import PRECISIONS, in_float32_or_wider
+from isometry._torch import Maximum, autocast_off, is_fake, nested_forward_mode, opaque
 from isometry._typing import Matrix
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._expm_skew import expm_skew
-from isometry.linalg._precision import autocast_off, in_float32_or_wider, nan_unless
 
 # the norm up to which Taylor's polynomial serves; `isometry._dtypes` has its degree
 _THETA = 1.3
@@ -175,7 +174,7 @@ def _expm(M: Tensor) -> Tensor:
         return _expm_op(M)[0]
     # see there
     if nested_forward_mode():
-        finite = M.isfinite().all(-1).all(-1)[..., None, None]
+        finite = is_finite(M)
         E = torch.linalg.matrix_exp(torch.where(finite, M, 0))
         return torch.where(finite, E, math.nan)
     return _Expm.apply(M)[0]

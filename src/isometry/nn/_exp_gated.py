@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from isometry._checks import check_flags
+from isometry._torch import autocast_off
 from isometry.groups import SO, AbstractRetraction
-from isometry.linalg._precision import autocast_off
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, check_sizes
 from isometry.nn._scan import driven, needs_plain_operations
 from isometry.nn._sequence import Steps

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from isometry._backend import Cell, backend_for
 from isometry._backend.constants import LEAKY_SLOPE, Sigma, takes_threshold
 from isometry._backend.memory import recycled
-from isometry._torch import is_batched_gradient, needs_plain_operations
-from isometry.linalg._precision import autocast_off
+from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
 from isometry.nn._sequence import Steps
 
 

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from isometry._dtypes import HALF
+from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
-from isometry.linalg._precision import autocast_off
 
 # options of torch's RMSprop and AdamW that change the step in ways not offered here
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
@@ -99,7 +100,7 @@ def check_numbers(**least: float) -> None:
 
 
 def _check_parameter(p: Tensor, name: str) -> None:
-    if p.dtype in (torch.float16, torch.bfloat16):
+    if p.dtype in HALF:
         raise TypeError(
             f"`{name}` must be in single or double precision to stay on a manifold; "
             f"got {p.dtype}. Keep it in float32 and use `torch.autocast`, or constrain "

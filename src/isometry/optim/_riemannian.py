@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
 from isometry.groups._frames import Scale
 from isometry.groups._maps import AbstractMap
-from isometry.linalg._precision import autocast_off
 from isometry.optim._checks import (
     check_gradient,
     check_group,

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from isometry._checks import check_same_shape
+from isometry._dtypes import HALF, in_float32_or_wider
 from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
-from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._filled import can_look
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 class AbstractConstraint(nn.Module):

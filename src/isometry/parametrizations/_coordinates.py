@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from isometry._dtypes import HALF
 from isometry.parametrizations._cache import Memory, once
-from isometry.parametrizations._constraint import HALF, AbstractConstraint
+from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._trivialization import Trivialization
 

@@ -8,8 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from isometry._checks import is_finite
+from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._constrained import constrained
 from isometry.parametrizations._layout import whole
 from isometry.parametrizations._reflections import Reflections
@@ -123,8 +124,8 @@ def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
 
     LAPACK must not see NaN: MKL's eigenvalue solver ends the process.
     """
-    finite = M.isfinite().all(-1).all(-1)[..., None]
-    return torch.where(finite, values(torch.where(finite[..., None], M, 0)), math.nan)
+    finite = is_finite(M)
+    return torch.where(finite[..., 0], values(torch.where(finite, M, 0)), math.nan)
 
 
 def map_condition(

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Layer
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.groups._declare import record
 from isometry.groups._maps import AbstractMap
-from isometry.linalg._precision import in_float32_or_wider
 from isometry.parametrizations._cache import install_hook
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates

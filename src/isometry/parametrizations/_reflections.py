@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
+from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
 from isometry.linalg import householder
 from isometry.linalg._householder import reflections
-from isometry.linalg._precision import autocast_off
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._filled import looks_initialized
 from isometry.parametrizations._initial import Init

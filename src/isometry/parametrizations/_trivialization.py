@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from isometry._backend.memory import PLAIN
+from isometry._dtypes import in_float32_or_wider
+from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.linalg._precision import autocast_off, in_float32_or_wider
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
     rounding_bound,

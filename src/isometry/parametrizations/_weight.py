@@ -3,22 +3,13 @@
 from dataclasses import dataclass
 from typing import Generic, cast
 
-import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from isometry._dtypes import DTYPES
 from isometry._typing import Layer
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._ties import Place, other_places, parameters_of
-
-_DTYPES = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-)
 
 
 @dataclass(frozen=True)
@@ -82,9 +73,9 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
             f"`{name}` must have a shape; {type(module).__name__} is lazy. "
             f"Run a forward pass first."
         )
-    if weight.dtype not in _DTYPES:
+    if weight.dtype not in DTYPES:
         raise TypeError(
-            f"`{name}` must have one of the dtypes {', '.join(map(str, _DTYPES))}; got "
+            f"`{name}` must have one of the dtypes {', '.join(map(str, DTYPES))}; got "
             f"{weight.dtype}. Convert the module first."
         )
     if not weight.is_meta and not bool(weight.isfinite().all()):

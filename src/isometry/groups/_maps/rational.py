@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._checks import nan_unless_finite
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import cayley, pade
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
 from isometry.linalg._pade_factors import pade_factors
-from isometry.linalg._precision import nan_unless_finite
 from isometry.linalg._tall import tall_map
 
 # radians, above which a rational function would lose digits of the size of the point

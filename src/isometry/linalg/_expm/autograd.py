@@ -15,6 +15,7 @@ from torch import Tensor
 from isometry._backend import backend_for
 from isometry._torch import (
     Maximum,
+    autocast_off,
     is_batched_gradient,
     is_fake,
     is_wrapper,
@@ -23,7 +24,6 @@ from isometry._torch import (
     transforms,
 )
 from isometry.linalg._expm import exponential as kernel
-from isometry.linalg._precision import autocast_off
 from isometry.linalg._skew import with_skew_gradient
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._torch import nested_forward_mode
+from isometry._checks import is_finite
+from isometry._torch import autocast_off, nested_forward_mode
 from isometry.linalg._expm import autograd as doors
-from isometry.linalg._precision import autocast_off
 
 
 def expm_eigh(A: Tensor) -> Tensor:
@@ -39,9 +39,9 @@ class EighExponential(torch.autograd.Function):
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # LAPACK refuses NaN: let those matrices through as zero, and make NaN of their
         # angles, from where it comes to the value and to the gradient
-        finite = A.isfinite().all(-1).all(-1)[..., None]
-        theta, V = torch.linalg.eigh(-1j * torch.where(finite[..., None], A, 0.0))
-        theta = theta.masked_fill(~finite, math.nan)
+        finite = is_finite(A)
+        theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0.0))
+        theta = theta.masked_fill(~finite[..., 0], math.nan)
         if not A.is_complex():
             return _real_exponential(theta, V)
         return (V * torch.exp(1j * theta)[..., None, :]) @ V.mH, theta, V

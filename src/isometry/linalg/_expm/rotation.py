@@ -9,6 +9,7 @@ from isometry._backend import backend_for
 from isometry._checks import check_square
 from isometry._dtypes import PRECISIONS
 from isometry._torch import (
+    autocast_off,
     is_batched_gradient,
     needs_plain_operations,
     opaque,
@@ -18,7 +19,6 @@ from isometry._typing import Square
 from isometry.linalg._expm import exponential as kernel
 from isometry.linalg._expm.autograd import Adjoint, adjoint
 from isometry.linalg._expm_skew import expm_skew
-from isometry.linalg._precision import autocast_off
 from isometry.linalg._skew import SMALLEST, skew
 
 

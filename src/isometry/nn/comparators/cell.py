@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from isometry._backend.constants import Sigma
-from isometry.linalg._precision import autocast_off
+from isometry._torch import autocast_off
 from isometry.nn._recurrent import AbstractCell, check_sizes
 from isometry.nn._scan import Recurrence, Weights, driven, scan_field
 from isometry.nn._sequence import Steps
