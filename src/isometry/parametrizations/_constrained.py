@@ -28,8 +28,8 @@ def constrained(
 
     Args:
         module: a module.
-        remove_duplicate: whether to list a weight once that is there several times,
-            tied or in a module that is.
+        remove_duplicate: whether to list a weight only once if it occurs several
+            times, because it is tied or because its module is used twice.
 
     Returns:
         One entry for each weight.

@@ -19,18 +19,18 @@ from isometry.parametrizations._layout import Layout
 class AbstractConstraint(nn.Module):
     """A parametrization of a manifold: coordinates to weight, and back.
 
-    The name of the map is in the `state_dict`, as bytes: coordinates of one map mean
-    nothing to another, and a checkpoint of another is refused.
+    The name of the map is in the `state_dict`, as bytes. Coordinates of one map mean
+    nothing to another map, so a checkpoint that was made with another map is refused.
 
     Args:
         manifold: where the weight lives.
-        layout: how the weight is seen as points of it.
+        layout: how the weight is seen as points of the manifold.
         retraction: the map from coordinates to points.
-        dtype: that of the weight; all else is float32 or wider.
+        dtype: dtype of the weight; all other tensors are float32 or wider.
         init: where the weight started, and starts again after `reset_parameters`.
     """
 
-    # the buffer that the weight is made of, besides the coordinates
+    # name of the buffer from which the weight is computed, besides the coordinates
     depends_on: ClassVar[str]
     map: Tensor
 
@@ -59,15 +59,19 @@ class AbstractConstraint(nn.Module):
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Coordinates of points of the manifold, which are not checked."""
+        """Coordinates of points of the manifold. The points are not checked."""
 
     @abstractmethod
     def repair(self) -> None:
         """Bring the buffer back to the manifold, if a write has moved it off."""
 
     @abstractmethod
-    def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Repair what rounding did to a checkpoint; returns what is wrong with it."""
+    def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
+        """Remove rounding errors from a checkpoint.
+
+        Returns:
+            What is wrong with the checkpoint, for an error message; None if nothing is.
+        """
 
     @abstractmethod
     def is_filled(self, X: Tensor) -> bool:
@@ -95,11 +99,11 @@ class AbstractConstraint(nn.Module):
         return False
 
     def point(self, W: Tensor) -> Tensor:
-        """The points that `W` is, in float32 or wider, without their rounding error.
+        """The weight `W` as points, in float32 or wider, without rounding errors.
 
         Raises:
-            TypeError: if `W` is no tensor.
-            ValueError: if it is of another shape or dtype, or not on the manifold.
+            TypeError: if `W` is not a tensor.
+            ValueError: if it has another shape or dtype, or is not on the manifold.
         """
         if not isinstance(W, Tensor):
             raise TypeError(
@@ -116,7 +120,8 @@ class AbstractConstraint(nn.Module):
         if W.dtype in HALF:
             bound = rounding_bound(self.manifold, W.dtype)
         if not defect <= bound:
-            # a reflection is infinitely far from the rotations, which say so
+            # a reflection has an infinite defect as a rotation; the manifold's own
+            # check explains that better
             if math.isinf(defect) and bool(Q.isfinite().all()):
                 self.manifold.check(Q, name="value")
             raise ValueError(
@@ -148,7 +153,8 @@ class AbstractConstraint(nn.Module):
     ) -> None:
         self.repair()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        # an average of models takes means of all buffers, and of bytes a wrong one
+        # an average of models averages all buffers, and a mean of these bytes is
+        # another name
         destination[f"{prefix}map"] = self._map_bytes(self.map.device)
 
     def _load_from_state_dict(
@@ -164,13 +170,13 @@ class AbstractConstraint(nn.Module):
                     f"got {bytes(saved.tolist()).decode()!r}. Constrain with the map "
                     f"that was saved, then assign the weight to a layer with another."
                 )
-            # one message is enough: torch would add that the sizes differ. Not the
-            # buffer itself, which may be on the meta device, where assigning would
-            # leave it
+            # one message is enough: torch would add that the sizes differ. The bytes
+            # are made again, because our own buffer may be on the meta device, and
+            # loading with `assign=True` would leave it there
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
-        wrong = self.mend(state_dict, prefix)
-        if wrong is not None:
-            errors.append(wrong)
+        problem = self.repair_checkpoint(state_dict, prefix)
+        if problem is not None:
+            errors.append(problem)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -180,7 +186,7 @@ class AbstractConstraint(nn.Module):
 
 
 def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:
-    """The largest defect of a batch; infinite for NaN, zero if there is none."""
+    """The largest defect in a batch; infinite for NaN, zero for an empty batch."""
     if Q.numel() == 0:
         return 0.0
     defect = manifold.defect(Q)
@@ -188,6 +194,6 @@ def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:
 
 
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
-    """How large the defect of a point can be whose entries were rounded to `dtype`."""
+    """The largest defect that rounding the entries of a point to `dtype` can cause."""
     # Q^H Q moves by at most 2 |Q|_2 |dQ|_F, and |dQ|_F is below (eps / 2) sqrt(k)
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5

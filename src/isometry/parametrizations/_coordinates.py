@@ -15,8 +15,9 @@ from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._trivialization import Trivialization
 
-# lists with a base that moves by itself, for as long as they are in use: torch calls a
-# hook after the step of any optimizer, and does not say which modules it trains
+# The lists whose base moves by itself. torch calls a hook after the step of any
+# optimizer and does not say which modules it trains, so the hook looks here. Weak
+# references: a list leaves the set when its module is deleted.
 MOVING: "WeakSet[Coordinates]" = WeakSet()
 
 # set on a parameter that holds coordinates. A copy of the parameter does not have it
@@ -24,16 +25,19 @@ _MARK = "_isometry_coordinates"
 
 
 class Coordinates(ParametrizationList):
-    """Holds the coordinates, as `original`; a cast to half precision spares them."""
+    """Holds the coordinates, as `original`, and computes the weight from them.
 
-    # what was handed out before; `begin` makes it, since torch makes the list
+    The coordinates stay in float32 or wider when the module is cast to half precision.
+    """
+
+    # the weights computed before; `begin` creates it, because torch creates the list
     memory: Memory
-    # whether `original` is the weight itself, for the time of an initialization
+    # True while a function initializes the weight: `original` is then the weight itself
     is_plain = False
 
     @property
     def constraint(self) -> AbstractConstraint:
-        """What makes a weight of the coordinates."""
+        """The parametrization that computes the weight from the coordinates."""
         return cast("AbstractConstraint", self[0])
 
     def forward(self) -> Tensor:
@@ -43,14 +47,16 @@ class Coordinates(ParametrizationList):
         if self.is_plain:
             return cast("Tensor", self._parameters["original"])
         weight = self.constrained_weight()
-        # what others put on top, such as a learned gain, is not remembered
+        # parametrizations that a user has added on top, such as a learned gain, are
+        # evaluated at each read
         for i in range(1, len(self)):
             weight = self[i](weight)
         return weight
 
     def constrained_weight(self) -> Tensor:
-        """The weight without whatever another parametrization makes of it."""
-        # not by attribute, which in a module takes as long as all the rest of a read
+        """The constrained weight, without parametrizations added on top of it."""
+        # not by attribute: looking one up in a module takes as long as the whole rest
+        # of a read
         constraint: Any = self._modules["0"]
         X = cast("Tensor", self._parameters["original"])
         # a graph must not depend on what is remembered
@@ -72,19 +78,20 @@ class Coordinates(ParametrizationList):
         if len(self) > 1:
             super().right_inverse(value)
             return
-        # torch compares dtypes, but a half-precision weight does not tell that of its
-        # coordinates: float64, if the module was in double precision before
+        # torch would compare the dtype of the value with the coordinates. They differ
+        # for a half-precision weight, whose coordinates are float32, or float64 if the
+        # module was in double precision before
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
-        """Start with an empty memory, after torch made the list or copied it."""
+        """Start with an empty memory, after torch has created or copied the list."""
         self.memory = Memory()
         self._mark()
         if self.constraint.has_policy:
             MOVING.add(self)
 
     def _mark(self) -> None:
-        """Mark the parameter, which conversions and loads may have replaced."""
+        """Mark the parameter; a conversion or a load may have replaced a marked one."""
         setattr(self._parameters["original"], _MARK, True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,10 +102,10 @@ class Coordinates(ParametrizationList):
     def initializing(self) -> Iterator[None]:
         """Let the weight be a plain parameter, for a function that initializes it.
 
-        Inside, the parameter holds the weight instead of the coordinates, and is what
-        a read of the weight returns. In the end the weight starts at the point nearest
-        to what was written, or where the `init` of the constraint says; if nothing was
-        written, it is as before.
+        Inside the context, the parameter holds the weight instead of the coordinates,
+        and a read of the weight returns it. Afterwards the weight starts at the point
+        nearest to what was written, or where the `init` of the constraint says. If
+        nothing was written, the weight is as before.
         """
         X = self.original
         with torch.no_grad():
@@ -108,7 +115,7 @@ class Coordinates(ParametrizationList):
         new = before
         try:
             yield
-            # NaN is equal to NaN here: `to_empty` may leave it
+            # NaN counts as equal to NaN: `to_empty` may leave NaN in the memory
             written = X.detach()
             if not X.is_meta and not torch.equal(written.nan_to_num(), W.nan_to_num()):
                 new = self._started(written)
@@ -132,8 +139,8 @@ class Coordinates(ParametrizationList):
                 f"`{prefix}0.map` is missing: the checkpoint of another library loads "
                 f"with `isometry.load_foreign`."
             )
-        # what is remembered refers to the tensors, and torch cannot swap those
-        # (`set_swap_module_params_on_conversion`)
+        # the remembered weights refer to the old tensors, and torch cannot swap
+        # tensors that something refers to (`set_swap_module_params_on_conversion`)
         self.memory = Memory()
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._mark()
@@ -151,12 +158,12 @@ class Coordinates(ParametrizationList):
         constraint.dtype = dtype
         before = self.original.dtype
 
-        def spare(t: Tensor) -> Tensor:
+        def without_half(t: Tensor) -> Tensor:
             new = fn(t)
             return t.to(new.device) if new.dtype in HALF else new
 
         self.memory = Memory()
-        super()._apply(spare, recurse)
+        super()._apply(without_half, recurse)
         self._mark()
         wider = torch.finfo(self.original.dtype).eps < torch.finfo(before).eps
         if wider and isinstance(constraint, Trivialization):
@@ -167,7 +174,7 @@ class Coordinates(ParametrizationList):
 def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
-    Only a parameter that someone put into a list by hand, past torch's own ways to
-    convert, load and copy a module, is missed.
+    It misses only a parameter that someone has put into the list by hand. torch's own
+    ways to convert, load and copy a module all keep or renew the mark.
     """
     return getattr(parameter, _MARK, False)

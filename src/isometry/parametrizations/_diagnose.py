@@ -19,16 +19,16 @@ from isometry.parametrizations._trivialization import Trivialization
 
 @dataclass(frozen=True)
 class Diagnosis:
-    r"""State of one constrained weight; of a batch, that of its worst matrix.
+    r"""State of one constrained weight; for a batch, the state of its worst matrix.
 
     Attributes:
         manifold: where the weight lives.
         orthogonality_error: $\lVert Q^H Q - I \rVert_F / \sqrt{k}$ of the weight.
-        angles: those of the eigenvalues of the weight, ascending; None if it is not
+        angles: angles of the eigenvalues of the weight, ascending; None if it is not
             square.
-        border_distance: $\pi$ minus the largest angle of the coordinates, negative
-            beyond the domain where the exponential is one to one: time for
-            `isometry.rebase`. None for reflections.
+        border_distance: $\pi$ minus the largest angle of the coordinates. It is
+            negative outside the domain where the exponential is one to one: then it is
+            time for `isometry.rebase`. None for reflections.
         condition: largest over smallest singular value of the derivative of the map at
             the coordinates. None for reflections, for weights that are not square, and
             for a map of your own that is not equivariant.
@@ -60,10 +60,10 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     A weight or coordinates that hold NaN or infinity are reported as NaN, which is
     what `diagnose` finds after a training run has diverged.
 
-    Costs eigendecompositions: for a look now and then, not for every step.
+    It costs eigendecompositions: call it now and then, not after every step.
 
     Args:
-        module: the module; those inside it are visited too.
+        module: the module; its submodules are visited too.
 
     Returns:
         A dictionary with one `Diagnosis` for each weight.
@@ -72,11 +72,11 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         [LM19] section 3.3; [Hig08] theorem 3.11.
     """
     report: dict[str, Diagnosis] = {}
-    for found in constrained(module):
-        holder = cast("Any", found.owner).parametrizations[found.name]
+    for entry in constrained(module):
+        holder = cast("Any", entry.owner).parametrizations[entry.name]
         W = whole(holder.constrained_weight().detach())
-        X = whole(found.coordinates.detach())
-        report[found.key] = _diagnosis(found.constraint, X, W)
+        X = whole(entry.coordinates.detach())
+        report[entry.key] = _diagnosis(entry.constraint, X, W)
     return report
 
 
@@ -120,7 +120,7 @@ def _eigenvalue_angles(Q: Tensor) -> Tensor:
 
 
 def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
-    """Real values of each matrix `(*batch, n, n)`, `(*batch, n)`; NaN if not finite.
+    """The values of each matrix, of shape `(*batch, n)`; NaN if it is not finite.
 
     LAPACK must not see NaN: MKL's eigenvalue solver ends the process.
     """
@@ -134,12 +134,12 @@ def map_condition(
     """Condition of the derivative of the map at a skew matrix with these angles.
 
     Args:
-        theta: all angles, ascending; in pairs of opposite ones if real.
+        theta: all angles, ascending; for a real matrix they come in opposite pairs.
         retraction: the map, which must be equivariant.
-        real: whether the directions are real matrices too.
+        real: whether the matrix and its directions are real.
 
     Returns:
-        Largest over smallest singular value, of the worst matrix of a batch; infinite
+        Largest over smallest singular value, for the worst matrix of a batch; infinite
         where the derivative is singular.
     """
     # how far the map turns by each angle, and the derivative of that
@@ -151,7 +151,8 @@ def map_condition(
     n = theta.shape[-1]
     keep = torch.ones(n, n, dtype=torch.bool, device=theta.device)
     if real:
-        # opposite angles are one plane, with one direction; an odd zero has none
+        # two opposite angles belong to one plane, which has a single direction; the
+        # zero angle of an odd size has no direction at all
         keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
     values = values.abs()
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))

@@ -16,13 +16,13 @@ from isometry.parametrizations._recurrent import restore_weights
 def fold(module: Layer) -> Layer:
     """Bake every constrained weight inside `module` into a plain parameter.
 
-    For inference, export and quantization: the module computes the same, is of its
-    original class, and its `state_dict` has the names that it had before. The weights
-    are new parameters; nothing keeps them orthogonal when they are trained. Weights
-    that are tied inside `module` stay tied.
+    Use it before inference, export and quantization. The module computes the same
+    function as before, has its original class again, and its `state_dict` has its
+    original names. The weights are new parameters, and nothing keeps them orthogonal
+    when they are trained. Weights that are tied inside `module` stay tied.
 
     Args:
-        module: the module; those inside it are visited too.
+        module: the module; its submodules are visited too.
 
     Returns:
         The module.
@@ -34,11 +34,12 @@ def fold(module: Layer) -> Layer:
     weights = {id(entry.coordinates): _plain(entry) for entry in entries}
     for entry in entries:
         owner, name = entry.owner, entry.name
-        # a module that is there several times has been folded under its first name
+        # a module that occurs several times was folded under its first name
         if not parametrize.is_parametrized(owner, name):
             continue
         own_class(owner)
-        # torch puts back what the list holds, which are the coordinates in ours
+        # torch makes a parameter of what the list holds. Ours holds the coordinates,
+        # so replace it by a list that holds the weight
         weight = weights[id(entry.coordinates)]
         plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
         cast("nn.ModuleDict", owner.parametrizations)[name] = plain

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 
-# shape of the angles, and where the numbers come from
+# a function from the shape of the angles and a random generator to the angles
 Angles = Callable[[tuple[int, ...], torch.Generator | None], Tensor]
 Init = str | Angles | None
 
@@ -24,7 +24,7 @@ def cayley(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    # not on the default device, where the generator may not be
+    # on the CPU: the user's default device may differ from the device of the generator
     return torch.rand(shape, generator=generator, device="cpu")
 
 
@@ -37,7 +37,7 @@ def initial_point(
     init: Init,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """The point nearest to `X`, or one that `init` draws; like `X` in the rest."""
+    """The point nearest to `X`, or one that `init` draws, in the dtype of `X`."""
     if init is None:
         return X if X.is_meta else manifold.nearest(X)
     batch = tuple(X.shape[: X.ndim - len(manifold.shape)])
@@ -67,8 +67,8 @@ def _from_torus(
         rank = manifold.rank
     except ValueError as error:
         raise ValueError(
-            f"`init` by angles must have a maximal torus; got {manifold}, which knows "
-            f"none. Use 'haar' or 'identity' there."
+            f"`init` by angles must be used on a group with a maximal torus; got "
+            f"{manifold}, which has none here. Use 'haar' or 'identity' instead."
         ) from error
     theta = torch.as_tensor(
         sampler((*batch, rank), generator), dtype=torch.float64, device="cpu"

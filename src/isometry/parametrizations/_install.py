@@ -1,4 +1,4 @@
-"""Registering a constraint: all that can fail comes before the module is changed."""
+"""Registering a constraint: everything that can fail runs before the module changes."""
 
 from typing import cast
 
@@ -72,28 +72,33 @@ def install(
 
 
 def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
-    """Coordinates of the initial weight; without a base it may have none."""
+    """Coordinates of the initial weight.
+
+    Raises:
+        ValueError: if there is no base, and the map does not reach the weight.
+    """
     try:
         return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
     except ValueError as error:
         manifold = constraint.manifold
         det = "" if manifold.is_connected else ", or pass `det=1`"
         raise ValueError(
-            f"`use_trivialization=False` must begin with a weight that "
-            f"{constraint.retraction.name} reaches from the identity; got another: "
-            f"{error} Let the base move, with `use_trivialization=True`{det}."
+            f"`use_trivialization=False` must start at a weight that "
+            f"{constraint.retraction.name} reaches from the identity; this one is out "
+            f"of reach: {error} Let the base move, with `use_trivialization=True`{det}."
         ) from error
 
 
 def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) -> None:
-    """Let torch register the parametrization, with coordinates found before."""
+    """Let torch register the parametrization, with the coordinates `X`."""
     module, name, weight = target.module, target.name, target.weight
     if parametrize.is_parametrized(module):
         own_class(module)
-    # torch would ask for the coordinates of the weight as it was, which is no point
+    # torch would ask for the coordinates of the weight as it was, but that weight need
+    # not be a point of the manifold
     object.__setattr__(constraint, "right_inverse", lambda _: X)
-    # half precision: the coordinates are wider than the weight was. The parameter stays
-    # the one that an optimizer may know already
+    # The coordinates of a half-precision weight are wider than the weight. The
+    # parameter object stays, because an optimizer may refer to it already
     if weight.dtype != X.dtype:
         weight.data = weight.data.to(X.dtype)
         weight.grad = None

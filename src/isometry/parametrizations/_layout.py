@@ -1,7 +1,8 @@
 """How a weight of any shape is seen as a batch of tall matrices.
 
-A sharded weight (FSDP2, DTensor) is gathered first: a map needs all entries of its
-coordinates. It is computed on every process, alike, and its result is sharded again.
+Sharded coordinates (FSDP2, DTensor) are gathered first, because a map needs all their
+entries. Every process computes the whole weight. When coordinates change, each process
+keeps its shard of the new ones.
 """
 
 import math
@@ -41,7 +42,7 @@ class Layout:
     blocks: int = 1
 
     def points(self, W: Tensor) -> Tensor:
-        """`W` as `(*batch, n, k)` with n >= k: a view."""
+        """A view of `W` with shape `(*batch, n, k)` and n >= k."""
         X = W.flatten(1) if self.flatten else W
         if self.blocks > 1:
             X = X.unflatten(-2, (self.blocks, -1))
@@ -59,7 +60,7 @@ def matrix_layout(
     """How `orthogonal` sees a weight.
 
     Raises:
-        ValueError: if the rows are not that many blocks of equal size.
+        ValueError: if the rows do not split into `blocks` blocks of equal size.
     """
     shape = tuple(weight.shape)
     groups, flatten, (rows, columns) = 1, False, shape[-2:]
@@ -73,8 +74,8 @@ def matrix_layout(
         raise ValueError(
             f"`blocks` must divide the rows of the weight into equal parts; got "
             f"{blocks!r} for {rows // groups} rows{each}, `{name}` of shape {shape}. "
-            f"nn.MultiheadAttention has 3 in `in_proj_weight`, and the weights of "
-            f"nn.LSTM have 4, of nn.GRU 3."
+            f"nn.MultiheadAttention has 3 in `in_proj_weight`; the weights of nn.LSTM "
+            f"have 4, and the weights of nn.GRU have 3."
         )
     blocks *= groups
     return Layout(shape, flatten, rows // blocks < columns, blocks)
@@ -87,14 +88,17 @@ def layout_of(
     manifold: AbstractManifold,
     blocks: int = 1,
 ) -> Layout:
-    """How `constrain` sees a weight: as points of the manifold if they fit at all."""
+    """How `constrain` sees a weight: the first layout that fits the manifold.
+
+    If none fits, it is the weight as it is, and a later check raises.
+    """
     plain = Layout(tuple(weight.shape))
     if len(manifold.shape) < 2 or weight.ndim < 2:
         if blocks != 1:
             raise ValueError(
                 f"`blocks` must be 1 unless the weight is made of matrices; got "
                 f"{blocks!r} for {manifold} and `{name}` of shape "
-                f"{tuple(weight.shape)}. Give a stack of vectors one row for each."
+                f"{tuple(weight.shape)}. A stack of vectors has one vector per row."
             )
         return plain
     upright = replace(matrix_layout(module, name, weight, blocks), transpose=False)
@@ -108,13 +112,13 @@ def layout_of(
 
 
 def whole(X: Tensor) -> Tensor:
-    """`X` itself, or what the shards of all processes make."""
+    """`X` itself, or the whole tensor gathered from all processes if `X` is sharded."""
     gather = getattr(X, "full_tensor", None)
     return X if gather is None else gather()
 
 
 def sharded_like(value: Tensor, X: Tensor) -> Tensor:
-    """`value` itself, or the shard of it that belongs here if `X` is sharded."""
+    """`value` itself, or this process's shard of it if `X` is sharded."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -124,7 +128,7 @@ def sharded_like(value: Tensor, X: Tensor) -> Tensor:
 
 
 def replicated_like(value: Tensor, X: Tensor) -> Tensor:
-    """`value` itself, or a DTensor that is whole everywhere if `X` is a DTensor."""
+    """`value` itself, or a DTensor whole on every process if `X` is a DTensor."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import DTensor, Replicate

@@ -1,7 +1,7 @@
 """What a module does differently once it owns a constrained weight.
 
-torch's parametrize gives every such module a class of its own. Methods are wrapped
-there, so that nothing of it is left when the constraint is removed.
+torch's parametrize gives every such module a class of its own. We wrap methods in that
+class, so all wrappers disappear with it when the constraint is removed.
 """
 
 import functools
@@ -30,8 +30,8 @@ def coordinates_of(module: nn.Module) -> dict[str, Coordinates]:
 def own_class(module: nn.Module) -> None:
     """Give a parametrized module a class that no copy of it shares.
 
-    torch makes the weight a property of a new class, and a deepcopy has that class
-    too: to fold the copy would take the weight from the module itself.
+    torch makes the weight a property of a new class, and a deepcopy shares that class.
+    Folding the copy would then remove the property from the original, too.
     """
     cls = type(module)
     inner = {k: v for k, v in vars(cls).items() if k not in _OF_THE_TYPE}
@@ -50,7 +50,7 @@ def adapt(module: nn.Module, name: str) -> None:
 
 
 def _resetting(reset: Method) -> Method:
-    """Let torch initialize the weight, which then starts at a point near that."""
+    """Let torch initialize the weight, then start at the nearest point."""
 
     def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
@@ -62,7 +62,7 @@ def _resetting(reset: Method) -> Method:
 
 
 def _registering(register: Method) -> Method:
-    """Refuse a parameter in the place of the weight, in other words than torch's."""
+    """Refuse a parameter in place of the weight, and say how to assign a value."""
 
     def wrapped(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         if name in coordinates_of(module):
@@ -78,7 +78,7 @@ def _registering(register: Method) -> Method:
 
 
 def _loading(load: Method) -> Method:
-    """Refuse the plain weight of another layer, also if torch shall not be strict."""
+    """Refuse the plain weight of another layer, even with `strict=False`."""
 
     def wrapped(
         module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
@@ -98,7 +98,7 @@ def _loading(load: Method) -> Method:
 
 _WRAPPERS = {
     "reset_parameters": _resetting,
-    # that of nn.MultiheadAttention
+    # the method of nn.MultiheadAttention
     "_reset_parameters": _resetting,
     "register_parameter": _registering,
     "_load_from_state_dict": _loading,

@@ -21,19 +21,22 @@ def param_groups(
 
     Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio` (the
     paper trains them with a tenth of the rate of the rest) and no weight decay, which
-    would pull them towards their base. (A scheduler that sets rates, such as
-    `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list. `LBFGS` takes no
-    groups.) Parameters that `groups.declare` put on a
-    manifold are a group that names the manifold, for the optimizers of
-    `isometry.optim`, which step those of equal shape as one batch; any other optimizer
-    raises at its first step, since it would leave the manifold.
+    would pull them towards their base. A scheduler that sets rates, such as
+    `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list of rates. `LBFGS`
+    takes no groups.
+
+    Parameters that `groups.declare` has put on a manifold form a group that names the
+    manifold, for the optimizers of `isometry.optim`; these step parameters of equal
+    shape as one batch. Any other optimizer would leave the manifold, so it raises at
+    its first step.
 
     Args:
         module: the model.
         lr: learning rate of the plain parameters.
-        orthogonal_lr_ratio: rate of the others, as a multiple of it.
-        weight_decay: of the plain parameters; None leaves it to the optimizer, whose
-            own argument or default then holds for them.
+        orthogonal_lr_ratio: learning rate of all other parameters, as a multiple of
+            `lr`.
+        weight_decay: weight decay of the plain parameters; None leaves it to the
+            argument or default of the optimizer.
 
     Returns:
         The groups that are not empty: plain first, then coordinates, then declared.
@@ -49,7 +52,7 @@ def param_groups(
         if value is not None and not value >= 0:
             raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
     # by identity and in order: a shared parameter is listed once
-    slow = {id(found.coordinates): found.coordinates for found in constrained(module)}
+    slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
     on_manifold = {
         id(p): (p, manifold)
         for _, owner, name, manifold in declared(module)

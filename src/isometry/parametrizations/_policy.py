@@ -1,7 +1,7 @@
 """When a base moves by itself: after a step of the optimizer of its coordinates.
 
-What is decided depends on the coordinates alone: processes that hold the same ones
-decide the same.
+The decision depends on the coordinates alone, so processes that hold equal coordinates
+decide alike.
 """
 
 import math
@@ -27,15 +27,15 @@ _running: list["weakref.ref[Optimizer]"] = []
 
 
 def check_policy(every: int | None, radius: float | None, *, moving: bool) -> None:
-    """Raise unless the policy makes sense; `moving` says whether there is a base."""
-    given = [v for v in (every, radius) if v is not None]
-    if given and not moving:
+    """Raise unless the options fit together; `moving` says whether there is a base."""
+    options = [v for v in (every, radius) if v is not None]
+    if options and not moving:
         raise ValueError(
             "`rebase_every` and `rebase_radius` must be None without a base that can "
             "move; got one with `use_trivialization=False` or 'householder'. "
             "Leave them out."
         )
-    if len(given) > 1:
+    if len(options) > 1:
         raise ValueError(
             f"`rebase_every` and `rebase_radius` must not both be given; got {every} "
             f"and {radius}. The radius alone moves the base as often as it must."
@@ -53,10 +53,10 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
 
 
 def install_hooks() -> None:
-    """Look at all coordinates with a policy after each step of any optimizer."""
+    """Let each step of any optimizer move the bases that are due."""
     if not _hooks:
-        # a compiled step must not trace them: torch 2.13 goes on with the gradient that
-        # a move of the base has dropped
+        # a compiled step must not trace the hooks: torch 2.13 would go on using the
+        # gradient that a move of the base has dropped
         eager: Any = torch.compiler.disable
         _hooks.append(register_optimizer_step_pre_hook(eager(_before_step)))
         _hooks.append(register_optimizer_step_post_hook(eager(_after_step)))
@@ -68,15 +68,17 @@ def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 
 
 def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Called by torch after the step of every optimizer, fused ones too."""
+    """Called by torch after the step of every optimizer, even a fused one."""
     _forget(optimizer)
-    # the step of an optimizer that wraps another is one step, and ends with its own
+    # one optimizer may wrap another; both together make one step, which ends with the
+    # step of the outer optimizer
     if _running:
         return
     if _skipped(optimizer):
         return
     moving = {id(coordinates.original): coordinates for coordinates in MOVING}
-    # in the order of the optimizer: what is sharded is gathered, by all ranks alike
+    # in the order of the optimizer, which all ranks share: they gather sharded
+    # coordinates together
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
         if id(X) not in moving or not X.requires_grad:
             continue
@@ -87,12 +89,12 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 
 
 def _skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler found infinity: it calls a fused optimizer nevertheless."""
+    """Whether a GradScaler found infinity: it calls a fused optimizer all the same."""
     return bool(getattr(optimizer, "found_inf", False))
 
 
 def _forget(optimizer: Optimizer) -> None:
-    """Take an optimizer, and those that ended with an exception, from the stack."""
+    """Remove an optimizer, and any whose step raised an exception, from the stack."""
     alive = [ref for ref in _running if ref() is not None]
     places = [i for i, ref in enumerate(alive) if ref() is optimizer]
     _running[:] = alive[: places[0]] if places else alive
@@ -104,7 +106,8 @@ def _due(constraint: Trivialization, X: Tensor) -> bool:
     if every is not None and int(constraint.steps) < every:
         return False
     X = whole(X)
-    # NaN stays in the coordinates, from where a good checkpoint or step removes it
+    # keep NaN in the coordinates, where a good checkpoint can overwrite it; a move
+    # would spread it to the base
     if not bool(X.isfinite().all()):
         return False
     if radius is None:

@@ -1,6 +1,6 @@
 """Moving the base of a trivialization, between the steps of an optimizer.
 
-It never happens inside a forward pass, so a gradient is always that of the function
+The base never moves inside a forward pass, so a gradient always belongs to the function
 that was evaluated.
 """
 
@@ -16,11 +16,13 @@ from isometry.parametrizations._constrained import constrained
 from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
-# averages of gradients, which move the coordinates. That of centered RMSprop is none:
-# it is subtracted from the average of squares, entry by entry, and stays with it.
+# Averages of gradients that move the coordinates. The average that centered RMSprop
+# keeps is not among them: it is only subtracted from the average of squares, entry by
+# entry, so it stays as it is, like that average.
 _VELOCITIES = ("exp_avg", "momentum_buffer")
 
-# what the entries of a velocity are divided by, as powers of them
+# The state by which an optimizer divides the entries of a velocity, with its power: the
+# state grows like this power of the velocity.
 _SCALES = {"exp_avg_sq": 2, "max_exp_avg_sq": 2, "exp_inf": 1}
 
 
@@ -29,36 +31,37 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
 
     $$ B \leftarrow B\,\phi(A(X)), \qquad X \leftarrow 0. $$
 
-    After a step of the optimizer, before the next backward pass: gradients of the old
-    coordinates are dropped. The momentum (`momentum_buffer` of SGD and RMSprop,
-    `exp_avg` of the Adam family) is pushed forward by the derivative of the map, so
-    that it moves the weight as before. Averages of squares belong to entries and have
-    no direction to push; they stay, but are raised to the square of the new momentum
-    where they are below it (both corrected for their start at zero, as Adam does), so
-    that no step of Adam is longer than its rate. The history of `LBFGS` is dropped.
-    Other state (of `Rprop`, `ASGD`, an average of the coordinates) is not touched: keep
-    the base fixed there, and under `ZeroRedundancyOptimizer`, whose processes step
-    different parameters. Sharded coordinates (FSDP2) are gathered, moved alike by all
-    processes, and sharded again.
+    Call it after a step of the optimizer and before the next backward pass: gradients
+    of the old coordinates are dropped. The momentum (`momentum_buffer` of SGD and
+    RMSprop, `exp_avg` of the Adam family) is pushed forward by the derivative of the
+    map, so that it moves the weight as before. Averages of squares belong to entries
+    and have no direction to push. They stay, unless they are below the square of the
+    new momentum: then they are raised to it, so that no step of Adam is longer than its
+    rate. (Both are first corrected for their start at zero, as Adam does.) The history
+    of `LBFGS` is dropped.
+    Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched:
+    keep the base fixed with these optimizers. Keep it fixed under
+    `ZeroRedundancyOptimizer` too, whose processes step different parameters. Sharded
+    coordinates (FSDP2) are gathered, moved by all processes alike, and sharded again.
 
     Args:
-        module: the module; those inside it are visited too.
+        module: the module; its submodules are visited too.
         optimizer: the optimizer of the coordinates, if it has run.
 
     Returns:
         The module.
 
     Raises:
-        TypeError: if `module` is not a module, or `optimizer` no optimizer.
+        TypeError: if `module` is not a module, or `optimizer` is not an optimizer.
         ValueError: if the optimizer has none of the coordinates.
 
     References:
         [Lez19] algorithm 1, which keeps the momentum as it is.
     """
     moving = [
-        (found.constraint, found.coordinates)
-        for found in constrained(module)
-        if isinstance(found.constraint, Trivialization)
+        (entry.constraint, entry.coordinates)
+        for entry in constrained(module)
+        if isinstance(entry.constraint, Trivialization)
     ]
     if optimizer is not None and moving:
         _check_owner(optimizer, [X for _, X in moving])
@@ -69,10 +72,11 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
 
 @torch.no_grad()
 def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> None:
-    """Move one base, and what the optimizer knows of its coordinates `X`."""
+    """Move one base, and change the optimizer's state of its coordinates `X`."""
     state: dict[str, Any] = {}
     if isinstance(optimizer, LBFGS):
-        # directions and curvatures of the old coordinates, in one flat vector
+        # its history holds directions in the old coordinates of all parameters, in one
+        # flat vector
         optimizer.state.clear()
     elif optimizer is not None:
         state = optimizer.state.get(X, {})
@@ -93,11 +97,12 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """What a scale must not be below, lest a step of Adam is longer than its rate.
+    """The smallest scale with which a step of Adam is no longer than its rate.
 
-    Averages that began at zero are too small, those of squares by far: at the third
-    step by 0.003 where the momentum is by 0.27. Without the correction the scales were
-    raised for good, and the steps were five times too short.
+    Averages start at zero and are too small at first, and averages of squares are far
+    too small: at the third step by a factor of 0.003, the momentum by 0.27. Adam
+    corrects both, and so must this bound. Without the correction the scales were raised
+    for good, and the steps were five times too short.
     """
     step = float(state.get("step", math.inf))
     momentum = _real(whole(state["exp_avg"])).abs()
@@ -109,7 +114,7 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
 
 
 def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
-    """The decays of the averages of `X`; zero if the optimizer has other names."""
+    """The decay rates of the averages of `X`; zero if the optimizer has no `betas`."""
     groups = optimizer.param_groups if optimizer is not None else []
     mine = [group for group in groups if any(p is X for p in group["params"])]
     first, second, *_ = (*(mine[0].get("betas", ()) if mine else ()), 0.0, 0.0)
@@ -121,7 +126,7 @@ def _like(value: Any, X: Tensor) -> bool:
 
 
 def _real(X: Tensor) -> Tensor:
-    """Real and imaginary parts as entries of their own, as torch's optimizers do."""
+    """Real and imaginary parts as separate entries, as torch's optimizers see them."""
     return torch.view_as_real(X) if X.is_complex() else X
 
 
@@ -134,6 +139,6 @@ def _check_owner(optimizer: Optimizer, coordinates: list[Any]) -> None:
     known = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if not any(id(X) in known for X in coordinates):
         raise ValueError(
-            "`optimizer` must be that of the coordinates of the module; got one that "
-            "has none of them. Pass the one that trains them."
+            "`optimizer` must have the coordinates of the module among its parameters; "
+            "got an optimizer with none of them. Pass the optimizer that trains them."
         )

@@ -1,9 +1,9 @@
 """Constrained weights of nn.RNN, nn.LSTM and nn.GRU.
 
-These modules keep a list of their weights, filled when a weight is assigned. A
-parametrized weight is computed anew at each access, and a list that holds an old one
-is how training freezes (pytorch#65688), breaks with "backward a second time" or
-refuses a deepcopy. Here the list is computed as well.
+These modules keep a list of their weights, which they fill when a weight is assigned. A
+parametrized weight is computed at each access, so the list would hold an old one. Then
+training freezes (pytorch#65688), stops with "backward a second time", or a deepcopy
+raises. Here the list is computed at each access, too.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-# the weights as they are during a forward pass
+# name of the attribute that holds the weights during a forward pass
 _DURING = "_isometry_weights"
 
 
@@ -30,10 +30,10 @@ def keep_weights_fresh(module: nn.Module) -> None:
     cls._init_flat_weights = _nothing
     cls._update_flat_weights = _nothing
     cls.flatten_parameters = _nothing
-    # torch's own reads all weights, to put one that is assigned into the list
+    # torch's own method reads all weights in order to update the list
     cls.__setattr__ = nn.Module.__setattr__
-    # hidden now; when the constraint is removed, torch finds that these are not its
-    # weights, and looks for them anew
+    # The property hides these two attributes. When the constraint is removed, torch
+    # sees that they are not the weights, and fills the list again
     module.__dict__["_flat_weights"] = []
     names = cast("Any", module)._flat_weights_names
     module.__dict__["_flat_weight_refs"] = [weakref.ref(nn.RNNBase) for _ in names]
@@ -46,7 +46,7 @@ def restore_weights(module: nn.Module) -> None:
 
 
 def _reading_once(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward pass of torch, which asks for its list of weights several times."""
+    """A forward pass that computes each weight once, though torch reads it often."""
 
     @functools.wraps(forward)
     def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,8 +69,8 @@ def _read(module: Any) -> list[Tensor | None]:
 
 
 def _ignore(module: Any, value: Any) -> None:
-    """torch assigns the list, and single weights in it, at several places."""
+    """Ignore the assignments to the list that torch makes in several places."""
 
 
 def _nothing(module: Any) -> None:
-    """There is no list to keep, and no single block of memory for cuDNN."""
+    """Do nothing: there is no list to update, and no block of memory for cuDNN."""

@@ -23,14 +23,15 @@ class Reflections(AbstractConstraint):
     $x_j$ is the $j$-th column of the lower triangle of $X$, the first $k$ columns of
     the product are taken, and the phases $d$ are a buffer. The map is onto the
     component of the manifold in which the weight was assigned. The lengths of the
-    columns do not matter, and a rate for the other maps is not one for this.
+    columns do not matter, so this map needs its own learning rate: a rate that suits
+    the other maps does not suit this one.
 
     Args:
         manifold: O, SO, U or Stiefel.
-        layout: how the weight is seen as points of it.
-        retraction: Householder's.
+        layout: how the weight is seen as points of the manifold.
+        retraction: the Householder map.
         dtype: dtype of the weight.
-        phase: $d$ to begin with.
+        phase: the initial $d$.
         init: where the weight started.
     """
 
@@ -62,19 +63,22 @@ class Reflections(AbstractConstraint):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Vectors of reflections whose product is `W`."""
+        """The vectors of the reflections whose product is `W`."""
         return self.start(self.point(W))
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """Vectors of reflections whose product is `Q`, which is not checked."""
+        """The vectors of the reflections whose product is `Q`. `Q` is not checked."""
         V, phase = reflections(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()
 
     @torch.no_grad()
     def repair(self) -> None:
-        """Make phases of modulus 1 of their means, and 1 of a mean of zero."""
+        """Scale the phases back to modulus 1; a phase of zero becomes 1.
+
+        An average of models leaves means of phases, whose modulus is below 1.
+        """
         d = self.phase
         if d.is_meta or type(d) is not Tensor:
             return
@@ -84,15 +88,15 @@ class Reflections(AbstractConstraint):
             d.copy_(unit)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether they are an orthogonal matrix with an upper triangle.
+        """Whether the coordinates are an orthogonal matrix with an upper triangle.
 
-        Vectors that were found for a weight have none; for a diagonal weight they are
-        orthogonal.
+        The vectors of a weight can be orthogonal too, as for a diagonal weight. But
+        their upper triangle is always zero.
         """
         V = self.layout.points(X)
         return not torch.equal(V, V.tril()) and looks_initialized(X, V)
 
-    def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Nothing to repair: signs survive any rounding, and vectors any length."""
+    def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
+        """Do nothing: rounded signs and vectors still make an orthogonal weight."""
         del state, prefix
         return None

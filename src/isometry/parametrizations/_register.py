@@ -14,7 +14,7 @@ from isometry.parametrizations._install import install
 from isometry.parametrizations._layout import layout_of, matrix_layout
 from isometry.parametrizations._weight import target_of
 
-# what the exponential is in torch's call
+# names of the exponential in torch's `orthogonal`
 _TORCH = (None, "matrix_exp")
 
 
@@ -36,19 +36,19 @@ def orthogonal(
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
 
-    where the parameter is now the free $X$. The call is that of
+    where the parameter is now the free $X$. The arguments are the same as in
     `torch.nn.utils.parametrizations.orthogonal`, with these differences: the weight
-    starts at the orthogonal matrix nearest to what it was (and not at a QR factor);
-    assigning a matrix that is not orthogonal raises (and does not project); None is
-    the exponential for rectangular weights too (and not "householder"); the kernel of
-    a convolution is one matrix (and not many small ones); and without a base a weight
-    that the map cannot reach raises (and is not replaced).
+    starts at the orthogonal matrix nearest to its old value (torch: at a QR factor);
+    assigning a matrix that is not orthogonal raises (torch: projects it); None means
+    the exponential for rectangular weights too (torch: "householder"); the kernel of a
+    convolution is one matrix (torch: many small ones); and without a base, a weight
+    that the map cannot reach raises (torch: replaces it).
 
-    `module.weight = Q` works for every orthogonal `Q`, of either determinant and with
-    any eigenvalues: the base $B$ moves there. With `use_trivialization=False` the base
-    is the identity, and the coordinates are those of $Q$ around it: then exp takes
-    every $Q$ of determinant $+1$ (and any tall one within its radius of injectivity),
-    the Cayley map those without the eigenvalue $-1$, and only square ones. Householder
+    `module.weight = Q` works for every orthogonal `Q`, with either determinant and any
+    eigenvalues: the base $B$ moves to $Q$. With `use_trivialization=False` the base is
+    the identity, and $Q$ must have coordinates around it. Then exp takes every square
+    $Q$ of determinant $+1$ and every tall $Q$ within its radius of injectivity; the
+    Cayley map takes only square $Q$ without the eigenvalue $-1$. Householder
     reflections have no base in either case, and take every $Q$.
 
     Some layers keep several matrices one above the other in one parameter. `blocks`
@@ -62,36 +62,37 @@ def orthogonal(
 
     A weight of lower rank has more than one nearest orthogonal matrix, and starts at
     one of them; a weight of zeros starts at the identity. `reset_parameters()` starts
-    again: it initializes the weight as the layer does, and takes the nearest orthogonal
-    matrix, or what `init` says. A parameter that other modules hold too stays tied:
-    they all compute with the orthogonal weight.
+    again: it initializes the weight as the layer does, and then takes the nearest
+    orthogonal matrix, or the point that `init` names. If other modules share the
+    parameter, it stays tied: they all compute with the orthogonal weight.
 
     Args:
         module: the module that owns the weight: a layer, or a module of your own.
         name: name of the parameter.
-        orthogonal_map: $\phi$: "exp" (or "matrix_exp"; also what None stands for),
-            "cayley", "pade-m" with a degree m, or "householder"; or a map of
+        orthogonal_map: $\phi$: "exp" (also called "matrix_exp" or None), "cayley",
+            "pade-m" with a degree m, or "householder"; or a map object of
             `isometry.groups` or of your own.
-        blocks: number of matrices of equal size, one above the other in the weight,
-            that are orthogonal each.
+        blocks: number of matrices of equal size, one above the other in the weight.
+            Each of them is orthogonal.
         use_trivialization: whether there is a base that can move.
-        init: None keeps the weight. "haar" and "identity" say it themselves; "henaff"
-            turns the planes (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$,
-            and "cayley" by $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19]
-            does; a function (shape, generator) -> angles draws other ones: n // 2 for
-            real matrices with n rows, n for complex ones.
-        generator: source of the numbers of `init`.
-        det: 1 to start with determinant +1 (square and real only), where it stays.
-        rebase_every: move the base to the weight after that many steps of a torch
+        init: None starts at the orthogonal matrix nearest to the weight, "haar" at a
+            uniformly random one, "identity" at the identity. "henaff" turns the planes
+            (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$, and "cayley" by
+            $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19] does. A function
+            (shape, generator) -> angles draws other angles: n // 2 for a real matrix
+            with n rows, n for a complex one.
+        generator: source of the random numbers of `init`.
+        det: 1 to start with determinant +1 and keep it (square and real weights only).
+        rebase_every: move the base to the weight after this many steps of a torch
             optimizer; see `rebase`.
         rebase_radius: move it after a step when an angle of $A$ is above this radius,
-            below $\pi$. To look costs a few products after each step.
+            which must be below $\pi$. This costs a few products after each step.
 
     Returns:
         The module.
 
     Raises:
-        TypeError: if the weight is no parameter, or of an integer dtype.
+        TypeError: if the weight is not a parameter, or has an integer dtype.
         ValueError: if it has fewer than two axes, is constrained already or is not
             finite, or an option does not fit. The module is then as it was.
 
@@ -138,27 +139,29 @@ def unitary(
     rebase_every: int | None = None,
     rebase_radius: float | None = None,
 ) -> Layer:
-    r"""Make a complex weight unitary: `orthogonal`, but never for a real weight.
+    r"""Make a complex weight unitary, now and under any optimizer.
+
+    This is `orthogonal` for complex weights; a real weight raises.
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I, \quad A^H = -A. $$
 
     Args:
         module: the module that owns the weight.
-        name: name of the parameter, of a complex dtype.
+        name: name of the parameter, which must have a complex dtype.
         retraction: the map, as `orthogonal_map` in `orthogonal`.
-        blocks: as in `orthogonal`, and so are the other options.
+        blocks: number of matrices one above the other, as in `orthogonal`.
         use_trivialization: whether there is a base that can move.
-        init: where the weight starts.
-        generator: source of the numbers of `init`.
-        rebase_every: move the base to the weight after that many optimizer steps.
-        rebase_radius: move it when an angle is above this radius, below $\pi$.
+        init: where the weight starts, as in `orthogonal`.
+        generator: source of the random numbers of `init`.
+        rebase_every: move the base to the weight after this many optimizer steps.
+        rebase_radius: move it when an angle is above this radius (below $\pi$).
 
     Returns:
         The module.
 
     Raises:
-        TypeError: if the weight is no complex parameter.
-        ValueError: as `orthogonal`.
+        TypeError: if the weight is not a complex parameter.
+        ValueError: as in `orthogonal`.
 
     References:
         [LM19].
@@ -206,22 +209,23 @@ def constrain(
 
     Args:
         module: the module that owns the weight.
-        name: name of the parameter. `constrain(module, group)` means its "weight".
-        group: where it lives from now on.
-        retraction: "exp"; "cayley", "pade-m", "householder" where the group has them;
-            or a map of `isometry.groups` or of your own.
+        name: name of the parameter. `constrain(module, group)` constrains "weight".
+        group: the group or manifold on which the weight lives from now on.
+        retraction: "exp", or "cayley", "pade-m" or "householder" where the group has
+            them; or a map object of `isometry.groups` or of your own.
         blocks: number of matrices one above the other, as in `orthogonal`.
         use_trivialization: whether there is a base that can move, as in `orthogonal`.
-        init: as in `orthogonal`.
-        generator: source of the numbers of `init`.
-        rebase_every: move the base to the weight after that many optimizer steps.
-        rebase_radius: move it when an angle is above this radius, below $\pi$.
+        init: where the weight starts, as in `orthogonal`.
+        generator: source of the random numbers of `init`.
+        rebase_every: move the base to the weight after this many optimizer steps.
+        rebase_radius: move it when an angle is above this radius (below $\pi$).
 
     Returns:
         The module.
 
     Raises:
-        TypeError: if the weight is no parameter, or its field is not the group's.
+        TypeError: if the weight is not a parameter, or it is real and the group is
+            complex, or the other way round.
         ValueError: if the shape does not fit, the weight is constrained already or not
             finite, or an option does not fit. The module is then as it was.
 
@@ -240,7 +244,7 @@ def constrain(
     if not isinstance(group, AbstractManifold):
         raise TypeError(
             f"`group` must be a manifold of isometry.groups, such as SO(4); got "
-            f"{group!r}. Make one with its sizes."
+            f"{group!r}. Create one with its sizes."
         )
     layout = layout_of(module, name, weight, group, blocks)
     group.check_tensor(layout.points(weight), name=name)
@@ -258,7 +262,7 @@ def constrain(
 
 
 def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
-    """The manifold of tall or square matrices like these."""
+    """The manifold of tall or square matrices of this shape and dtype."""
     n, k = points.shape[-2:]
     if det is not None and (det != 1 or n != k or points.is_complex()):
         raise ValueError(

@@ -25,14 +25,15 @@ _hooks: list[Any] = []
 
 
 def other_places(module: nn.Module, name: str) -> list[Place]:
-    """Where else the parameter `name` of `module` is held by a module.
+    """The other places where modules hold the parameter `name` of `module`.
 
     Raises:
-        ValueError: if another parametrization is made of the parameter.
+        ValueError: if a parametrized weight is computed from the parameter.
     """
     mine = parameters_of(module)
-    # to look at all objects takes up to a second in a large program. A parameter is in
-    # one place if it has no more references than a new one, or no other table has it
+    # Looking at all objects takes up to a second in a large program. There is no other
+    # place if the parameter has no more references than a new one has, or if no other
+    # dictionary holds it.
     lone = {name: nn.Parameter()}
     if _references(mine, name) <= _references(lone, name):
         return []
@@ -40,7 +41,7 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     holders = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
     tables = [(module, mine)]
     if holders != [id(mine)]:
-        # a shallow copy of the module shares the table, and is no other place
+        # a shallow copy of the module shares its table, and does not count
         tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not mine]
     places = [(m, key) for m, t in tables for key, p in t.items() if p is weight]
     places.remove((module, name))
@@ -55,11 +56,12 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
-    """Let a module that holds the coordinates compute with their weight."""
+    """Let another module that shares the parameter use the constrained weight."""
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)
-    # torch makes the weight a property, and a list of parametrizations, which is ours
+    # torch turns the weight into a property with a list of parametrizations. Replace
+    # its list by ours
     parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
     cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
     adapt(module, name)
@@ -73,8 +75,8 @@ def refuse_later_ties() -> None:
 
 def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
     """Called by torch for every parameter that a module gets."""
-    # to tie is to replace a parameter. Compilers, exporters and lists of parameters add
-    # the coordinates under a new name, and know what they are
+    # Tying a weight replaces a parameter. Compilers, exporters and lists of parameters
+    # add the coordinates under a new name, and treat them as coordinates
     replaces = parameters_of(module).get(name, parameter) is not parameter
     # torch's own removal of a constraint gives the parameter back to its owner
     returns = manifold_of(module, name) is not None
@@ -95,7 +97,7 @@ def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """The parameters that `module` itself has; none in the middle of its making."""
+    """The parameters of `module` itself; none while its constructor is running."""
     return vars(module).get("_parameters", {})
 
 
@@ -104,6 +106,7 @@ def _references(parameters: Any, name: str) -> int:
 
 
 def _modules() -> Iterator[nn.Module]:
-    """All modules there are."""
-    # by type: to ask objects for their class wakes proxies and lazy imports
+    """All modules in this process."""
+    # `type`, not `isinstance`: asking objects for `__class__` wakes proxies and lazy
+    # imports
     return (o for o in gc.get_objects() if issubclass(type(o), nn.Module))

@@ -26,22 +26,22 @@ _log = logging.getLogger("isometry")
 class Trivialization(AbstractConstraint):
     r"""$X \mapsto B\,\phi(\operatorname{alg} X)$: a manifold around a point $B$.
 
-    $\operatorname{alg}$ makes an element of the Lie algebra of free coordinates, and
-    $\phi$ is the exponential, the Cayley map or a Pade approximant; on a homogeneous
+    $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
+    $\phi$ is the exponential, the Cayley map or a Pade approximant. On a homogeneous
     space the geodesic (or its approximant) starts at $B$ with velocity $X$. The weight
-    is differentiable in $X$; $B$ is a buffer, and moves only between steps.
+    is differentiable in $X$; $B$ is a buffer, and moves only between optimizer steps.
 
     The exponential is onto, and a diffeomorphism where all angles are below $\pi$.
     Base and coordinates are float32 or wider, whatever the dtype of the weight.
 
     Args:
         manifold: where the weight lives.
-        layout: how the weight is seen as points of it.
+        layout: how the weight is seen as points of the manifold.
         retraction: the map $\phi$.
-        base: $B$, of the shape of the weight; None fixes it at the origin.
-        dtype: that of the weight.
+        base: $B$, in the shape of the weight; None fixes it at the origin.
+        dtype: dtype of the weight.
         init: where the weight started.
-        rebase_every: move the base to the weight after as many steps of an optimizer.
+        rebase_every: move the base to the weight after this many optimizer steps.
         rebase_radius: move it when an angle of the coordinates exceeds this.
 
     References:
@@ -71,7 +71,7 @@ class Trivialization(AbstractConstraint):
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)
-        # steps of an optimizer since the base was moved
+        # optimizer steps since the base was moved
         device = None if base is None else base.device
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
@@ -90,15 +90,16 @@ class Trivialization(AbstractConstraint):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Coordinates of `W`: zero, after the base has moved there.
+        """Coordinates of `W`: zero, after the base has moved to `W`.
 
-        With a fixed base (`use_trivialization=False`) those around the origin.
+        With a fixed base (`use_trivialization=False`), its coordinates around the
+        origin.
         """
         return self.start(self.point(W))
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """Coordinates of `Q`, which is not checked, after the base has moved."""
+        """Coordinates of `Q`, after the base has moved there. `Q` is not checked."""
         if self.base is None and Q.is_meta:
             return self.layout.weight(Q).contiguous()
         if self.base is None:
@@ -119,15 +120,15 @@ class Trivialization(AbstractConstraint):
 
     @torch.no_grad()
     def move_base(self, X: Tensor, velocities: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Move the base to the weight with coordinates `X`, which are zero from now on.
+        """Move the base to the weight with coordinates `X`.
 
-        Velocities in the coordinates, such as the momentum of an optimizer, become
-        those in the new ones that move the weight the same: both are pushed forward by
-        the derivative of the map.
+        A velocity of the coordinates, such as the momentum of an optimizer, becomes
+        the velocity of the new coordinates that moves the weight in the same way: it is
+        pushed forward by the derivative of the map.
 
         Args:
-            X: the coordinates; the caller sets them to zero.
-            velocities: of the shape of `X`.
+            X: the coordinates. The caller must set them to zero afterwards.
+            velocities: tensors of the shape of `X`.
 
         Returns:
             The velocities in the new coordinates.
@@ -149,14 +150,17 @@ class Trivialization(AbstractConstraint):
 
     @torch.no_grad()
     def repair(self) -> None:
-        """Move a base that is off the manifold to the nearest point."""
-        # a mean of bases is off: `AveragedModel(use_buffers=True)` takes one
+        """Move a base that is off the manifold to the nearest point.
+
+        The mean of several bases is off the manifold, and
+        `AveragedModel(use_buffers=True)` makes one.
+        """
         base = self.base
         if base is None or base.is_meta or type(base) is not Tensor:
             return
         Q = self.layout.points(base)
         with autocast_off(base.device):
-            # NaN stays, from where a good checkpoint removes it
+            # NaN stays, until the user loads a good checkpoint
             defect = worst_defect(self.manifold, Q)
             if self.manifold.tolerance(Q.dtype) < defect < math.inf:
                 _log.info(
@@ -167,11 +171,14 @@ class Trivialization(AbstractConstraint):
     def _nearest(self, Q: Tensor) -> Tensor:
         return self.manifold.polish(self.manifold.nearest(Q))
 
-    def mend(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Orthogonalize a base that was saved in half precision; count from zero."""
+    def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
+        """Orthogonalize a base that was saved in half precision.
+
+        A checkpoint without a counter of steps gets one that starts at zero.
+        """
         base = state.get(f"{prefix}base")
-        # without a base the counter is not made up: of two tied weights, files of
-        # safetensors have the tensors of one, and the other must miss all of its own
+        # A file of safetensors holds the tensors of only one of two tied weights. The
+        # other weight must then miss all of its tensors: without a base, no counter.
         if base is not None:
             state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
         if self.base is None or base is None or base.shape != self.base.shape:
@@ -185,8 +192,8 @@ class Trivialization(AbstractConstraint):
         if not defect <= bound:
             return (
                 f"`{prefix}base` must be a point of {self.manifold}; got a defect of "
-                f"{defect:.1e}, above {bound:.1e}. Load a checkpoint that has one, or "
-                f"a plain weight with `isometry.load_foreign`."
+                f"{defect:.1e}, above {bound:.1e}. Load a checkpoint whose base is a "
+                f"point, or load a plain weight with `isometry.load_foreign`."
             )
         if defect > self.manifold.tolerance(Q.dtype):
             state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
@@ -194,7 +201,7 @@ class Trivialization(AbstractConstraint):
 
     @torch.no_grad()
     def polish(self) -> None:
-        """Remove the rounding error of the base, after it got a wider dtype."""
+        """Remove the rounding error of the base, after a cast to a wider dtype."""
         if self.base is not None and not self.base.is_meta:
             Q = self.manifold.polish(self.layout.points(self.base))
             self.base.copy_(self.layout.weight(Q))
@@ -204,7 +211,7 @@ class Trivialization(AbstractConstraint):
         return None if self.base is None else self.layout.points(whole(self.base))
 
     def extra_repr(self) -> str:
-        """The manifold, the map and the policy."""
+        """The manifold, the map, and when the base moves."""
         parts = [super().extra_repr()]
         if self.base is None:
             parts.append("use_trivialization=False")

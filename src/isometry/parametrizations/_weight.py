@@ -1,4 +1,4 @@
-"""What may be constrained: checks of the module and of the parameter."""
+"""Checks that a parameter of a module can be constrained."""
 
 from dataclasses import dataclass
 from typing import Generic, cast
@@ -17,10 +17,10 @@ class Target(Generic[Layer]):
     """A parameter that can be constrained.
 
     Attributes:
-        module: the module that owns it.
-        name: its name there.
+        module: the module that owns the parameter.
+        name: name of the parameter in the module.
         weight: the parameter.
-        ties: the other places where modules hold it.
+        ties: the other places where modules hold the parameter.
     """
 
     module: Layer
@@ -56,10 +56,11 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
         known = [key for key, p in mine.items() if p is not None]
         raise TypeError(
             f"`{name}` must be a parameter of the module; {kind} has the parameters "
-            f"{known}. Pass the layer that owns it (of a model, "
+            f"{known}. Pass the layer that owns it (in a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
-    # first, while no variable here refers to the parameter
+    # first, while no variable here refers to the parameter: `other_places` counts
+    # references
     ties = other_places(module, name)
     weight = cast("nn.Parameter", mine[name])
     for owner, key in (module, name), *ties:
@@ -88,6 +89,6 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
             value = getattr(module, option)
             if value is not None and value is not False:
                 raise ValueError(
-                    f"`module` must not have {option} set to be constrained; got "
-                    f"{value}. It asks for another weight than the constraint does."
+                    f"`module` must not have {option} set if its weight is "
+                    f"constrained; got {value}. The option contradicts the constraint."
                 )
