@@ -27,7 +27,7 @@ from isometry.groups._nearest import (
     unitarity_defect,
 )
 from isometry.linalg import expm_skew
-from isometry.linalg._expm.angles import krylov_norm
+from isometry.linalg._expm.exponential import krylov_norm
 
 # factors of a random walk. The mean of one, in a representation, is at most its
 # share of zero weights: 1/3 in SO(3), 3^-16 = 2e-8 after all of them

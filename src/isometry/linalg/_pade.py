@@ -11,7 +11,7 @@ from isometry._dtypes import in_float32_or_wider
 from isometry._torch import Maximum, autocast_off, opaque
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
-from isometry.linalg._expm.angles import one_norm
+from isometry.linalg._expm.exponential import one_norm
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._skew import with_skew_gradient
 

@@ -11,7 +11,7 @@ from isometry._checks import check_matrix, check_same_shape, is_finite, nan_unle
 from isometry._dtypes import PRECISIONS, in_float32_or_wider
 from isometry._torch import Maximum, autocast_off, is_fake, nested_forward_mode, opaque
 from isometry._typing import Matrix
-from isometry.linalg._expm.angles import one_norm
+from isometry.linalg._expm.exponential import one_norm
 from isometry.linalg._expm_skew import expm_skew
 
 # the norm up to which Taylor's polynomial serves; `isometry._dtypes` has its degree

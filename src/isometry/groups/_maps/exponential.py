@@ -11,7 +11,7 @@ from isometry._backend.memory import recycled
 from isometry._dtypes import PRECISIONS
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
-from isometry.linalg._expm.angles import samuelson_bound
+from isometry.linalg._expm.exponential import samuelson_bound
 from isometry.linalg._expm.rotation import rotation
 
 

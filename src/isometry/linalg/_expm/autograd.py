@@ -24,6 +24,7 @@ from isometry._torch import (
     transforms,
 )
 from isometry.linalg._expm import exponential as kernel
+from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from isometry.linalg._skew import with_skew_gradient
 
 
@@ -70,7 +71,67 @@ def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> tuple[Tensor, T
     if plan is None:
         plan = cast("Tensor", Exponential.apply(A.detach(), None)[2])
     with autocast_off(A.device):
-        return kernel.frechet(A, E, plan, Maximum.apply(plan))
+        return _by_longest_plan(A, E, plan, Maximum.apply(plan))
+
+
+def _by_longest_plan(
+    A: Tensor, E: Tensor, plan: Tensor, longest: Tensor
+) -> tuple[Tensor, Tensor]:
+    """exp(A) and its derivative along E, all matrices by the longest plan.
+
+    In ordinary torch operations: this is what second derivatives go through.
+    """
+    end = len(kernel.plan_edges(A.dtype))
+    unknown = (plan >= end).to(A.device)
+    A = A.masked_fill(unknown[..., None, None], math.nan)
+    # a shorter scheme is fitted to value and gradient only: its second derivatives
+    # would be off by up to 60 eps
+    least = len(SCHEMES[A.dtype.to_real()]) - 1
+    scheme, squarings = kernel.decode(min(max(int(longest), least), end - 1), A.dtype)
+    assert scheme is not None
+    pair = _push_forward(scheme, A, E, squarings)
+    for k in range(1, squarings + 1):
+        pair = _times(pair, pair)
+        if k % kernel.MANY_SQUARINGS == 0:
+            # a constant: along a direction that is not skew the derivative of exp is
+            # not tangent, and must not be made so
+            H = _correction(pair[0].detach())
+            pair = (pair[0] @ H, pair[1] @ H)
+    return pair
+
+
+def _correction(Q: Tensor) -> Tensor:
+    """The right factor of a Newton-Schulz step."""
+    eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
+    return 1.5 * eye - 0.5 * (Q.mH @ Q)
+
+
+# a matrix and its derivative along a direction
+Pair = tuple[Tensor, Tensor]
+
+
+def _push_forward(scheme: Scheme, A: Tensor, E: Tensor, squarings: int) -> Pair:
+    """p(A / 2^squarings) and its derivative along any E, differentiable themselves."""
+    unit = scheme.theta * 2.0**squarings
+    first = (A / unit, E / unit)
+    second = _times(first, first)
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    basis = [(eye, torch.zeros_like(eye)), first, second]
+    if scheme.powers == 3:
+        basis.append(_times(second, second))
+    for L, R in zip(scheme.rows[:-1:2], scheme.rows[1::2], strict=True):
+        basis.append(_times(_sum(L, basis), _sum(R, basis)))
+    return _sum((*scheme.rows[-1], 1.0), basis)
+
+
+def _times(X: Pair, Y: Pair) -> Pair:
+    return X[0] @ Y[0], X[1] @ Y[0] + X[0] @ Y[1]
+
+
+def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
+    value = sum(c * matrix for c, (matrix, _) in zip(row, basis, strict=True))
+    slope = sum(c * tangent for c, (_, tangent) in zip(row, basis, strict=True))
+    return torch.as_tensor(value), torch.as_tensor(slope)
 
 
 def adjoint(A: Tensor, G: Tensor, plan: Tensor) -> Tensor:

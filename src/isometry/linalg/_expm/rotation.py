@@ -41,12 +41,12 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
         TypeError: if `X` has an integer dtype.
         ValueError: if `X` is not square.
     """
-    check_square(X, name="X")
-    if _is_one_node(X, B):
-        if torch.compiler.is_compiling():
-            return _rotation_op(X, B)[0]
-        if not needs_plain_operations(X, B):
-            return Rotation.apply(X, B)
+    if not _is_one_node(X, B):
+        check_square(X, name="X")
+    elif torch.compiler.is_compiling():
+        return _rotation_op(X, B)[0]
+    elif not needs_plain_operations(X, B):
+        return Rotation.apply(X, B)
     with autocast_off(X.device):
         Q = expm_skew(skew(X))
         return Q if B is None else B @ Q
@@ -54,9 +54,11 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
 
 def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
     """Whether this is a single real matrix on the CPU, with a constant base like it."""
-    if X.ndim != 2 or X.shape[-1] < SMALLEST or not X.is_cpu:
+    if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] != X.shape[1]:
         return False
-    if X.dtype not in PRECISIONS:
+    # The device last: asked before the size, a compiled module under DDP was cut into
+    # three graphs instead of two (test_compiled_data_parallel_training).
+    if X.shape[1] < SMALLEST or X.dtype not in PRECISIONS or not X.is_cpu:
         return False
     if B is None:
         return True
