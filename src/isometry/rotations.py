@@ -2,11 +2,11 @@ r"""Rotations of space as vectors, quaternions and matrices.
 
 A rotation vector is the axis times the angle in radians. A quaternion is
 $(x, y, z, w)$ with the scalar last, as in SciPy and roma; $q$ and $-q$ are the same
-rotation. A matrix turns column vectors, $x \mapsto R x$. All functions take any batch
-axes first, are differentiable to any order, and give NaN for what is not finite.
-Half precision is computed in single precision.
+rotation. A matrix turns column vectors, $x \mapsto R x$. All functions take any number
+of batch axes first, are differentiable to any order, and return NaN for inputs that are
+not finite. Inputs in half precision are computed in single precision.
 
-The rest of the geometry is that of the group: `SO(3).geodesic`, `SO(3).mean`,
+For the rest of the geometry use the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.
 """
 
@@ -20,11 +20,11 @@ from isometry._dtypes import in_float32_or_wider
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
 
-# Terms of the power series below. They are used for squares of at most 1, where the
-# first term that is left out is below 1e-17.
+# Number of terms of the power series below. The series serve squares of at most 1,
+# where the first omitted term is below 1e-17.
 _TERMS = 9
 
-# asin(sqrt(s)) / sqrt(s), used for s of at most 1/64: 64^-9 is below 1e-16
+# coefficients of asin(sqrt(s)) / sqrt(s), for s of at most 1/64: 64^-9 is below 1e-16
 _ARCSINE = [math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(_TERMS)]
 _SMALL = 1 / 64
 
@@ -52,7 +52,7 @@ def from_vector(v: Tensor) -> Tensor:
     s = (v * v).sum(-1)[..., None, None]
     small = s < 1
     theta = torch.where(small, 1, s).sqrt()
-    # 1 - cos is 2 sin^2 of the half, which does not cancel
+    # 1 - cos(theta) is 2 sin(theta / 2)^2, which loses no digits
     half = torch.sin(theta / 2) / theta
     a = torch.where(small, _series(s, 1), torch.sin(theta) / theta)
     b = torch.where(small, _series(s, 2), 2 * half * half)
@@ -62,8 +62,8 @@ def from_vector(v: Tensor) -> Tensor:
 def to_vector(R: Tensor) -> Tensor:
     r"""Shortest rotation vector of a rotation matrix, $\theta \le \pi$.
 
-    The inverse of `from_vector` for $\theta < \pi$. At $\theta = \pi$ there are two
-    shortest vectors, $v$ and $-v$, and one of them is returned.
+    It is the inverse of `from_vector` for $\theta < \pi$. At $\theta = \pi$ there are
+    two shortest vectors, $v$ and $-v$, and it returns one of them.
 
     Args:
         R: rotation matrices `(*batch, 3, 3)`. They are not checked.
@@ -92,8 +92,8 @@ def from_quaternion(q: Tensor) -> Tensor:
     r"""Rotation matrix of a quaternion $(x, y, z, w)$.
 
     $R = I + 2 w K + 2 K^2$ with $K x = u \times x$, where $(u, w) = q / \lVert q
-    \rVert$: the length of $q$ does not matter, and so any four numbers can be trained.
-    Zero is no rotation and gives NaN.
+    \rVert$. The length of $q$ does not matter, so the four numbers can be trained
+    freely. A zero quaternion is not a rotation and gives NaN.
 
     Args:
         q: quaternions `(*batch, 4)`, the scalar last.
@@ -107,7 +107,7 @@ def from_quaternion(q: Tensor) -> Tensor:
     """
     _check(q, "q", 4)
     dtype, q = q.dtype, in_float32_or_wider(q)
-    # first by the largest entry, so that squares neither overflow nor vanish
+    # divide by the largest entry first, so that squares neither overflow nor vanish
     q = q / q.detach().abs().amax(-1, keepdim=True)
     q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
     u, w = q[..., :3], q[..., 3, None, None]
@@ -117,8 +117,8 @@ def from_quaternion(q: Tensor) -> Tensor:
 def to_quaternion(R: Tensor) -> Tensor:
     r"""Unit quaternion $(x, y, z, w)$ of a rotation matrix, with $w \ge 0$.
 
-    Four formulas give $4 q_j q$ for $j = 1, \dots, 4$ without a square root; the one
-    with the largest $q_j$ is normalized, which loses no digits at any angle.
+    Four formulas give $4 q_j q$ for $j = 1, \dots, 4$ without a square root. The
+    formula with the largest $q_j$ is normalized, which loses no digits at any angle.
 
     Args:
         R: rotation matrices `(*batch, 3, 3)`. They are not checked.
@@ -155,12 +155,12 @@ def to_quaternion(R: Tensor) -> Tensor:
 def angle(P: Tensor, Q: Tensor) -> Tensor:
     r"""Angle between two rotations, from 0 to $\pi$.
 
-    The angle of $P^T Q$, without loss of digits near 0 and $\pi$. Where the rotations
-    are equal, the angle has a kink, and the gradient is zero.
+    This is the angle of $P^T Q$, without loss of digits near 0 and $\pi$. Where the
+    rotations are equal, the angle has a kink, and the gradient is zero.
 
     Args:
         P: rotation matrices `(*batch, 3, 3)`.
-        Q: rotation matrices whose batch axes broadcast with those of `P`.
+        Q: rotation matrices whose batch axes broadcast with the batch axes of `P`.
 
     Returns:
         Angles `(*batch,)`.
@@ -172,7 +172,7 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
     for R, name in ((P, "P"), (Q, "Q")):
         check_matrix(R, name=name)
         _check(R, name, 3, axes=2)
-    # P^T Q by a sum, which autocast leaves in single precision
+    # P^T Q as a sum: autocast would compute a product in half precision
     P, Q = in_float32_or_wider(P), in_float32_or_wider(Q)
     R = (P[..., :, None] * Q[..., None, :]).sum(-3)
     q = to_quaternion(R)
@@ -181,7 +181,7 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
 
 
 def _series(s: Tensor, first: int) -> Tensor:
-    """1 / first! - s / (first + 2)! + s^2 / (first + 4)! - ..."""
+    """The series 1 / first! - s / (first + 2)! + s^2 / (first + 4)! - ..."""
     total = torch.zeros_like(s)
     for k in reversed(range(_TERMS)):
         total = 1 / math.factorial(2 * k + first) - s * total
@@ -197,7 +197,7 @@ def _cross(v: Tensor) -> Tensor:
 
 
 def _square(v: Tensor) -> Tensor:
-    """K^2 = v v^T - (v . v) I."""
+    """The square of `_cross(v)`, which is v v^T - (v . v) I."""
     return v[..., :, None] * v[..., None, :] - (v * v).sum(-1)[..., None, None] * _eye(
         v
     )

@@ -172,7 +172,7 @@ def test_points_are_made_in_the_field(manifold, method):
     wrong = torch.float32 if manifold.is_complex else torch.complex64
     for dtype in (wrong, torch.int64):
         with pytest.raises(
-            TypeError, match=r"`dtype` must be .*; got torch\.\w+\. Take"
+            TypeError, match=r"`dtype` must be .*; got torch\.\w+\. Use"
         ):
             getattr(manifold, method)(2, dtype=dtype)
 
@@ -226,7 +226,7 @@ def test_retractions_that_leave_the_group_are_refused():
 def test_only_some_retractions_have_coordinates(name):
     for manifold in (SO(3), O(3), Stiefel(3, 2), Sphere(3)):
         Q = manifold.origin()
-        with pytest.raises(ValueError, match=r"to find coordinates.*base be the point"):
+        with pytest.raises(ValueError, match=r"find coordinates.*itself as the base"):
             manifold.coordinates(Q, None, name)
 
 

@@ -74,7 +74,7 @@ BROKEN = [
     ("commute with rotations", QR().at_identity, {}),
     ("keep the shape .* and the dtype", lambda A: cayley(A.double()), {}),
     ("take batches", lambda A: cayley(A * (1 + 0.1 * (A.ndim > 3))), {}),
-    ("turn a matrix with nan to NaN", keep_nan(cayley), {}),
+    ("turn a matrix with nan into NaN", keep_nan(cayley), {}),
     ("undo the map", cayley, {"inverse": logm_unitary}),
     ("have the right gradient", lambda A: cayley(A.detach()) + 0 * A, {}),
 ]

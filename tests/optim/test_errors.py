@@ -61,7 +61,7 @@ def test_a_manifold_has_the_shape_of_its_weight():
     p = nn.Parameter(torch.eye(3))
     with pytest.raises(
         ValueError,
-        match=r"shape \(\*batch, 4, 4\) for SO\(n=4\); got \(3, 3\). Take the manifold",
+        match=r"shape \(\*batch, 4, 4\) for SO\(n=4\); got \(3, 3\). Use a manifold",
     ):
         RiemannianSGD([p], manifold=SO(4))
     # orthonormal columns, but the manifold has the columns and the rows of another

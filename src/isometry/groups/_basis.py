@@ -1,4 +1,4 @@
-"""Linear algebra of a Lie algebra that is known by its coordinates only."""
+"""Linear algebra of a Lie algebra that is known only through its coordinates."""
 
 import functools
 from typing import Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from isometry._torch import constant_in_graphs
 
 @runtime_checkable
 class Algebra(Protocol):
-    """What is needed to know of a group: it must be hashable, too."""
+    """What these functions need to know about a group. It must be hashable, too."""
 
     @property
     def size(self) -> int: ...
@@ -22,22 +22,23 @@ class Algebra(Protocol):
     def algebra(self, X: Tensor) -> Tensor: ...
 
 
-# Dynamo would trace the cache, and the rank
+# otherwise Dynamo would trace the cache and the computation of the rank
 @constant_in_graphs
 def basis(group: Algebra) -> tuple[Tensor, Tensor]:
     """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
 
-    Matrices are flattened to real numbers here, in double precision.
+    Matrices are flattened to rows of real numbers in double precision.
     """
     return cached_basis(group)
 
 
 @functools.lru_cache(maxsize=64)
 def cached_basis(group: Algebra) -> tuple[Tensor, Tensor]:
-    """The basis of a group, found once for each group."""
+    """The basis of a group, computed once for each group."""
     n = group.size
     reals = n * n * (2 if group.is_complex else 1)
-    # kept for later: not on the device, nor in the mode, of the moment
+    # The cache outlives the caller's default device and autograd mode, so the basis
+    # must not depend on them
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
         units = torch.eye(reals, dtype=torch.float64)
         A = group.algebra(matrices(units, n, group.is_complex))
@@ -49,13 +50,13 @@ def cached_basis(group: Algebra) -> tuple[Tensor, Tensor]:
 
 
 def _check_skew(group: Algebra, A: Tensor) -> None:
-    """Raise unless the algebra is that of a compact group."""
+    """Raise unless the group is compact, that is, its algebra is skew."""
     defect = float((A + A.mH).abs().max()) if A.numel() else 0.0
     # written so that NaN fails; algebras of tests/groups leave at most 2e-16
     if not defect <= 1e-12:
         raise ValueError(
             f"`algebra` of {group} must be skew, A^H = -A; got an entry {defect:.1e} "
-            f"of A + A^H. Only compact groups can be used, and SE(3), for one, is not."
+            f"of A + A^H. Only compact groups can be used; SE(3), say, is not compact."
         )
 
 
@@ -72,6 +73,6 @@ def matrices(rows: Tensor, n: int, is_complex: bool) -> Tensor:
 
 
 def apply(matrix: Tensor, X: Tensor) -> Tensor:
-    """The real linear map of flattened matrices."""
+    """A real linear map of matrices, given by its matrix on flattened ones."""
     rows = flat(X)
     return matrices(rows @ matrix.mT.to(rows), X.shape[-1], X.is_complex())

@@ -17,25 +17,27 @@ _ATTRIBUTE = "_isometry_manifolds"
 
 @torch.no_grad()
 def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Module:
-    """Declare that a parameter lives on a manifold, and leave it as it is.
+    """Declare that a parameter lives on a manifold, and leave its value as it is.
 
-    For optimizers that move on the manifold itself: the parameter must be a point
-    already, and only such an optimizer keeps it there. Another one that gets it from
-    `isometry.param_groups` raises at its first step. `isometry.constrain` is the other
-    way, where any optimizer will do; it declares its weight too.
+    This is for optimizers that move on the manifold itself. The parameter must be a
+    point already, and only an optimizer of `isometry.optim` keeps it there; any other
+    optimizer that gets it from `isometry.param_groups` raises at its first step. The
+    alternative is `isometry.constrain`, which works with any optimizer, and declares
+    its weight too.
 
     Args:
         module: the module that owns the parameter.
         name: name of the parameter.
-        manifold: where it lives; leading axes of the parameter are batch axes. A wide
-            matrix with orthonormal rows is seen as its transpose.
+        manifold: where the parameter lives. Leading axes of the parameter are batch
+            axes. A wide matrix with orthonormal rows counts as its transpose.
 
     Returns:
         The module.
 
     Raises:
-        TypeError: if there is no such parameter, or its field is another.
-        ValueError: if it is not a point of the manifold.
+        TypeError: if there is no such parameter, or it is real and the manifold is
+            complex, or the other way round.
+        ValueError: if the parameter is not a point of the manifold.
     """
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):
@@ -47,7 +49,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
     if not isinstance(manifold, AbstractManifold):
         raise TypeError(
             f"`manifold` must be a manifold of isometry.groups, such as SO(4); got "
-            f"{manifold!r}. Make one with its sizes."
+            f"{manifold!r}. Create one with its sizes."
         )
     manifold.check(points(weight, manifold), name=name)
     guard_steps()
@@ -56,7 +58,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
 
 
 def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
-    """`weight` as points of the manifold: a view, transposed if only that fits."""
+    """A view of `weight` as points of the manifold, transposed if it only fits so."""
     shape = manifold.shape
     last = tuple(weight.shape[-2:])
     if len(shape) == len(last) and last != shape and last == shape[::-1]:
@@ -78,7 +80,7 @@ def manifold_of(module: nn.Module, name: str) -> AbstractManifold | None:
 
     Args:
         module: the module that owns the tensor.
-        name: its name.
+        name: name of the tensor.
 
     Returns:
         The manifold, or None if nothing was declared.

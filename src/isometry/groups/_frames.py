@@ -1,7 +1,8 @@
 """How an optimizer sees a manifold: tangent vectors as arrays of real numbers.
 
-A frame turns gradients into such arrays, moves points along them, and takes others
-along to the point reached. The rules of the optimizers are then those of real vectors.
+A frame turns gradients into such arrays, moves points along them, and carries other
+vectors, such as a momentum, to the new point. The rules of the optimizers are then the
+usual rules for real vectors.
 """
 
 import math
@@ -26,22 +27,22 @@ if TYPE_CHECKING:
 
 Scale = float | Tensor
 
-# of a matrix this far off, the nearest point may be another than the one meant
+# the defect above which a matrix is lost: its nearest point may not be the right one
 _LOST = 0.1
 
-# below this size a BLAS may add the terms of a complex product to Q one by one
+# the size below which a BLAS may add the terms of a complex product to Q one by one
 _SMALL = 32
 
 
 class AbstractFrame(ABC):
-    """Tangent vectors of one manifold as real arrays, with the metric's gradients.
+    """Tangent vectors of one manifold as real arrays, and how points move along them.
 
-    Points `Q` and Euclidean gradients `G` are `(b, *shape)`, with one batch axis; real
-    and imaginary parts of vectors are apart, on a last axis of length 2.
+    Points `Q` and Euclidean gradients `G` have shape `(b, *shape)`, with one batch
+    axis. Real and imaginary parts of vectors are separate, on a last axis of length 2.
     """
 
     manifold: "AbstractManifold"
-    #: after how many steps rounding is to be removed from a point
+    #: number of steps after which rounding errors must be removed from a point
     polish_every: int
 
     @abstractmethod
@@ -50,7 +51,10 @@ class AbstractFrame(ABC):
 
     @abstractmethod
     def square(self, V: Tensor) -> Tensor:
-        """Squares that adaptive rules scale a vector by, of a shape to divide it."""
+        """The squares by whose root adaptive rules divide a vector.
+
+        Their shape broadcasts with the vector.
+        """
 
     @abstractmethod
     def advance(
@@ -77,20 +81,20 @@ class BodyFrame(AbstractFrame):
 
     $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(\eta A). $$
 
-    Left translation takes $QA$ to $PA$: it is an isometry, and here it does nothing.
-    Every entry of the algebra has its own square: the frame is the same at all points,
-    so that averages over time make sense entry by entry.
+    Left translation takes $QA$ to $PA$. It is an isometry, and in this frame it changes
+    nothing. Every entry of the algebra has its own square: the frame is the same at all
+    points, so averages over time make sense entry by entry.
     """
 
-    # the defect grows as the root of the number of steps, and is 2e-7 after 16 in
-    # single precision: docs/theory/optimizers.md
+    # The defect grows as the square root of the number of steps. In single precision it
+    # is 2e-7 after 16 steps, see docs/theory/optimizers.md
     polish_every = 16
 
     def __init__(self, group: "AbstractGroup") -> None:
         self.manifold = self.group = group
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """The skew part of `Q^H G`, or what of it is in the Lie algebra."""
+        """The projection of `Q^H G` to the Lie algebra; for O(n), its skew part."""
         U = torch.bmm(Q.mH, G, out=recycled(Q.shape, Q))
         if self.group.is_free:
             A = torch.sub(U, U.mH, out=recycled(Q.shape, Q))
@@ -98,7 +102,7 @@ class BodyFrame(AbstractFrame):
         return self.reals(self.group.algebra_projection(U))
 
     def square(self, V: Tensor) -> Tensor:
-        """Entry by entry."""
+        """The square of each entry."""
         return torch.mul(V, V, out=recycled(V.shape, V))
 
     def advance(
@@ -109,10 +113,11 @@ class BodyFrame(AbstractFrame):
         carried: Sequence[Tensor],
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
-        """By a retraction at the identity; vectors stay as they are."""
+        """Move by a retraction at the identity; vectors stay as they are."""
         A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
         if not self.group.is_free:
-            # scaled entry by entry, it may have left the algebra: SU(n) has no trace
+            # a rule that scales entry by entry may leave the algebra: in SU(n) the
+            # trace must stay zero
             A = self.group.algebra_projection(A)
         return self._move(Q, A, retraction), list(carried)
 
@@ -122,13 +127,13 @@ class BodyFrame(AbstractFrame):
             return P if self.group.is_free else self.group.polish(P)
         change = retraction.increment(A)
         if change is None:
-            # the product of two rotations has more rounding than a polish now and then
-            # removes
+            # the product of two rotations has too large a rounding error for the
+            # occasional polish
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _SMALL:
-            # a BLAS may round each term of the sum as Q is rounded: three times the
-            # defect in U(9)
+            # a BLAS that adds the terms to Q one by one rounds each sum like Q itself:
+            # the defect was three times as large in U(9)
             return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=recycled(Q.shape, Q))
 
@@ -136,11 +141,12 @@ class BodyFrame(AbstractFrame):
 class AmbientFrame(AbstractFrame):
     """Any manifold in the space around it, by its own retractions and transport.
 
-    There is no frame in which entries could be compared from point to point, so a
-    vector has one square: the mean over its entries, which rotations preserve.
+    Entries of vectors at different points cannot be compared here, so a vector has one
+    square: the mean over its entries, which rotations preserve.
     """
 
-    # a gradient that is tangent up to rounding only may be much larger than the step
+    # A gradient is tangent only up to rounding. This error grows with the gradient,
+    # which may be much larger than the step
     polish_every = 1
 
     def __init__(self, manifold: "AbstractManifold") -> None:
@@ -163,7 +169,7 @@ class AmbientFrame(AbstractFrame):
         carried: Sequence[Tensor],
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
-        """By the manifold's retraction and its vector transport."""
+        """Move by the manifold's retraction and its vector transport."""
         E = self.matrix(scale * V)
         P = self.manifold.step(Q, E, retraction)
         moved = [self.manifold.transport(Q, P, self.matrix(F)) for F in carried]
@@ -171,18 +177,19 @@ class AmbientFrame(AbstractFrame):
 
 
 def settle(P: Tensor, length: Tensor) -> Tensor:
-    r"""`P` after steps of some length in radians, made orthonormal again.
+    r"""The points `P`, made orthonormal again after steps of this length in radians.
 
-    The angles of a step are known to $\varepsilon$ times its length. If that is longer
-    than $\varepsilon^{-1/2}$, or `P` far from orthonormal (the denominator of a Pade
-    approximant has a condition number that grows as a power of the length), there is
-    nothing to go by: NaN, which is no step.
+    The angles of a step have an error of $\varepsilon$ times its length. The result is
+    NaN if the length is above $\varepsilon^{-1/2}$, because too few digits are left. It
+    is also NaN if `P` is far from orthonormal: the condition number of the denominator
+    of a Pade approximant grows as a power of the length.
 
-    Cost: three products, two more if the length has cost half of the digits.
+    Cost: three products, and two more if the step was so long that half of the digits
+    are lost.
     """
     eps = torch.finfo(P.dtype).eps
     defect = unitarity_defect(P)
-    # written so that NaN is lost
+    # written so that NaN does not count as close
     is_close = (defect < _LOST) & (length < eps**-0.5)
     P = torch.where(is_close[:, None, None], P, math.nan)
     e = float(torch.where(is_close, defect, 0.0).max())

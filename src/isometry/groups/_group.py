@@ -1,4 +1,4 @@
-"""Compact matrix Lie groups: everything follows from their Lie algebra."""
+"""Compact matrix Lie groups, whose methods all follow from their Lie algebra."""
 
 import math
 from abc import abstractmethod
@@ -29,8 +29,9 @@ from isometry.groups._nearest import (
 from isometry.linalg import expm_skew
 from isometry.linalg._expm.exponential import krylov_norm
 
-# factors of a random walk. The mean of one, in a representation, is at most its
-# share of zero weights: 1/3 in SO(3), 3^-16 = 2e-8 after all of them
+# Number of factors of a random walk. In an irreducible representation the mean of one
+# factor has a norm of at most the share of zero weights. This share is 1/3 in SO(3),
+# and 3^-16 = 2e-8 is left after all factors.
 _WALK = 16
 
 
@@ -38,14 +39,14 @@ class AbstractGroup(AbstractManifold):
     r"""A compact group of orthogonal or unitary `n` x `n` matrices.
 
     The metric is the bi-invariant $\langle X, Y \rangle = \operatorname{Re}
-    \operatorname{tr}(X^H Y)$. A group says its size, its field and how free
-    coordinates become an element of its Lie algebra (`algebra`, linear and onto); the
-    rest is derived. What is derived from the algebra alone needs no more than that it
-    is one; the groups here replace some of it by closed forms, which
-    `isometry.testing.check_group` compares. A group that is not connected says so by
-    `is_connected = False`; the algebra knows its identity component only.
+    \operatorname{tr}(X^H Y)$. A subclass defines its size, whether it is complex, and
+    how free coordinates become an element of its Lie algebra (`algebra`, which must be
+    linear and onto). All other methods have defaults that follow from the algebra. The
+    groups of this package replace some of them by closed forms, and
+    `isometry.testing.check_group` compares the two. A group that is not connected sets
+    `is_connected = False`: its algebra describes only the identity component.
 
-    Tangent vectors are ambient, $E = QA$ with $A$ in the algebra.
+    Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
     References:
         [LM19] section 3 and appendix A.
@@ -53,7 +54,7 @@ class AbstractGroup(AbstractManifold):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # whoever brings another algebra must say again what it spans
+        # a subclass with its own algebra must state again that it is free
         if "algebra" in vars(cls) and "is_free" not in vars(cls):
             cls.is_free = False
 
@@ -88,8 +89,9 @@ class AbstractGroup(AbstractManifold):
     def algebra_log(self, Q: Tensor) -> Tensor:
         """Element of the Lie algebra whose exponential is `Q`.
 
-        The principal logarithm, if it is in the Lie algebra; else a short one, found by
-        Newton's method. A group that knows better says so here.
+        It is the principal logarithm if that is in the Lie algebra, and otherwise a
+        short logarithm found by Newton's method. Override it where there is a closed
+        form.
         """
         return derived_log(self, Q)
 
@@ -115,7 +117,7 @@ class AbstractGroup(AbstractManifold):
         return (E.conj() * F).real.sum((-2, -1))
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """The projection of `G`: the metric is that of the ambient space."""
+        """The projection of `G`: the metric comes from the ambient space."""
         return self.project(Q, G)
 
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
@@ -134,7 +136,7 @@ class AbstractGroup(AbstractManifold):
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         r"""$Q \log(Q^H P)$; unique if no angle of $Q^H P$ is $\pi$."""
-        # of two points that are so up to rounding, the product is less so
+        # both points are unitary up to rounding, and their product has a larger error
         return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
@@ -146,7 +148,7 @@ class AbstractGroup(AbstractManifold):
 
         Args:
             X: value of the first field at the identity, in the Lie algebra.
-            Y: value of the second.
+            Y: value of the second field.
 
         Returns:
             The Levi-Civita derivative, in the Lie algebra.
@@ -165,7 +167,7 @@ class AbstractGroup(AbstractManifold):
         return math.pi - spectral_norm(Q.mH @ E)
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
-        """Largest angle of the element with coordinates `X`, or up to 4 percent more.
+        """The largest angle of the element with coordinates `X`, up to 4 percent more.
 
         It does not depend on `B`. Cost: a few products of a matrix and a vector.
         """
@@ -203,7 +205,7 @@ class AbstractGroup(AbstractManifold):
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """Coordinates of the smallest element of the Lie algebra that leads there."""
+        """Coordinates of the smallest element of the algebra that leads to `P`."""
         retraction = self.resolve(retraction)
         Q = newton_schulz(P if B is None else B.mH @ P)
         if retraction.is_exponential:
@@ -219,7 +221,7 @@ class AbstractGroup(AbstractManifold):
     def nearest(self, X: Tensor) -> Tensor:
         """Exponential of the projected logarithm of the nearest rotation.
 
-        That is the closest point up to the square of its distance from `X`.
+        It is the closest point up to an error of the square of its distance from `X`.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 
@@ -239,11 +241,12 @@ class AbstractGroup(AbstractManifold):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        r"""Haar measure, as the limit of a random walk: exponentially close to it.
+        r"""Samples of the Haar measure, up to an exponentially small error.
 
-        Products of exponentials of Gaussian elements of the Lie algebra. Their width
-        $\pi \sqrt n$ is at least a half turn in every direction: no unit vector of the
-        algebra has all angles below $1 / \sqrt n$. In double precision.
+        They are the ends of a random walk: products of exponentials of Gaussian
+        elements of the Lie algebra. The width $\pi \sqrt n$ of these is at least a half
+        turn in every direction, since no unit vector of the algebra has all angles
+        below $1 / \sqrt n$. The walk is computed in double precision.
         """
         dtype = self.dtype(dtype)
         wide = torch.promote_types(dtype, torch.float64)

@@ -1,4 +1,4 @@
-"""Logarithm in a group of which only the Lie algebra is known."""
+"""Logarithm in a group that is known only through its Lie algebra."""
 
 import math
 from typing import Any, Protocol
@@ -14,7 +14,8 @@ from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._logm import Dlogm, Logm
 
-# starts that are compared, those that are followed from each point, and how far
+# number of random starts, of the best starts followed for each point, and of Newton
+# steps from each of these
 _STARTS, _FOLLOWED, _STEPS = 128, 4, 12
 
 
@@ -27,38 +28,40 @@ class Projected(Algebra, Protocol):
 def derived_log(group: Projected, Q: Tensor) -> Tensor:
     r"""An element $A$ of the Lie algebra with $\exp A = Q$, for a unitary `Q`.
 
-    The principal logarithm, if it is one. In a representation of high weight it need
-    not be: SO(3) on traceless symmetric matrices turns them by twice the angle, up to
-    $2\pi$. Then that of a maximal torus through `Q`, see `torus_log`. If `Q` is not in
-    the group, $\exp A$ is the point that Newton's method finds close to it.
+    It is the principal logarithm, if that is in the algebra. In a representation of
+    high weight it need not be: SO(3) acts on traceless symmetric matrices by twice the
+    angle, up to $2\pi$. Then the logarithm comes from a maximal torus through `Q`, see
+    `torus_log`. If `Q` is not in the group, $\exp A$ is a point of the group that
+    Newton's method finds close to `Q`.
     """
     A = group.algebra_projection(logm_unitary(Q))
     with torch.no_grad():
         rest = torch.linalg.matrix_norm(expm_skew(A) - Q)
-        # what `tolerance` grants to points; NaN is not above it
+        # the `tolerance` of points. NaN is not above it, and needs no search
         missed = rest > 20 * max(group.size, 1) * torch.finfo(Q.dtype).eps
         if not missed.any():
             return A
-        found = _search(group, Q[missed], A[missed]).to(A)
+        others = _search(group, Q[missed], A[missed]).to(A)
     units = _units(group, like=A)
-    found = _InAlgebra.apply(Q[missed], found, units)
-    return A.masked_scatter(missed[..., None, None], found)
+    others = _InAlgebra.apply(Q[missed], others, units)
+    return A.masked_scatter(missed[..., None, None], others)
 
 
 def with_derivative(Q: Tensor, A: Tensor) -> Tensor:
     r"""The logarithm `A` of a unitary `Q`, principal or not, as a function of `Q`.
 
-    The derivative is that of `logm_unitary`, which follows from $\exp A = Q$ alone.
+    Its derivative has the same formula as for `logm_unitary`, because that formula
+    follows from $\exp A = Q$ alone.
 
     Args:
         Q: unitary.
-        A: a skew matrix with $\exp A = Q$, found by any means.
+        A: a skew matrix with $\exp A = Q$, computed in any way.
     """
     return _Known.apply(Q, A.detach())
 
 
 class _Known(Logm):
-    """The logarithm, where its value is known."""
+    """The logarithm with a known value: it adds the derivative."""
 
     @staticmethod
     def forward(_Q: Tensor, A: Tensor) -> Tensor:
@@ -70,11 +73,12 @@ class _Known(Logm):
 
 
 class _InAlgebra(torch.autograd.Function):
-    r"""The known solution `A` in an algebra of: $\log(e^{-A} Q)$ is normal to it.
+    r"""The known `A` in an algebra for which $\log(e^{-A} Q)$ is normal to the algebra.
 
-    If `Q` is in the group, that is its logarithm; else it leads to a point nearby. The
-    derivative of $\exp$ is inverted in the algebra only. On all skew matrices it may be
-    singular: a quarter turn of quadrupoles has angles that differ by $2 \pi$.
+    If `Q` is in the group, `A` is its logarithm; else $e^A$ is a point of the group
+    close to `Q`. The derivative of $\exp$ is inverted only within the algebra. On all
+    skew matrices it may be singular: a quarter turn of quadrupoles has angles that
+    differ by $2 \pi$.
     """
 
     @staticmethod
@@ -108,7 +112,7 @@ class _InAlgebra(torch.autograd.Function):
 
 
 def _linearized(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The derivative of $-\log(e^{-A} Q)$ in `A`, in the algebra, and that log."""
+    r"""The derivative of $-\log(e^{-A} Q)$ in `A`, within the algebra, and the log."""
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
     D, wide_N = D[..., None, :, :], N[..., None, :, :]
@@ -138,13 +142,17 @@ def _combined(c: Tensor, units: Tensor) -> Tensor:
 
 
 def _search(group: Projected, Q: Tensor, A: Tensor) -> Tensor:
-    """For matrices `(m, n, n)`: from `A`, from a torus, and else from many starts."""
+    """Logarithms of matrices `(m, n, n)`, by Newton's method from several starts.
+
+    The first start is `A`, the second comes from a torus, and if both fail there are
+    many random ones.
+    """
     dtype = torch.promote_types(Q.dtype, torch.float64)
-    # as unitary as that precision allows
+    # two steps make Q unitary up to the rounding of double precision
     Q, A = newton_schulz(newton_schulz(Q.to(dtype))), A.to(dtype)
     A = _newton(group, A, Q, steps=4)
     units = _units(group, like=Q)
-    # the larger ones for matrices that are near the group only
+    # the larger values serve matrices that are near the group but not in it
     for slack in (1e-6, 1e-2, 0.2):
         for i in _far(A, Q).nonzero().flatten().tolist():
             start = torus_log(Q[i], units, slack=slack)
@@ -157,8 +165,8 @@ def _search(group: Projected, Q: Tensor, A: Tensor) -> Tensor:
 
 
 def _far(A: Tensor, Q: Tensor) -> Tensor:
-    # two points of the group that are closer have a small logarithm, which is in the
-    # algebra: if Q is a point, then Newton's method has found it
+    # Two points of the group that are closer than 0.3 differ by a small logarithm,
+    # which is in the algebra. So if Q is in the group, Newton's method has converged
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
@@ -187,14 +195,14 @@ def _newton_step(group: Projected, A: Tensor, Q: Tensor) -> Tensor:
     units = _units(group, like=A)
     J = _components(units, _moved(A, units)).mT
     goal = _components(units, logm_unitary(expm_skew(A).mH @ Q))
-    # small singular values are folds of the exponential: no step across them
+    # the exponential has a fold where a singular value vanishes: do not step across it
     step = (torch.linalg.pinv(J, rtol=1e-6) @ goal[..., None])[..., 0]
     step = step / torch.linalg.vector_norm(step, dim=-1, keepdim=True).clamp(min=1)
     return _combined(step, units)
 
 
 def _starts(group: Projected, like: Tensor) -> Tensor:
-    """Elements of the algebra, of every length up to a turn."""
+    """Random elements of the algebra, of all lengths up to a full turn."""
     n = group.size
     rng = torch.Generator().manual_seed(1)
     X = torch.randn(_STARTS, n, n, dtype=like.dtype, generator=rng).to(like.device)

@@ -11,11 +11,12 @@ _hooks: list[Any] = []
 def guard_steps() -> None:
     """From now on, raise before an optimizer steps on a manifold that it ignores.
 
-    torch's optimizers keep every option of a group, `manifold` among them, whether they
-    read it or not: such a step would leave the manifold without a word.
+    torch's optimizers store every option of a parameter group, even one that they do
+    not read, such as `manifold`. A step of such an optimizer would leave the manifold
+    silently.
     """
     if not _hooks:
-        # a compiled step need not trace it
+        # a compiled step need not trace the hook
         eager: Any = torch.compiler.disable
         _hooks.append(register_optimizer_step_pre_hook(eager(_check_step)))
 
@@ -29,12 +30,13 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
                 f"`optimizer` must keep parameters on their manifold; got "
                 f"{type(optimizer).__name__}, which ignores the {group['manifold']} of "
                 f"`param_groups[{i}]`. Use an optimizer of `isometry.optim`, or "
-                f"constrain the weight with `isometry.constrain`, for any optimizer."
+                f"constrain the weight with `isometry.constrain`, which works with any "
+                f"optimizer."
             )
 
 
 def _knows_manifolds(optimizer: Optimizer) -> bool:
-    """Whether `manifold` is among its options, or among those of one that it wraps."""
+    """Whether it, or an optimizer that it wraps, has the option `manifold`."""
     return any(
         isinstance(one, Optimizer) and "manifold" in one.defaults
         for one in (optimizer, *vars(optimizer).values())

@@ -8,7 +8,7 @@ from isometry.groups._nearest import determinant
 
 
 def check_batch(batch: tuple[int, ...]) -> None:
-    """Raise unless these can be the sizes of batch axes."""
+    """Raise unless `batch` holds sizes of axes."""
     if not all(hasattr(size, "__index__") and size >= 0 for size in batch):
         raise TypeError(
             f"`batch` must be sizes, one integer for each axis; got "
@@ -32,14 +32,14 @@ def gaussian(
 def haar_frame(X: Tensor) -> Tensor:
     """Uniform matrix with orthonormal columns, from a Gaussian `X`.
 
-    The factor of the unique QR decomposition commutes with rotations from the left,
-    under which a Gaussian matrix is invariant. (LAPACK's factor, without the positive
-    diagonal, is not uniform.)
+    The Q factor with a positive diagonal of R commutes with rotations from the left,
+    and the distribution of a Gaussian matrix is invariant under them. (LAPACK's factor
+    does not have the positive diagonal, and is not uniform.)
     """
     return q_factor(X)
 
 
 def flip_to_positive_determinant(Q: Tensor) -> Tensor:
-    """Square real matrices, with the last column negated where the determinant is."""
+    """The matrices, with the last column negated where the determinant is negative."""
     sign = determinant(Q).sgn()
     return torch.cat([Q[..., :-1], Q[..., -1:] * sign[..., None, None]], -1)

@@ -1,6 +1,6 @@
-"""What every set of matrices here offers: the geometry that weights and optimizers use.
+"""The interface of all manifolds: the geometry that weights and optimizers use.
 
-Points are tensors `(*batch, *shape)`; so are tangent vectors. Nothing is stored.
+Points and tangent vectors are tensors `(*batch, *shape)`. A manifold stores no tensors.
 """
 
 import math
@@ -25,18 +25,19 @@ from isometry.groups._maps import (
 Retraction = AbstractMap | str
 EXP = Exp()
 
-# of the mean: each squares the distance if the points are close, and halves it if not
+# Iterations for the mean. Each one squares the distance to the mean if the points are
+# close, and halves it if they are not
 _ITERATIONS = 100
 
 
 class AbstractManifold(ABC):
     r"""A compact manifold of matrices or vectors, with its metric.
 
-    `Q`, `P` are points, `E`, `F` tangent vectors at `Q`, `G` the Euclidean gradient
-    $\partial f / \partial \operatorname{Re} Q + i\, \partial f / \partial
-    \operatorname{Im} Q$ that autograd returns; all with any batch axes before `shape`.
-    Subclasses are frozen dataclasses: equal if they denote the same set, hashable, and
-    their `repr` says which.
+    `Q` and `P` are points, `E` and `F` are tangent vectors at `Q`, and `G` is the
+    Euclidean gradient $\partial f / \partial \operatorname{Re} Q + i\, \partial f /
+    \partial \operatorname{Im} Q$ that autograd returns. All have any number of batch
+    axes before `shape`. Subclasses are frozen dataclasses: hashable, equal if they
+    denote the same set, and with a `repr` that names the set.
     """
 
     #: whether points have a complex dtype
@@ -45,8 +46,8 @@ class AbstractManifold(ABC):
     maps: tuple[type[AbstractMap], ...] = (Exp,)
     #: whether a geodesic joins any two points
     is_connected: bool = True
-    #: whether matrices with orthonormal columns are points already, or at least those
-    #: close to a point are: nothing else is asked of them
+    #: whether orthonormal columns are the only condition: every matrix with orthonormal
+    #: columns close to a point is a point
     is_free: bool = False
 
     @property
@@ -65,7 +66,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
-        """Metric at `Q`; one real number for each point of the batch."""
+        """The metric at `Q`: one real number for each point of the batch."""
 
     @abstractmethod
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
-        """Point reached from `Q` along `E` by a retraction, or by that of a name."""
+        """The point reached from `Q` along `E` by a retraction (a map or its name)."""
 
     @abstractmethod
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
@@ -91,8 +92,8 @@ class AbstractManifold(ABC):
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""How far `E` is inside the domain $|\operatorname{Im} \lambda| < \pi$.
 
-        $\pi$ minus the largest angle of the skew matrix that moves `Q` along `E`;
-        negative outside of the domain.
+        It is $\pi$ minus the largest angle of the skew matrix that moves `Q` along `E`,
+        and negative outside of the domain.
         """
 
     @property
@@ -104,7 +105,7 @@ class AbstractManifold(ABC):
         )
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """Point that planes, turned by the angles `theta`, make of the origin."""
+        """The origin with its planes turned by the angles `theta`."""
         del theta
         raise ValueError(
             f"`theta` must be the angles of a maximal torus; {self} has none. Use "
@@ -118,16 +119,17 @@ class AbstractManifold(ABC):
         return math.pi - self.border_distance(base, self.project(base, X))
 
     def angles(self, X: Tensor) -> Tensor | None:
-        """Angles of the skew matrix with coordinates `X`; None off the groups."""
+        """Angles of the skew matrix with coordinates `X`; None if it is no group."""
         del X
 
     @abstractmethod
     def point(
         self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """Point with free coordinates `X` around the base `B`; 0 are those of `B`.
+        """The point with free coordinates `X` around the base `B`.
 
-        None stands for `origin`, and saves a product.
+        The coordinates of `B` itself are zero. None stands for `origin`, and saves a
+        product.
         """
 
     @abstractmethod
@@ -138,7 +140,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
-        """Coordinates around `Q` in which `E` is the velocity at 0."""
+        """The velocity of coordinates around `Q` that moves the point along `E`."""
 
     @abstractmethod
     def nearest(self, X: Tensor) -> Tensor:
@@ -146,7 +148,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def polish(self, Q: Tensor) -> Tensor:
-        """Point that `Q` is up to rounding; cheaper than `nearest`."""
+        """The point from which `Q` differs by rounding; cheaper than `nearest`."""
 
     @abstractmethod
     def defect(self, Q: Tensor) -> Tensor:
@@ -160,44 +162,44 @@ class AbstractManifold(ABC):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Points distributed uniformly: by the measure that the symmetries preserve."""
+        """Points from the uniform distribution, which all symmetries preserve."""
 
     @abstractmethod
     def origin(self, *batch: int, **options: Any) -> Tensor:
-        """The point with ones on its diagonal (or first): the identity of a group."""
+        """The identity matrix, or its first columns if points are not square."""
 
     def exp(self, Q: Tensor, E: Tensor) -> Tensor:
         """Point reached from `Q` after unit time along the geodesic of velocity `E`."""
         return self.retract(Q, E, EXP)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The point that `retract` reaches, for an optimizer: without a gradient."""
+        """The point that `retract` reaches, without a gradient, for optimizers."""
         return self.retract(Q, E, retraction)
 
     def frame(self) -> AbstractFrame:
-        """How an optimizer sees tangent vectors here, as arrays of real numbers."""
+        """The frame in which an optimizer sees tangent vectors as real arrays."""
         return AmbientFrame(self)
 
     def distance(self, Q: Tensor, P: Tensor) -> Tensor:
         """Length of the geodesic from `Q` to `P`.
 
-        The gradient is 0 where they are the same point up to their `tolerance`: what is
-        left of the direction is rounding.
+        The gradient is 0 where both are the same point up to their `tolerance`, because
+        the direction between them is mere rounding.
         """
         E = self.log(Q, P)
         square = self.inner(Q, E, E).clamp(min=0)
         apart = square > self.tolerance(E.dtype) ** 2
-        # the other roots have an infinite derivative, and 0 times that is NaN
+        # the root has an infinite derivative at 0, and 0 times infinity is NaN
         length = torch.where(apart, square, 1).sqrt()
         return torch.where(apart, length, square.detach().sqrt())
 
     def geodesic(self, Q: Tensor, P: Tensor, t: Tensor | float) -> Tensor:
-        """Point at time `t` of the shortest geodesic from `Q` at 0 to `P` at 1.
+        """The point at time `t` on the shortest geodesic from `Q` at 0 to `P` at 1.
 
         Args:
             Q: points.
             P: points.
-            t: a number, or one for each pair; it may lie outside of 0 to 1.
+            t: a number, or one number for each pair; it may be below 0 or above 1.
 
         Returns:
             Points.
@@ -208,20 +210,20 @@ class AbstractManifold(ABC):
         return self.exp(Q, t * E)
 
     def mean(self, Q: Tensor, *, weights: Tensor | None = None) -> Tensor:
-        r"""Riemannian mean of points: the minimum of $\sum_i w_i\, d(M, Q_i)^2$.
+        r"""Riemannian mean of points: it minimizes $\sum_i w_i\, d(M, Q_i)^2$.
 
-        It is unique if the points lie in a small enough ball: one of radius $\pi / 2$
-        in angles on SO(3). The gradient goes through all iterations.
+        It is unique if the points lie in a small enough ball; on SO(3), in a ball with
+        a radius of $\pi / 2$ in angles. The gradient goes through all iterations.
 
         Args:
             Q: points; the first axis counts them, other batch axes stay.
-            weights: one for each point, of any sum; equal ones by default.
+            weights: one weight for each point, with any sum; equal weights by default.
 
         Returns:
             One point for each element of the other batch axes.
 
         Raises:
-            ValueError: if there are no points, or the iteration does not come to rest.
+            ValueError: if there are no points, or the iteration does not converge.
         """
         self.check_tensor(Q, name="Q")
         if Q.ndim == len(self.shape) or len(Q) == 0:
@@ -247,14 +249,14 @@ class AbstractManifold(ABC):
 
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
-        # what torch computes is accepted; what is computed here leaves less, by
-        # tests/groups/test_membership.py: samples up to 4 n eps, products of two 6, a
-        # retraction 7.5 (all in U(1)), and 15 in the octet, where the group only has an
-        # algebra and finds the defect by a logarithm
+        # The bound accepts the orthogonal matrices that torch computes. Our own leave
+        # less, by tests/groups/test_membership.py: samples up to 4 n eps, products of
+        # two points 6 n eps, retractions 7.5 n eps (all in U(1)). The octet leaves
+        # 15 n eps: that group has only an algebra, and its defect takes a logarithm
         return unitary_bound(max(1, *self.shape), dtype)
 
     def dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        """The dtype itself, if of the right field, or torch's default of the field."""
+        """The dtype itself, after a check, or torch's default real or complex dtype."""
         if dtype is None:
             default = torch.get_default_dtype()
             return default.to_complex() if self.is_complex else default
@@ -263,7 +265,7 @@ class AbstractManifold(ABC):
         ):
             raise TypeError(
                 f"`dtype` must be {self._field} for {self}; got {dtype}. "
-                f"Take the manifold of that field."
+                f"Use the manifold of that field."
             )
         return dtype
 
@@ -273,7 +275,7 @@ class AbstractManifold(ABC):
         return self.defect(Q) <= self.tolerance(Q.dtype)
 
     def check_tensor(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless `Q` has the shape and the field of points."""
+        """Raise unless `Q` has the shape of points and is real or complex like them."""
         if not isinstance(Q, Tensor):
             raise TypeError(
                 f"`{name}` must be a torch.Tensor; got {type(Q).__name__}. "
@@ -284,18 +286,18 @@ class AbstractManifold(ABC):
             want = ", ".join(map(str, self.shape))
             raise ValueError(
                 f"`{name}` must have shape (*batch, {want}) for {self}; "
-                f"got {tuple(Q.shape)}. Take the manifold of the size of the tensor."
+                f"got {tuple(Q.shape)}. Use a manifold of the size of the tensor."
             )
         if Q.is_complex() != self.is_complex or not (
             Q.is_complex() or Q.is_floating_point()
         ):
             raise TypeError(
                 f"`{name}` must have a {self._field} dtype for {self}; got {Q.dtype}. "
-                f"Convert it, or take the manifold of its field."
+                f"Convert it, or use the manifold of its field."
             )
 
     def check(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless every `Q` is a point, with the defect found and its bound."""
+        """Raise unless every `Q` is a point, and name the defect and its bound."""
         self.check_tensor(Q, name=name)
         if Q.numel() == 0:
             return
@@ -313,7 +315,7 @@ class AbstractManifold(ABC):
     def resolve(
         self, retraction: Retraction, *, name: str = "retraction"
     ) -> AbstractRetraction:
-        """The retraction of this name, or the one that was passed, if it ends here.
+        """The retraction with this name, or the retraction itself, after a check.
 
         Args:
             retraction: a map, or its name.
@@ -323,21 +325,21 @@ class AbstractManifold(ABC):
             The map.
 
         Raises:
-            ValueError: if it is none, or does not end on this manifold.
+            ValueError: if it is not a retraction, or does not end on this manifold.
         """
         is_map = isinstance(retraction, AbstractMap)
-        found = retraction if is_map else parse_map(retraction, name=name)
-        if isinstance(found, AbstractRetraction) and isinstance(found, self.maps):
-            return found
+        value = retraction if is_map else parse_map(retraction, name=name)
+        if isinstance(value, AbstractRetraction) and isinstance(value, self.maps):
+            return value
         raise self._no_map(retraction, name, [m for m in KNOWN if KNOWN[m].steps])
 
     def resolve_coordinates(
         self, retraction: Retraction, *, name: str = "retraction"
     ) -> AbstractMap:
-        """The map of this name, or the one passed, if coordinates can belong to it."""
-        found = parse_map(retraction, name=name)
-        if found is not None and found.parametrizes and isinstance(found, self.maps):
-            return found
+        """The map with this name, or the map itself, if it can parametrize a weight."""
+        value = parse_map(retraction, name=name)
+        if value is not None and value.parametrizes and isinstance(value, self.maps):
+            return value
         raise self._no_map(
             retraction, name, [m for m in KNOWN if KNOWN[m].parametrizes]
         )
@@ -346,15 +348,15 @@ class AbstractManifold(ABC):
         ours = [key for key in known if isinstance(KNOWN[key], self.maps)]
         return ValueError(
             f"`{name}` must be one of {', '.join(ours)} for {self}; got {value!r}. "
-            f"'exp' is on every manifold."
+            f"Every manifold has 'exp'."
         )
 
     def check_exponential(self, retraction: AbstractRetraction) -> None:
-        """Raise unless coordinates are found by the logarithm."""
+        """Raise unless the retraction is the exponential, whose inverse is `log`."""
         if not retraction.is_exponential:
             raise ValueError(
                 f"`retraction` must be 'exp' to find coordinates on {self}; got "
-                f"{retraction.name!r}. Let the base be the point itself."
+                f"{retraction.name!r}. Choose the point itself as the base."
             )
 
     @property

@@ -1,4 +1,7 @@
-"""The closest orthogonal or unitary matrix, and norms, where NaN stays alone."""
+"""The closest orthogonal or unitary matrix, and norms.
+
+In a batch, a matrix with NaN does not affect the results of the others.
+"""
 
 import math
 
@@ -12,19 +15,21 @@ from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
 
 
 def nearest_rotation(X: Tensor) -> Tensor:
-    r"""$U \operatorname{diag}(1, \ldots, 1, d) V^H$ of the decomposition $USV^H$.
+    r"""The rotation, or for complex `X` the unitary matrix, nearest to `X`.
 
-    $d = 1$, but the sign that makes the determinant 1 if `X` is real: then the
-    singular vector of the smallest singular value is turned round where the polar
-    factor is a reflection. NaN for a matrix that is not finite. The derivative is right
-    where singular values are equal, as they are for a rotation.
+    From the singular value decomposition $X = USV^H$ it takes
+    $U \operatorname{diag}(1, \ldots, 1, d) V^H$. For complex `X`, $d = 1$. For real
+    `X`, $d$ is the sign that makes the determinant 1: where the polar factor is a
+    reflection, the singular vector of the smallest singular value is reversed. A matrix
+    that is not finite gives NaN. The derivative is right even where singular values are
+    equal, as they are for a rotation.
     """
     refuse_nested_forward_mode("nearest")
     finite = is_finite(X)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    # LAPACK refuses NaN, with an exception for the whole batch
+    # LAPACK raises for the whole batch if one matrix has NaN
     safe = torch.where(finite, X, eye)
-    # Dynamo takes no Function with a `jvp`
+    # Dynamo does not support a Function that has a `jvp`
     compiling = torch.compiler.is_compiling()
     factor = _Rotation if compiling else _RotationWithForwardMode
     Q = polar(safe) if X.is_complex() else factor.apply(safe)[0]
@@ -42,7 +47,10 @@ def determinant(Q: Tensor) -> Tensor:
 
 
 def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """X = Q H with a rotation Q; the eigenvalues of H, the last of any sign, and V."""
+    """Q, the eigenvalues of H and its eigenvectors, in X = Q H with a rotation Q.
+
+    The last eigenvalue may have either sign.
+    """
     U, s, Vh = torch.linalg.svd(X)
     sign = (determinant(U) * determinant(Vh)).sgn()[..., None]
     # singular values descend: the last one is the smallest
@@ -52,7 +60,7 @@ def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Rotation(PolarFactor):
-    """The derivative follows from X = Q H alone, as that of the polar factor does."""
+    """The nearest rotation. X = Q H alone gives the derivative, as for `polar`."""
 
     forward = staticmethod(_rotation_and_rest)
 

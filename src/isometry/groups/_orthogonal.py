@@ -1,4 +1,4 @@
-"""The rotations, and with them the reflections."""
+"""The rotation group SO(n), and the orthogonal group O(n)."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class AbstractOrthogonal(AbstractClassicalGroup):
         return (X - X.mT) / 2
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        """The principal logarithm, which only rotations have."""
+        """The principal logarithm, which exists only for rotations."""
         return logm_unitary(Q)
 
     def torus(self, theta: Tensor) -> Tensor:
@@ -77,9 +77,10 @@ class SO(AbstractOrthogonal):
     """
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor, if it is no reflection.
+        """The polar factor, if it is a rotation.
 
-        If it is, the singular vector of the smallest singular value is turned round.
+        If it is a reflection, the singular vector of the smallest singular value is
+        reversed.
         """
         return nearest_rotation(X)
 
@@ -89,7 +90,7 @@ class SO(AbstractOrthogonal):
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
     def check(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless every `Q` is a rotation, with what is wrong with it."""
+        """Raise unless every `Q` is a rotation, and say what is wrong with it."""
         self.check_tensor(Q, name=name)
         reflection = determinant(Q) < 0
         unitary = unitarity_defect(Q) <= self.tolerance(Q.dtype)
@@ -97,13 +98,13 @@ class SO(AbstractOrthogonal):
             raise ValueError(
                 f"`{name}` must have determinant 1 to be a point of {self}; got "
                 f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
-                f"matrices). Negate a column, or take `O({self.n})`, which has both "
+                f"matrices). Negate a column, or use `O({self.n})`, which has both "
                 f"determinants."
             )
         super().check(Q, name=name)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Haar measure."""
+        """Samples of the Haar measure."""
         return flip_to_positive_determinant(
             haar_frame(gaussian_of(self, batch, options))
         )
@@ -111,7 +112,7 @@ class SO(AbstractOrthogonal):
 
 @dataclass(frozen=True)
 class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives it
-    r"""Orthogonal group: real $Q^T Q = I$, of either determinant.
+    r"""Orthogonal group: real $Q^T Q = I$ with determinant $+1$ or $-1$.
 
     $$ \mathfrak{o}(n) = \mathfrak{so}(n), \qquad \dim = n (n-1) / 2. $$
 
@@ -126,7 +127,7 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
     is_connected = False
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        r"""$Q \log(Q^T P)$, which joins points of one component."""
+        r"""$Q \log(Q^T P)$, if both points are in the same component."""
         try:
             return super().log(Q, P)
         except ValueError:
@@ -142,7 +143,7 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
         return unitarity_defect(Q)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Haar measure: rotations and reflections with equal probability."""
+        """Samples of the Haar measure: rotations and reflections are equally likely."""
         return haar_frame(gaussian_of(self, batch, options))
 
     def _check_component(self, Q: Tensor, P: Tensor) -> None:
@@ -156,7 +157,7 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
 
 
 def gaussian_of(group: AbstractGroup, batch: tuple[int, ...], options: Any) -> Tensor:
-    """Gaussian matrices of the group's shape and field."""
+    """Gaussian matrices of the group's shape, real or complex like its points."""
     return gaussian(
         batch,
         group.shape,

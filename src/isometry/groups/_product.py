@@ -13,12 +13,12 @@ from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction
 
 @dataclass(frozen=True, init=False, repr=False)
 class Product(AbstractGroup):
-    r"""Product of groups: matrices with an element of each on the diagonal.
+    r"""Product of groups: block-diagonal matrices with one element of each group.
 
     $$ G_1 \times \cdots \times G_r = \{ \operatorname{diag}(Q_1, \ldots, Q_r) :
        Q_j \in G_j \}, \qquad \dim = \sum_j \dim G_j. $$
 
-    Many copies of one group are better served by a batch axis.
+    For many copies of one group, use a batch axis instead.
 
     Args:
         factors: the groups, all real or all complex.
@@ -27,11 +27,11 @@ class Product(AbstractGroup):
     factors: tuple[AbstractGroup, ...]
 
     def __init__(self, *factors: AbstractGroup) -> None:
-        wrong = [factor for factor in factors if not isinstance(factor, AbstractGroup)]
-        if wrong:
+        others = [factor for factor in factors if not isinstance(factor, AbstractGroup)]
+        if others:
             raise TypeError(
-                f"`factors` must be groups, such as SO(3); got {wrong[0]!r}, which has "
-                f"no multiplication. Constrain a weight of its own to it."
+                f"`factors` must be groups, such as SO(3); got {others[0]!r}, which is "
+                f"not a group. Constrain a separate weight to it."
             )
         fields = {factor.is_complex for factor in factors}
         if len(fields) != 1:
@@ -80,11 +80,11 @@ class Product(AbstractGroup):
         return self._each("algebra_log", Q)
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The retractions of the factors, which are cheaper than that of the whole."""
+        """The retraction of each factor, which is cheaper than one of the whole."""
         return self._each("algebra_retraction", A, retraction)
 
     def torus(self, theta: Tensor) -> Tensor:
-        """The tori of the factors."""
+        """The torus of each factor, with its part of the angles."""
         angles = theta.split([factor.rank for factor in self.factors], -1)
         pairs = zip(self.factors, angles, strict=True)
         return _block_diagonal([factor.torus(part) for factor, part in pairs])
@@ -94,11 +94,11 @@ class Product(AbstractGroup):
         return self._each("nearest", X)
 
     def polish(self, Q: Tensor) -> Tensor:
-        """Each factor, polished."""
+        """The polished point of each factor."""
         return self._each("polish", Q)
 
     def defect(self, Q: Tensor) -> Tensor:
-        """The largest of the factors' defects and of what is outside of the blocks."""
+        """The largest defect of a factor, or the norm outside of the blocks."""
         blocks = self._blocks(Q)
         outside = torch.linalg.matrix_norm(Q - _block_diagonal(blocks))
         pairs = zip(self.factors, blocks, strict=True)
@@ -126,14 +126,17 @@ class Product(AbstractGroup):
 
 
 def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
-    """Classes of retractions that end in every factor; all of them, if so."""
+    """Classes of retractions that end in every factor."""
     candidates = [AbstractRetraction, *(type(m) for m in KNOWN.values() if m.steps)]
     common = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]
     return (AbstractRetraction,) if AbstractRetraction in common else tuple(common)
 
 
 def _block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
-    """(*batch, n_j, n_j) to (*batch, n, n): torch.block_diag takes no batch."""
+    """Block-diagonal matrices from batches of blocks.
+
+    `torch.block_diag` does not take batches.
+    """
     size = sum(block.shape[-1] for block in blocks)
     rows, left = [], 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The sphere."""
+"""The sphere of unit vectors."""
 
 import math
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Sphere(AbstractManifold):
 
     @property
     def dimension(self) -> int:
-        """One less than that of the space."""
+        """One less than the length of the vectors."""
         return self.n - 1
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
@@ -61,21 +61,22 @@ class Sphere(AbstractManifold):
         return self.project(Q, G)
 
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
-        """A rotation in the plane of `Q` and `E`; polar and qr both normalize."""
+        """Rotate in the plane of `Q` and `E`; polar and qr normalize `Q + E`."""
         return self.resolve(retraction).vector(E, Q)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """Direction of `P` times the angle; any direction if `P` is opposite."""
-        # twice, since what is left of opposite points is mostly rounding
+        """Direction of `P` times the angle; any direction if `P` is opposite to `Q`."""
+        # project twice: for opposite points the result is mostly rounding, which the
+        # second projection makes tangent
         across = self.project(Q, self.project(Q, P))
         sine = torch.linalg.vector_norm(across, dim=-1, keepdim=True)
         cosine = _dot(Q, P)[..., None]
         angle = torch.atan2(sine, cosine)
-        # opposite points: the coordinate direction that is most across
+        # for opposite points, the coordinate direction closest to the tangent space
         with torch.no_grad():
             axis = torch.nn.functional.one_hot(Q.abs().argmin(-1), self.n).to(Q)
             other = self.nearest(self.project(Q, axis))
-        # 20 n eps: more than the rounding of two points leaves of their sum
+        # 20 n eps is more than the rounding error in the sum of two opposite points
         rounding = 20 * self.n * torch.finfo(Q.dtype).eps
         opposite = (sine <= rounding) & (cosine < 0)
         # angle / sine is 1 at the point itself, where the derivative is a projection
@@ -90,7 +91,7 @@ class Sphere(AbstractManifold):
         return self.project(P, E)
 
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
-        """One, for any plane."""
+        """The curvature is 1 for any plane."""
         del F
         return torch.ones_like(_dot(Q, E))
 
@@ -109,7 +110,7 @@ class Sphere(AbstractManifold):
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """The logarithm; the other retractions stretch it."""
+        """The logarithm. Other retractions would need another length, and raise."""
         self.check_exponential(self.resolve(retraction))
         B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
         return self.log(B.expand_as(P), P)
@@ -120,7 +121,7 @@ class Sphere(AbstractManifold):
         return E
 
     def nearest(self, X: Tensor) -> Tensor:
-        """`X` over its length; NaN for 0, to which every point is as close."""
+        """`X` divided by its length; NaN for 0, which has no nearest point."""
         return X / torch.linalg.vector_norm(X, dim=-1, keepdim=True)
 
     def polish(self, Q: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ class Sphere(AbstractManifold):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Uniform: a Gaussian vector over its length."""
+        """Uniform unit vectors: Gaussian vectors divided by their lengths."""
         dtype = self.dtype(dtype)
         X = gaussian(batch, self.shape, generator=generator, dtype=dtype, device=device)
         return self.nearest(X)

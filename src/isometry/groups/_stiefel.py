@@ -32,15 +32,15 @@ class Stiefel(AbstractManifold):
        E^H \bigl(I - \tfrac12 Q Q^H\bigr) F, \qquad
        \dim_{\mathbb{R}} = nk - k(k+1)/2, \quad \dim_{\mathbb{C}} = 2nk - k^2. $$
 
-    It is the quotient of $O(n)$ or $U(n)$, with half of its metric, by the matrices
-    that leave the first columns alone. Square matrices are those groups themselves,
-    and are refused here: their metric and their coordinates are other ones. Nothing
-    here is $n \times n$ unless $n \le 2k$.
+    It is the quotient of $O(n)$ or $U(n)$, with half of the group's metric, by the
+    subgroup that fixes the first $k$ columns. Square matrices are refused: they form
+    the groups $O(n)$ and $U(n)$, which have another metric and other coordinates. No
+    computation uses $n \times n$ matrices unless $n \le 2k$.
 
     Args:
         n: number of rows.
         k: number of columns, fewer than `n`.
-        is_complex: over the complex numbers.
+        is_complex: whether the entries are complex.
 
     References:
         [EAS98] sections 2.2 and 2.4.
@@ -73,17 +73,18 @@ class Stiefel(AbstractManifold):
 
     @property
     def dimension(self) -> int:
-        """Numbers in the matrix, less the conditions on its columns."""
+        """Number of real entries, minus the number of conditions on the columns."""
         n, k = self.n, self.k
         return 2 * n * k - k * k if self.is_complex else n * k - k * (k + 1) // 2
 
     @property
     def rank(self) -> int:
-        """How many angles `from_angles` takes."""
+        """Number of angles that `from_angles` takes."""
         return self.n if self.is_complex else self.n // 2
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """The first columns of such a rotation, with nothing n x n."""
+        """The first columns of the rotation with these angles."""
+        # computed without n x n matrices
         n, k = self.shape
         if self.is_complex:
             phases = torch.polar(torch.ones_like(theta), theta)[..., :k]
@@ -97,7 +98,7 @@ class Stiefel(AbstractManifold):
         even = 2 * torch.arange(planes, device=theta.device)
         Q[..., even, even] = theta.cos()
         Q[..., even + 1, even] = theta.sin()
-        # the second column of a plane is there unless k ends between the two
+        # planes with both columns; if k is odd, the last plane has only its first one
         both = even[even + 1 < k]
         Q[..., both, both + 1] = -theta[..., : len(both)].sin()
         Q[..., both + 1, both + 1] = theta[..., : len(both)].cos()
@@ -120,23 +121,30 @@ class Stiefel(AbstractManifold):
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
         r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
 
-        But polar and qr are the factors of $Q + E$. Both agree with exp to second order
-        in $E$: polar is close to the geodesics of another metric, of the ambient space.
+        The maps polar and qr instead take the factors of $Q + E$. They differ from exp
+        in the second order in $E$; polar approximates the geodesics of another metric,
+        the metric of the ambient space.
         """
         return self.resolve(retraction).tall(E, Q)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The point that `retract` reaches; a factor needs no decomposition here."""
+        """The point that `retract` reaches, without a gradient.
+
+        Polar and qr then need no decomposition.
+        """
         if retraction.is_factor:
             return retraction.factor(Q, E)
         return retraction.tall(E, Q)
 
     def frame(self) -> AbstractFrame:
-        """Pairs of matrices of k and of n rows, unless the whole group is as small."""
+        """A frame without n x n matrices, unless these are as small: if n <= 2k."""
         return TallFrame(self) if self.n > 2 * self.k else AmbientFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """By iteration in 2k x 2k matrices; the shortest within about 0.9 pi."""
+        """The logarithm, by iteration in 2k x 2k matrices.
+
+        Its geodesic is the shortest if the points are within about 0.9 pi.
+        """
         return stiefel_log(Q, P)
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
@@ -147,19 +155,21 @@ class Stiefel(AbstractManifold):
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         r"""$\frac14 \lVert [X, Y]_m \rVert^2 + \lVert [X, Y]_h \rVert^2$.
 
-        For orthonormal tangent vectors. $X$ and $Y$ are the skew matrices that move $Q$
-        along $E$ and $F$; the isotropy algebra $h$ is the block that leaves $Q$ alone.
+        This is the formula for orthonormal tangent vectors. $X$ and $Y$ are the skew
+        matrices that move $Q$ along $E$ and $F$. The isotropy algebra $h$ is the block
+        that leaves $Q$ fixed, and $m$ is its complement.
 
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
         """
-        # X = L M L^H with L = (Q, E_perp, F_perp), and in its Gram matrix all is smooth
+        # X = L M L^H with L = (Q, E_perp, F_perp). With the Gram matrix of L instead of
+        # an orthonormal basis, everything is smooth
         E_perp, F_perp = E - Q @ (Q.mH @ E), F - Q @ (Q.mH @ F)
         L = torch.cat([Q, E_perp, F_perp], -1)
         gram = L.mH @ L
         X, Y = _generator(Q, E, slot=1), _generator(Q, F, slot=2)
         bracket = X @ gram @ Y - Y @ gram @ X
-        # without the columns of Q: the block that leaves Q alone
+        # without the columns of Q: the block that leaves Q fixed
         k = self.k
         isotropy = _half_square(bracket[..., k:, k:], gram[..., k:, k:])
         whole = _half_square(bracket, gram)
@@ -182,7 +192,7 @@ class Stiefel(AbstractManifold):
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """The logarithm, which only exp has."""
+        """The logarithm. Only exp has an inverse here; other retractions raise."""
         self.check_exponential(self.resolve(retraction))
         B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
         return self.log(B.expand_as(P), P)
@@ -211,7 +221,7 @@ class Stiefel(AbstractManifold):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Uniform: the Q factor of a Gaussian matrix."""
+        """Uniform points: Q factors of Gaussian matrices."""
         dtype = self.dtype(dtype)
         return haar_frame(
             gaussian(batch, self.shape, generator=generator, dtype=dtype, device=device)
@@ -224,9 +234,10 @@ class Stiefel(AbstractManifold):
 
 
 def _generator(Q: Tensor, E: Tensor, *, slot: int) -> Tensor:
-    r"""$M$, $3k \times 3k$, with $E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H = L M L^H$.
+    r"""$M$ with $E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H = L M L^H$, $3k \times 3k$.
 
-    $L$ is $(Q, \cdot, \cdot)$ with $E_\perp$ in the given slot.
+    $L$ has three blocks of columns: $Q$, and two more. $E_\perp$ is the block number
+    `slot`.
     """
     k = Q.shape[-1]
     Omega = Q.mH @ E
@@ -242,9 +253,10 @@ def _half_square(K: Tensor, gram: Tensor) -> Tensor:
 
 
 def _compressed(Q: Tensor, E: Tensor) -> Tensor:
-    """The skew matrix that moves `Q` along `E`, in a frame of the span of both.
+    """The skew matrix that moves `Q` along `E`, in a basis of the span of both.
 
-    The frame is a constant: singular vectors stay in it to first order only.
+    The basis counts as a constant: the singular vectors stay in the span only to first
+    order, so only the first derivative of the singular values is right.
     """
     with torch.no_grad():
         frame = torch.linalg.qr(torch.cat([Q, E], -1)).Q
@@ -256,7 +268,7 @@ def _compressed(Q: Tensor, E: Tensor) -> Tensor:
 
 
 class _Once(torch.autograd.Function):
-    """The identity, whose second derivative is an error."""
+    """The identity map, whose second derivative raises an error."""
 
     generate_vmap_rule = True
 
@@ -266,7 +278,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Nothing to keep."""
+        """Save nothing."""
 
     @staticmethod
     @once_differentiable

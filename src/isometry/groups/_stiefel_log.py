@@ -19,38 +19,40 @@ from isometry.groups._stiefel_solve import (
 )
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 
-# steps of the first iteration, which converges from afar but slowly; of Newton's
-# method; and how often both begin anew
+# steps of the first iteration, which converges from far away but slowly; steps of
+# Newton's method; and number of restarts
 _TURNS, _SHOTS, _STARTS = 20, 30, 20
-# a geodesic that ends further than this from its point, for each column, is none
+# Newton's method has failed if a geodesic ends farther than this, per column, from P
 _FAR = 1e-12
 
 
 def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     r"""Velocity at `Q` of the geodesic that is at `P` after unit time.
 
-    With $N$ an orthonormal basis of the part of $P$ across $Q$, the frame $(Q, N)$
-    holds the whole geodesic. There $P$ is the first block column of an orthogonal
-    $V$; the other columns may be turned freely, and are so until
+    Let $N$ be an orthonormal basis of the part of $P$ that is orthogonal to $Q$. The
+    span of $(Q, N)$ contains the whole geodesic. In this basis $P$ is the first block
+    column of an orthogonal $V$, whose other columns may be rotated freely. They are
+    rotated until
 
     $$ \log V = \begin{pmatrix} \Omega & -C^H \\ C & 0 \end{pmatrix},
-       \qquad E = Q \Omega + N C, $$
+       \qquad E = Q \Omega + N C. $$
 
-    each time by the exponential of the last block of $\log V$, which shrinks it
-    linearly. After 20 such steps Newton's method solves $\exp_Q(E) = P$ itself. The
-    geodesic is the shortest if $P$ is within about $0.9 \pi$. Beyond that the method
-    converged on every pair that was tried, to a geodesic that need not be the shortest.
+    Each rotation is the exponential of minus the last block of $\log V$, which shrinks
+    that block linearly. After 20 such steps Newton's method solves $\exp_Q(E) = P$
+    itself. The geodesic is the shortest if $P$ is within about $0.9 \pi$. Beyond that
+    distance the method converged on every pair that was tried, to a geodesic that need
+    not be the shortest.
 
-    The gradient is the tangent one, from the implicit function theorem:
+    The gradient is tangent, and follows from the implicit function theorem:
     $dE = J^{-1} (dP - D_Q \exp_Q(E)[dQ])$ in the tangent space, with $J$ the derivative
     of $\exp_Q$ at $E$. It has a pole where $J$ is singular, at conjugate points.
-    Derivatives nest to any order and in any modes but forward over forward. A matrix
+    Derivatives nest to any order and in any mode, except forward over forward. A matrix
     that is not finite has the logarithm NaN.
 
     Cost: up to 20 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
-    1, a few steps of Newton's method. Each of these, and each derivative, solves a
-    linear equation by 5 to 40 steps of conjugate gradients, whose cost is that of two
-    backward passes through `expm_tall` each. In double precision.
+    1, a few steps of Newton's method. Each step, and each derivative, solves a linear
+    equation by 5 to 40 steps of conjugate gradients, and each of these costs as much as
+    two backward passes through `expm_tall`. All is computed in double precision.
 
     Args:
         Q: orthonormal columns.
@@ -68,10 +70,10 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     """
     refuse_nested_forward_mode("log")
     dtype = torch.promote_types(Q.dtype, torch.float64)
-    # as orthonormal as that precision allows
+    # two steps make the columns orthonormal up to the rounding of double precision
     base, target = (newton_schulz(newton_schulz(X.to(dtype))) for X in (Q, P))
     E = _StiefelLog.apply(*torch.broadcast_tensors(base, target))
-    # a copy: the derivative needs the result, and a caller may write to it
+    # a copy, because the derivative needs the result and a caller may write to it
     return E.to(Q.dtype, copy=True)
 
 
@@ -118,23 +120,23 @@ class _StiefelLog(torch.autograd.Function):
 
 
 def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
-    """For matrices `(m, n, k)`: in the frame of each pair."""
+    """Logarithms of matrices `(m, n, k)`, in a basis of the span of each pair."""
     n, k = Q.shape[-2:]
     if Q.numel() == 0:
         return torch.zeros_like(Q)
     finite = is_finite(Q) & is_finite(P)
     eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
     Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
-    # of the whole frame, since the part across may not have full rank
+    # decompose both together: the part of P orthogonal to Q may not have full rank
     N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
-    # the columns of P lie in the frame up to rounding only
+    # the columns of P lie in the span only up to rounding
     V = newton_schulz(torch.cat([Q.mH @ P, N.mH @ P], -2))
     E = _search(V)
     return torch.where(finite, Q @ E[..., :k, :] + N @ E[..., k:, :], math.nan)
 
 
 def _turn(V: Tensor, k: int) -> Tensor:
-    """First columns of log V, after the last columns of V were turned."""
+    """First columns of log V, after rotating the last columns of V."""
     A = logm_unitary(V)
     for _ in range(_TURNS):
         C = A[..., k:, k:]
@@ -155,8 +157,8 @@ def _search(V: Tensor) -> Tensor:
         far = rest > _FAR * k
         if not far.any():
             return E
-        # other last columns lead to other geodesics: next to a fold Newton's method
-        # may go back and forth
+        # next to a fold Newton's method may go back and forth. Start again with other
+        # last columns, which lead to another geodesic
         columns = whole[far][..., k:]
         shape = (len(columns), columns.shape[-1], columns.shape[-1])
         X = torch.randn(shape, dtype=V.dtype, generator=rng).to(V.device)
@@ -165,7 +167,7 @@ def _search(V: Tensor) -> Tensor:
     raise ValueError(
         f"`P` must be joined to `Q` by a geodesic that can be found; got a pair whose "
         f"iteration stopped {float(rest.max()):.1e} from `P`, above {_FAR * k:.1e}. "
-        f"Within a distance of about 0.9 pi there is one: go through a point between."
+        f"Within a distance of about 0.9 pi there is one: use a point halfway between."
     )
 
 
@@ -177,14 +179,15 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
     worst = math.inf
     for _ in range(_SHOTS):
         rest = torch.linalg.matrix_norm(P - expm_tall(E, origin))
-        # about the rounding error; and from `_FAR` one more step ends there
+        # 4e-15 k is about the rounding error, and one step reaches it from `_FAR`
         at = (rest > 4e-15 * k).nonzero()[:, 0]
         if len(at) == 0 or worst <= _FAR * k:
             break
         worst = float(rest.max())
         start = Linearization(origin[at], E[at])
         image = start.pull(P[at] - start.point)
-        # it need not be more exact than the step: 1e-2 squared is 1e-4, and so on
+        # a Newton step squares the error, so the solution need not be more exact: an
+        # error of 1e-2 becomes 1e-4 at best
         rtol = min(max(worst, 1e-10), 1e-2)
         step = conjugate_gradients(start.product, image, rtol=rtol)
         length = torch.linalg.matrix_norm(step, keepdim=True)
@@ -193,7 +196,7 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _completed(V: Tensor) -> Tensor:
-    """A square orthogonal matrix with the given first columns, turned towards I."""
+    """A square orthogonal matrix with first columns `V`, as close as possible to I."""
     m, k = V.shape[-2:]
     rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
     U, _, Wh = torch.linalg.svd(rest[..., k:, :])
@@ -201,7 +204,7 @@ def _completed(V: Tensor) -> Tensor:
     whole = torch.cat([V, rest], -1)
     if not V.is_complex() and m > k:
         sign = determinant(whole).sgn()
-        # the direction that is cheapest to turn round: of the smallest singular value
+        # reverse the direction of the smallest singular value, where it costs least
         turn = U @ torch.diag_embed(_last_sign(sign, m - k)) @ U.mT
         whole = torch.cat([V, rest @ turn], -1)
     return whole

@@ -1,12 +1,12 @@
-r"""The derivative of the Stiefel exponential in its velocity, and the inverse of it.
+r"""The derivative of the Stiefel exponential in its velocity, and its inverse.
 
-With $J$ the derivative of $\exp_Q$ at the tangent vector $E$, and $N$ the projection to
-the space normal to the manifold at $Q$, which $J$ ignores,
+Let $J$ be the derivative of $\exp_Q$ at the tangent vector $E$, and $N$ the projection
+to the space normal to the manifold at $Q$, which $J$ ignores. Then
 
 $$ M = J^* J + N $$
 
-is symmetric and positive wherever the exponential is no fold. On tangent vectors
-$J^{-1} = M^{-1} J^*$. Everything here is in matrices of the shape of $Q$.
+is symmetric, and positive wherever the exponential has no fold. On tangent vectors
+$J^{-1} = M^{-1} J^*$. All computations use matrices of the shape of $Q$.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ from torch import Tensor
 from isometry._torch import in_front
 from isometry.linalg import expm_tall
 
-# a fold, where no number of steps is enough, must end; elsewhere the spectrum is that
-# of a few angles, and 40 steps were the most (8 columns, distance pi)
+# A limit, because at a fold no number of steps is enough. Elsewhere a few angles make
+# the whole spectrum, and the largest number we saw was 40 (8 columns, distance pi)
 _STEPS = 200
 
 
@@ -31,8 +31,8 @@ def normal_part(Q: Tensor, X: Tensor) -> Tensor:
 
 def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     """The adjoint derivative of `f` at the inputs, applied to `X`, differentiable."""
-    # not `torch.func.vjp`, whose functions call the backward pass of `expm_tall` when
-    # the level of their inputs has ended
+    # not `torch.func.vjp`: its function would run the backward pass of `expm_tall` at a
+    # level of torch.func that has already ended
     every = tuple(range(len(inputs)))
     return torch.func.grad(lambda *Y: _dot(X, f(*Y)).sum(), argnums=every)(*inputs)
 
@@ -40,7 +40,7 @@ def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, 
 def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tensor:
     """The derivative of `f` at the inputs along `Y`, differentiable."""
 
-    # the adjoint of the adjoint, which is linear in X: forward mode would not nest
+    # the adjoint of the adjoint, which is linear in X; forward mode would not nest
     def along(X: Tensor) -> Tensor:
         pairs = zip(Y, pull(f, X, *inputs), strict=True)
         return torch.stack([_dot(*pair).sum() for pair in pairs]).sum()
@@ -49,12 +49,12 @@ def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tens
 
 
 def solve(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
-    """$M^{-1} G$, differentiable in all three to any order."""
+    """$M^{-1} G$, differentiable to any order in all three arguments."""
     return _Solve.apply(Q, E, G)
 
 
 class Linearization:
-    """The exponential at `E` with its $J$ and $J^*$: one graph for many products.
+    """The exponential at `E`, with one graph for many products with $J$ and $J^*$.
 
     Args:
         Q: orthonormal columns.
@@ -67,7 +67,7 @@ class Linearization:
             self._E = E.detach().requires_grad_()
             self._P = expm_tall(self._E, self._Q)
             self._X = torch.zeros_like(self._P, requires_grad=True)
-            # linear in X, so that its own derivative is the adjoint of J^*, which is J
+            # J^* X is linear in X, so its derivative is the adjoint of J^*, that is J
             (self._pulled,) = torch.autograd.grad(
                 self._P, self._E, self._X, create_graph=True
             )
@@ -92,13 +92,14 @@ def conjugate_gradients(
 ) -> Tensor:
     """Solution of $M Y = G$ for each matrix of a batch, from products with $M$.
 
-    Where the residual does not become `rtol` times `G`, the best that was reached.
+    If the residual does not fall to `rtol` times `G`, it returns the last iterate.
     """
     Y, R = torch.zeros_like(G), G
     D, rr = R, _dot(R, R)
     goal = rtol**2 * rr
     for _ in range(_STEPS):
-        # what is done stays as it is; NaN is never done, but stays alone
+        # a matrix that has converged stays as it is. NaN never counts as moving, and
+        # does not affect other matrices
         moving = rr > goal
         if not bool(moving.any()):
             break
@@ -117,7 +118,7 @@ def _dot(X: Tensor, Y: Tensor) -> Tensor:
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
-        # twice the rounding of one sum
+        # twice the rounding error of one sum
         rtol = 2 * torch.finfo(G.dtype).eps
         return conjugate_gradients(Linearization(Q, E).product, G, rtol=rtol)
 

@@ -16,7 +16,7 @@ from isometry.groups._orthogonal import gaussian_of
 from isometry.groups._unitary import lower_triangle
 from isometry.linalg import logm_unitary, polar, skew
 
-# angles closer than this to pi get their sign by themselves; any smaller number will do
+# angles closer to pi than this get their sign separately; any smaller number will do
 _BORDER = 0.1
 
 
@@ -28,9 +28,9 @@ class Sp(AbstractClassicalGroup):
        \mathfrak{sp}(n) = \left\{ \begin{pmatrix} P & -\bar S \\ S & \bar P
        \end{pmatrix} : P^H = -P,\ S^T = S \right\}, \qquad \dim = n (2n + 1). $$
 
-    These are the matrices of $n \times n$ unitary quaternionic ones; Sp(1) = SU(2).
-    Of the coordinates only the left half is read, of each of its blocks the lower
-    triangle.
+    They represent unitary $n \times n$ matrices of quaternions; Sp(1) = SU(2). Only the
+    left half of the coordinates is read, and only the lower triangle of each of its two
+    blocks.
 
     Args:
         n: half the size of the matrices.
@@ -46,16 +46,16 @@ class Sp(AbstractClassicalGroup):
 
     @property
     def dimension(self) -> int:
-        """Real numbers in P, n^2, and in S, n (n + 1)."""
+        """Number of real entries: n^2 in P, and n (n + 1) in S."""
         return self.n * (2 * self.n + 1)
 
     @property
     def rank(self) -> int:
-        """Number of phases, each with its conjugate."""
+        """Number of phases; each occurs with its conjugate."""
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
-        """P and S from the lower triangles of the two left blocks of `X`."""
+        """The matrix whose P and S have the lower triangles of the left blocks."""
         n = self.n
         L = X[..., n:, :n].tril()
         S = L + L.tril(-1).mT
@@ -72,12 +72,13 @@ class Sp(AbstractClassicalGroup):
         return self._span((X - X.mH) / 2)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        r"""The principal logarithm, chosen in the algebra where angles are near $\pi$.
+        r"""The principal logarithm, with the signs of angles near $\pi$ chosen to fit.
 
-        There eigenvectors of $e^{i\theta}$ and $e^{-i\theta}$ are told apart by
-        rounding only. On the quaternionic subspace of those angles $Q = -e^L$ with a
-        small $L$, and $A = L + i \pi s$ with the sign $s$ of $iL$; where that is zero,
-        of any element of the algebra.
+        Near $\pi$ only rounding tells eigenvectors of $e^{i\theta}$ from eigenvectors
+        of $e^{-i\theta}$, and the result could leave the algebra. On the quaternionic
+        subspace of these angles $Q = -e^L$ with a small $L$. There $A = L + i \pi s$,
+        where $s$ is the sign of $iL$ or, where $iL$ is zero, the sign of any other
+        element of $i \mathfrak{sp}(n)$.
         """
         with torch.no_grad():
             A = self._quaternionic_log(Q)
@@ -100,14 +101,14 @@ class Sp(AbstractClassicalGroup):
         return torch.where(border.any(-1, keepdim=True), turned, A)
 
     def _sign(self, L: Tensor, frame: Tensor) -> Tensor:
-        """Hermitian s, in i sp(n), with s = sign(iL) on the span of `frame`, else 0."""
+        """Hermitian s in i sp(n): sign(iL) on the span of `frame`, and 0 elsewhere."""
         generic = torch.finfo(L.dtype).eps * _generic(self.n).to(L)
         M = frame.mH @ (1j * L + generic) @ frame
         sign, W = torch.linalg.eigh((M + M.mH) / 2)
         turned = frame @ W
         s = (turned * sign.sgn()[..., None, :]) @ turned.mH
         s = 1j * self.algebra_projection(-1j * s)
-        # signs again, after the projection: each step squares the distance
+        # the projection moves the eigenvalues off 1 and -1; each step squares the error
         for _ in range(5):
             s = s + (s - s @ s @ s) / 2
         return s
@@ -131,7 +132,7 @@ class Sp(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), form)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Haar measure: the polar factor of a Gaussian quaternionic matrix."""
+        """Samples of the Haar measure: polar factors of Gaussian matrices."""
         return self.nearest(gaussian_of(self, batch, options))
 
     def _span(self, X: Tensor) -> Tensor:

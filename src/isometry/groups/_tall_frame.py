@@ -1,7 +1,4 @@
-"""The Stiefel manifold of tall matrices: steps as rotations of rank 2k.
-
-Nothing here is n x n.
-"""
+"""Steps on the Stiefel manifold as rotations of rank 2k, without n x n matrices."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,31 +13,31 @@ from isometry.groups._maps import AbstractRetraction
 if TYPE_CHECKING:
     from isometry.groups._stiefel import Stiefel
 
-# a step of more than about a radian is left to the manifold itself
+# radians, about. The manifold itself makes longer steps
 _LONG = 1.0
 
 
 class TallFrame(AbstractFrame):
-    r"""Tall points: $E = Q\,\Omega + E_\perp$ is the pair of $\Omega$ and $E_\perp$.
+    r"""Tangent vectors $E = Q\,\Omega + E_\perp$ as pairs of $\Omega$ and $E_\perp$.
 
-    With $\Omega^H = -\Omega$ and $Q^H E_\perp = 0$, one above the other in an array of
+    Here $\Omega^H = -\Omega$ and $Q^H E_\perp = 0$, and both are stacked in an array of
     $k + n$ rows. The skew matrix $A = E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H$ moves
     $Q$ along $E$. With $Z = (Q, E_\perp)$ and $\varphi(x) = (e^x - 1)/x$,
 
     $$ P = e^A Q = Q + Z\, \varphi(J Z^H Z)\, J Z^H Q, \qquad
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
 
-    This is a rotation of $Q$ for any $Z$: that $Q^H E_\perp$ is only zero up to the
-    rounding of a gradient, which may be much larger than the step, does no harm.
-    Cayley and Pade have $r_m$ in the place of the exponential. Polar and qr, and steps
-    of more than about a radian, are the manifold's. Vectors are carried by
+    This is a rotation of $Q$ for any $Z$. So it does no harm that $Q^H E_\perp$ is zero
+    only up to the rounding error of a gradient, which may be much larger than the step.
+    Cayley and Pade use $r_m$ in place of the exponential. The manifold itself makes the
+    steps of polar and qr, and steps of more than about a radian. Vectors are carried by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 
-    the left translation of one part and the projection of the other.
+    that is, one part is translated and the other is projected.
 
-    There is no frame in which entries could be compared from point to point: a vector
-    has one square, as in `AmbientFrame`.
+    Entries of vectors at different points cannot be compared, so a vector has one
+    square, as in `AmbientFrame`.
 
     Cost of a step that carries a momentum: seven products of $n k^2$, and some of
     $k^3$. It reads the norm from the device.
@@ -61,7 +58,7 @@ class TallFrame(AbstractFrame):
         return self.reals(E)
 
     def square(self, V: Tensor) -> Tensor:
-        r"""$\lVert E \rVert_F^2$ over the number of entries of $E$."""
+        r"""$\lVert E \rVert_F^2$ divided by the number of entries of $E$."""
         total = torch.linalg.vector_norm(V.flatten(1), dim=1).square_()
         mean = total.div_(V[0, self.k :].numel())
         return mean.view(-1, *[1] * (V.ndim - 1))
@@ -74,8 +71,8 @@ class TallFrame(AbstractFrame):
         carried: Sequence[Tensor],
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
-        """By a rotation, or by the manifold's retraction if the step is long."""
-        # a rate may be a tensor, of another precision than the weight
+        """Move by a rotation, or by the manifold's retraction if the step is long."""
+        # a rate may be a tensor, with another precision than the weight
         s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         Omega, E_perp = self._split(V)
         moved = None
@@ -108,7 +105,7 @@ def _rotate(
 ) -> tuple[Tensor, Tensor] | None:
     """The point `P` reached along `s` times a vector, and `P^H E_perp`.
 
-    None if the step is long, or not finite.
+    The result is None if the step is long or not finite.
     """
     k = Q.shape[-1]
     B, S = torch.bmm(Q.mH, E_perp), torch.bmm(E_perp.mH, E_perp)
@@ -124,10 +121,10 @@ def _coefficients(
     Omega: Tensor, B: Tensor, S: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
     r"""$\varphi(M) R$ with $M = J Z^H Z$, $R = J Z^H Q$; None if the norm is large."""
-    # the norms of Omega and of E_perp are at most these
+    # these Frobenius norms bound the norms of Omega and E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
     norm = float(bounds.max())
-    # written so that NaN is large
+    # written so that NaN counts as large
     if not norm < _LONG:
         return None
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand_as(S)

@@ -16,7 +16,7 @@ from isometry.groups._orthogonal import gaussian_of
 class Torus(AbstractClassicalGroup):
     r"""Diagonal unitary matrices, $\operatorname{diag}(e^{i \theta})$.
 
-    An abelian group, of dimension $n$: here the exponential is a homomorphism, and
+    This group is abelian and has dimension $n$. Its exponential is a homomorphism, so
     gradient descent through it is Riemannian gradient descent.
 
     Args:
@@ -37,7 +37,7 @@ class Torus(AbstractClassicalGroup):
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
-        """The real parts of the diagonal of `X` as angles."""
+        """The diagonal of `X`: its real parts are the angles."""
         return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Torus(AbstractClassicalGroup):
         return torch.diag_embed(1j * theta)
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The phases of the diagonal; 1 for a zero."""
+        """The phases of the diagonal; a zero gets phase 1."""
         diagonal = X.diagonal(dim1=-2, dim2=-1)
         phases = torch.where(diagonal == 0, 1, diagonal.sgn())
         return torch.diag_embed(phases) + nan_unless_finite(X)

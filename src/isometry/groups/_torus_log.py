@@ -1,4 +1,4 @@
-"""Logarithm of one element by a maximal torus through it, from the algebra alone."""
+"""Logarithm of one group element, by a maximal torus that contains it."""
 
 import itertools
 import math
@@ -6,31 +6,32 @@ import math
 import torch
 from torch import Tensor
 
-# singular values of a basis of angles below this are zero
+# singular values of the matrix of angles below this count as zero
 _ZERO = 1e-6
 
 
 def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | None:
-    r"""The shortest $A$ with $\exp A = Q$ in the torus found, up to `slack`.
+    r"""The shortest $A$ with $\exp A = Q$, up to `slack`, in one maximal torus.
 
-    A logarithm commutes with $Q$. The elements of the algebra that do are the kernel of
-    $\operatorname{Ad}_Q - 1$; those of them that commute with a generic one are a
-    maximal torus, whose exponential contains $Q$. On common eigenvectors let its basis
-    have the angles $w_{aj}$ and $Q$ the angles $\theta_j$: then $A$ has coefficients
-    $c$ with
+    A logarithm commutes with $Q$. The elements of the algebra that commute with $Q$ are
+    the null space of $\operatorname{Ad}_Q - 1$. Those that also commute with a generic
+    element of this space form a maximal torus, whose exponential contains $Q$. On
+    common eigenvectors, let the basis of the torus have the angles $w_{aj}$, and $Q$
+    the angles $\theta_j$. Then $A$ has coefficients $c$ with
 
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 
-    for integers $k_j$. Of these, those of independent columns are tried.
+    for integers $k_j$. Small integers are tried for a set of independent columns $j$,
+    which determines $c$.
 
     Args:
         Q: one matrix, `(n, n)`.
         units: orthonormal basis of the algebra, `(d, n, n)`.
-        slack: what counts as zero: of commutators, and of angles in turns.
+        slack: the size below which commutators, and angles in turns, count as zero.
 
     Returns:
-        The logarithm, or None if there is none: `Q` is not in the group, or its angles
-        wind more often than was tried.
+        The logarithm. None if `Q` is not in the group, or if its angles wind more often
+        than was tried.
     """
     torus = _torus(Q, units, slack)
     if len(torus) == 0:
@@ -44,7 +45,7 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
     r = len(torus)
     if len(columns) < r:
         return None
-    # five windings of each angle, unless that is too much
+    # five windings of each angle, or fewer if there are too many combinations
     windings = range(-2, 3) if r <= 6 else range(-1, 2) if r <= 9 else range(1)
     k = torch.tensor(list(itertools.product(windings, repeat=r)), dtype=theta.dtype)
     goal = theta[columns] + 2 * math.pi * k.to(theta.device)
@@ -61,20 +62,21 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
 def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
     """Orthonormal basis of a maximal torus in the centralizer of Q."""
     moved = Q @ units @ Q.mH
-    commuting = _kernel(_entries(units, moved - units), units, slack)
+    commuting = _null_space(_entries(units, moved - units), units, slack)
     if len(commuting) == 0:
         return commuting
     H = _generic(commuting)
-    return _kernel(_entries(units, commuting @ H - H @ commuting), commuting, slack)
+    brackets = commuting @ H - H @ commuting
+    return _null_space(_entries(units, brackets), commuting, slack)
 
 
 def _entries(units: Tensor, moved: Tensor) -> Tensor:
-    """Entries of a linear map of the algebra, (to, from)."""
+    """Matrix of the linear map that takes each basis element to `moved`."""
     return torch.einsum("aij,bij->ab", units.conj(), moved).real
 
 
-def _kernel(matrix: Tensor, units: Tensor, slack: float) -> Tensor:
-    """The combinations of `units` that the map takes to zero, orthonormal."""
+def _null_space(matrix: Tensor, units: Tensor, slack: float) -> Tensor:
+    """Orthonormal basis of the combinations of `units` that the map takes to zero."""
     _, s, Vh = torch.linalg.svd(matrix)
     zero = torch.ones(len(Vh), dtype=torch.bool, device=s.device)
     zero[: len(s)] = s < slack
@@ -82,19 +84,19 @@ def _kernel(matrix: Tensor, units: Tensor, slack: float) -> Tensor:
 
 
 def _generic(units: Tensor) -> Tensor:
-    """A combination in no special position."""
+    """A random combination, so in no special position."""
     rng = torch.Generator().manual_seed(1)
     c = torch.randn(len(units), dtype=torch.float64, generator=rng).to(units.device)
     return torch.einsum("a,aij->ij", c.to(units.dtype), units)
 
 
 def _independent(weights: Tensor) -> list[int]:
-    """As many independent columns as there are rows, the shortest ones."""
-    chosen: list[int] = []
+    """As many independent columns as there are rows, shortest columns first."""
+    columns: list[int] = []
     for j in torch.linalg.vector_norm(weights, dim=0).argsort().tolist():
-        trial = weights[:, [*chosen, j]]
+        trial = weights[:, [*columns, j]]
         if float(torch.linalg.svdvals(trial)[-1]) > _ZERO:
-            chosen.append(j)
-        if len(chosen) == len(weights):
+            columns.append(j)
+        if len(columns) == len(weights):
             break
-    return chosen
+    return columns

@@ -1,4 +1,4 @@
-"""The unitary groups."""
+"""The unitary group U(n) and the special unitary group SU(n)."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class U(AbstractClassicalGroup):
 
     @property
     def dimension(self) -> int:
-        """Real numbers in a skew-Hermitian matrix."""
+        """Number of real entries of a skew-Hermitian matrix."""
         return self.n**2
 
     @property
@@ -47,7 +47,7 @@ class U(AbstractClassicalGroup):
         return skew(X)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangle, with the imaginary part of the diagonal as real one."""
+        """The lower triangle; the real diagonal holds the imaginary parts of `A`."""
         return lower_triangle(A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class U(AbstractClassicalGroup):
         return unitarity_defect(Q)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Haar measure."""
+        """Samples of the Haar measure."""
         return haar_frame(gaussian_of(self, batch, options))
 
 
@@ -86,8 +86,8 @@ class SU(AbstractClassicalGroup):
     $$ \mathfrak{su}(n) = \{ A : A^H = -A, \operatorname{tr} A = 0 \}, \qquad
        \dim = n^2 - 1. $$
 
-    Rational functions of such an $A$ do not have determinant 1: the Cayley map and its
-    kin are no retractions here.
+    Rational functions of such an $A$ do not have determinant 1, so the Cayley map and
+    the Pade approximants are not retractions here.
 
     Args:
         n: size of the matrices.
@@ -98,31 +98,31 @@ class SU(AbstractClassicalGroup):
 
     @property
     def dimension(self) -> int:
-        """The dimension of U(n), less one for the phase of the determinant."""
+        """The dimension of U(n), minus one for the phase of the determinant."""
         return max(self.n**2 - 1, 0)
 
     @property
     def rank(self) -> int:
-        """Number of phases, of which the mean is removed."""
+        """Number of phases; their mean is removed."""
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Skew-Hermitian matrix with the lower triangle of `X`, less its trace."""
+        """Skew-Hermitian matrix with the lower triangle of `X`, made traceless."""
         return _traceless(skew(X))
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangle, with the imaginary part of the diagonal as real one."""
+        """The lower triangle; the real diagonal holds the imaginary parts of `A`."""
         return lower_triangle(A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
-        """The skew-Hermitian part, less its trace."""
+        """The skew-Hermitian part, made traceless."""
         return _traceless((X - X.mH) / 2)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        r"""The shortest logarithm without trace.
+        r"""The shortest traceless logarithm.
 
-        Principal angles add up to $2 \pi k$; if $k$ is not zero, the $k$ largest
-        (smallest, if negative) are changed by $2\pi$.
+        The principal angles add up to $2 \pi k$. If $k > 0$, the $k$ largest angles are
+        reduced by $2\pi$; if $k < 0$, the $-k$ smallest angles are raised by $2\pi$.
         """
         with torch.no_grad():
             A = self._shifted(logm_unitary(Q))
@@ -132,7 +132,7 @@ class SU(AbstractClassicalGroup):
         theta, V = torch.linalg.eigh(-1j * torch.where(is_finite(A), A, 0))
         turns = (theta.sum(-1, keepdim=True) / (2 * math.pi)).round()
         place = torch.arange(self.n, device=theta.device)
-        # ascending: the last `turns` come down, or the first come up
+        # angles ascend: the last ones come down by a turn, or the first ones go up
         down = place >= self.n - turns
         up = place < -turns
         theta = theta - 2 * math.pi * (down.to(theta) - up.to(theta))
@@ -140,23 +140,23 @@ class SU(AbstractClassicalGroup):
         return torch.where(turns[..., None] == 0, A, (shifted - shifted.mH) / 2)
 
     def torus(self, theta: Tensor) -> Tensor:
-        r"""$\operatorname{diag}(i \theta)$ less its trace."""
+        r"""$\operatorname{diag}(i \theta)$, made traceless."""
         return _traceless(torch.diag_embed(1j * theta))
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """Polar and qr end in U(n), from where the determinant is divided out."""
+        """The retraction at the identity, scaled to determinant 1 for polar and qr."""
         Q = retraction.at_identity(A)
         return Q if retraction.is_exponential else _unit_determinant(Q)
 
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, divided by the n-th root of its determinant nearest to 1.
 
-        That is the closest point up to the square of its distance from `X`.
+        It is the closest point up to an error of the square of its distance from `X`.
         """
         return _unit_determinant(polar(X))
 
     def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz, and the determinant divided out."""
+        """One step of Newton and Schulz, with the determinant divided out."""
         return _unit_determinant(newton_schulz(Q))
 
     def defect(self, Q: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class SU(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Haar measure: of U(n), with the first column turned."""
+        """Samples of the Haar measure: of U(n), with the first column rephased."""
         Q = haar_frame(gaussian_of(self, batch, options))
         phase = determinant(Q).sgn().conj()
         return self.polish(
@@ -174,7 +174,7 @@ class SU(AbstractClassicalGroup):
 
 
 def lower_triangle(A: Tensor) -> Tensor:
-    """The `X` of which the skew-Hermitian `A` is `skew(X)`, zero above the diagonal."""
+    """The lower triangular `X` with `skew(X) = A`, for a skew-Hermitian `A`."""
     diagonal = A.diagonal(dim1=-2, dim2=-1).imag
     return A.tril(-1) + torch.diag_embed(diagonal)
 

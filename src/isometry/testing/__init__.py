@@ -1,4 +1,4 @@
-"""Contract suites: what every group, manifold and map here obeys, and yours can."""
+"""Contract suites for groups, manifolds and maps: ours, and your own."""
 
 from isometry.testing._group import check_group
 from isometry.testing._map import check_map

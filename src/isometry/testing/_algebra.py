@@ -1,4 +1,4 @@
-"""Contracts of a group: its Lie algebra, and what follows from that alone."""
+"""Contracts of a group: its Lie algebra, and all that follows from it."""
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ def _group(case: Case) -> AbstractGroup:
 
 
 def bracket(A: Tensor, B: Tensor) -> Tensor:
-    """[A, B]."""
+    """The commutator [A, B]."""
     return A @ B - B @ A
 
 
 def algebra(case: Case) -> None:
-    """Linear, onto a space of skew matrices that is closed under brackets."""
+    """`algebra` is linear, onto skew matrices that are closed under brackets."""
     G = _group(case)
     X, Y = case.ambient(3), case.ambient(3)
     A, B = G.algebra(X), G.algebra(Y)
@@ -30,15 +30,15 @@ def algebra(case: Case) -> None:
     case.require("algebra", "be skew", norm(G, A + A.mH))
     rank = len(basis(G)[0])
     if rank != G.dimension:
-        found = f"it is {G.dimension}, the rank is {rank}"
-        case.fail("dimension", "be the rank of `algebra`", found)
+        facts = f"it is {G.dimension}, the rank is {rank}"
+        case.fail("dimension", "be the rank of `algebra`", facts)
     C = bracket(A, B)
     outside = norm(G, C - AbstractGroup.algebra_projection(G, C))
     case.require("algebra", "be closed under brackets", outside)
 
 
 def closed_forms(case: Case) -> None:
-    """What a group says of its algebra is what follows from `algebra`."""
+    """The closed forms of a group agree with the defaults that use only `algebra`."""
     G, X = _group(case), case.ambient(3)
     A = G.algebra(X)
     P = G.algebra_projection(X)
@@ -53,7 +53,7 @@ def closed_forms(case: Case) -> None:
     gap = norm(G, G.algebra_log(Q) - AbstractGroup.algebra_log(G, Q))
     case.require("algebra_log", "be principal inside the domain", gap, scale=3)
     wide = case.wide
-    # the algebra knows the identity component only
+    # the algebra describes only the identity component
     Q = expm_skew(wide.tangent(G.origin(3, dtype=wide.dtype), angle=2.0))
     N = wide.ambient(3)
 
@@ -61,11 +61,12 @@ def closed_forms(case: Case) -> None:
         X = Q + t * N
         return norm(G, G.nearest(X) - AbstractGroup.nearest(G, X))
 
-    wide.order("nearest", "be that of the algebra", difference, 2, largest=0.1)
+    must = "agree with the default that uses only `algebra`"
+    wide.order("nearest", must, difference, 2, largest=0.1)
 
 
 def multiplication(case: Case) -> None:
-    """Products and inverses are points; the metric and the law ignore translations."""
+    """Products and inverses are points; metric and samples ignore translations."""
     G, Q, P = _group(case), case.points(3), case.points(3)
     for what, R in (("product", Q @ P), ("inverse", Q.mH)):
         must = f"contain the {what}"
@@ -86,9 +87,10 @@ def multiplication(case: Case) -> None:
 
 
 def connection(case: Case) -> None:
-    """Torsion-free and metric, which is what defines it on left-invariant fields.
+    """The connection is torsion-free and metric, on left-invariant fields.
 
-    nabla_X Y - nabla_Y X = [X, Y] and <nabla_X Y, Z> + <Y, nabla_X Z> = 0.
+    These two identities define it: nabla_X Y - nabla_Y X = [X, Y] and
+    <nabla_X Y, Z> + <Y, nabla_X Z> = 0.
     """
     G = _group(case)
     X, Y, Z = (G.algebra(case.ambient(3)) for _ in range(3))
@@ -99,7 +101,7 @@ def connection(case: Case) -> None:
 
 
 def torus(case: Case) -> None:
-    """If there is one: abelian, in the algebra, linear in `rank` angles."""
+    """The torus, if a group has one, is abelian and lies in the algebra."""
     G = _group(case)
     try:
         rank = G.rank

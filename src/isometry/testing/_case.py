@@ -1,4 +1,4 @@
-"""What is checked, in which precision, with which random numbers and which bounds."""
+"""A manifold to check, with its precision, random numbers and error bounds."""
 
 import math
 from collections.abc import Callable
@@ -9,11 +9,13 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 
-# bound of an error in n eps: twice the worst of all contracts over 20 seeds and four
-# dtypes, 5.1 for groups (Quadrupole of tests/groups) and 7.3 for maps (polar, U(5))
+# Bound of an error, in units of n eps. It is twice the worst error of all contracts
+# over 20 seeds and four dtypes: 5.1 for groups (Quadrupole of tests/groups), 7.3 for
+# maps (polar, U(5))
 ROUNDING = 14.6
 
-# steps of fitted slopes: halved from the first; the last ones above rounding count
+# the steps for fitted slopes, and how many of the smallest steps with an error above
+# rounding are fitted
 _STEPS = [2.0**-j for j in range(11)]
 _FITTED = 4
 
@@ -34,7 +36,7 @@ class Case:
 
     @property
     def unit(self) -> float:
-        """n eps."""
+        """The unit of errors, n eps."""
         return max(1, *self.manifold.shape) * torch.finfo(self.dtype).eps
 
     def points(self, *batch: int) -> Tensor:
@@ -42,20 +44,21 @@ class Case:
         return self.manifold.random(*batch, generator=self.generator, dtype=self.dtype)
 
     def ambient(self, *batch: int) -> Tensor:
-        """Gaussian matrices of Frobenius norm 1 each, of the shape of points."""
+        """Gaussian matrices of the shape of points, each with Frobenius norm 1."""
         shape = (*batch, *self.manifold.shape)
         X = torch.randn(shape, dtype=self.dtype, generator=self.generator)
         return X / norm(self.manifold, X, keepdim=True).clamp(min=1e-30)
 
     def tangent(self, Q: Tensor, *, angle: float) -> Tensor:
-        """Random tangent vectors that turn by this largest angle."""
+        """Random tangent vectors whose largest angle is `angle`."""
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # a point has no tangent vectors but zero; the square keeps rounding from it
+        # on a manifold that is a single point, all tangent vectors are zero up to
+        # rounding: do not scale them up
         alive = largest > self.unit**2
         scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
-        # again, since a short vector has been stretched with its rounding errors
+        # project again, because the scaling has enlarged rounding errors, too
         return M.project(Q, E * scale.reshape(*scale.shape, *[1] * len(M.shape)))
 
     def require(
@@ -84,7 +87,7 @@ class Case:
     ) -> None:
         """Raise unless error(t) falls at least like t to the order, by a fitted slope.
 
-        In double precision. What is below rounding is not fitted.
+        Use it in double precision. Errors below rounding are not fitted.
         """
         steps = [t for t in _STEPS if t <= largest]
         noise = 25 * ROUNDING * self.unit
@@ -96,10 +99,10 @@ class Case:
                 f"the fitted slope is {slope:.2f}, below {order - 0.1:.1f}",
             )
 
-    def fail(self, method: str, must: str, found: str) -> None:
-        """Raise, in the house form."""
+    def fail(self, method: str, must: str, facts: str) -> None:
+        """Raise: which method must do what, and what it does instead."""
         raise AssertionError(
-            f"`{method}` of {self.manifold} must {must}; in {self.dtype} {found}."
+            f"`{method}` of {self.manifold} must {must}; in {self.dtype} {facts}."
         )
 
 
@@ -115,7 +118,7 @@ def dot(manifold: AbstractManifold, X: Tensor, Y: Tensor) -> Tensor:
 
 
 def largest_of(error: Tensor | float) -> float:
-    """The largest entry; NaN if one is."""
+    """The largest absolute entry; NaN if any entry is NaN."""
     error = torch.as_tensor(error)
     return float(error.abs().max()) if error.numel() else 0.0
 
@@ -123,8 +126,8 @@ def largest_of(error: Tensor | float) -> float:
 def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
     """Slope of log error against log step, where errors are above the noise.
 
-    Infinite if they are not. The smallest such steps are fitted: there the leading
-    power is seen best.
+    It is infinite if no errors are. Only the smallest such steps are fitted, where the
+    leading power dominates.
     """
     pairs = [
         (math.log(t), math.log(e))

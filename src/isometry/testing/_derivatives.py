@@ -14,9 +14,9 @@ from isometry.groups import (
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import retractions
 
-# step of central differences of fourth order, and their bound. On the manifolds of
-# tests/groups they are off by 4e-11, and by more where two angles nearly cross; a term
-# that is missing is seen from 1e-3 on
+# Step of the central differences of fourth order, and the bound of their error. On the
+# manifolds of tests/groups the error is 4e-11, and more where two angles nearly cross.
+# A missing term makes an error of 1e-3 or more
 _STEP, _BOUND = 2e-4, 1e-8
 
 #: a method as a function of two points and of two matrices or vectors of their shape
@@ -25,13 +25,14 @@ _ARGUMENTS = ("Q", "P", "X", "Y")
 
 
 def derivatives(case: Case) -> None:
-    """Every differentiable method, in the points and in all else that it takes.
+    """Every differentiable method has the right derivative in all of its arguments.
 
-    Of two points near each other; log of the same two points, and of far ones of a
-    group.
+    The points are near each other. For log, they are also equal and, in a group, far
+    apart.
     """
     wide = case.wide
-    # differences need double precision, and the check in single would repeat them
+    # differences need double precision; a check in single precision would only repeat
+    # them
     if wide != case or case.manifold.dimension == 0:
         return
     M, Q = wide.manifold, wide.points(2)
@@ -41,7 +42,7 @@ def derivatives(case: Case) -> None:
     _check(wide, "log", _log(M), Q, Q)
     _distance_to_itself(wide)
     if isinstance(M, AbstractGroup):
-        # beyond a half turn, where the principal logarithm may not be the one
+        # beyond a half turn, where the logarithm need not be the principal one
         _check(wide, "log", _log(M), Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
 
 
@@ -68,14 +69,15 @@ def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
         inner, outer = (moved(h) - moved(-h) for h in (_STEP, 2 * _STEP))
         difference = (8 * inner - outer) / (12 * _STEP)
         analytic = dot(M, gradients[i], directions[i]).sum()
-        # next to a fold of exp, at a distance d, log has the derivatives 1 / d, 1 / d^3
+        # at a distance d from a fold of exp, the first derivative of log grows like
+        # 1 / d, and the second like 1 / d^3
         scale = max(1.0, float(norm(M, gradients[i]).max())) ** 3
         must = f"have the right gradient in `{argument}`"
         case.bound(name, must, difference - analytic, _BOUND * scale)
 
 
 def _distance_to_itself(case: Case) -> None:
-    """The distance has a kink there; 0 is a subgradient, and NaN is none."""
+    """The gradient of the distance is 0 at the point itself, where it has a kink."""
     M, Q = case.manifold, case.points(2)
     leaves = [Q.clone().requires_grad_() for _ in range(2)]
     for G in torch.autograd.grad(M.distance(*leaves).sum(), leaves):
@@ -83,7 +85,10 @@ def _distance_to_itself(case: Case) -> None:
 
 
 def _gradients(value: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
-    """Zero where autograd knows of no dependence; differences know better."""
+    """The gradients, with zero where autograd sees no dependence.
+
+    If there is one, the comparison with differences fails.
+    """
     if not value.requires_grad:
         return tuple(torch.zeros_like(X) for X in leaves)
     return torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
@@ -98,7 +103,7 @@ def _log(M: AbstractManifold) -> Method:
 
 
 def _methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
-    """All methods whose result is a smooth function, with their tangent vectors."""
+    """All methods that are smooth functions of their arguments, by name."""
     tangent = M.project
     yield "log", _log(M)
     yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)

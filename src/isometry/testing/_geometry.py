@@ -7,13 +7,13 @@ from isometry.groups import AbstractGroup, AbstractRetraction
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import retractions as maps_of
 
-# step of central differences in double precision, and their bound: twice the worst over
-# 20 seeds is 7.8e-10
+# step of central differences in double precision, and the bound of their error: twice
+# the worst error over 20 seeds is 7.8e-10
 _STEP, _DIFFERENCE = 1e-5, 8e-10
 
 
 def tangent_space(case: Case) -> None:
-    """`project` is an orthogonal projection, to directions along the manifold."""
+    """`project` is an orthogonal projection to directions along the manifold."""
     M, Q = case.manifold, case.points(3)
     X, Y = case.ambient(3), case.ambient(3)
     E = M.project(Q, X)
@@ -33,7 +33,7 @@ def tangent_space(case: Case) -> None:
 
 
 def metric(case: Case) -> None:
-    """`inner` is symmetric, bilinear and positive; `gradient` represents in it."""
+    """`inner` is a metric; `gradient` represents the differential in it."""
     M, Q = case.manifold, case.points(3)
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
     gap = M.inner(Q, E, F) - M.inner(Q, F, E)
@@ -50,7 +50,7 @@ def metric(case: Case) -> None:
 
 
 def differential(case: Case) -> None:
-    """d/dt f(exp(Q, tE)) = <grad f, E>, for f(Q) = |Q + C|^4 / 4 by differences."""
+    """d/dt f(exp(Q, tE)) = <grad f, E>, for f(Q) = |Q + C|^4 / 4, by differences."""
     wide = case.wide
     M, Q = wide.manifold, wide.points(3)
     E, C = wide.tangent(Q, angle=1.0), wide.ambient(3)
@@ -110,7 +110,7 @@ def logarithm(case: Case) -> None:
         length = M.inner(Q, E, E).sqrt()
         case.require("distance", "be the length", there - length, scale=3)
     if isinstance(M, AbstractGroup):
-        # of two components, one is out of reach
+        # if there are two components, log reaches only the component of Q
         P = case.points(3) if M.is_connected else M.exp(Q, case.tangent(Q, angle=7.0))
         rest = norm(M, M.exp(Q, M.log(Q, P)) - P)
         case.require("log", "reach every point of a group", rest, scale=10)
@@ -139,7 +139,7 @@ def retractions(case: Case) -> None:
 
 
 def transport(case: Case) -> None:
-    """Linear, to the tangent space at the other point, and the identity at Q itself."""
+    """Transport is linear, ends in the other tangent space, and does nothing at Q."""
     M, Q = case.manifold, case.points(3)
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
     P = M.exp(Q, case.tangent(Q, angle=1.0))
@@ -153,7 +153,7 @@ def transport(case: Case) -> None:
 
 
 def curvature(case: Case) -> None:
-    """Curvature depends on the plane, not on its basis, and bends small triangles.
+    """Curvature depends on the plane and not on its basis, and bends small triangles.
 
     dist(exp tE, exp tF)^2 = 2 t^2 - K t^4 / 3 + O(t^5) for orthonormal E, F.
     """
@@ -171,8 +171,8 @@ def curvature(case: Case) -> None:
     sides = [M.distance(M.exp(Q, h * E), M.exp(Q, h * F)) for h in (t, -t)]
     # odd powers of t cancel in the mean
     gap = 3 * (2 * t**2 - (sides[0] ** 2 + sides[1] ** 2) / 2) / t**4 - K
-    # twice the worst over 20 seeds, 1.05e-3 (complex Stiefel(3, 2), where K is above 1)
-    wide.bound("curvature", "be that of geodesic triangles", gap, 2.1e-3)
+    # twice the worst error over 20 seeds, 1.05e-3 (complex Stiefel(3, 2), with K > 1)
+    wide.bound("curvature", "agree with small geodesic triangles", gap, 2.1e-3)
 
 
 def orthonormal(case: Case, Q: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ def orthonormal(case: Case, Q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def border(case: Case) -> None:
-    """pi at zero, and linear along rays."""
+    """`border_distance` is pi at zero, and linear along rays."""
     M, Q = case.manifold, case.points(3)
     E = case.tangent(Q, angle=1.0)
     near, far = (torch.pi - M.border_distance(Q, t * E) for t in (1.0, 3.0))

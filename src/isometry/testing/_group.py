@@ -42,37 +42,38 @@ def check_group(
 ) -> None:
     r"""Raise unless a group or manifold keeps every contract of `isometry.groups`.
 
-    Of any manifold: the dimension is that of the tangent spaces; projections are
-    orthogonal; $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$
-    along $\exp(Q, tE)$; exp obeys Gauss's lemma, so that it is the Riemannian one; log
-    is its inverse; retractions agree with it to first order, by a fitted slope;
-    curvature is that of small geodesic triangles; `point`, `coordinates` and
-    `velocity` belong together; the gradient of every differentiable method is right in
-    all of its arguments, by differences; samples are invariant under geodesic steps;
-    batches are points one by one, and may be empty.
+    For any manifold: `dimension` is the dimension of the tangent spaces; projections
+    are orthogonal; $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$
+    along $\exp(Q, tE)$; exp obeys Gauss's lemma, so it is the Riemannian exponential;
+    log is its inverse; retractions agree with it to first order, by a fitted slope; the
+    curvature agrees with small geodesic triangles; `point`, `coordinates` and
+    `velocity` fit together; the gradient of every differentiable method is right in all
+    of its arguments, by differences; samples are invariant under geodesic steps; a
+    batch gives the same results as its points one by one, and may be empty.
 
-    Of a group, too: the algebra is closed under brackets; everything that has a closed
-    form agrees with what follows from `algebra` alone; metric and samples are
-    invariant under translations; the connection is free of torsion and metric; every
-    point has a logarithm.
+    For a group, also: the algebra is closed under brackets; every closed form agrees
+    with the default that uses only `algebra`; metric and samples are invariant under
+    translations; the connection is torsion-free and metric; every point has a
+    logarithm.
 
-    Bounds are multiples of $n \varepsilon$. Slopes and differences are taken in double
-    precision. It costs some seconds for small sizes, which are those to check.
+    Bounds are multiples of $n \varepsilon$. Slopes and differences are computed in
+    double precision. The check takes some seconds for small sizes; use these.
 
     Args:
         manifold: an instance of your class.
-        dtype: the precision to check; the double one of its field by default.
+        dtype: the precision to check; float64 or complex128 by default.
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
-        AssertionError: if a contract is broken: which one, by how much, and the bound.
+        AssertionError: if a contract is broken. The message names the contract, the
+            error and its bound.
     """
     if dtype is None:
         dtype = torch.complex128 if manifold.is_complex else torch.float64
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     case = Case(manifold, manifold.dtype(dtype), generator)
-    # a wrong algebra explains most of what else is wrong
+    # the algebra first, because a wrong algebra breaks most other contracts too
     contracts = (
         (*_GROUP, *_MANIFOLD) if isinstance(manifold, AbstractGroup) else _MANIFOLD
     )

@@ -36,32 +36,34 @@ def check_map(
     equivariant: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> None:
-    r"""Raise unless a map from skew to orthogonal or unitary matrices keeps its word.
+    r"""Raise unless a map from skew to orthogonal or unitary matrices is correct.
 
     $$ \phi(A)^H \phi(A) = I, \quad \det \phi(A) = 1 \text{ if real}, \qquad
        \phi(tA) = \exp(tA) + O(t^p), \quad \phi(0) = I, \qquad
        \phi(V A V^H) = V \phi(A) V^H, \qquad \phi^{-1}(\phi(A)) = A. $$
 
-    In single and in double precision, for norms from 0 to 10, for batches, which may
-    be empty; the gradient of $\phi(\operatorname{skew} X)$ is right, at 0 too; a matrix
-    with NaN or infinity becomes NaN, and the others of its batch are right.
+    This is checked in single and in double precision, for norms from 0 to 10, and for
+    batches, even empty ones. The gradient of $\phi(\operatorname{skew} X)$ must be
+    right, also at 0. A matrix with NaN or infinity must become NaN, and the other
+    matrices of its batch must stay right.
 
     Args:
-        retraction: $\phi$: a map of `isometry.groups` or of your own, the name of one,
-            or a function of tensors `(*batch, n, n)`.
+        retraction: $\phi$: a map of `isometry.groups` or of your own, the name of a
+            map, or a function of tensors `(*batch, n, n)`.
         n: size of the matrices to try.
-        is_complex: skew-Hermitian and unitary instead of real ones.
-        inverse: $\phi^{-1}$, if there is one; a map may have its own.
+        is_complex: whether to try skew-Hermitian matrices instead of real ones.
+        inverse: $\phi^{-1}$, if there is one; by default the `inverse` of the map.
         order: $p$, checked by a fitted slope: 2 for every retraction, 3 for the Cayley
             map, $2m + 1$ for Pade approximants, infinity for the exponential itself. By
-            default what the map claims, and 2 for a function.
-        equivariant: whether the map commutes with rotations, as functions of matrices
-            do and the factor of a QR decomposition does not. By default what the map
-            claims, and yes for a function.
+            default it is what the map claims, and 2 for a function.
+        equivariant: whether the map commutes with rotations. Functions of matrices do;
+            the factor of a QR decomposition does not. By default it is what the map
+            claims, and True for a function.
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
-        AssertionError: if a contract is broken: which one, by how much, and the bound.
+        AssertionError: if a contract is broken. The message names the contract, the
+            error and its bound.
         ValueError: if there is no retraction of that name.
     """
     if generator is None:
@@ -106,14 +108,13 @@ def _values(case: Case, claims: _Claims) -> None:
         A = _skew(case, 2, angle=angle)
         Q = phi(A)
         if Q.dtype != case.dtype or Q.shape != A.shape:
-            found = f"they are {tuple(Q.shape)} and {Q.dtype}"
-            case.fail("map", f"keep the shape {tuple(A.shape)} and the dtype", found)
+            facts = f"they are {tuple(Q.shape)} and {Q.dtype}"
+            case.fail("map", f"keep the shape {tuple(A.shape)} and the dtype", facts)
         scale = max(1.0, angle)
         case.require("map", "end in the group", G.defect(Q), scale=scale)
         wide = phi(A.to(case.wide.dtype))
-        case.require(
-            "map", "be that of double precision", norm(G, Q - wide), scale=scale
-        )
+        must = "agree with double precision"
+        case.require("map", must, norm(G, Q - wide), scale=scale)
         if claims.equivariant:
             V = case.points()
             turned = V @ A @ V.mH
@@ -128,7 +129,7 @@ def _order(case: Case, claims: _Claims) -> None:
     def error(t: float) -> Tensor:
         return norm(G, claims.phi(t * A) - torch.linalg.matrix_exp(t * A))
 
-    # to high orders, only long steps are above rounding
+    # for high orders, only long steps have an error above rounding
     largest = 0.25 if claims.order <= 3 else 1.0
     case.order("map", must, error, claims.order, largest=largest)
 
@@ -153,7 +154,7 @@ def _not_finite(case: Case, claims: _Claims) -> None:
         Q = claims.phi(A)
         parts = torch.view_as_real(Q) if Q.is_complex() else Q
         if not parts[1].isnan().all():
-            case.fail("map", f"turn a matrix with {bad} to NaN", "it does not")
+            case.fail("map", f"turn a matrix with {bad} into NaN", "it does not")
         gap = norm(case.manifold, Q[::2] - claims.phi(A[::2]))
         case.require("map", "keep NaN to its matrix", gap)
 

@@ -19,7 +19,8 @@ from isometry.groups import (
 )
 from isometry.testing._case import Case, dot, norm
 
-# draws for the moments, and the largest z-score: 1e-9 for one functional
+# Number of samples for the moments, and the largest z-score. The right law exceeds it
+# with probability 1e-9 for one functional
 _DRAWS, _Z = 2000, 6.0
 
 
@@ -30,7 +31,7 @@ def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
 
 
 def description(case: Case) -> None:
-    """Equal to a copy, hashable; the dimension is the rank of the projection."""
+    """A copy is equal and has the same hash; `dimension` is the rank of `project`."""
     M = case.manifold
     if copy.deepcopy(M) != M or hash(copy.deepcopy(M)) != hash(M):
         case.fail("__eq__", "hold between copies, with equal hashes", "it does not")
@@ -48,8 +49,8 @@ def description(case: Case) -> None:
     rows = (torch.view_as_real(E) if M.is_complex else E).reshape(reals, reals)
     rank = int((torch.linalg.svdvals(rows) > 0.5).sum()) if reals else 0
     if rank != M.dimension:
-        found = f"it is {M.dimension}, and `project` has rank {rank}"
-        case.fail("dimension", "be that of the tangent spaces", found)
+        facts = f"it is {M.dimension}, and `project` has rank {rank}"
+        case.fail("dimension", "be the dimension of the tangent spaces", facts)
 
 
 def membership(case: Case) -> None:
@@ -62,27 +63,26 @@ def membership(case: Case) -> None:
     if Q.numel() == 0:
         return
     bad = Q + 0.1 * case.ambient(5)
-    for wrong in (bad, torch.full_like(Q, math.nan), torch.full_like(Q, math.inf)):
-        if M.contains(wrong).any():
+    for X in (bad, torch.full_like(Q, math.nan), torch.full_like(Q, math.inf)):
+        if M.contains(X).any():
             case.fail("contains", "be false off the manifold", "it is true")
 
 
 def sampling(case: Case) -> None:
-    """A seed gives equal numbers; the law is invariant under geodesic steps."""
+    """Samples repeat for a seed, and their law is invariant under geodesic steps."""
     M, rng = case.manifold, case.generator
     state = rng.get_state()
     Q = case.points(_DRAWS)
     rng.set_state(state)
     case.bound("random", "repeat itself for a seed", (Q - case.points(_DRAWS)).abs(), 0)
-    # steps as long as the manifold is wide forget where they came from, unless the law
-    # is the invariant one
+    # steps as long as the manifold is wide would change any law but the invariant one
     X = torch.randn(Q.shape, dtype=case.dtype, generator=rng)
     moved = M.exp(Q, math.pi * M.project(Q, X))
     same_law(case, Q, moved, "be uniform: invariant under random geodesic steps")
 
 
 def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
-    """First and second moments of random functionals agree, up to their z-scores."""
+    """First and second moments of random functionals agree, within the z-score."""
     for C in case.ambient(8):
         for power in (1, 2):
             gap = (
@@ -94,11 +94,11 @@ def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
 
 
 def nearest(case: Case) -> None:
-    """Onto the manifold, the identity on it, and normal to it in first order."""
+    """`nearest` ends on the manifold, keeps points, and moves along normals."""
     M, Q = case.manifold, case.points(3)
     X = Q + 0.1 * case.ambient(3)
     for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
-        must = "end on the manifold" if not far else "end there from afar"
+        must = "end on the manifold" + (", from far away" if far else "")
         case.bound("nearest", must, M.defect(P), M.tolerance(case.dtype))
         case.require("nearest", "be idempotent", norm(M, M.nearest(P) - P))
     case.require("nearest", "leave points alone", norm(M, M.nearest(Q) - Q))
@@ -148,7 +148,7 @@ def coordinates(case: Case) -> None:
 def _coordinates_or_none(
     M: AbstractManifold, P: Tensor, B: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
-    """Only the exponential must have an inverse; the others may refuse."""
+    """Coordinates of `P`; None if a map other than the exponential has no inverse."""
     try:
         return M.coordinates(P, B, retraction)
     except ValueError:
@@ -180,22 +180,22 @@ def derivatives(case: Case) -> None:
 
 
 def batches(case: Case) -> None:
-    """Batched calls are calls one by one; batches may be empty."""
+    """A batch gives the same results as its points one by one, and may be empty."""
     M = case.manifold
     for method, f in _calls(M):
         Q = case.points(2, 2)
         E = case.tangent(Q, angle=0.5)
         P = M.exp(Q, E)
-        got = f(Q, P, E)
+        batched = f(Q, P, E)
         each = [f(Q[i, j], P[i, j], E[i, j]) for i in range(2) for j in range(2)]
-        want = torch.stack(each).reshape(got.shape)
-        case.require(method, "take batches", (got.to(want.dtype) - want).abs())
-        if got.dtype not in (case.dtype, want.real.dtype, torch.bool):
-            case.fail(method, "keep the dtype", f"it is {got.dtype}")
+        want = torch.stack(each).reshape(batched.shape)
+        case.require(method, "take batches", (batched.to(want.dtype) - want).abs())
+        if batched.dtype not in (case.dtype, want.real.dtype, torch.bool):
+            case.fail(method, "keep the dtype", f"it is {batched.dtype}")
         none = f(Q[:0], P[:0], E[:0])
-        if none.shape != (0, 2, *got.shape[2:]):
-            found = f"the shape is {tuple(none.shape)}"
-            case.fail(method, "take empty batches", found)
+        if none.shape != (0, 2, *batched.shape[2:]):
+            facts = f"the shape is {tuple(none.shape)}"
+            case.fail(method, "take empty batches", facts)
 
 
 def _calls(M: AbstractManifold) -> Iterator[tuple[str, Callable[..., Tensor]]]:

@@ -1,4 +1,4 @@
-"""Maps from free coordinates to orthogonal matrices: objects that are passed on."""
+"""Maps from free coordinates to orthogonal matrices, as objects to pass around."""
 
 from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._maps.exponential import Exp

@@ -16,19 +16,19 @@ class AbstractMap(ABC):
     A manifold lists in `maps` the classes of maps that end on it.
     """
 
-    #: what the map is called in options, in messages and in checkpoints
+    #: name of the map in options, messages and checkpoints
     name: str
-    #: whether the coordinates of a weight can be those of this map
+    #: whether a weight can have coordinates of this map
     parametrizes: bool = True
     #: whether an optimizer can step along this map
     steps: bool = True
 
     @abstractmethod
     def columns(self, X: Tensor) -> Tensor:
-        """Orthonormal columns that torch's `orthogonal` makes of a tall `X`.
+        """The orthonormal columns that torch's `orthogonal` computes from a tall `X`.
 
-        This is the convention in which `torch.nn.utils.parametrizations` and geotorch
-        store a weight; it is read from their checkpoints.
+        `torch.nn.utils.parametrizations` and geotorch store `X`. We need this function
+        to read their checkpoints.
         """
 
 
@@ -36,18 +36,18 @@ class AbstractRetraction(AbstractMap):
     r"""A map from skew to orthogonal or unitary matrices, $\phi(A) = I + A + O(A^2)$.
 
     To write your own, give it a `name` and the method `at_identity`, which must be
-    differentiable and take batches. Everything else has a default that is right but
-    may be slow: override it where you know better. `isometry.testing.check_map`
-    compares the map with what it claims.
+    differentiable and take batches. Every other method has a default that is right but
+    may be slow: override it where there is a better formula.
+    `isometry.testing.check_map` checks all methods and claims of the map.
     """
 
-    #: whether it commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
+    #: whether the map commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
     equivariant: bool = True
-    #: the power of $A$ by which it differs from the exponential
+    #: the lowest power of $A$ in which the map differs from the exponential
     order: float = 2.0
-    #: whether it is the exponential itself, whose inverse is the logarithm
+    #: whether the map is the exponential itself, whose inverse is the logarithm
     is_exponential: bool = False
-    #: whether it is a factor of $Q + E$, and `factor` computes it
+    #: whether the map takes a factor of $Q + E$, which `factor` computes
     is_factor: bool = False
 
     @abstractmethod
@@ -63,7 +63,7 @@ class AbstractRetraction(AbstractMap):
         del Q
         raise ValueError(
             f"`retraction` must have an inverse to find coordinates; got "
-            f"{self.name!r}, which has none. Let the base be the point itself."
+            f"{self.name!r}, which has none. Choose the point itself as the base."
         )
 
     def around(self, X: Tensor, B: Tensor | None) -> Tensor:
@@ -74,14 +74,14 @@ class AbstractRetraction(AbstractMap):
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
         r"""$\phi(A) B$, with the skew $A$ that moves a tall `B` along `X`.
 
-        `A` is that of `isometry.linalg.expm_tall`; the part of `X` that is normal to
-        the manifold at `B` has no effect. None stands for the first columns of the
-        identity. This default makes matrices of n x n.
+        The matrix `A` is defined in `isometry.linalg.expm_tall`; the part of `X` that
+        is normal to the manifold at `B` has no effect. None stands for the first
+        columns of the identity. This default computes with n x n matrices.
         """
         return tall_map(X, B, of_skew=lambda A, k: self.at_identity(A)[..., :k])
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
-        """Unit vectors reached from `q` along `E`: `tall`, for one column."""
+        """The unit vector reached from `q` along `E`: `tall` with a single column."""
         return self.tall(E[..., None], q[..., None])[..., 0]
 
     def columns(self, X: Tensor) -> Tensor:
@@ -91,40 +91,41 @@ class AbstractRetraction(AbstractMap):
         return self.at_identity(L - L.mH)[..., :k]
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$\phi(A) - I$ for a batch of short steps, to the digits of `A`.
+        r"""$\phi(A) - I$ for a batch of short steps, with an error relative to `A`.
 
-        To multiply a point by $\phi(A)$ leaves rounding errors of the size of the
-        point; to add the point times $\phi(A) - I$ leaves those of the size of the
-        step, and one last rounding. No gradient is needed.
+        Multiplying a point by $\phi(A)$ makes rounding errors in proportion to the
+        point. Adding the point times $\phi(A) - I$ makes rounding errors in proportion
+        to the step, plus one final rounding. No gradient is needed.
 
         Returns:
-            None if a step is long or not finite, or if there is no such formula.
+            The matrices; None if a step is long or not finite, or if the map has no
+            such formula.
         """
         del A
 
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor | None:
         r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
 
-        `M` is similar to a skew matrix of at most this norm, which is below 1. No
+        `M` is similar to a skew matrix whose norm is at most `norm`, below 1. No
         gradient is needed.
 
         Returns:
-            None if there is no such formula.
+            The product; None if the map has no such formula.
         """
         del M, R, norm
 
     def factor(self, Q: Tensor, E: Tensor) -> Tensor:
         """The factor of `Q + E` for a tangent `E`, without a gradient.
 
-        Only a map with `is_factor` has it.
+        Only maps with `is_factor` implement it.
         """
         raise NotImplementedError
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""How far $\phi$ turns a plane by each angle, and the derivative of that.
+        r"""The angle by which $\phi$ turns a plane, for each `theta`, and its slope.
 
-        $\phi(i\theta) = e^{i\varphi(\theta)}$, with $\varphi$ up to full turns. Only
-        an `equivariant` map has such a function.
+        This is $\varphi$ in $\phi(i\theta) = e^{i\varphi(\theta)}$, up to full turns,
+        and its derivative. Only an `equivariant` map has such a function.
         """
         with torch.enable_grad():
             theta = theta.detach().requires_grad_()

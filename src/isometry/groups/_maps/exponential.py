@@ -39,13 +39,13 @@ class Exp(AbstractRetraction):
     around: ClassVar[Any] = staticmethod(rotation)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        """The geodesic, with nothing n x n."""
+        """The end of the geodesic, without n x n matrices."""
         return expm_tall(X, B)
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
         r"""$\cos(t)\, q + \sin(t)\, e / t$ with $t = \lVert e \rVert$."""
         s = (E * E).sum(-1, keepdim=True)
-        # at 0 the square root has no derivative, but cos and sin(t) / t have
+        # the square root has no derivative at 0, but cos(t) and sin(t) / t do
         t = torch.where(s == 0, 1, s).sqrt()
         cosine = torch.where(s == 0, 1 - s / 2, t.cos())
         sinc = torch.where(s == 0, 1 - s / 6, t.sin() / t)
@@ -58,13 +58,14 @@ class Exp(AbstractRetraction):
            \quad\text{or}\quad A + \tfrac12 A^2 + A^3 \bigl( \tfrac16 I + \tfrac1{24} A
            + \tfrac1{120} A^2 + \tfrac1{720} A^3 \bigr), $$
 
-        as the bound of the angles allows. Cost: two products up to angle 0.1, three up
-        to 0.35 in single precision.
+        The bound of the angles decides which. Cost: two products up to angle 0.1, three
+        up to 0.35 in single precision.
         """
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
-        # cheaper than the bound below: at most n^(1/4) times it for a random matrix
+        # a cheap first test: for a random matrix the norm is at most n^(1/4) times the
+        # bound below
         norm = float(torch.linalg.matrix_norm(A).max())
-        # written so that NaN is long
+        # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:
             return None
         A2 = recycled(A.shape, A)

@@ -11,15 +11,15 @@ from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.groups._nearest import after_newton_schulz, newton_schulz
 from isometry.linalg import polar
 
-# radians; above, Cholesky's factor would lose digits that Householder keeps
+# radians. For longer steps the Cholesky factor loses digits that Householder's
+# decomposition keeps
 _LONG = 1.0
 
 
 class AbstractFactor(AbstractRetraction):
     r"""The orthonormal factor of $Q + E$, for steps of an optimizer.
 
-    The angles that it reaches are below $\pi/2$, so that it cannot be the map of a
-    weight with coordinates.
+    It reaches only angles below $\pi/2$, so it cannot parametrize a weight.
     """
 
     parametrizes = False
@@ -34,42 +34,43 @@ class AbstractFactor(AbstractRetraction):
         return self.of(torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) + A)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        """The factor of `B` plus the part of `X` that is tangent there."""
+        """The factor of `B` plus the part of `X` that is tangent at `B`."""
         if B is None:
             B = torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
         S = B.mH @ X
         return self.of(B + X - B @ ((S + S.mH) / 2))
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
-        """The sum over its length."""
+        """The sum `q + E`, divided by its length."""
         X = q + E
         return X / torch.linalg.vector_norm(X, dim=-1, keepdim=True)
 
 
 @dataclass(frozen=True)
 class Polar(AbstractFactor):
-    """The polar factor of a point plus a tangent vector: the nearest point to it."""
+    """The polar factor of a point plus a tangent vector: the nearest point."""
 
     name = "polar"
     order = 3.0
 
     def of(self, X: Tensor) -> Tensor:
-        """By a singular value decomposition."""
+        """The polar factor, by a singular value decomposition."""
         return polar(X)
 
     def factor(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""Polar factor of $X = Q + E$, by Newton and Schulz.
 
-        As $E$ is tangent, $X^H X = I + E^H E$ with eigenvalues between $1$ and $1 + d$,
-        $d = \lVert E^H E \rVert_F$. Those of $\sqrt{c} X$ with $c = 2 / (2 + d)$ are
-        within $e = d / (2 + d) < 1$ of 1, and each step
+        As $E$ is tangent, $X^H X = I + E^H E$ has eigenvalues between $1$ and $1 + d$,
+        with $d = \lVert E^H E \rVert_F$. Scale $X$ by $\sqrt c$ with $c = 2 / (2 + d)$:
+        then the eigenvalues are within $e = d / (2 + d) < 1$ of 1, and each step
 
         $$ X \leftarrow \tfrac12 X (3I - X^H X), \qquad
            e \leftarrow \tfrac14 e^2 (3 + e) $$
 
-        takes them closer; the number of steps is known from $d$. One suffices in single
-        precision up to $d = 4 \cdot 10^{-4}$, two up to 0.03. What rounding has left in
-        $Q$ goes with it. If $d > 1/\varepsilon$ the result is NaN.
+        brings them closer to 1, so $d$ determines the number of steps. In single
+        precision one step suffices up to $d = 4 \cdot 10^{-4}$, two up to 0.03. The
+        rounding error of $Q$ is removed as well. If $d > 1/\varepsilon$ the result is
+        NaN.
 
         Cost: two products a step. It reads $d$ from the device.
         """
@@ -81,10 +82,11 @@ class Polar(AbstractFactor):
         d = torch.where(d < 1 / eps, d, math.nan)
         c = 2 / (2 + d)
         X = (X * c.sqrt()) @ (1.5 * eye - gram * (c / 2))
-        # a matrix with NaN stays NaN; the number of steps is that of all others
+        # a matrix with NaN stays NaN, and does not count for the number of steps
         farthest = float(d.nan_to_num(nan=0.0).max())
         e = after_newton_schulz(farthest / (2 + farthest))
-        # the vector is tangent up to rounding only: e may be three times as large
+        # eps / 4, because the vector is tangent only up to rounding, and the true e may
+        # be three times as large
         while e > eps / 4:
             X, e = newton_schulz(X), after_newton_schulz(e)
         return X
@@ -98,17 +100,17 @@ class QR(AbstractFactor):
     equivariant = False
 
     def of(self, X: Tensor) -> Tensor:
-        """By Householder's decomposition, with a positive diagonal of R."""
+        """The Q factor, by Householder's decomposition, with R's diagonal positive."""
         return q_factor(X)
 
     def factor(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""$X R^{-1}$ with $X = Q + E$ and Cholesky's factor $R^H R = X^H X$.
 
         As $E$ is tangent, $X^H X = I + E^H E$, whose condition number is at most
-        $1 + \lVert E \rVert^2$: for steps below a radian no digit is lost that the
-        decomposition of $X$ itself would keep. Longer ones are left to that, up to
-        $\varepsilon^{-1/2}$: beyond, a column that is pure rounding may have either
-        sign, and the result is NaN.
+        $1 + \lVert E \rVert^2$. So for steps below a radian it keeps every digit that
+        the decomposition of $X$ itself would keep. For longer steps, $X$ is decomposed.
+        Above $\varepsilon^{-1/2}$ a column may be pure rounding, with a random sign,
+        and the result is NaN.
 
         Cost: a product of $n k^2$, and half of one.
         """

@@ -1,4 +1,4 @@
-"""Maps by their names, which are read once, where a user passes them."""
+"""The names of the maps. A name is parsed once, where a user passes it."""
 
 from isometry.groups._maps.abstract import AbstractMap
 from isometry.groups._maps.exponential import Exp
@@ -6,7 +6,7 @@ from isometry.groups._maps.factors import QR, Polar
 from isometry.groups._maps.householder import Householder
 from isometry.groups._maps.rational import Cayley, Pade
 
-#: one map of each class, under the name that stands for all of them
+#: one map of each class; "pade-m" stands for all degrees
 KNOWN: dict[str, AbstractMap] = {
     "exp": Exp(),
     "cayley": Cayley(),
@@ -18,10 +18,10 @@ KNOWN: dict[str, AbstractMap] = {
 
 
 def parse_map(value: object, *, name: str = "retraction") -> AbstractMap | None:
-    """The map of this name, or the map itself; None if there is no such name.
+    """The map with this name, or the map itself; None if there is no such name.
 
     Raises:
-        ValueError: if the name is that of Pade's approximant, without a degree.
+        ValueError: if the name is "pade" without a degree.
     """
     if isinstance(value, AbstractMap):
         return value

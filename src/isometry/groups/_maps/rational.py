@@ -14,7 +14,7 @@ from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import tall_map
 
-# radians, above which a rational function would lose digits of the size of the point
+# radians. For longer steps a rational function loses digits in proportion to the point
 _LONG = 1.0
 
 
@@ -23,15 +23,15 @@ class AbstractRational(AbstractRetraction):
 
     $$ r_m(A) = \prod_j (I - u_j A + w_j A^2)^{-1} (I + u_j A + w_j A^2). $$
 
-    Every factor is unitary on skew matrices. It agrees with the exponential to order
-    $2m$; $r_m(tA)$ is close to it up to norms of about $m$.
+    Every factor is unitary on skew matrices. The approximant agrees with the
+    exponential to order $2m$, and is close to it up to norms of about $m$.
     """
 
-    #: the m of r_m
+    #: the degree m of r_m
     degree: int
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        r"""$r_m(A) B$, factor by factor, with nothing n x n.
+        r"""$r_m(A) B$, factor by factor, without n x n matrices.
 
         With $X_\perp$, $\Omega$ and $S$ of `isometry.linalg.expm_tall`, if $n > 2k$,
 
@@ -39,12 +39,12 @@ class AbstractRational(AbstractRetraction):
            r_m \begin{pmatrix} \Omega & -S \\ I & 0 \end{pmatrix}
            \begin{pmatrix} I \\ 0 \end{pmatrix}. $$
 
-        Digits are lost in proportion to $\lVert X \rVert$ or, if $X_\perp$ is nearly
-        singular, to its square; an `X` with none left or not finite gives NaN for that
-        matrix only. The last step of `expm_tall` removes the rounding error of the
-        orthogonality: up to norm 100, $\lVert Y^H Y - I \rVert_F \le 2 k \varepsilon$
-        for all degrees was measured, and $7 k \varepsilon$ for singular $X_\perp$ in
-        single precision.
+        The error grows in proportion to $\lVert X \rVert$ or, if $X_\perp$ is nearly
+        singular, to its square. A matrix `X` that is not finite, or so large that no
+        digit is left, gives NaN for that matrix only. The last step of `expm_tall`
+        makes the columns orthonormal up to rounding: up to norm 100 we measured
+        $\lVert Y^H Y - I \rVert_F \le 2 k \varepsilon$ for all degrees, and
+        $7 k \varepsilon$ for singular $X_\perp$ in single precision.
 
         Cost: seven products of $n k^2$ and, for each of the $\lceil m/2 \rceil$
         factors, one inverse and one product of $(2k)^3$ (of $n^3$ if $n \le 2k$). It
@@ -55,23 +55,23 @@ class AbstractRational(AbstractRetraction):
     def _columns(self, M: Tensor, count: int) -> Tensor:
         """The first columns of r_m(M), factor by factor.
 
-        One quotient of polynomials would have terms of all sizes up to that of M^m, and
-        at norm 100 no digit left from degree 5 on in float32.
+        A single quotient of two polynomials would have terms of all sizes up to M^m: at
+        norm 100 no digit would be left in float32 from degree 5 on.
         """
         eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
         R = eye[..., :count]
         for u, w in pade_factors(self.degree):
-            # an inverse and not a solve, whose nested derivatives torch 2.13 gets wrong
+            # not `solve`: torch 2.13 gets its nested derivatives wrong
             inverse = torch.linalg.inv_ex(eye + w * M2 - u * M).inverse
             R = R + inverse @ (M @ (2 * u * R))
-        # the inverse of an infinite square is 0, and R would be finite
+        # if the square overflows, its inverse is 0, and R would be finite but wrong
         return R + nan_unless_finite(M2)
 
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$r_m(A) - I$, or None if a step is long."""
         norm = float(torch.linalg.matrix_norm(A).max())
-        # written so that NaN is long
+        # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * _LONG:
             return None
         return self.quotient(A, A, norm)
@@ -88,7 +88,7 @@ class AbstractRational(AbstractRetraction):
         for u, w in pade_factors(self.degree):
             if terms:
                 R = R + M @ terms[-1]
-            # the other form of the solver raises an exception for NaN
+            # `torch.linalg.solve` would raise for NaN
             solution = torch.linalg.solve_ex(eye - u * M + w * M2, 2 * u * R)
             terms.append(solution.result)
         return sum(terms[1:], start=terms[0])
@@ -102,7 +102,7 @@ class AbstractRational(AbstractRetraction):
 class Cayley(AbstractRational):
     r"""The Cayley map, $(I + A/2)(I - A/2)^{-1}$: one inverse, and no eigenvalue $-1$.
 
-    It is the Pade approximant of degree 1, and one to one.
+    It is the Pade approximant of degree 1, and it is one to one.
     """
 
     name = "cayley"
@@ -141,12 +141,12 @@ class Pade(AbstractRational):
         return pade(A, degree=self.degree)
 
     def inverse(self, Q: Tensor) -> Tensor:
-        """By the logarithm. It has no gradient, and says so in a backward pass."""
+        """The inverse, by the logarithm. It has no gradient: a backward pass raises."""
         return _NoGradient.apply(Q, self.degree)
 
 
 class _NoGradient(torch.autograd.Function):
-    """The inverse of the Pade approximant, whose backward pass is an error."""
+    """The inverse of the Pade approximant, whose backward pass raises an error."""
 
     @staticmethod
     def forward(Q: Tensor, degree: int) -> Tensor:
