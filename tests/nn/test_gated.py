@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.groups import Pade
-from isometry.nn import ExpGRU, ExpLSTM, _exp_gated
+from isometry.nn import ExpGRU, ExpLSTM, _gated
 from tests.helpers import eps
 
 DTYPE = torch.float64
@@ -32,7 +32,7 @@ both = pytest.mark.parametrize("kind", KINDS)
 def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """torch's own loop, and the one in ordinary operations for the transforms."""
     if request.param == "unrolled":
-        monkeypatch.setattr(_exp_gated, "needs_plain_operations", lambda *_: True)
+        monkeypatch.setattr(_gated, "needs_plain_operations", lambda *_: True)
     return request.param
 
 

@@ -1,6 +1,8 @@
 """The recurrent network of the paper, its cell and its nonlinearity."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,12 +11,8 @@ from torch import Tensor, nn
 from isometry._backend.constants import Sigma, takes_threshold
 from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, AbstractRetraction, U
-from isometry.nn._recurrent import (
-    AbstractCell,
-    AbstractRecurrent,
-    check_sizes,
-    check_state,
-)
+from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
+from isometry.nn._recurrent import check_sizes, check_state
 from isometry.nn._scan import Recurrence, Weights, complex_modrelu, modrelu, scan_field
 from isometry.nn._sequence import Steps, check_rows, in_dtype_of, read
 from isometry.parametrizations._initial import Init
@@ -70,7 +68,7 @@ class ModReLU(nn.Module):
 NONLINEARITIES = ("modrelu", "tanh", "relu", "identity")
 
 
-class ExpRNNCell(AbstractCell):
+class ExpRNNCell(AbstractNamedCell):
     r"""One step of `ExpRNN`: $h' = \sigma(W h + T x)$ with an orthogonal $W = \exp A$.
 
     As `torch.nn.RNNCell`, with one bias: for modReLU it is its threshold $b$, for the
@@ -213,6 +211,30 @@ class ExpRNNCell(AbstractCell):
         """The orthogonal weight."""
         return self.weight_hh
 
+    def torch_weights(self) -> dict[str, Tensor]:
+        """The tensors in torch's layout, and the threshold of modReLU, if it is one."""
+        weights: dict[str, Tensor] = {
+            "weight_ih": self.weight_ih,
+            "weight_hh": self.weight_hh,
+        }
+        if self.bias is None:
+            return weights
+        if takes_threshold(self.sigma):
+            return weights | {"bias": self.bias}
+        return weights | {"bias_ih": self.bias, "bias_hh": torch.zeros_like(self.bias)}
+
+    def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The state of this cell without its constraint; torch's two biases are added.
+
+        A first state that is trained becomes zero, where torch's layers start.
+        """
+        state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
+        if self.bias is not None:
+            state["bias"] = weights["bias_ih"] + weights["bias_hh"]
+        if self.h0 is not None:
+            state["h0"] = torch.zeros_like(self.h0)
+        return state
+
     def extra_repr(self) -> str:
         """Sizes and what is not usual."""
         unitary = ", unitary" if self.unitary else ""
@@ -251,19 +273,24 @@ def _sigma(nonlinearity: str, *, unitary: bool) -> Sigma:
     return "complex_modrelu" if nonlinearity == "modrelu" else "identity"
 
 
-class ExpRNN(AbstractRecurrent):
+class ExpRNN(AbstractNamedRecurrent):
     r"""A recurrent network with an orthogonal (or unitary) recurrent weight.
 
     $$ h_{t+1} = \sigma(\exp(A)\, h_t + T x_{t+1}), \qquad A^H = -A. $$
 
-    Called as `torch.nn.RNN`, with the same arguments and shapes, but not the same
-    network: a layer has one bias vector, its parameters are in `cells` under other
-    names, and the default nonlinearity is modReLU. Unlike tanh it has no bound, so
-    states grow with the number of inputs that they have seen, and losses start larger;
-    `nonlinearity="tanh"` is what `nn.RNN` has.
+    Called like `torch.nn.RNN`, with its arguments, its shapes and its names for the
+    weights (`weight_hh_l0` and so on, for reading; the parameters are in `cells`). Two
+    things differ. A cell has one bias vector, which is the threshold $b$ of modReLU or
+    is added to $T x$. And the default nonlinearity is modReLU, which has no bound as
+    tanh has: states grow with the number of inputs that they have seen, and losses
+    start larger.
+
+    With `nonlinearity="tanh"` or "relu", as `nn.RNN` has them, `isometry.load_foreign`
+    loads checkpoints of `nn.RNN`, with the nearest rotation as the weight, and
+    `to_torch` returns an `nn.RNN`.
 
     The weight itself neither shrinks nor enlarges gradients through time, and any
-    optimizer of torch keeps it orthogonal: give its coordinates a smaller rate by
+    optimizer of torch keeps it orthogonal. Give its coordinates a smaller rate with
     `isometry.param_groups`.
 
     Args:
@@ -343,5 +370,20 @@ class ExpRNN(AbstractRecurrent):
             last_only=last_only,
             chunk=chunk,
         )
-        # as torch's layers do
-        self.bias, self.nonlinearity = bias, nonlinearity
+        self.bias, self.nonlinearity, self.unitary = bias, nonlinearity, unitary
+        self.mode = f"RNN_{nonlinearity.upper()}"
+
+    def torch_class(self) -> Callable[..., nn.RNNBase]:
+        """`nn.RNN`, if it has this nonlinearity.
+
+        Raises:
+            ValueError: if it has not, or if the states are complex.
+        """
+        if self.nonlinearity not in ("tanh", "relu"):
+            field = "complex" if self.unitary else "real"
+            raise ValueError(
+                f"`nonlinearity` must be 'tanh' or 'relu' to exchange weights with "
+                f"`nn.RNN`; got {self.nonlinearity!r}, with {field} states. Build the "
+                f"layer with the nonlinearity of that RNN; the usual one is 'tanh'."
+            )
+        return partial(nn.RNN, nonlinearity=self.nonlinearity)

@@ -194,16 +194,14 @@ class AbstractRecurrent(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
-        # before any of its tensors is loaded, and before the constraints say that they
-        # miss their own
+        # before any tensor is loaded, and before a constraint misses its own keys
         if f"{prefix}weight_hh_l0" in state_dict:
             raise ValueError(
                 f"`state_dict` must be the state of another {type(self).__name__}; got "
                 f"'{prefix}weight_hh_l0', a key of a recurrent layer of torch, whose "
-                f"recurrent weights are not orthogonal and which has two bias vectors. "
-                f"Neither `load_state_dict` nor `isometry.load_foreign` converts it: "
-                f"copy what you want to keep into `cells`, with "
-                f"`groups.SO(n).nearest(W)` for a recurrent weight W."
+                f"recurrent weights are not orthogonal. `isometry.load_foreign(model, "
+                f"state_dict)` loads it into an ExpRNN, ExpLSTM or ExpGRU, with the "
+                f"nearest rotations."
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
 

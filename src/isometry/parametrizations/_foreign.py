@@ -1,9 +1,11 @@
 """Checkpoints of unconstrained layers, of torch's `orthogonal` and of geotorch."""
 
 import copy
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from isometry.groups import Cayley, Exp, Householder
@@ -12,6 +14,20 @@ from isometry.parametrizations._constrained import Constrained, constrained
 from isometry.parametrizations._constraint import worst_defect
 
 _PEERS = (Exp(), Cayley(), Householder())
+_log = logging.getLogger("isometry")
+_NEAREST = "%s: took the nearest point of %s, at distance %.2g"
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """A layer that can take over the checkpoint of another kind of layer."""
+
+    def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
+        """Replace foreign keys that begin with `prefix` by those of this layer.
+
+        Weights that are constrained here become plain ones.
+        """
+        ...
 
 
 def load_foreign(
@@ -23,23 +39,29 @@ def load_foreign(
 ) -> Any:
     r"""Load a checkpoint whose weights were constrained elsewhere, or not at all.
 
-    For each constrained weight of `module`, the checkpoint may hold one of
+    For each constrained weight of `module`, the checkpoint may hold one of these:
 
-    - a plain `weight`: the nearest point is taken;
-    - torch's or geotorch's `original` $X$ and `base` $B$ (square, also for a tall
-      weight): $W = B\,\phi(A)$ cut to its columns, with $A = L - L^H$ and $L$ the lower
-      triangle of $X$ padded to a square (torch's Householder: the reflections of $X$);
-      the rounding errors of the peer are removed, by the nearest point;
+    - a plain `weight`: the nearest point of the manifold is taken, and the logger
+      "isometry" says so at level INFO;
+    - the `original` $X$ and the `base` $B$ of torch or geotorch (square, even for a
+      tall weight): then $W = B\,\phi(A)$, cut to its columns, with $A = L - L^H$ and
+      $L$ the lower triangle of $X$ padded to a square (for torch's Householder map, the
+      reflections of $X$). The nearest point removes their rounding errors;
     - our own keys, which load as they are.
 
+    An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads the checkpoint of an `nn.RNN`,
+    `nn.LSTM` or `nn.GRU`: for each recurrent weight, gate by gate, the nearest
+    rotation, and the sum of torch's two biases. If the weights were not rotations, it
+    is another network, to be trained further.
+
     Everything else loads as by `module.load_state_dict`. The checkpoint does not say
-    which map it was made with: it is taken to be that of our constraint, but for a
-    rectangular weight of torch, whose default is "householder" there, you must say so.
-    The peers see the kernel of a convolution as many small matrices, which is another
-    constraint: such a checkpoint is refused.
+    which map it was made with, so `load_foreign` assumes the map of our constraint.
+    Only for rectangular weights of torch, whose default map is "householder", you must
+    name it. The peers see the kernel of a convolution as many small matrices, which is
+    another constraint, and such a checkpoint is refused.
 
     Args:
-        module: a model, with its weights constrained by `isometry`.
+        module: a model whose weights `isometry` constrains.
         state_dict: the checkpoint, as `torch.load(..., weights_only=True)` returns it.
         retraction: "exp", "cayley" or "householder", for all weights or by their names
             (`{"0.weight": "householder"}`); None for the map of the constraint.
@@ -51,29 +73,37 @@ def load_foreign(
     Raises:
         TypeError: if `module` is not a module or `state_dict` not a mapping.
         ValueError: if keys or shapes do not fit, a weight is not finite or not on its
-            manifold, or its map must be named; nothing is then loaded.
+            manifold, or its map must be named. Nothing is loaded then.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"`state_dict` must be a mapping from names to tensors; got "
             f"{type(state_dict).__name__}. Pass what `module.state_dict()` returned."
         )
+    entries = constrained(module, remove_duplicate=False)
     state = dict(state_dict)
-    for found in constrained(module, remove_duplicate=False):
-        holder = found.key.removesuffix(found.name) + f"parametrizations.{found.name}."
-        weight = state.pop(found.key, None)
+    for path, layer in module.named_modules(remove_duplicate=False):
+        if isinstance(layer, Adopts):
+            layer.adopt(state, f"{path}." if path else "")
+    for entry in entries:
+        holder = entry.key.removesuffix(entry.name) + f"parametrizations.{entry.name}."
+        weight = state.pop(entry.key, None)
+        plain = weight is not None
         if weight is not None:
-            _check_weight(found, weight)
+            _check_weight(entry, weight)
         else:
             by_name = isinstance(retraction, Mapping)
-            chosen = retraction.get(found.key) if by_name else retraction
-            weight = _peer_weight(state, holder, found, chosen)
+            named = retraction.get(entry.key) if by_name else retraction
+            weight = _peer_weight(state, holder, entry, named)
         if weight is None:
             continue
-        # a copy is asked for coordinates: until all is well, nothing changes
-        twin = copy.deepcopy(found.constraint)
-        points = twin.layout.points(weight.to(found.coordinates))
+        # a copy of the constraint finds the coordinates: nothing changes until all fits
+        twin = copy.deepcopy(entry.constraint)
+        points = twin.layout.points(weight.to(entry.coordinates))
         Q = twin.manifold.polish(twin.manifold.nearest(points))
+        if plain:
+            far = float(torch.linalg.vector_norm(Q - points))
+            _log.info(_NEAREST, entry.key, twin.manifold, far)
         state[f"{holder}original"] = twin.start(Q)
         state |= {f"{holder}0.{k}": v for k, v in twin.state_dict().items()}
     _check_fit(module, state, strict=strict)
@@ -90,29 +120,30 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
     ]
     missing = sorted(own.keys() - state.keys()) if strict else []
     unexpected = sorted(state.keys() - own.keys()) if strict else []
-    if odd or missing or unexpected:
+    parts = {"unexpected": unexpected, "missing": missing, "other shapes": sorted(odd)}
+    found = [f"{what} {names}" for what, names in parts.items() if names]
+    if found:
         raise ValueError(
             f"`state_dict` must have the keys and shapes of the model; got "
-            f"{unexpected} that it has not, none of {missing}, and the shapes "
-            f"{sorted(odd)}. Build the model that was saved, or pass `strict=False` "
-            f"for other keys."
+            f"{', '.join(found)}. Build the model that was saved, or pass "
+            f"`strict=False` to ignore other keys."
         )
 
 
 def _peer_weight(
-    state: dict[str, Tensor], holder: str, found: Constrained, named: Any
+    state: dict[str, Tensor], holder: str, entry: Constrained, named: Any
 ) -> Tensor | None:
     """The weight that a peer's keys mean, which are removed; None if there are none."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     X = state.pop(f"{holder}original")
     base = state.pop(f"{holder}0.base", None)
-    own = found.constraint.retraction
+    own = entry.constraint.retraction
     if named is None and own.steps and _is_torchs_rectangle(X):
         raise ValueError(
-            f"`retraction` must be given for {found.key!r}, a rectangular weight of "
+            f"`retraction` must be given for {entry.key!r}, a rectangular weight of "
             f"torch's `orthogonal`, whose default is 'householder' there; got None. "
-            f"Pass {{{found.key!r}: 'householder'}}, or the map that was chosen."
+            f"Pass {{{entry.key!r}: 'householder'}}, or the map that was chosen."
         )
     wide = X.shape[-2] < X.shape[-1]
     n = max(X.shape[-2:])
@@ -125,16 +156,16 @@ def _peer_weight(
     if base is not None:
         Q = base.to(Q) @ Q
     W = Q.mT if wide else Q
-    _check_weight(found, W)
-    constraint = found.constraint
+    _check_weight(entry, W)
+    constraint = entry.constraint
     defect = worst_defect(constraint.manifold, constraint.layout.points(W))
     # the peers' own errors: up to 1e-3, measured in float32
     if not defect <= 1e-2:
         raise ValueError(
-            f"`{found.key}` must be a point of {constraint.manifold}; the checkpoint "
-            f"has one with a defect of {defect:.1e}. It was constrained otherwise (the "
-            f"peers see a kernel as many small matrices): load it into the peer, and "
-            f"take its plain weight."
+            f"`{entry.key}` must be a point of {constraint.manifold}; the checkpoint "
+            f"has a weight with a defect of {defect:.1e}, which had another constraint "
+            f"(the peers see a kernel as many small matrices). Load it into the peer, "
+            f"and take its plain weight."
         )
     return W
 
@@ -157,15 +188,15 @@ def _peer_map(value: str | AbstractMap) -> AbstractMap:
     return found
 
 
-def _check_weight(found: Constrained, weight: Tensor) -> None:
-    if tuple(weight.shape) != found.constraint.layout.shape:
+def _check_weight(entry: Constrained, weight: Tensor) -> None:
+    if tuple(weight.shape) != entry.constraint.layout.shape:
         raise ValueError(
-            f"`{found.key}` must have shape {found.constraint.layout.shape}, that of "
+            f"`{entry.key}` must have shape {entry.constraint.layout.shape}, that of "
             f"the weight; got {tuple(weight.shape)}. Build the model with the sizes of "
             f"the checkpoint."
         )
     if not bool(weight.isfinite().all()):
         raise ValueError(
-            f"`{found.key}` must be finite; got NaN or infinity in the checkpoint. "
+            f"`{entry.key}` must be finite; got NaN or infinity in the checkpoint. "
             f"Load an earlier one."
         )

@@ -1,0 +1,174 @@
+"""Recurrent layers that have the weights of torch's: their names, there and back."""
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from isometry.nn._recurrent import AbstractCell, AbstractRecurrent
+
+# a tensor of a torch layer; `weight_hr` comes with its `proj_size`
+_NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
+
+
+class AbstractNamedCell(AbstractCell):
+    """A cell whose tensors have counterparts in a torch layer."""
+
+    @abstractmethod
+    def torch_weights(self) -> dict[str, Tensor]:
+        """The tensors in torch's layout and order, named without layer and direction.
+
+        "bias" stands for one that no torch layer has.
+        """
+
+    @abstractmethod
+    def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The state of this cell without its constraint, from `torch_weights`.
+
+        Raises:
+            ValueError: if the cell has no room for one of them.
+        """
+
+
+class AbstractNamedRecurrent(AbstractRecurrent):
+    """A recurrent network that shows its weights under torch's names, for reading.
+
+    These are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and `bias_hh_l0`, for each
+    layer, and with `_reverse` for the second direction. `weight_hh_l0` is the
+    orthogonal weight itself; for gates, all of them one above the other. There is one
+    bias a cell, which is `bias_ih_l0`. The other is zero, a new tensor each time
+    (unless the cell is that of `ExpGRU(candidate_bias=True)`). The parameters
+    themselves are in `cells`.
+
+    Attributes:
+        bias: whether cells have a bias.
+        mode: torch's name for the kind of cell, such as "LSTM" or "RNN_TANH".
+        proj_size: always 0.
+    """
+
+    bias: bool
+    mode: str
+    proj_size = 0
+
+    @abstractmethod
+    def torch_class(self) -> Callable[..., nn.RNNBase]:
+        """What makes a torch layer with these cells, from the options of its class.
+
+        Raises:
+            ValueError: if torch has no such cell.
+        """
+
+    def to_torch(self) -> nn.RNNBase:
+        """Return a new `nn.RNN`, `nn.LSTM` or `nn.GRU` that computes the same.
+
+        It goes wherever torch's layers go: TorchScript, quantization, other libraries.
+        Its parameters are copies, and nothing keeps them orthogonal in training. It
+        takes one-hot vectors where this layer takes class indices.
+
+        Returns:
+            The layer of torch, on the device and in the dtype of this one.
+
+        Raises:
+            ValueError: if torch has no such layer: the nonlinearity is neither tanh nor
+                ReLU, the states are complex, the first state is trained, or only the
+                last output is returned.
+        """
+        twin = self._twin()
+        if self.last_only:
+            raise ValueError(
+                "`last_only` must be False, because torch's layers return all outputs; "
+                "got True. Set `layer.last_only = False` first."
+            )
+        if any(getattr(cell, "h0", None) is not None for cell in self.cells):
+            raise ValueError(
+                "`train_h0` must be False, because torch's layers start at zero; got "
+                "True. Keep each `cell.h0`, set it to None, and pass them all as `hx`."
+            )
+        with torch.enable_grad():
+            weights = list(chain.from_iterable(self.all_weights))
+        names = list(twin.state_dict())
+        values = zip(names, (W.detach().clone() for W in weights), strict=True)
+        twin.load_state_dict(dict(values), assign=True)
+        for p, W in zip(twin.parameters(), weights, strict=True):
+            p.requires_grad_(W.requires_grad)
+        return twin.train(self.training)
+
+    def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
+        """Replace the keys of a torch layer in a checkpoint by those of this layer.
+
+        Its recurrent weights are then plain ones; `isometry.load_foreign` makes them
+        orthogonal.
+
+        Args:
+            state: the checkpoint, which is changed.
+            prefix: what the keys of this layer begin with.
+
+        Raises:
+            ValueError: if there are keys of a torch layer that do not fit this layer.
+        """
+        keys = {key[len(prefix) :]: key for key in state if key.startswith(prefix)}
+        keys = {name: key for name, key in keys.items() if _NAME.fullmatch(name)}
+        if not keys:
+            return
+        twin = self._twin()
+        shapes = {name: tuple(p.shape) for name, p in twin.named_parameters()}
+        found = {name: tuple(state[key].shape) for name, key in keys.items()}
+        if found != shapes:
+            odd = [f"{prefix}{k} {s}" for k, s in found.items() if shapes.get(k) != s]
+            odd += [f"no {prefix}{k}" for k in shapes if k not in found]
+            raise ValueError(
+                f"`state_dict` must have the tensors of torch's {twin} for this "
+                f"{type(self).__name__}; got {', '.join(odd)}. Build the layer with "
+                f"the sizes and options of the one that was saved."
+            )
+        for i, suffix in enumerate(self._suffixes()):
+            names = [name for name in keys if name.endswith(suffix)]
+            parts = {k.removesuffix(suffix): state.pop(keys[k]) for k in names}
+            plain = cast("AbstractNamedCell", self.cells[i]).plain_state(parts)
+            state.update((f"{prefix}cells.{i}.{key}", X) for key, X in plain.items())
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """The tensors of each cell, in torch's order."""
+        cells = [cast("AbstractNamedCell", cell) for cell in self.cells]
+        return [list(cell.torch_weights().values()) for cell in cells]
+
+    def _twin(self) -> nn.RNNBase:
+        """The torch layer with these cells, without values."""
+        # torch warns of dropout that has no effect
+        dropout = self.dropout if self.num_layers > 1 else 0.0
+        return self.torch_class()(
+            *(self.input_size, self.hidden_size, self.num_layers),
+            bias=self.bias,
+            batch_first=self.batch_first,
+            dropout=dropout,
+            bidirectional=self.bidirectional,
+            # without values, none are drawn from the user's generator
+            device="meta",
+        )
+
+    def _suffixes(self) -> list[str]:
+        """What the names of each cell's tensors end with."""
+        ends = ("", "_reverse") if self.bidirectional else ("",)
+        return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
+
+    def __getattr__(self, name: str) -> Any:
+        match = _NAME.fullmatch(name) if name.startswith(("weight_", "bias_")) else None
+        if match is not None and match[2] in (suffixes := self._suffixes()):
+            cell = cast("AbstractNamedCell", self.cells[suffixes.index(match[2])])
+            weights = cell.torch_weights()
+            if match[1] in weights:
+                return weights[match[1]]
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if _NAME.fullmatch(name):
+            raise AttributeError(
+                f"`{name}` of {type(self).__name__} is for reading only. Assign to the "
+                f"`weight_ih`, `weight_hh` or `bias` of one of its `cells`."
+            )
+        super().__setattr__(name, value)

@@ -1,0 +1,230 @@
+"""Cells whose gates have orthogonal recurrent maps, each gate its own.
+
+The gates are stacked: $T$ is (gates * n, inputs) as in torch, and the recurrent maps
+are one batch (gates, n, n) of points of $SO(n)$, in torch's order of the gates.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isometry._checks import check_flags
+from isometry._torch import autocast_off, needs_plain_operations
+from isometry.groups import SO
+from isometry.nn._as_torch import AbstractNamedCell
+from isometry.nn._recurrent import check_sizes
+from isometry.nn._scan import driven
+from isometry.nn._sequence import Steps
+from isometry.parametrizations._register import constrain
+
+# the output comes first
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What tells an LSTM from a GRU.
+
+    Attributes:
+        number: how many gates there are, counting the candidate.
+        states: how many tensors make up a state.
+        step: takes T x + b, W h and the state to the next state.
+        resets: whether a gate multiplies W h, so that a bias inside of it differs from
+            one outside.
+        loop: torch's own loop over time.
+        layer: torch's own module.
+    """
+
+    number: int
+    states: int
+    step: Callable[[Tensor, Tensor, State], State]
+    resets: bool
+    loop: Callable[..., tuple[Tensor, ...]]
+    layer: type[nn.RNNBase]
+
+
+def _lstm_step(u: Tensor, v: Tensor, state: State) -> State:
+    i, f, g, o = (u + v).chunk(4, -1)
+    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gru_step(u: Tensor, v: Tensor, state: State) -> State:
+    (u_r, u_z, u_n), (v_r, v_z, v_n) = u.chunk(3, -1), v.chunk(3, -1)
+    z = torch.sigmoid(u_z + v_z)
+    n = torch.tanh(u_n + torch.sigmoid(u_r + v_r) * v_n)
+    return ((1 - z) * n + z * state[0],)
+
+
+class GatedCell(AbstractNamedCell):
+    """One layer and direction of `ExpLSTM` or `ExpGRU`.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of a state.
+        gates: the kind of cell.
+        bias: whether there is a bias, one number for each gate and feature.
+        candidate_bias: whether $W_n h$ in a GRU has a bias of its own.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+        **maps: the options of `isometry.constrain`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        gates: Gates,
+        *,
+        bias: bool,
+        candidate_bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **maps: Any,
+    ) -> None:
+        super().__init__()
+        check_sizes(input_size, hidden_size)
+        check_flags(bias=bias, candidate_bias=candidate_bias)
+        self.input_size, self.hidden_size, self.gates = input_size, hidden_size, gates
+        k, n = gates.number, hidden_size
+
+        def room(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+
+        self.weight_ih, self.weight_hh = room(k * n, input_size), room(k, n, n)
+        self.bias = room(k * n) if bias else None
+        self.bias_hn = room(n) if bias and candidate_bias else None
+        self.reset_parameters()
+        # The base is where the maps start. Around the identity, random maps would have
+        # coordinates near the border of exp, and huge coordinates of Cayley's map.
+        constrain(self, "weight_hh", SO(n), **maps)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew: the recurrent maps by `init`, as at the start.
+
+        The numbers come from torch's own generator. Folded maps become the identity.
+        """
+        # a write is what makes the constraint draw the maps again
+        with torch.no_grad():
+            W = self.weight_hh
+            W.copy_(torch.eye(self.hidden_size, device=W.device))
+        size = 1 / math.sqrt(self.hidden_size)
+        for parameter in (self.weight_ih, self.bias, self.bias_hn):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -size, size)
+
+    def first_state(self, batch: int) -> Any:
+        """Zeros."""
+        zeros = self.weight_ih.new_zeros(batch, self.hidden_size)
+        return zeros if self.gates.states == 1 else (zeros,) * self.gates.states
+
+    def scan(
+        self,
+        x: Tensor,
+        first: Any,
+        steps: Steps,
+        *,
+        last_only: bool = False,
+        chunk: int | None = None,  # noqa: ARG002 - torch's loop has no such option
+    ) -> tuple[Tensor | None, Any]:
+        """Outputs of many time steps, as rows; and the last state of each sequence."""
+        state = first if isinstance(first, tuple) else (first,)
+        with autocast_off(x.device):
+            weights = [*self.torch_weights().values()]
+            plain = needs_plain_operations(x, *weights, *state)
+            # torch's loop does not take class indices, which select columns of T
+            run = self._unrolled if plain or x.ndim == 1 else self._in_torchs_loop
+            H, *last = run(x, weights, state, steps)
+        return (None if last_only else H), (last[0] if len(last) == 1 else tuple(last))
+
+    def _in_torchs_loop(
+        self, x: Tensor, weights: list[Tensor], state: State, steps: Steps
+    ) -> tuple[Tensor, ...]:
+        first = [h[None].contiguous() for h in state]
+        hx = first if len(first) > 1 else first[0]
+        # one layer, no dropout, and room for a backward pass if there may be one
+        options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
+        if steps.is_equal:
+            x = x.unflatten(0, (len(steps.sizes), steps.batch))
+            H, *last = self.gates.loop(x, hx, weights, *options, False)
+            H = H.flatten(0, 1)
+        else:
+            sizes = torch.tensor(steps.sizes, device="cpu")
+            H, *last = self.gates.loop(x, sizes, hx, weights, *options)
+        return H, *(h[0] for h in last)
+
+    def _unrolled(
+        self, x: Tensor, weights: list[Tensor], state: State, steps: Steps
+    ) -> tuple[Tensor, ...]:
+        """The states of torch's loop, in ordinary operations."""
+        kernel, W, b, b_hh = (
+            weights if self.bias is not None else (*weights, None, None)
+        )
+        # only a candidate has a second bias that is not zero
+        second = None if self.bias_hn is None else b_hh
+        u = driven(x, kernel, b)
+        states: list[State] = []
+        for u_t in u.split(steps.sizes):
+            state = tuple(h[: u_t.shape[0]] for h in state)
+            v = state[0] @ W.mT
+            v = v if second is None else v + second
+            state = self.gates.step(u_t, v, state)
+            states.append(state)
+        every = [torch.cat(part) for part in zip(*states, strict=True)]
+        return every[0], *(steps.last(part) for part in every)
+
+    def recurrent_matrix(self) -> Tensor:
+        """The recurrent map of the first gate."""
+        return self.weight_hh[0]
+
+    def torch_weights(self) -> dict[str, Tensor]:
+        """The tensors in torch's layout; its second bias is zero but in a candidate."""
+        weights = {
+            "weight_ih": self.weight_ih,
+            "weight_hh": self.weight_hh.flatten(0, 1),
+        }
+        if self.bias is None:
+            return weights
+        second = torch.zeros_like(self.bias)
+        if self.bias_hn is not None:
+            second = torch.cat((second[: -self.hidden_size], self.bias_hn))
+        return weights | {"bias_ih": self.bias, "bias_hh": second}
+
+    def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The state of this cell without its constraint; torch's two biases are added.
+
+        Raises:
+            ValueError: if a bias of torch has no place here.
+        """
+        W, shape = weights["weight_hh"], (self.gates.number, -1)
+        state = {"weight_ih": weights["weight_ih"], "weight_hh": W.unflatten(0, shape)}
+        if self.bias is None:
+            return state
+        first, second = weights["bias_ih"], weights["bias_hh"]
+        if not self.gates.resets:
+            return state | {"bias": first + second}
+        # the reset gate multiplies this one alone
+        rest, candidate = second[: -self.hidden_size], second[-self.hidden_size :]
+        state["bias"] = first + torch.cat((rest, torch.zeros_like(candidate)))
+        if self.bias_hn is not None:
+            state["bias_hn"] = candidate
+        elif candidate.any():
+            raise ValueError(
+                f"`candidate_bias` must be True for a GRU of torch whose candidate has "
+                f"a bias inside the reset gate; got False, with a bias of up to "
+                f"{float(candidate.abs().max()):.2g}. Build "
+                f"`ExpGRU(..., candidate_bias=True)`."
+            )
+        return state
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        return f"{self.input_size}, {self.hidden_size}"
+
+
+LSTM = Gates(4, 2, _lstm_step, False, torch.lstm, nn.LSTM)
+GRU = Gates(3, 1, _gru_step, True, torch.gru, nn.GRU)
