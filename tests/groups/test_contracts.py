@@ -171,7 +171,7 @@ BROKEN = [
     ("distance.*gradient in `Q`", broken(Sphere(3), distance=_half_gradient)),
     ("distance.*gradient 0 at", broken(Sphere(3), distance=_infinite_gradient)),
     (
-        "nearest.*that of the algebra",
+        "nearest.*uses only `algebra`",
         broken(G, nearest=lambda _, X: SO(3).nearest(X + 0.1)),
     ),
     ("polish.*square", broken(G, polish=lambda _, Q: Q)),
