@@ -5,14 +5,16 @@ FSDP, all of which make new parameters; the module and the name survive them all
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from isometry.groups._guard import guard_steps
 from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
+_hooks: list[Any] = []
 
 
 @torch.no_grad()
@@ -95,3 +97,38 @@ def declared(
     for path, owner in module.named_modules():
         for name, manifold in getattr(owner, _ATTRIBUTE, {}).items():
             yield path, owner, name, manifold
+
+
+def guard_steps() -> None:
+    """From now on, raise before an optimizer steps on a manifold that it ignores.
+
+    torch's optimizers store every option of a parameter group, even one that they do
+    not read, such as `manifold`. A step of such an optimizer would leave the manifold
+    silently.
+    """
+    if not _hooks:
+        # a compiled step need not trace the hook
+        eager: Any = torch.compiler.disable
+        _hooks.append(register_optimizer_step_pre_hook(eager(_check_step)))
+
+
+def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    if _knows_manifolds(optimizer):
+        return
+    for i, group in enumerate(optimizer.param_groups):
+        if group.get("manifold") is not None:
+            raise TypeError(
+                f"`optimizer` must keep parameters on their manifold; got "
+                f"{type(optimizer).__name__}, which ignores the {group['manifold']} of "
+                f"`param_groups[{i}]`. Use an optimizer of `isometry.optim`, or "
+                f"constrain the weight with `isometry.constrain`, which works with any "
+                f"optimizer."
+            )
+
+
+def _knows_manifolds(optimizer: Optimizer) -> bool:
+    """Whether it, or an optimizer that it wraps, has the option `manifold`."""
+    return any(
+        isinstance(one, Optimizer) and "manifold" in one.defaults
+        for one in (optimizer, *vars(optimizer).values())
+    )

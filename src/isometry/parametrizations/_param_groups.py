@@ -5,8 +5,7 @@ from typing import Any
 from torch import nn
 
 from isometry.groups import AbstractManifold
-from isometry.groups._declare import declared
-from isometry.groups._guard import guard_steps
+from isometry.groups._declare import declared, guard_steps
 from isometry.parametrizations._constrained import constrained
 
 

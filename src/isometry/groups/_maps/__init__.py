@@ -1,10 +1,11 @@
-"""Maps from free coordinates to orthogonal matrices, as objects to pass around."""
+"""Maps from free coordinates to orthogonal matrices, and their names.
+
+Maps are objects that are passed on. A name is read once, where a user passes it.
+"""
 
 from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._maps.exponential import Exp
-from isometry.groups._maps.factors import QR, Polar
-from isometry.groups._maps.householder import Householder
-from isometry.groups._maps.names import KNOWN, parse_map
+from isometry.groups._maps.factors import QR, Householder, Polar
 from isometry.groups._maps.rational import Cayley, Pade
 
 __all__ = [
@@ -19,3 +20,34 @@ __all__ = [
     "Polar",
     "parse_map",
 ]
+
+#: one map of each class; "pade-m" stands for all degrees
+KNOWN: dict[str, AbstractMap] = {
+    "exp": Exp(),
+    "cayley": Cayley(),
+    "pade-m": Pade(1),
+    "polar": Polar(),
+    "qr": QR(),
+    "householder": Householder(),
+}
+
+
+def parse_map(value: object, *, name: str = "retraction") -> AbstractMap | None:
+    """The map with this name, or the map itself; None if there is no such name.
+
+    Raises:
+        ValueError: if the name is "pade" without a degree.
+    """
+    if isinstance(value, AbstractMap):
+        return value
+    if not isinstance(value, str):
+        return None
+    kind, _, degree = value.partition("-")
+    if kind != "pade":
+        return KNOWN.get(value)
+    if not degree.isdecimal() or int(degree) < 1:
+        raise ValueError(
+            f"`{name}` must name the degree of Pade's approximant, as in 'pade-3'; "
+            f"got {value!r}. Degree 1 is the Cayley map."
+        )
+    return Pade(int(degree))

@@ -1,4 +1,4 @@
-"""The polar and the Q factor of a point plus a tangent vector, as maps."""
+"""Maps by a factor of a matrix: polar, QR, and products of reflections."""
 
 import math
 from abc import abstractmethod
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isometry.groups._maps.abstract import AbstractRetraction
+from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._nearest import after_newton_schulz, newton_schulz
 from isometry.linalg import polar
 
@@ -132,3 +132,22 @@ def q_factor(X: Tensor) -> Tensor:
     # a zero on the diagonal (X singular) must not make a column vanish
     phase = torch.where(phase == 0, 1, phase)
     return Q * phase[..., None, :]
+
+
+@dataclass(frozen=True)
+class Householder(AbstractMap):
+    """Products of Householder reflections, along the columns of the coordinates.
+
+    It has no base, and an optimizer cannot step along it: the lengths of the vectors do
+    not matter, and zero is not the coordinate of any point.
+    """
+
+    name = "householder"
+    steps = False
+
+    def columns(self, X: Tensor) -> Tensor:
+        """LAPACK's product of reflections, with the signs of the diagonal of `X`."""
+        V = X.tril(-1)
+        tau = 2 / (1 + (V * V).sum(-2))
+        signs = X.diagonal(dim1=-2, dim2=-1).sign()
+        return torch.linalg.householder_product(V, tau) * signs[..., None, :]
