@@ -10,8 +10,8 @@ from formulas import mathml
 # the order that is written here; pages that are not named follow, by name.
 HOW_TO = """
 install transformer convolution adapter shared gain start from-torch optimizers rebase
-maps averages half reads export machines recurrent from-lstm rotations groups riemannian
-lbfgs problems
+maps averages half reads export devices machines recurrent from-lstm rotations groups
+riemannian lbfgs problems
 """
 SECTIONS = {
     "How to": ("how-to", HOW_TO),

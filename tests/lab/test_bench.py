@@ -29,7 +29,7 @@ from isometry.lab.bench import (
     suites,
     timing,
 )
-from isometry.lab.bench.report import LOOKS, draw, page, short, tables
+from isometry.lab.bench.report import LOOKS, draw, page, short, summary, tables
 from isometry.lab.bench.suites import bare
 from isometry.lab.bench.timing import ProgressLine
 from tests.lab.small_runs import small, start
@@ -104,7 +104,7 @@ def test_the_folder_has_record_table_and_figures(folder):
 def test_tables_and_folder_are_printed(folder):
     """Progress goes to the other stream, a line a size."""
     found = json.loads((folder / "record.json").read_text())
-    assert (folder / "stdout").read_text() == f"{tables(found)}\n\n{folder}\n"
+    assert (folder / "stdout").read_text() == f"{summary(found)}\n\n{folder}\n"
     lines = (folder / "stderr").read_text().splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines] == [
         f"{i}/4 {name}: n = 4" for i, name in enumerate(SUITE_NAMES, 1)

@@ -155,14 +155,18 @@ def powers(
 
     Without `least` there is no $A^4$. Otherwise there is one unless
     $\sum \theta^4 \le$ `least` for every matrix, over its angles $\theta$ (one of each
-    pair if it is real); and the power sums of $A^2$ and $A^4$ are returned with it.
+    pair if it is real), on the CPU; and the power sums of $A^2$ and $A^4$ are returned
+    with it.
     """
     square(W[0].copy_(A), W[1])
     if least is None:
         return None
-    norm = float(torch.linalg.matrix_norm(W[1]).max())
-    if norm * norm * (1.0 if A.is_complex() else 0.5) <= least:
-        return None
+    # On another device the host would wait for this number, and then again for the
+    # sums: there it waits once, and small angles cost one product more.
+    if A.is_cpu:
+        norm = float(torch.linalg.matrix_norm(W[1]).max())
+        if norm * norm * (1.0 if A.is_complex() else 0.5) <= least:
+            return None
     square(W[1], W[2])
     return power_sums(W[1:3])
 

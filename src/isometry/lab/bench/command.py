@@ -52,13 +52,13 @@ def main(options: argparse.Namespace) -> int:
     Returns:
         The exit code: 2 if the options make no sense, 130 if it was interrupted.
     """
-    from isometry.lab.bench.report import tables
+    from isometry.lab.bench.report import summary
 
     try:
         _check(options)
         record = _measured(options)
         # first, for minutes are not to be lost to a full disk
-        sys.stdout.write(f"{tables(record)}\n\n")
+        sys.stdout.write(f"{summary(record)}\n\n")
         out = _write(record, options.out or _default_folder())
     except (OSError, RunError, ValueError) as error:
         sys.stderr.write(f"isometry bench: {error}\n")

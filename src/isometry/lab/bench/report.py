@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 def page(record: dict[str, Any]) -> str:
-    """The file `table.md`: where it was measured, the tables and the figure.
+    """The file `table.md`: where it was measured, the tables and the figure."""
+    return f"{summary(record)}\n\n![time against size](figure.svg)\n"
+
+
+def summary(record: dict[str, Any]) -> str:
+    """Where it was measured, and the tables, to be read and posted.
 
     Args:
         record: what `record.json` holds.
@@ -41,8 +46,7 @@ def page(record: dict[str, Any]) -> str:
         f"Contenders take turns; times are the best of {record['rounds']} rounds.",
     ]
     lines += [left_out(peer) for peer in record["missing"]]
-    parts = ["# Isometry and its peers", "\n".join(lines), tables(record)]
-    return "\n\n".join([*parts, "![time against size](figure.svg)"]) + "\n"
+    return "\n\n".join(["# Isometry and its peers", "\n".join(lines), tables(record)])
 
 
 def left_out(peer: str) -> str:

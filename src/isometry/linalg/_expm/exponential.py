@@ -107,6 +107,9 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     dtype = W.dtype
     lower, upper = angle_bounds(sums, power=2)
     plan, costs = _plan_for(upper, dtype), plan_costs(dtype)
+    # the host has waited for another device once, and does not do it again
+    if not W.is_cpu:
+        return plan
     # a sharper bound costs one product, a larger plan none, two or three
     if isinstance(plan, int):
         if costs[_plan_for(lower, dtype)] < costs[plan]:
@@ -160,15 +163,17 @@ def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     The most frequent plan comes with None, which means all matrices: computing the few
     others twice is cheaper than copying the many out and back.
     """
-    if len(plan) == 1 or bool((plan == plan[0]).all()):
-        yield int(plan[0]), None
+    # numpy sees the numbers even while torch records a graph
+    numbers = plan.numpy()
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), None
         return
-    plans, counts = plan.unique(return_counts=True)
+    plans, counts = np.unique(numbers, return_counts=True)
     most = int(plans[counts.argmax()])
     yield most, None
     for which in plans.tolist():
         if which != most:
-            yield which, (plan == which).nonzero()[:, 0]
+            yield which, torch.from_numpy(np.flatnonzero(numbers == which))
 
 
 def forward(
@@ -316,18 +321,18 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
     # is zero for some matrices that are not skew, such as a cyclic permutation.
     if isinstance(s2, float):
         sound = 0 < s4 < math.inf and s3 != 0
-        lower, upper = _extremes(s2, abs(s3), s4) if sound else (0.0, largest)
+        lower, upper = extremes(s2, abs(s3), s4) if sound else (0.0, largest)
         upper = min(upper, largest)
     else:
         sound = (s4 > 0) & (s4 < math.inf) & (s3 != 0)
         with np.errstate(all="ignore"):
-            lower, upper = _extremes(s2, abs(s3), s4)
+            lower, upper = extremes(s2, abs(s3), s4)
         lower = np.where(sound, lower, 0)
         upper = np.where(sound, np.fmin(upper, largest), largest)
     return lower ** (1 / power) / MARGIN, upper ** (1 / power) * MARGIN
 
 
-def _extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
+def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
     """Bounds of the largest x from the sums of x^2, x^3, x^4: numbers or arrays."""
     r = s3 / s2
     lower = s4 / s3

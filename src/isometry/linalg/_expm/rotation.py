@@ -1,5 +1,6 @@
 """The rotation with given free coordinates around another one."""
 
+import math
 from typing import Any
 
 import torch
@@ -50,6 +51,27 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
     with autocast_off(X.device):
         Q = expm_skew(skew(X))
         return Q if B is None else B @ Q
+
+
+def within_reach(A: Tensor, reach: float) -> Tensor:
+    """The skew matrices A, but NaN where an angle may be above `reach`.
+
+    The bound is the one of `angle_bounds`, computed where A is: the host does not wait
+    for it. Cost: two products. NaN passes through to the gradient.
+    """
+    X = A.detach()
+    X2 = X @ X
+    X4 = X2 @ X2
+    half = 1.0 if A.is_complex() else 0.5
+    pairs = ((X2, X2), (X2, X4), (X4, X4))
+    s2, s3, s4 = (half * (Y.conj() * Z).real.sum((-2, -1)) for Y, Z in pairs)
+    largest = s2.sqrt()
+    sound = (s4 > 0) & (s4 < math.inf) & (s3 != 0)
+    sharp = torch.fmin(kernel.extremes(s2, s3.abs(), s4)[1], largest)
+    upper = torch.where(sound, sharp, largest).sqrt() * kernel.MARGIN
+    # written so that NaN is out of reach
+    factor = torch.ones_like(upper).masked_fill(~(upper <= reach), math.nan)
+    return A * factor[..., None, None]
 
 
 def _is_one_node(X: Tensor, B: Tensor | None) -> bool:

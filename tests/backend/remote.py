@@ -1,0 +1,179 @@
+"""A device without kernels of ours, and a count of how often the host waits for it.
+
+No machine here has an accelerator. What can be shown without one is what the host asks
+for: each number that it wants to see, and each copy to it, would make it wait.
+"""
+
+import os
+import sys
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_map
+
+import isometry
+from isometry.groups import Cayley, Exp, Householder, O, Pade
+from isometry.groups._maps.abstract import AbstractMap
+from isometry.linalg import _expm_skew, expm_skew, skew
+from isometry.linalg._expm import autograd
+
+# operators that look at values, or whose results have a shape that depends on values
+WAITING = {
+    *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select"),
+    *("_unique2", "unique_dim", "unique_consecutive", "repeat_interleave", "bincount"),
+}
+backend_registration._setup_privateuseone_for_python_backend("remote")
+DEVICE = torch.device("remote", 0)
+
+# how often the host waited, by the name of the operator
+waits: Counter[str] = Counter()
+
+
+class Remote(Tensor):
+    """A tensor that says that it is on a GPU; its numbers are in `local`."""
+
+    local: Tensor
+
+    @staticmethod
+    def __new__(cls, local: Tensor) -> "Remote":  # noqa: PYI034 - a method with `cls` only
+        remote = Tensor._make_wrapper_subclass(
+            cls,
+            local.size(),
+            strides=local.stride(),
+            storage_offset=local.storage_offset(),
+            dtype=local.dtype,
+            device=DEVICE,
+            requires_grad=local.requires_grad,
+        )
+        remote.local = local.detach()
+        return remote
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        del tensor_contents
+        return f"Remote({tuple(self.shape)})"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        kwargs = dict(kwargs or {})
+        name = func.overloadpacket.__name__
+        device = kwargs.get("device")
+        leaves = name == "_to_copy" and device is not None and device.type == "cpu"
+        # what was made on the CPU comes as a plain tensor, and may be written to
+        arrives = name in ("copy_", "_copy_from") and not isinstance(args[0], Remote)
+        if leaves or arrives or name in WAITING:
+            waits[name] += 1
+        if device is not None:
+            kwargs["device"] = "cpu"
+        out = kwargs.get("out")
+        result = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
+        if leaves or arrives:
+            return result
+        if out is not None:
+            return out
+        # in place: the object is the same
+        if name.endswith("_") and not name.startswith("_"):
+            return args[0]
+        return tree_map(_outer, result)
+
+
+def _inner(x: Any) -> Any:
+    return x.local if isinstance(x, Remote) else x
+
+
+def _outer(x: Any) -> Any:
+    return Remote(x) if isinstance(x, Tensor) else x
+
+
+def _factory(name: str) -> None:
+    """Make new tensors of this device, which is what a mode or a class cannot do."""
+    function = getattr(torch.ops.aten, name.partition(".")[0])
+
+    def make(*args: Any, **kwargs: Any) -> Remote:
+        return Remote(function(*args, **kwargs | {"device": "cpu", "pin_memory": None}))
+
+    torch.library.impl(f"aten::{name}", "privateuseone")(make)
+
+
+for _name in ("empty.memory_format", "empty_strided"):
+    _factory(_name)
+
+
+@torch.library.impl("aten::_copy_from", "privateuseone")
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """A copy that torch makes inside of another operator."""
+    del non_blocking
+    if not isinstance(target, Remote):
+        waits["_copy_from"] += 1
+    _inner(target).copy_(_inner(source))
+    return target
+
+
+# a GPU has memory, so isometry must not take these tensors for wrappers without any
+for _module in (_expm_skew, autograd):
+    vars(_module)["is_wrapper"] = lambda _: False
+
+
+def report(bounded: bool) -> None:
+    """Print whether the angles were bounded, and how often the host waited."""
+    sys.stdout.write(f"{bounded} {waits.total()} {dict(waits)}\n")
+
+
+def skew_matrix(shape: tuple[int, ...], dtype: torch.dtype, norm: float) -> Tensor:
+    """Random skew matrices of one norm, on the CPU."""
+    A = skew(torch.randn(shape, dtype=dtype))
+    return norm * A / torch.linalg.matrix_norm(A, 2, keepdim=True)
+
+
+def exponentials() -> None:
+    """Print how often the host waits for one exponential, forth and back."""
+    for dtype in (torch.float32, torch.complex64):
+        for norm in (0.0, 0.01, 1.0, 5.0, 50.0):
+            for shape in ((1, 64, 64), (5, 40, 40)):
+                A = skew_matrix(shape, dtype, norm).nan_to_num()
+                for norm_bound in (None, 2 * norm):
+                    X = Remote(A).requires_grad_()
+                    # the coefficients of a scheme go to the device once
+                    expm_skew(X, norm_bound=norm_bound).abs().sum().backward()
+                    waits.clear()
+                    Q = expm_skew(X, norm_bound=norm_bound)
+                    torch.autograd.grad(Q, X, Remote(A))
+                    error = torch.dist(_inner(Q), torch.linalg.matrix_exp(A))
+                    # measured: 8e-5
+                    assert error < 1e-3, (dtype, norm, shape)
+                    report(norm_bound is not None)
+
+
+def training(retraction: AbstractMap, *, bounded: bool) -> None:
+    """Print how often the host waits in a step of a layer."""
+    torch.manual_seed(0)
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.randn(2, 32, 32))
+    isometry.constrain(layer, "weight", O(32), retraction=retraction)
+    layer._apply(Remote)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    target = Remote(torch.eye(32).expand(2, 32, 32))
+    for step in range(6):
+        waits.clear()
+        optimizer.zero_grad()
+        loss = (layer.weight - target).square().sum()
+        loss.backward()
+        optimizer.step()
+        assert _inner(loss).isfinite()
+        if step:
+            report(bounded)
+
+
+if __name__ == "__main__":
+    exponentials()
+    training(Exp(), bounded=False)
+    for retraction in (Exp(6.0), Cayley(), Pade(3), Householder()):
+        training(retraction, bounded=True)
+    sys.stdout.flush()
+    # autograd's thread for this device does not survive an orderly end
+    os._exit(0)
