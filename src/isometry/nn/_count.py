@@ -1,4 +1,4 @@
-"""How many numbers a network is free to choose."""
+"""The number of free parameters of a network."""
 
 from torch import nn
 
@@ -8,17 +8,17 @@ from isometry.parametrizations._constrained import constrained
 
 
 def count_parameters(module: nn.Module) -> int:
-    r"""Free real numbers of a model: what the paper's tables call parameters.
+    r"""Return how many real numbers of a model are free, as the paper's tables count.
 
-    A complex parameter counts twice; a constrained weight counts as the dimension of
+    A complex parameter counts twice. A constrained weight counts as the dimension of
     its manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however
-    its coordinates are stored; parameters that do not train count nothing.
+    its coordinates are stored. Parameters that are not trained do not count.
 
     Args:
         module: the model, with its output layer.
 
     Returns:
-        Their number.
+        The number.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
     total = sum(p.numel() * (2 if p.is_complex() else 1) for p in trained)
@@ -29,7 +29,7 @@ def count_parameters(module: nn.Module) -> int:
         p = coordinates.get((id(owner), name))
         p = owner.get_parameter(name) if p is None else p
         if id(p) in known:
-            # a tied weight is declared in several places
+            # a tied weight is declared in several places, and counts once
             known.remove(id(p))
             points = p.numel() // manifold.origin(device="meta").numel()
             size = p.numel() * (2 if p.is_complex() else 1)

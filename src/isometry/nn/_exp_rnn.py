@@ -20,16 +20,15 @@ from isometry.parametrizations._register import constrain
 
 
 class ModReLU(nn.Module):
-    r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a trained $b$ a feature.
+    r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a trained $b$ per feature.
 
     It keeps the sign of a real number and the phase of a complex one, so it commutes
-    with what unitary maps are made of. $\sigma(0) = 0$, and the gradient there is
-    zero.
+    with multiplication by phases. $\sigma(0) = 0$, and the gradient there is zero.
 
     Args:
         features: size of the last axis.
-        device: of $b$.
-        dtype: of $b$, real also for complex inputs.
+        device: device of $b$.
+        dtype: dtype of $b$, which is real for complex inputs, too.
 
     References:
         [ASB16]; [LM19] for $b$ uniform in $(-0.01, 0.01)$ at the start.
@@ -56,7 +55,7 @@ class ModReLU(nn.Module):
         if z.shape[-1:] != self.bias.shape:
             raise ValueError(
                 f"`z` must have {self.features} features on its last axis; got shape "
-                f"{tuple(z.shape)}. Make a ModReLU of the size of what it gets."
+                f"{tuple(z.shape)}. Make a ModReLU with as many features as that."
             )
         return (complex_modrelu if z.is_complex() else modrelu)(z, self.bias)
 
@@ -69,26 +68,27 @@ NONLINEARITIES = ("modrelu", "tanh", "relu", "identity")
 
 
 class ExpRNNCell(AbstractNamedCell):
-    r"""One step of `ExpRNN`: $h' = \sigma(W h + T x)$ with an orthogonal $W = \exp A$.
+    r"""One time step of `ExpRNN`: $h' = \sigma(W h + T x)$, orthogonal $W = \exp A$.
 
-    As `torch.nn.RNNCell`, with one bias: for modReLU it is its threshold $b$, for the
-    others it is added to $T x$. `ExpRNN` is made of such cells, one a layer and
-    direction.
+    Like `torch.nn.RNNCell`, with one bias. For modReLU the bias is its threshold $b$;
+    for other nonlinearities it is added to $T x$. An `ExpRNN` has one such cell for
+    each layer and direction.
 
     Args:
         input_size: features of $x$.
         hidden_size: features of $h$.
-        bias: whether there is one; without it modReLU has $b = 0$.
+        bias: whether there is a bias; without it, modReLU has $b = 0$.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
-        device: of the parameters.
-        dtype: of the parameters, real; with `unitary` they are the complex of it.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; with `unitary`, of their parts.
         unitary: whether $W$ is unitary and $h$ complex, with modReLU or the identity.
         retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
-        init: of $W$: "henaff" (the paper's copying task and TIMIT), "cayley" (its
-            MNIST), or as in `isometry.orthogonal`.
-        rebase_every: move the base of the trivialization after as many steps.
-        rebase_radius: move it when the angles of $A$ exceed it. With neither, the base
+        init: how $W$ starts: "henaff" (for the paper's copying task and TIMIT),
+            "cayley" (for its MNIST), or as in `isometry.orthogonal`.
+        rebase_every: move the base of the trivialization after this many steps of the
+            optimizer.
+        rebase_radius: move it when an angle of $A$ exceeds this. With neither, the base
             is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
         generator: source of the numbers of `init`.
@@ -164,13 +164,13 @@ class ExpRNNCell(AbstractNamedCell):
 
     # the name is torch's
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:  # noqa: A002
-        """The next state.
+        """Return the next state.
 
         Args:
             input: (batch, input_size) or (input_size,); or class indices, (batch,) or
                 a single one.
-            hx: (batch, hidden_size) or (hidden_size,); zeros, or the trained first
-                state, if left out.
+            hx: (batch, hidden_size) or (hidden_size,); if left out, zeros or the
+                trained first state.
         """
         rows = read(input.unsqueeze(0), batch_first=False)
         check_rows(rows, self.input_size)
@@ -184,13 +184,6 @@ class ExpRNNCell(AbstractNamedCell):
         _, last = self.scan(x, h, rows.steps, last_only=True)
         return last if rows.batched else last[0]
 
-    def first_state(self, batch: int) -> Tensor:
-        """(batch, n): the trained one, or zeros."""
-        if self.h0 is not None:
-            return self.h0.expand(batch, -1)
-        W = self.weight_ih
-        return W.new_zeros(batch, self.hidden_size)
-
     def scan(
         self,
         x: Tensor,
@@ -200,7 +193,7 @@ class ExpRNNCell(AbstractNamedCell):
         last_only: bool = False,
         chunk: int | None = None,
     ) -> tuple[Tensor | None, Tensor]:
-        """States of many steps, as rows; and the last one of each sequence."""
+        """The states of many time steps, as rows, and the last one of each sequence."""
         kernel, W, b = self.weight_ih, self.weight_hh, self.bias
         recurrence = Recurrence(steps, self.sigma, last_only, chunk)
         if b is None and takes_threshold(self.sigma):
@@ -212,7 +205,7 @@ class ExpRNNCell(AbstractNamedCell):
         return self.weight_hh
 
     def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout, and the threshold of modReLU, if it is one."""
+        """The tensors in torch's layout; "bias" is the threshold of modReLU."""
         weights: dict[str, Tensor] = {
             "weight_ih": self.weight_ih,
             "weight_hh": self.weight_hh,
@@ -236,7 +229,7 @@ class ExpRNNCell(AbstractNamedCell):
         return state
 
     def extra_repr(self) -> str:
-        """Sizes and what is not usual."""
+        """The sizes, the nonlinearity, and whether states are complex."""
         unitary = ", unitary" if self.unitary else ""
         return f"{self.input_size}, {self.hidden_size}, {self.nonlinearity}{unitary}"
 
@@ -296,27 +289,28 @@ class ExpRNN(AbstractNamedRecurrent):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the one before.
+        num_layers: each reads the outputs of the layer before.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
-        bias: whether there is one vector of it a layer; for modReLU it is $b$.
+        bias: whether cells have a bias; for modReLU it is $b$.
         batch_first: whether the batch comes before time.
         dropout: probability, between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        device: of the parameters.
-        dtype: of the parameters, real; with `unitary` they are the complex of it.
-        unitary: whether the weight is unitary, and the states complex.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; with `unitary`, of their parts.
+        unitary: whether the weight is unitary and the states are complex.
         retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
-        init: of the recurrent weight: "henaff" (the paper's copying task and TIMIT),
-            "cayley" (its MNIST), or as in `isometry.orthogonal`.
-        rebase_every: move the base of the trivialization after as many steps.
-        rebase_radius: move it when the angles of $A$ exceed it. With neither, the base
+        init: how the recurrent weight starts: "henaff" (for the paper's copying task
+            and TIMIT), "cayley" (for its MNIST), or as in `isometry.orthogonal`.
+        rebase_every: move the base of the trivialization after this many steps of the
+            optimizer.
+        rebase_radius: move it when an angle of $A$ exceeds this. With neither, the base
             is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
-        last_only: give the last output alone, on a time axis of length 1; of two
-            directions, the states that have seen all.
-        chunk: with `last_only`, keep one state in so many for the backward pass, and
-            compute the others again: for long sequences.
+        last_only: return the last output alone, on a time axis of length 1. With two
+            directions, it is made of the two states that have seen the whole sequence.
+        chunk: for long sequences, with `last_only`: keep one state out of this many for
+            the backward pass, which computes the others again.
         generator: source of the numbers of `init`.
 
     References:

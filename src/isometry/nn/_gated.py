@@ -221,10 +221,6 @@ class GatedCell(AbstractNamedCell):
             )
         return state
 
-    def extra_repr(self) -> str:
-        """Sizes."""
-        return f"{self.input_size}, {self.hidden_size}"
-
 
 LSTM = Gates(4, 2, _lstm_step, False, torch.lstm, nn.LSTM)
 GRU = Gates(3, 1, _gru_step, True, torch.gru, nn.GRU)

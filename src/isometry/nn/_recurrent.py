@@ -20,21 +20,27 @@ class AbstractCell(nn.Module):
     Attributes:
         input_size: features of an input.
         hidden_size: features of a state.
-        redundant: real numbers among the parameters on which nothing depends, or that
-            others determine. A count of free parameters leaves them out.
+        weight_ih: the input kernel.
+        h0: the trained first state, or None.
+        redundant: how many real numbers among the parameters have no effect, or are
+            determined by others. `count_parameters` subtracts them.
     """
 
     input_size: int
     hidden_size: int
+    weight_ih: nn.Parameter
+    h0: nn.Parameter | None
     redundant: int = 0
 
     @abstractmethod
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from torch's own generator."""
 
-    @abstractmethod
     def first_state(self, batch: int) -> Any:
-        """The state before the first step: zeros, or what the cell has trained."""
+        """The state before the first time step: zeros, or a trained parameter."""
+        if self.h0 is not None:
+            return self.h0.expand(batch, -1)
+        return self.weight_ih.new_zeros(batch, self.hidden_size)
 
     @abstractmethod
     def scan(
@@ -46,30 +52,35 @@ class AbstractCell(nn.Module):
         last_only: bool = False,
         chunk: int | None = None,
     ) -> tuple[Tensor | None, Any]:
-        """Run many steps.
+        """Run many time steps.
 
         Args:
-            x: inputs of all steps, as rows.
+            x: inputs of all time steps, as rows.
             first: the first state.
-            steps: how many rows each step has.
+            steps: how many rows each time step has.
             last_only: return no outputs, only the last state.
-            chunk: with `last_only`, keep one state in so many for the backward pass.
+            chunk: with `last_only`, keep one state out of this many for the backward
+                pass.
 
         Returns:
-            The outputs of all steps as rows, or None for `last_only`; and the last
+            The outputs of all time steps as rows, or None for `last_only`; and the last
             state of each sequence.
         """
 
     @abstractmethod
     def recurrent_matrix(self) -> Tensor:
-        """The matrix (n, n) that a step applies to its state, or the first of several.
+        """The matrix (n, n) that multiplies the state, or the first of several.
 
-        Gradients go through it where the cell trains it.
+        It is differentiable if the cell trains it.
         """
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.input_size}, {self.hidden_size}"
 
 
 def is_positive(size: Any) -> bool:
-    """True for a positive integer; True itself is none."""
+    """Whether `size` is a positive integer; a bool does not count as one."""
     return isinstance(size, int) and not isinstance(size, bool) and size > 0
 
 
@@ -81,7 +92,7 @@ def check_sizes(input_size: int, hidden_size: int) -> None:
 
 
 def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    """Return a state that was passed in, if it has the right shape."""
+    """Return `hx` if it is a tensor of the right shape, and raise otherwise."""
     if not isinstance(hx, Tensor):
         raise TypeError(f"`{name}` must be a torch.Tensor; got {type(hx).__name__}.")
     if tuple(hx.shape) != shape:
@@ -93,20 +104,21 @@ def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
 
 
 class AbstractRecurrent(nn.Module):
-    """Cells stacked in layers, one or two directions each, called as `torch.nn.RNN`.
+    """Cells stacked in layers, with one or two directions, called like `torch.nn.RNN`.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the one before.
-        make_cell: the cell of one layer and direction, given the features it reads.
+        num_layers: each reads the outputs of the layer before.
+        make_cell: makes the cell of one layer and direction, given its input features.
         batch_first: whether the batch comes before time.
         dropout: probability, between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        last_only: give the last output alone, on a time axis of length 1; of two
-            directions, the states that have seen all.
-        chunk: with `last_only`, keep one state in so many for the backward pass, and
-            compute the others again: memory for `T / chunk + chunk` steps, not `T`.
+        last_only: return the last output alone, on a time axis of length 1. With two
+            directions, it is made of the two states that have seen the whole sequence.
+        chunk: with `last_only`, keep one state out of this many for the backward pass,
+            which computes the others again: memory for `T / chunk + chunk` time steps
+            instead of `T`.
     """
 
     def __init__(
@@ -143,15 +155,15 @@ class AbstractRecurrent(nn.Module):
         input: Tensor | PackedSequence,  # noqa: A002 - the name is torch's
         hx: Any = None,
     ) -> tuple[Any, Any]:
-        """States of a sequence.
+        """Return the states of all time steps and the last states.
 
         Args:
             input: (time, batch, input_size); (batch, time, input_size) with
                 `batch_first`; without the batch axis for a single sequence; or a
-                `PackedSequence`. Integers are class indices, without the last axis:
-                the same as one-hot vectors of `input_size` numbers.
+                `PackedSequence`. Integers are class indices, without the last axis.
+                They stand for one-hot vectors of `input_size` numbers.
             hx: the first states, (layers * directions, batch, hidden_size); if left
-                out, zeros or what the cells have trained.
+                out, zeros, or the first states that the cells train.
 
         Returns:
             The states of the last layer, in the form of the input, and the last states
@@ -159,7 +171,8 @@ class AbstractRecurrent(nn.Module):
         """
         rows = read(input, batch_first=self.batch_first)
         check_rows(rows, self.input_size)
-        firsts = self._first_states(hx, rows)
+        cells = self.typed_cells()
+        firsts = self._first_states(cells, hx, rows)
         directions = 2 if self.bidirectional else 1
         x, lasts = in_dtype_of(_output(firsts[0]), rows.x, "input"), []
         for layer in range(self.num_layers):
@@ -168,7 +181,7 @@ class AbstractRecurrent(nn.Module):
             for direction in range(directions):
                 i = directions * layer + direction
                 H, last = self._scan_cell(
-                    *(i, x, firsts[i], rows.steps),
+                    *(cells[i], x, firsts[i], rows.steps),
                     backward=direction == 1,
                     last_only=top and self.last_only,
                 )
@@ -180,16 +193,18 @@ class AbstractRecurrent(nn.Module):
         return rows.restored(x, last_only=self.last_only), self._join(lasts, rows)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, the recurrent weights as `init` says."""
+        """Draw all parameters anew, as they were drawn at the start."""
         for cell in self.typed_cells():
             cell.reset_parameters()
 
     def typed_cells(self) -> list[AbstractCell]:
-        """The cells of all layers and directions; a `ModuleList` has no type."""
-        return [cast("AbstractCell", cell) for cell in self.cells]
+        """The cells of all layers and directions, with the type that `cells` lacks."""
+        # `self.cells` would ask `__getattr__`, which layers with torch's names override
+        cells = cast("nn.ModuleList", self._modules["cells"])
+        return [cast("AbstractCell", cell) for cell in cells]
 
     def flatten_parameters(self) -> None:
-        """Nothing: torch's layers gather their weights here, for cuDNN."""
+        """Do nothing; torch's layers gather their weights here for cuDNN."""
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
@@ -207,7 +222,7 @@ class AbstractRecurrent(nn.Module):
 
     def _scan_cell(
         self,
-        index: int,
+        cell: AbstractCell,
         x: Tensor,
         first: Any,
         steps: Steps,
@@ -215,18 +230,18 @@ class AbstractRecurrent(nn.Module):
         backward: bool,
         last_only: bool,
     ) -> tuple[Tensor, Any]:
-        """Outputs and last state of a cell, which may go backwards in time."""
+        """The outputs and the last state of a cell, in its direction of time."""
         x = steps.reversed(x) if backward else x
-        cell = cast("AbstractCell", self.cells[index])
         chunk = self.chunk if last_only else None
         H, last = cell.scan(x, first, steps, last_only=last_only, chunk=chunk)
         if H is None:
             return _output(last), last
         return (steps.reversed(H) if backward else H), last
 
-    def _first_states(self, hx: Any, rows: Rows) -> list[Any]:
+    def _first_states(
+        self, cells: list[AbstractCell], hx: Any, rows: Rows
+    ) -> list[Any]:
         """A state for each cell."""
-        cells = self.typed_cells()
         usual = [cell.first_state(rows.steps.batch) for cell in cells]
         if hx is None:
             return usual
@@ -244,7 +259,7 @@ class AbstractRecurrent(nn.Module):
         return list(parts[0].unbind(0))
 
     def _join(self, lasts: list[Any], rows: Rows) -> Any:
-        """The states of all cells as users want them."""
+        """The last states of all cells, in the form of `hx`."""
         if isinstance(lasts[0], tuple):
             return tuple(
                 rows.unsorted(torch.stack(part)) for part in zip(*lasts, strict=True)
@@ -252,7 +267,7 @@ class AbstractRecurrent(nn.Module):
         return rows.unsorted(torch.stack(lasts))
 
     def extra_repr(self) -> str:
-        """Sizes, and the options that are not usual."""
+        """The sizes, and the options that differ from their defaults."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
         usual = {"num_layers": 1, "dropout": 0.0, "chunk": None}
         flags = ("batch_first", "bidirectional", "last_only")
@@ -264,12 +279,12 @@ class AbstractRecurrent(nn.Module):
 
 
 def _output(state: Any) -> Tensor:
-    """What a layer gives of a state: the first of several."""
+    """The output of a state, which comes first if there are several tensors."""
     return state[0] if isinstance(state, tuple) else state
 
 
 def _check_kind(hx: Any, states: int | None) -> None:
-    """Raise unless it is one tensor, or as many states as a cell has."""
+    """Raise unless `hx` is one tensor, or a tuple of `states` of them."""
     sequence = isinstance(hx, tuple | list)
     if states is None and sequence:
         raise TypeError(
@@ -297,5 +312,5 @@ def _check_options(
     if chunk is not None and not (is_positive(chunk) and last_only):
         raise ValueError(
             f"`chunk` must be positive, and needs `last_only=True`; got {chunk!r} with "
-            f"`last_only={last_only}`. All outputs are kept if they are given."
+            f"`last_only={last_only}`. A layer that returns all outputs keeps them."
         )

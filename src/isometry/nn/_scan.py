@@ -1,9 +1,10 @@
 r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$, with a backward pass by hand.
 
-Autograd would keep what every step computed, and go back through each of its small
-operations. Here the states are all that is kept: the derivative of $\sigma$ is read
-from its value. With a `chunk` not even they are, but every chunk's first state, and the
-backward pass computes each chunk once more.
+Autograd would keep the results of every time step, and go back through each of its
+small operations. Here only the states are kept, because the derivative of $\sigma$ can
+be read from its value. With a `chunk`, only the first state of every chunk is kept, and
+the backward pass computes each chunk once more. Complex numbers are pairs of real ones,
+side by side in a row, so that one real kernel serves both fields.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
 
 
 def apply(z: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor:
-    """The nonlinearity of rows, in differentiable operations."""
+    """The nonlinearity, applied to rows by differentiable operations."""
     if sigma == "tanh":
         return torch.tanh(z)
     if sigma == "relu":
@@ -49,14 +50,14 @@ def apply(z: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor:
     return torch.view_as_real(complex_modrelu(pairs, b)).flatten(-2)
 
 
-# up to this many classes, a product with their indicators is the fastest adjoint
+# up to this many classes, the fastest adjoint is a product with one-hot vectors
 _FEW_CLASSES = 64
 
 
 class Weights(NamedTuple):
-    """T, (n, inputs); W, (n, n); and the one bias, (n,) or none.
+    """T, (n, inputs); W, (n, n); and the bias, (n,) or None.
 
-    The bias is the threshold of modReLU, or a summand under another nonlinearity.
+    The bias is the threshold of modReLU. For other nonlinearities it is added to T x.
     """
 
     kernel: Tensor
@@ -65,9 +66,10 @@ class Weights(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """What a scan is told besides its tensors.
+    """The options of a scan.
 
-    `last_only`: give the last states alone; `chunk`: then keep one state in so many.
+    `last_only` returns only the last states, and `chunk` then keeps one state out of
+    that many for the backward pass.
     """
 
     steps: Steps
@@ -85,15 +87,15 @@ def scan(
         x: (rows, inputs), or (rows,) class indices.
         weights: T, W and the bias.
         h0: (batch, n).
-        recurrence: the order of the rows, and the nonlinearity.
+        recurrence: the order of the rows, the nonlinearity and options.
 
     Returns:
-        All states, (rows, n), unless only the last are wanted; and the last state of
-        each sequence, (batch, n).
+        All states, (rows, n), or None for `last_only`; and the last state of each
+        sequence, (batch, n).
     """
     with autocast_off(h0.device):
         tensors = (x, *weights, h0)
-        # an empty batch has no rows that C could read
+        # C cannot read an empty batch
         if not recurrence.steps.batch or needs_plain_operations(*tensors):
             return unrolled(x, weights, h0, recurrence)
         tensors = (None if X is None else X.contiguous() for X in tensors)
@@ -103,7 +105,7 @@ def scan(
 def unrolled(
     x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
 ) -> tuple[Tensor | None, Tensor]:
-    """The states by torch's operations, for second derivatives and transforms."""
+    """`scan` by torch's operations, for second derivatives and transforms."""
     kernel, W, b = weights
     steps, sigma = recurrence.steps, recurrence.sigma
     summand, threshold = (None, b) if takes_threshold(sigma) else (b, None)
@@ -130,7 +132,7 @@ class Scan(torch.autograd.Function):
         weights = Weights(kernel, W, b)
         steps, _, last_only, chunk = recurrence
         cuts = steps.cut(chunk if last_only else None)
-        # the states before each chunk, and of the only one all
+        # the state before each chunk; of a single chunk, H keeps all states
         firsts, H = [h0], h0
         last = torch.empty_like(h0)
         for begin, end in cuts:
@@ -149,7 +151,7 @@ class Scan(torch.autograd.Function):
         if every is None and last is None:
             return (None,) * 6
         there = [g for g in (every, last) if g is not None]
-        # that of the moment, not of the forward pass
+        # autocast of the forward pass says nothing about the backward pass
         with autocast_off(there[0].device):
             if torch.is_grad_enabled() or any(map(is_batched_gradient, there)):
                 return (None, *_adjoint(ctx, every, last))
@@ -165,7 +167,7 @@ class Scan(torch.autograd.Function):
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
         cell = _cell(Weights(kernel, W, b), recurrence.sigma)
-        # the gradient of the first states of the chunk that comes after
+        # the gradient of the first states of the following chunk
         after: Tensor | None = None
         for first, span in reversed(list(zip(firsts, ctx.cuts, strict=True))):
             part, rows = steps.part(*span), _rows(steps, span)
@@ -206,7 +208,7 @@ def _states(
     *,
     span: tuple[int, int],
 ) -> Tensor:
-    """All states of some steps."""
+    """All states of the time steps in `span`."""
     part = recurrence.steps.part(*span)
     cell = _cell(weights, recurrence.sigma)
     summand = weights.b if cell.b is None else None
@@ -217,7 +219,7 @@ def _states(
 
 
 def drive(x: Tensor, kernel: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
-    """Write T x + bias for each row of x; a class index picks its column of T."""
+    """Write T x + bias for each row of x. A class index selects a column of T."""
     if x.is_floating_point():
         if bias is None:
             torch.mm(x, kernel.mT, out=out)
@@ -229,7 +231,7 @@ def drive(x: Tensor, kernel: Tensor, bias: Tensor | None, *, out: Tensor) -> Non
 
 
 def kernel_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
-    """The gradient at T, given the gradient at each row of u = T x."""
+    """The gradient of T, given the gradient D of the rows of T x."""
     if x.is_floating_point():
         return D.mT @ x
     if inputs <= _FEW_CLASSES:
@@ -239,9 +241,10 @@ def kernel_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
 
 
 def _ends(last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
-    """The gradient at the last state of each sequence in a chunk.
+    """The gradient of the last state of each sequence in a chunk.
 
-    Those that reach the next chunk have it from there, the others from `last`.
+    For a sequence that goes on in the next chunk it comes from there, in `after`; for
+    one that ends here it comes from `last`.
     """
     if after is None:
         return None if last is None else last[: len(first)].contiguous()
@@ -255,13 +258,13 @@ def _ends(last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | 
 def _adjoint(
     ctx: Any, every: Tensor | None, last: Tensor | None
 ) -> list[Tensor | None]:
-    """The gradients in ordinary operations, which can be differentiated again."""
+    """The gradients by ordinary operations, which can be differentiated again."""
     saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
     with torch.enable_grad():
-        # One saved tensor may have been computed from another: a first state from the
-        # weight of the step before. Autograd would go back from the one to the other
-        # and count that path here, although it belongs to the graph outside. It stops
-        # at an alias, from which nothing else was computed.
+        # One saved tensor may depend on another: the first state on the weight, say, by
+        # an earlier call. Autograd would follow that path here as well, although it
+        # belongs to the graph outside. It stops at an alias of each tensor, because
+        # nothing else was computed from the alias.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, kernel, W, b, h0 = inputs
         outputs = unrolled(x, Weights(kernel, W, b), h0, ctx.recurrence)
@@ -287,7 +290,7 @@ def _adjoint(
 def scan_field(
     x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
 ) -> tuple[Tensor | None, Tensor]:
-    """Run `scan` with real or with complex weights."""
+    """`scan` with real or complex weights."""
     kernel, W, b = weights
     if not W.is_complex():
         return scan(x, weights, h0, recurrence)
@@ -299,11 +302,11 @@ def scan_field(
 
 
 def driven(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
-    """T x + b for each row of x.
+    """Return T x + b for each row of x.
 
     Args:
-        x: rows of numbers, or class indices, which stand for unit vectors. Rows may be
-            real under a complex kernel.
+        x: rows of numbers, or class indices, which stand for one-hot vectors. Rows may
+            be real even if the kernel is complex.
         kernel: T.
         bias: b, if there is one.
 
@@ -320,17 +323,17 @@ def driven(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def real_rows(x: Tensor) -> Tensor:
-    """Rows of pairs for rows of complex numbers; real rows stay as they are."""
+    """Rows of complex numbers as rows of pairs; real rows stay as they are."""
     return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
 
 
 def complex_rows(h: Tensor) -> Tensor:
-    """Rows of complex numbers for rows of pairs."""
+    """Rows of pairs as rows of complex numbers."""
     return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
 
 
 def real_form(W: Tensor) -> Tensor:
-    """A real matrix (2m, 2n) that does to pairs what a complex (m, n) does to numbers.
+    """A real matrix (2m, 2n) that acts on pairs as a complex (m, n) acts on numbers.
 
     An entry a + ib becomes the block ((a, -b), (b, a)).
     """
@@ -341,14 +344,14 @@ def real_form(W: Tensor) -> Tensor:
 
 
 def input_form(kernel: Tensor, x: Tensor) -> Tensor:
-    """A complex kernel T as a real one, whose outputs are pairs; x may be real."""
+    """A complex kernel T as a real one that returns pairs, for real or complex x."""
     if x.is_complex():
         return real_form(kernel)
     return torch.view_as_real(kernel).movedim(-1, 1).reshape(-1, kernel.shape[1])
 
 
 def real_blocks(M: Tensor) -> Tensor:
-    """Real blocks that do to rows of pairs what complex ones do to rows of numbers."""
+    """Real blocks that act on rows of pairs as complex ones on rows of numbers."""
     if not M.is_complex():
         return M
     both = torch.stack((torch.view_as_real(M), torch.view_as_real(1j * M)), 2)

@@ -15,21 +15,21 @@ from isometry._torch import transforms
 
 @dataclass(frozen=True)
 class Steps:
-    """Sequences one step after the other, as in a `PackedSequence`.
+    """How many rows each time step has, in a buffer like that of a `PackedSequence`.
 
-    Step t holds `sizes[t]` rows, one of each sequence that is that long. They are
-    sorted, the longest first, so sizes never grow.
+    Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
+    longest sequences come first, so sizes never grow.
 
-    While a layer is exported, the batch may be a symbol. So the shape of a tensor is
-    asked for here, and never its `len`, which would fix the number.
+    During export the batch may be a symbol. Therefore this class reads the shapes of
+    tensors and never calls `len`, which would fix the number.
     """
 
     sizes: tuple[int, ...]
 
     @staticmethod
     def equal(steps: int, batch: int) -> "Steps":
-        """All sequences of one length."""
-        # Dynamo does not know caches of functions
+        """Steps of sequences that all have the same length."""
+        # Dynamo cannot trace a cached function
         if torch.compiler.is_compiling():
             return Steps((batch,) * steps)
         return _equal(steps, batch)
@@ -41,42 +41,42 @@ class Steps:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """The first row of each step, and the number of all rows."""
+        """The first row of each time step, and the number of all rows."""
         return (0, *accumulate(self.sizes))
 
     @property
     def rows(self) -> int:
-        """Number of rows of all steps together."""
+        """The number of rows of all time steps together."""
         return self.starts[-1]
 
     @property
     def is_equal(self) -> bool:
-        """Whether all sequences have one length."""
+        """Whether all sequences have the same length."""
         return self.sizes[0] == self.sizes[-1]
 
     def part(self, begin: int, end: int) -> "Steps":
-        """Some of the steps, for a buffer that begins with them."""
+        """The steps from `begin` to `end`, for a buffer that starts there."""
         if (begin, end) == (0, len(self.sizes)):
             return self
         return Steps(self.sizes[begin:end])
 
     def cut(self, length: int | None) -> list[tuple[int, int]]:
-        """Begin and end of parts of at most so many steps."""
+        """Begin and end of consecutive parts of at most `length` time steps."""
         steps = len(self.sizes)
         length = length or steps
         return [(t, min(t + length, steps)) for t in range(0, steps, length)]
 
     def last(self, X: Tensor) -> Tensor:
-        """The last row of each sequence, of rows one step after the other."""
+        """The last row of each sequence."""
         if self.is_equal:
             return X[X.shape[0] - self.batch :]
         rows = self._row(self._lengths() - 1, _upto(self.batch))
         return X[rows.to(X.device)]
 
     def reversed(self, X: Tensor) -> Tensor:
-        """The rows with each sequence backwards in time."""
+        """The rows with every sequence reversed in time."""
         if self.is_equal:
-            # export cannot follow the strides of a flip if the batch is free
+            # with a free batch, export cannot follow the strides of a flip
             if torch.compiler.is_compiling():
                 return torch.cat(X.split(self.sizes)[::-1])
             shape = (len(self.sizes), self.batch)
@@ -88,24 +88,24 @@ class Steps:
         return X[rows.to(X.device)]
 
     def _lengths(self) -> Tensor:
-        """Lengths of the sequences, in steps."""
+        """The lengths of the sequences, in time steps."""
         sizes = torch.tensor(self.sizes, device="cpu")
         return (sizes[:, None] > _upto(self.batch)).sum(0)
 
     def _row(self, time: Tensor, which: Tensor | int) -> Tensor:
-        """Where the step of a sequence is."""
+        """The row of sequence number `which` at a time step."""
         return torch.tensor(self.starts, device="cpu")[time] + which
 
     @cached_property
     def table(self) -> StepTable:
         """Starts and sizes, as the backends read them."""
-        # no tensors: these are kept, and tensors would keep the mode and the device
-        # under which they were made
+        # Plain numbers, because the table is kept. A tensor would also keep the mode
+        # and the device under which it was made.
         return StepTable(self.sizes)
 
 
 def _upto(end: int) -> Tensor:
-    # not on the default device, which may be another
+    # the default device may be another
     return torch.arange(end, device="cpu")
 
 
@@ -120,14 +120,14 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Rows:
-    """What a layer gets, as rows: (rows, features), or (rows,) class indices.
+    """The input of a layer as rows: (rows, features), or (rows,) of class indices.
 
     Attributes:
-        x: the rows, sorted by time, and the longest sequences first.
-        steps: which of them belong to which time.
-        packed: the packed sequence that they were, if they were.
-        batch_first: whether the first axis was that of the batch.
-        batched: whether there was such an axis.
+        x: the rows, sorted by time, with the longest sequences first.
+        steps: which rows belong to which time step.
+        packed: the packed sequence that they come from, if any.
+        batch_first: whether the batch axis came first.
+        batched: whether there was a batch axis.
     """
 
     x: Tensor
@@ -137,7 +137,7 @@ class Rows:
     batched: bool
 
     def restored(self, H: Tensor, *, last_only: bool) -> Any:
-        """States (or the last ones alone) in the form of what came in."""
+        """The states, or the last ones alone, in the form of the input."""
         if self.packed is not None and not last_only:
             return PackedSequence(H, *self.packed[1:])
         if self.packed is not None:
@@ -149,13 +149,13 @@ class Rows:
         return H.transpose(0, 1) if self.batch_first else H
 
     def unsorted(self, states: Tensor) -> Tensor:
-        """(layers, batch, n) in the order of the user's sequences."""
+        """States (layers, batch, n) in the order of the user's sequences."""
         order = None if self.packed is None else self.packed.unsorted_indices
         states = states if order is None else states.index_select(1, order)
         return states if self.batched else states[:, 0]
 
     def sorted(self, states: Tensor) -> Tensor:
-        """States in the order in which packed rows have the sequences."""
+        """States in the order that the sequences have in the rows."""
         states = states if self.batched else states[:, None]
         order = None if self.packed is None else self.packed.sorted_indices
         return states if order is None else states.index_select(1, order)
@@ -163,7 +163,7 @@ class Rows:
 
 # the name is torch's
 def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002
-    """The rows of what a user hands to a recurrent layer."""
+    """The rows of an input, whose form is checked."""
     if isinstance(input, PackedSequence):
         return _read_packed(input, batch_first=batch_first)
     if not isinstance(input, Tensor):
@@ -205,7 +205,7 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
 
 
 def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
-    """The sizes of a packed sequence, which C takes to be true."""
+    """The sizes of a packed sequence, checked here because C relies on them."""
     if batch_sizes.dtype != torch.int64 or batch_sizes.ndim != 1:
         raise TypeError(
             f"`input.batch_sizes` must be one axis of torch.int64; got shape "
@@ -230,7 +230,7 @@ def _shortened(sizes: tuple[int, ...]) -> str:
 
 
 def _check_order(order: Tensor | None, batch: int, name: str) -> None:
-    # torch's own indexing checks the values, on every device and without waiting
+    # torch's indexing checks the values, on every device and without waiting for it
     if order is not None and tuple(order.shape) != (batch,):
         raise ValueError(
             f"`input.{name}` must have one index for each of the {batch} sequences; "
@@ -244,7 +244,7 @@ def _is_index(x: Tensor) -> bool:
 
 
 def check_rows(rows: Rows, inputs: int) -> None:
-    """Features or class indices that fit a layer of so many inputs."""
+    """Raise unless the rows fit a layer with `inputs` features."""
     x = rows.x
     if not _is_index(x):
         if x.shape[-1] != inputs:
@@ -259,22 +259,22 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # under these, numbers cannot be read; torch's own indexing still checks them
+    # values cannot be read here; torch's own indexing still checks them
     if torch.compiler.is_compiling() or transforms() or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
     if low < 0 or high >= inputs:
         raise ValueError(
             f"`input` must have class indices from 0 to {inputs - 1}; got "
-            f"{low if low < 0 else high}. Make a layer with more inputs, or mend them."
+            f"{low if low < 0 else high}. Make a layer with more inputs, or fix them."
         )
 
 
 def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
     """Inputs or states in the dtype in which a cell computes.
 
-    Indices become int64. Other numbers must have that dtype, or the real one of a
-    complex state if they are inputs; under autocast they are cast.
+    Indices become int64. Other numbers must have that dtype already, except under
+    autocast, which casts them. Inputs of a complex cell may also be real.
     """
     if x.device != state.device:
         raise ValueError(

@@ -22,7 +22,7 @@ def keep_weights_fresh(module: nn.Module) -> None:
     """Let a recurrent module read each of its weights once in a forward pass."""
     if not isinstance(module, nn.RNNBase):
         return
-    # a class of its own for each module: torch's parametrize has just made it
+    # torch's parametrize has just made this class, for this module alone
     cls: Any = type(module)
     cls._flat_weights = property(_weights, _ignore)
     if "forward" not in vars(cls):

@@ -20,14 +20,14 @@ from isometry.nn._sequence import Steps
 
 @dataclass(frozen=True)
 class Draw:
-    """Makes the parameters of a cell, one after the other.
+    """Creates the parameters of a cell, one after the other.
 
-    All are drawn in double precision on the CPU, so that a generator gives the same
-    network in every precision and on every device.
+    All are drawn in double precision on the CPU, so a generator gives the same network
+    in every precision and on every device.
 
     Args:
-        device: of the parameters.
-        dtype: of the parameters, real; complex ones have the complex of it.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; for complex ones, of their parts.
         generator: source of the numbers.
     """
 
@@ -36,18 +36,18 @@ class Draw:
     generator: torch.Generator | None = None
 
     def uniform(self, *shape: int, bound: float) -> nn.Parameter:
-        """Uniform between minus and plus a bound."""
+        """Numbers uniform between minus and plus `bound`."""
         X = torch.empty(shape, dtype=torch.float64, device="cpu")
         return self.parameter(X.uniform_(-bound, bound, generator=self.generator))
 
     def complex_uniform(self, *shape: int, bound: float) -> nn.Parameter:
-        """Real and imaginary part of each number by themselves."""
+        """Complex numbers with uniform and independent parts."""
         X = torch.empty(*shape, 2, dtype=torch.float64, device="cpu")
         X.uniform_(-bound, bound, generator=self.generator)
         return self.parameter(torch.view_as_complex(X))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
-        """Normal, around zero."""
+        """Normal numbers with mean zero."""
         X = torch.empty(shape, dtype=torch.float64, device="cpu")
         return self.parameter(X.normal_(std=std, generator=self.generator))
 
@@ -56,7 +56,7 @@ class Draw:
         return self.parameter(torch.zeros(shape, device="cpu"))
 
     def parameter(self, X: Tensor) -> nn.Parameter:
-        """A parameter with these values."""
+        """A parameter with the values of `X`."""
         real = self.dtype or torch.get_default_dtype()
         dtype = real.to_complex() if X.is_complex() else real
         device = self.device or torch.get_default_device()
@@ -84,17 +84,13 @@ class LayerOptions(TypedDict, total=False):
 class AbstractComparatorCell(AbstractCell):
     """A cell with an input kernel, a recurrent map, one bias and a first state.
 
-    What it inherits is a loop over time, for autograd to go back through.
+    Its `scan` is a loop over time, through which autograd goes back.
 
     Attributes:
-        weight_ih: the input kernel, (n, inputs).
-        bias: one number a feature.
-        h0: the trained first state, if there is one.
+        bias: one number for each feature.
     """
 
-    weight_ih: nn.Parameter
     bias: nn.Parameter
-    h0: nn.Parameter | None
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -104,13 +100,13 @@ class AbstractComparatorCell(AbstractCell):
 
     @abstractmethod
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from torch's own generator."""
-        # A copy makes new tensors by the options of this cell. Their values are taken
-        # over, so that an optimizer still has the parameters that it moves.
+        # A copy of this cell draws new parameters, and only their values are taken, so
+        # that an optimizer still holds the parameters of this cell.
         twin = copy.deepcopy(self)
         twin.draw_parameters(Draw("cpu", torch.float64))
         values = twin.state_dict()
@@ -119,23 +115,17 @@ class AbstractComparatorCell(AbstractCell):
 
     @abstractmethod
     def state_map(self) -> Map:
-        """What the recurrence does to rows of states, ready for many steps."""
+        """The linear map of the recurrence, as a function of rows of states."""
 
     @abstractmethod
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The nonlinearity of rows, given the bias."""
+        """The nonlinearity, applied to rows with the bias `b`."""
 
     def recurrent_matrix(self) -> Tensor:
-        """The matrix that `state_map` multiplies with."""
+        """The matrix of `state_map`."""
         state = self.first_state(1)
         eye = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
         return self.state_map()(eye).mT
-
-    def first_state(self, batch: int) -> Tensor:
-        """(batch, n): the trained first state, or zeros."""
-        if self.h0 is not None:
-            return self.h0.expand(batch, -1)
-        return self.weight_ih.new_zeros(batch, self.hidden_size)
 
     def scan(
         self,
@@ -146,10 +136,10 @@ class AbstractComparatorCell(AbstractCell):
         last_only: bool = False,
         chunk: int | None = None,
     ) -> tuple[Tensor | None, Tensor]:
-        """States of many steps, as rows; and the last one of each sequence."""
+        """The states of many time steps, as rows, and the last one of each sequence."""
         with autocast_off(first.device):
-            # All parameters are read here, once: a chunk is computed again in the
-            # backward pass, when `functional_call` has put the old ones back.
+            # All parameters are read here, once. A chunk is computed again in the
+            # backward pass, when `functional_call` has already restored its own.
             kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
 
             def run(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
@@ -164,17 +154,13 @@ class AbstractComparatorCell(AbstractCell):
             H = run(x, first, steps)
             return (None if last_only else H), steps.last(H)
 
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return f"{self.input_size}, {self.hidden_size}"
-
 
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, made once for all steps.
 
     Attributes:
-        sigma: the nonlinearity of the fast scan; or None for that of `activate`, whose
-            derivative cannot be read from its value, and the loop.
+        sigma: the nonlinearity of the fast scan; or None for `activate` in a loop over
+            time, if the derivative cannot be read from the value.
     """
 
     sigma: Sigma | None
@@ -189,7 +175,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         return lambda h: h @ W.mT
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """Only cells with another nonlinearity than those of the scan have one here."""
+        """Cells with `sigma = None` must override this."""
         raise NotImplementedError
 
     def scan(
@@ -201,7 +187,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         last_only: bool = False,
         chunk: int | None = None,
     ) -> tuple[Tensor | None, Tensor]:
-        """States of many steps, as rows; and the last one of each sequence."""
+        """The states of many time steps, as rows, and the last one of each sequence."""
         if self.sigma is None:
             return super().scan(x, first, steps, last_only=last_only, chunk=chunk)
         with autocast_off(first.device):
@@ -217,7 +203,7 @@ def _chunked(
     steps: Steps,
     chunk: int,
 ) -> Tensor:
-    """The last states; each chunk is computed once more in the backward pass."""
+    """The last states. The backward pass computes each chunk once more."""
 
     def last_of(x: Tensor, h: Tensor, part: Steps) -> Tensor:
         return part.last(run(x, h, part))
@@ -231,5 +217,5 @@ def _chunked(
         going_on = steps.sizes[end] if end < len(steps.sizes) else 0
         ends.append(last[going_on:])
         h = last[:going_on]
-    # the longest sequences come first
+    # the longest sequences come first, and end last
     return torch.cat(ends[::-1])

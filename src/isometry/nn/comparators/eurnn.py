@@ -1,16 +1,18 @@
-r"""Layers of rotations of pairs, and their products as blocks.
+r"""The unitary network of rotations of pairs, multiplied out in blocks.
 
-Layer by layer, a state is read and written $L$ times for a few multiplications each.
-Products of several layers are small dense blocks, which a processor multiplies at full
-speed, and still $O(nL)$ for all of them:
+One layer of rotations after the other would read and write a state $L$ times, for a few
+multiplications each. The product of several layers has small dense blocks, which a
+processor multiplies at full speed, and the cost is still $O(nL)$:
 
-- Of $g$ layers that pair neighbours, the rotations in triangles over intervals of
-  $2k \ge 2g$ coordinates come first: layer $l$ of them leaves out $l - 1$ coordinates
-  at either end. Those in the gaps follow, over intervals shifted by $k$. No rotation in
-  a triangle waits for one in a gap.
+- Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
+each
+  interval, first apply the rotations inside a triangle: layer $l$ leaves out $l - 1$
+  coordinates at either end. Then apply the rotations in the gaps between triangles,
+  which lie in intervals shifted by $k$. No rotation in a triangle depends on one in a
+  gap.
 - $m$ layers of a fast Fourier transform mix groups of $2^m$ coordinates.
 
-The blocks are what the layers make of unit vectors, once for all steps of time.
+The blocks are computed once for all time steps, by applying the layers to unit vectors.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,7 @@ from isometry.nn.comparators.cell import AbstractComparatorCell, Draw, LayerOpti
 
 Style = Literal["tunable", "fft"]
 
-# layers that are multiplied out together, for blocks of 32 and of 16
+# how many layers are multiplied out together, for blocks of 32 and of 16
 _TOGETHER = 16
 _TOGETHER_FFT = 4
 
@@ -41,20 +43,21 @@ class Layer:
     skip: int = 0
 
     def partners(self, size: int) -> Tensor:
-        """The other coordinate of each pair, on a circle of so many."""
+        """The partner of each coordinate, on a circle of `size` coordinates."""
         j = torch.arange(size)
         return (((j - self.skip) % size ^ self.distance) + self.skip) % size
 
 
 @dataclass(frozen=True)
 class BlockRotation:
-    """Some rotations of some layers, which mix coordinates within blocks only.
+    """Rotations of several layers that mix coordinates only within blocks.
 
     Attributes:
-        layers: numbers of the layers.
-        shape: coordinates as (outer, size, inner), of which the middle makes a block.
+        layers: the numbers of the layers.
+        shape: (outer, size, inner), where the coordinates of a block run along `size`.
         shift: where the first block begins, on a circle.
-        part: which rotations, of layers of neighbours: those of triangles or of gaps.
+        part: which rotations are meant, for layers that pair neighbours: those inside
+            triangles or those in gaps.
     """
 
     layers: range
@@ -63,7 +66,7 @@ class BlockRotation:
     part: Literal["all", "triangles", "gaps"] = "all"
 
     def gather(self, h: Tensor) -> Tensor:
-        """(blocks, rows, size * c) of (rows, coordinates, c)."""
+        """Sort (rows, coordinates, c) into blocks: (blocks, rows, size * c)."""
         h = h.roll(-self.shift, 1) if self.shift else h
         h = h.unflatten(1, self.shape).permute(1, 3, 0, 2, 4)
         return h.flatten(3).flatten(0, 1)
@@ -76,7 +79,7 @@ class BlockRotation:
         return h.roll(self.shift, 1) if self.shift else h
 
     def acts_on(self, depth: int) -> Tensor:
-        """Which coordinates turn here, in the layer that has so many before it."""
+        """Which coordinates this part turns in its layer number `depth`."""
         outer, size, inner = self.shape
         if self.part == "all":
             return torch.ones(outer * size * inner, dtype=torch.bool)
@@ -90,10 +93,12 @@ class Planes:
 
     Attributes:
         n: coordinates of a state.
-        padded: the same and some that stay zero, so that blocks fit.
-        shape: of the angles. Of the tunable style a row has those of two layers.
-        layers: one after the other.
-        stages: the same as products of blocks.
+        padded: `n`, plus coordinates that stay zero so that blocks fit.
+        shape: the shape of the angles. In the tunable style, a row has the angles of
+        two
+            layers.
+        layers: the layers, in the order in which they act.
+        stages: the same product, in blocks.
     """
 
     def __init__(self, n: int, capacity: int, style: Style) -> None:
@@ -125,7 +130,7 @@ class Planes:
     def product(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> Callable[[Tensor], Tensor]:
-        r"""What the rotations, and the phases $e^{i\omega}$, make of rows."""
+        r"""The function of rows that applies all rotations and phases $e^{i\omega}$."""
         factors = self._factors(theta, phi, omega)
         blocks = [real_blocks(self._blocks(stage, factors)) for stage in self.stages]
         room = self.padded - self.n
@@ -143,7 +148,7 @@ class Planes:
     def _factors(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Factors of a coordinate and of its partner, for each layer."""
+        """For each layer, the factors of each coordinate and of its partner."""
         ones = torch.ones_like(theta)
         phase = ones if phi is None else torch.polar(ones, phi)
         sizes = [(self.n - 2 * layer.skip) // 2 for layer in self.layers]
@@ -158,7 +163,7 @@ class Planes:
             for layer, c, s, e in zip(self.layers, cosines, sines, phases, strict=True)
         ]
         if omega is not None:
-            # the phases are a part of the last layer, and cost nothing
+            # the phases join the last layer, and cost nothing
             D = torch.polar(torch.ones_like(omega), omega)
             D = pad(D, (0, self.padded - self.n), value=1.0)
             keep, cross = factors[-1]
@@ -168,7 +173,7 @@ class Planes:
     def _placed(
         self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
     ) -> Tensor:
-        """Numbers of the first and the second of each pair, where these are."""
+        """The numbers of both coordinates of each pair, at their places."""
         rows = (-1, layer.distance)
         both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
         after = self.padded - self.n + layer.skip
@@ -177,7 +182,7 @@ class Planes:
     def _blocks(
         self, stage: BlockRotation, factors: list[tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """What a stage makes of the unit vectors of each block, as rows."""
+        """The unit vectors of each block after a stage, as rows."""
         outer, size, inner = stage.shape
         like = factors[0][0]
         eye = torch.eye(size, dtype=like.dtype, device=like.device)
@@ -192,19 +197,19 @@ class Planes:
 
 
 def _groups(layers: int, most: int) -> list[range]:
-    """Numbers of layers, cut into ranges of at most `most`."""
+    """The numbers of the layers, in ranges of at most `most`."""
     return [range(i, min(i + most, layers)) for i in range(0, layers, most)]
 
 
 def _half_block(n: int, layers: int) -> int:
-    """Half of a block that is long enough, and fits n if one of these does."""
+    """Half the size of a block: long enough, and a divisor of n / 2 if possible."""
     fitting = [k for k in range(layers, 2 * layers + 1) if n % (2 * k) == 0]
     return fitting[0] if fitting else layers
 
 
-# of the authors' code, in place of pi
+# the authors' code has this in place of pi
 _BOUND = 3.14
-# what their modReLU adds to the modulus
+# their modReLU adds this to the modulus
 _EPSILON = 0.01
 
 
@@ -224,21 +229,21 @@ class EURNN(AbstractRecurrent):
     "tunable": the pairs are (0, 1), (2, 3), ... in odd layers and (1, 2), (3, 4), ...
     in even ones, so that $L = n$ layers reach all of $U(n)$. "fft": $\log_2 n$ layers,
     of pairs at the distances $n/2, n/4, \dots, 1$. Real networks have neither $\phi$
-    nor $\omega$. $O(nL)$ a state and never an $n \times n$ matrix: a loop over time,
-    with autograd. Called as `torch.nn.RNN`; a layer has one bias vector, the $b$ of
-    modReLU, $\max(m + b, 0)\, z / m$ with $m = |z| + 0.01$ (real: times the sign of
-    $z$). The authors' output layer reads the real parts alone.
+    nor $\omega$. A state costs $O(nL)$, and no $n \times n$ matrix is formed: there is
+    a loop over time, with autograd. Called like `torch.nn.RNN`; a cell has one bias
+    vector, the $b$ of modReLU, $\max(m + b, 0)\, z / m$ with $m = |z| + 0.01$ (real:
+    times the sign of $z$). The authors' output layer reads the real parts alone.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state: even, or for "fft" a power of two.
-        num_layers: each reads the outputs of the one before.
+        num_layers: each reads the outputs of the layer before.
         capacity: $L$ of the tunable style, even.
         style: "tunable" or "fft".
         unitary: whether states are complex; else $W$ is orthogonal.
-        device: of the parameters.
-        dtype: of the parameters, real; complex ones have the complex of it.
-        generator: source of their first values.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; for complex ones, of their parts.
+        generator: source of the first values.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -283,7 +288,7 @@ class EURNNCell(AbstractComparatorCell):
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
         shape, unitary = self.planes.shape, self.unitary
         kernel = draw.complex_uniform if unitary else draw.uniform
@@ -294,14 +299,14 @@ class EURNNCell(AbstractComparatorCell):
         self.bias = draw.zeros(n)
 
     def state_map(self) -> Map:
-        """The layers, as products of blocks."""
+        """The product of the layers, in blocks."""
         return self.planes.product(self.theta, self.phi, self.omega)
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The authors' modReLU, which at b = 0 is not the identity."""
+        """The authors' modReLU, which is not the identity at b = 0."""
         if not z.is_complex():
             return modrelu(z, b + _EPSILON)
-        # `abs` takes three times as long; the root of zero has no gradient
+        # `abs` takes three times as long. `tiny`: the root of zero has no gradient
         tiny = torch.finfo(z.real.dtype).tiny
         m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
         return z * (torch.relu(m + b) / m)

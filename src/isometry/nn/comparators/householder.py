@@ -20,21 +20,22 @@ class HouseholderRNN(AbstractRecurrent):
 
     where $H_j$ reflects along column $j$ of $V$ and $\sigma$ is the leaky ReLU of slope
     0.1. Column $j$ is zero above row $j$, so there are $nm - m(m-1)/2$ numbers; $m < n$
-    reflections do not reach all of $O(n)$. $W$ is made once for all steps, $O(n^2 m)$.
-    Called as `torch.nn.RNN`; a layer has one bias vector and a trained first state.
+    reflections do not reach all of $O(n)$. $W$ is computed once for all time steps, in
+    $O(n^2 m)$. Called like `torch.nn.RNN`; a cell has one bias vector and a trained
+    first state.
 
-    Lengths of the columns do not matter to $W$, but they do to the size of an
-    optimizer's step: the authors divide them out after each one, as `renormalize_`
+    The lengths of the columns do not change $W$, but they change the size of an
+    optimizer's step. The authors divide by them after each step, as `renormalize_`
     does.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state, $n$.
-        num_layers: each reads the outputs of the one before.
+        num_layers: each reads the outputs of the layer before.
         reflections: $m$; as many as `hidden_size` if None.
-        device: of the parameters.
-        dtype: of the parameters.
-        generator: source of their first values.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+        generator: source of the first values.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -62,7 +63,7 @@ class HouseholderRNN(AbstractRecurrent):
         )
 
     def renormalize_(self) -> None:
-        """Divide the vectors of the reflections by their lengths; W stays."""
+        """Divide the vectors of the reflections by their lengths, which keeps W."""
         for cell in self.cells:
             assert isinstance(cell, HouseholderCell)
             cell.renormalize_()
@@ -89,7 +90,7 @@ class HouseholderCell(AbstractDenseCell):
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.uniform(n, inputs, bound=glorot(inputs, n))
         self.V = draw.normal(n, self.reflections, std=0.01)
@@ -102,6 +103,6 @@ class HouseholderCell(AbstractDenseCell):
 
     @torch.no_grad()
     def renormalize_(self) -> None:
-        """Make unit vectors of the columns."""
+        """Divide the columns by their lengths."""
         V = self.V.tril()
         self.V.copy_(V / torch.linalg.vector_norm(V, dim=0))

@@ -9,7 +9,7 @@ from isometry.linalg import expm_skew, skew
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
 
-# the authors' gain of the recurrent weight, for each nonlinearity
+# the authors' gain of the recurrent weight, by nonlinearity
 _GAIN = {"tanh": 1.05, "relu": 1.40}
 
 
@@ -19,27 +19,27 @@ class LieRNN(AbstractRecurrent):
     $$ h_t = \sigma(\beta W h_{t-1} + T x_t + b), \qquad
        W = \exp\Bigl(\sum_{j=1}^{n^2} \lambda_j T_j\Bigr), $$
 
-    on complex states, of which $\sigma$ takes the real and the imaginary part each by
-    itself. The $T_j$ are the usual basis of $\mathfrak u(n)$: $e_k e_l^T - e_l e_k^T$,
-    $i(e_k e_l^T + e_l e_k^T)$ and $i e_k e_k^T$. The gain $\beta > 1$ makes up for what
-    $\sigma$ takes away. The coefficients are the parameter `X`: the real and the
-    imaginary parts of its entries below the diagonal, the real ones on it. They start
-    as normal numbers, which makes angles of up to about $2\sqrt n$, beyond where
-    the exponential is one to one. Called as `torch.nn.RNN`; a layer has one bias
-    vector, complex. An output layer reads the real and the imaginary parts.
+    on complex states, where $\sigma$ acts on the real and the imaginary parts
+    separately. The $T_j$ are the usual basis of $\mathfrak u(n)$: $e_k e_l^T - e_l
+    e_k^T$, $i(e_k e_l^T + e_l e_k^T)$ and $i e_k e_k^T$. The gain $\beta > 1$ makes up
+    for the contraction by $\sigma$. The coefficients are in the parameter `X`: real and
+    imaginary parts below the diagonal, real parts on it. They start as normal numbers,
+    which gives angles of up to about $2\sqrt n$, where the exponential is no longer one
+    to one. Called like `torch.nn.RNN`; a cell has one bias vector, complex. An output
+    layer reads the real and the imaginary parts.
 
-    The basis is the identity map of coordinates here: with the exponential of this
+    In these coordinates the basis is the identity, so with the exponential of this
     library the network costs as much as a unitary `ExpRNN`.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the one before.
+        num_layers: each reads the outputs of the layer before.
         nonlinearity: "tanh" or "relu".
         gain: $\beta$; 1.05 for tanh and 1.40 for ReLU if None.
-        device: of the parameters.
-        dtype: of the parameters, real; complex ones have the complex of it.
-        generator: source of their first values.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; for complex ones, of their parts.
+        generator: source of the first values.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -91,7 +91,7 @@ class LieCell(AbstractDenseCell):
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
         bound = glorot(inputs, 2 * n)
         self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)

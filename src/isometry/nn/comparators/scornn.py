@@ -19,20 +19,20 @@ class ScoRNN(AbstractRecurrent):
        A = -A^T, \quad D = \operatorname{diag}(1, \dots, 1, -1, \dots, -1), $$
 
     with modReLU. The fixed $D$ moves the eigenvalue that the Cayley map never reaches
-    from $-1$ to elsewhere. Called as `torch.nn.RNN`; a layer has one bias vector, the
-    $b$ of modReLU, which starts at zero. The coordinates of $A$ are the parameter `X`,
-    of which the strictly lower triangle is read; the authors train it with a tenth of
-    the rate of the rest.
+    away from $-1$. Called like `torch.nn.RNN`; a cell has one bias vector, the
+    $b$ of modReLU, which starts at zero. The coordinates of $A$ are the strictly lower
+    triangle of the parameter `X`, which the authors train at a tenth of the rate of the
+    rest.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the one before.
+        num_layers: each reads the outputs of the layer before.
         negatives: how many entries of $D$ are $-1$, the last ones; half if None, as
             in the authors' copying task (a tenth in their MNIST).
-        device: of the parameters.
-        dtype: of the parameters.
-        generator: source of their first values.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+        generator: source of the first values.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -84,7 +84,7 @@ class ScoRNNCell(AbstractDenseCell):
         self.register_buffer("D", signs.to(self.X))
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n = self.hidden_size
         self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
         self.X = draw.parameter(cayley_blocks(n, draw))
@@ -96,7 +96,7 @@ class ScoRNNCell(AbstractDenseCell):
 
 
 def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
-    r"""$(I + A)^{-1} (I - A) D$, with the $A$ of coordinates and a diagonal of D."""
+    r"""$(I + A)^{-1} (I - A) D$ with $A$ = skew(X) and the diagonal of $D$."""
     # the Cayley map here is (I + A / 2) (I - A / 2)^{-1}
     return cayley(-2 * skew(X)) * D
 
@@ -109,7 +109,7 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
     X = u.new_zeros(n, n)
     even = 2 * torch.arange(n // 2, device="cpu")
-    # above the diagonal they are -tan(u / 2) [HWY18]; coordinates are below it
+    # [HWY18] has -tan(u / 2) above the diagonal; our coordinates are below it
     X[even + 1, even] = torch.tan(math.pi / 4 * u)
     return X
 
@@ -120,22 +120,22 @@ class ScuRNN(AbstractRecurrent):
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
        A = -A^H, \quad D = \operatorname{diag}(e^{i\theta}), $$
 
-    on complex states. Unlike in `ScoRNN`, $D$ is trained, so that every unitary $W$ is
-    reached; the $n$ angles make the parametrization redundant, $n^2 + n$ numbers for a
-    group of dimension $n^2$. Called as `torch.nn.RNN`; a layer has one bias vector, the
-    $b$ of modReLU, and a trained first state. An output layer reads the real and the
-    imaginary parts. The coordinates of $A$ are the parameter `X`, of which the lower
-    triangle is read.
+    on complex states. Unlike in `ScoRNN`, $D$ is trained, so every unitary $W$ is
+    reached. The $n$ angles make the parametrization redundant: $n^2 + n$ numbers for a
+    group of dimension $n^2$. Called like `torch.nn.RNN`; a cell has one bias vector,
+    the $b$ of modReLU, and a trained first state. An output layer reads the real and
+    the imaginary parts. The coordinates of $A$ are the lower triangle of the parameter
+    `X`.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the one before.
-        epsilon: of the modReLU, as in `URNN`: the authors' needs a loop over time, with
-            autograd; 0 is the exact modReLU, and the fast scan.
-        device: of the parameters.
-        dtype: of the parameters, real; complex ones have the complex of it.
-        generator: source of their first values.
+        num_layers: each reads the outputs of the layer before.
+        epsilon: of the modReLU, as in `URNN`. The authors' value needs a loop over
+            time, with autograd; 0 is the exact modReLU, with the fast scan.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; for complex ones, of their parts.
+        generator: source of the first values.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -177,13 +177,13 @@ class ScuRNNCell(AbstractDenseCell):
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
         bound = glorot(inputs, 2 * n)
         self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
-        # from 0 to 2 pi, which is the same set of phases
+        # the authors draw from (0, 2 pi), which gives the same phases
         self.theta = draw.uniform(n, bound=math.pi)
         self.bias = draw.uniform(n, bound=0.01)
         self.h0 = draw.complex_uniform(n, bound=0.01)

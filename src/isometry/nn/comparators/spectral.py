@@ -21,20 +21,20 @@ class SpectralRNN(AbstractRecurrent):
        s = 1 + m\,(2 \operatorname{sigmoid}(p) - 1) \in (1 - m, 1 + m). $$
 
     $U$ and $V$ are declared to live on $SO(n)$: give them to an optimizer of
-    `isometry.optim`, in the groups that `isometry.param_groups` makes; any other
-    optimizer leaves the group. They start at random (Haar), $p$ at zero. With $m = 0$
-    the weight is orthogonal and $p$ has no effect. Called as `torch.nn.RNN`; a layer
-    has one bias vector, which for modReLU is its $b$.
+    `isometry.optim`, in the parameter groups that `isometry.param_groups` makes. Any
+    other optimizer leaves the manifold. They start at random (Haar), and $p$ at zero.
+    With $m = 0$ the weight is orthogonal and $p$ has no effect. Called like
+    `torch.nn.RNN`; a cell has one bias vector, which for modReLU is its $b$.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the one before.
+        num_layers: each reads the outputs of the layer before.
         margin: $m$, from 0 to 1.
         nonlinearity: "tanh", "relu", "modrelu" or "identity".
-        device: of the parameters.
-        dtype: of the parameters.
-        generator: source of their first values.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+        generator: source of the first values.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -77,7 +77,7 @@ class SpectralCell(AbstractDenseCell):
         record(self, "V", SO(hidden_size))
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.uniform(n, inputs, bound=glorot(inputs, n))
         where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
@@ -91,7 +91,7 @@ class SpectralCell(AbstractDenseCell):
         return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
 
     def recurrent_weight(self) -> Tensor:
-        """The matrix, orthogonal but for the margin."""
+        """The matrix, orthogonal up to the margin."""
         return (self.U * self.singular_values()) @ self.V.mT
 
 

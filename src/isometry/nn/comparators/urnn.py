@@ -29,21 +29,21 @@ class URNN(AbstractRecurrent):
 
     on complex states: $D_j = \operatorname{diag}(e^{i\theta_j})$, $F$ the unitary
     Fourier transform, $R_j = I - 2 \bar v_j v_j^T / \lVert v_j \rVert^2$ reflections,
-    $\Pi$ a fixed random permutation. $7n$ numbers, which do not reach all of $U(n)$.
-    Never an $n \times n$ matrix: a loop over time, with autograd. Called as
-    `torch.nn.RNN`; a layer has one bias vector, the $b$ of modReLU, and a trained first
-    state. An output layer reads the real and the imaginary parts.
+    $\Pi$ a fixed random permutation. These are $7n$ numbers, which do not reach all of
+    $U(n)$. No $n \times n$ matrix is formed: there is a loop over time, with autograd.
+    Called like `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a
+    trained first state. An output layer reads the real and the imaginary parts.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the one before.
+        num_layers: each reads the outputs of the layer before.
         epsilon: of the modReLU, $z \max(m + b, 0) / (m + \epsilon)$ with
             $m = \sqrt{|z|^2 + \epsilon}$; 0 for the exact one.
         bias_bound: $b$ starts uniform between minus and plus this.
-        device: of the parameters.
-        dtype: of the parameters, real; complex ones have the complex of it.
-        generator: source of their first values, and of the permutation.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; for complex ones, of their parts.
+        generator: source of the first values, and of the permutation.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -91,9 +91,9 @@ class URNNCell(AbstractComparatorCell):
         self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
-        # as a real matrix of inputs and 2n features
+        # Glorot's bound for a real matrix with 2n features
         bound = glorot(inputs, 2 * n)
         self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
         self.theta = draw.uniform(3, n, bound=math.pi)
@@ -104,7 +104,7 @@ class URNNCell(AbstractComparatorCell):
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def state_map(self) -> Map:
-        """The seven factors, one after the other."""
+        """The seven factors, applied one after the other."""
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return structured(D, self.v, self.permutation)
 
@@ -114,8 +114,8 @@ class URNNCell(AbstractComparatorCell):
 
 
 def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
-    """The map of rows by three diagonals, two reflections and a permutation."""
-    # the only divisions, once for all steps
+    """The map of rows made of three diagonals, two reflections and a permutation."""
+    # the only divisions, once for all time steps
     scaled = 2 * v.conj() / torch.linalg.vecdot(v, v).real[:, None]
     D1, D2, D3 = D
 
@@ -124,7 +124,7 @@ def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
 
     def advance(h: Tensor) -> Tensor:
         h = reflect(_transformed(h * D1, torch.fft.fft), 0)
-        # a third of the time of indexing with the permutation
+        # takes a third of the time of indexing with the permutation
         h = h.gather(1, permutation.expand_as(h))
         h = _transformed(h * D2, torch.fft.ifft)
         return reflect(h, 1) * D3
@@ -140,8 +140,8 @@ def _transformed(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
 def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
     r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
 
-    Unlike modReLU it is differentiable at zero, but its derivative cannot be read from
-    its value.
+    Unlike modReLU it is differentiable at zero, but the derivative cannot be read from
+    the value.
     """
     if epsilon == 0:
         return complex_modrelu(z, b)
@@ -150,7 +150,7 @@ def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Raise unless it is a number from zero on."""
+    """Raise unless `epsilon` is finite and not negative."""
     if not 0 <= epsilon < math.inf:
         raise ValueError(
             f"`epsilon` must be at least 0; got {epsilon}. The authors' is 1e-5, and 0 "
@@ -166,24 +166,24 @@ class FullCapacityURNN(AbstractRecurrent):
     on complex states. `weight_hh` is declared to live on $U(n)$: give it to an
     optimizer of `isometry.optim`, with any retraction, in the groups that
     `isometry.param_groups` makes; any other optimizer leaves the group. It starts at a
-    random product of the `URNN` kind. Called as `torch.nn.RNN`; a layer has one bias
+    random product of the `URNN` kind. Called like `torch.nn.RNN`; a cell has one bias
     vector, the $b$ of modReLU, and a trained first state. An output layer reads the
     real and the imaginary parts.
 
-    The paper calls it RGD. The authors' step reads half of the gradient: of the real
-    $2n \times 2n$ matrix that holds $W$ twice, only the upper blocks. Autograd gives
-    the whole, so learning rates do not carry over one to one.
+    The paper calls it RGD. The authors store $W$ twice, in a real $2n \times 2n$
+    matrix, and their step reads only the gradient of its upper blocks, which is half of
+    it. Autograd gives all of it, so learning rates do not carry over one to one.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the one before.
-        epsilon: of the modReLU, as in `URNN`: the authors' needs a loop over time, with
-            autograd; 0 is the exact modReLU, and the fast scan.
+        num_layers: each reads the outputs of the layer before.
+        epsilon: of the modReLU, as in `URNN`. The authors' value needs a loop over
+            time, with autograd; 0 is the exact modReLU, with the fast scan.
         bias_bound: $b$ starts uniform between minus and plus this.
-        device: of the parameters.
-        dtype: of the parameters, real; complex ones have the complex of it.
-        generator: source of their first values.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; for complex ones, of their parts.
+        generator: source of the first values.
         **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
             in `ExpRNN`.
 
@@ -228,11 +228,11 @@ class FullCapacityCell(AbstractDenseCell):
         self.epsilon, self.bias_bound = epsilon, bias_bound
         self.sigma = None if epsilon else "complex_modrelu"
         self.draw_parameters(draw)
-        # a point by construction, in every precision and without values too
+        # unitary by construction, in every precision, and without values as well
         record(self, "weight_hh", U(hidden_size))
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Make all parameters, with first values."""
+        """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
         bound = glorot(inputs, 2 * n)
         self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
@@ -250,7 +250,7 @@ class FullCapacityCell(AbstractDenseCell):
 
 
 def _structured_unitary(n: int, generator: torch.Generator | None) -> Tensor:
-    """The matrix of a random `URNN`, in double precision."""
+    """The unitary matrix of a random `URNN`, in double precision."""
     draw = Draw("cpu", torch.float64, generator)
     theta = draw.uniform(3, n, bound=math.pi).detach()
     v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n)).detach()
