@@ -1,16 +1,16 @@
 """Measure, record, and write figures and tables.
 
 python -m benchmarks            # everything; records, pages, figures
-python -m benchmarks kernels    # this part only; the rest of the record stays
-python -m benchmarks layers     # likewise, training steps
-python -m benchmarks reads      # likewise, reading a weight
-python -m benchmarks recurrent  # likewise, the loop over time
-python -m benchmarks optimizers # likewise, Riemannian descent
-python -m benchmarks quality    # likewise, accuracy on MNIST (--data DIR)
-python -m benchmarks training   # likewise, steps of `isometry train` (--data DIR)
-python -m benchmarks report     # docs from the records, nothing measured
+python -m benchmarks kernels    # only the functions of linalg; all else is kept
+python -m benchmarks layers     # only training steps
+python -m benchmarks reads      # only the cost of reading a weight
+python -m benchmarks recurrent  # only the loop over time
+python -m benchmarks optimizers # only Riemannian descent
+python -m benchmarks quality    # only the accuracy on MNIST (--data DIR)
+python -m benchmarks training   # only steps of `isometry train` (--data DIR)
+python -m benchmarks report     # write the docs from the records, measure nothing
 
-Each processor has a record of its own, under records/benchmarks.
+Each processor has its own record, under records/benchmarks.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from isometry.lab.bench.timing import ProgressLine
 
 
 def measure_kernels(rounds: int) -> dict[str, Any]:
-    """The functions of `isometry.linalg`."""
+    """Time, memory and accuracy of the functions of `isometry.linalg`."""
     say = ProgressLine(len(kernel.CASES) + 5 + 4 + 6)
     record = environment(rounds)
     record["kernel"] = kernel.measure_all(rounds=rounds, say=say)
@@ -63,36 +63,36 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
 
 
 def measure_layers(rounds: int) -> dict[str, Any]:
-    """Training steps of constrained layers."""
+    """Time of training steps of constrained layers."""
     measured = layers.measure(rounds=rounds, say=ProgressLine(layers.STEPS))
     return {"layers": environment(rounds) | measured}
 
 
 def measure_reads(rounds: int) -> dict[str, Any]:
-    """What reading a weight costs."""
+    """Time of reading a constrained weight."""
     measured = reads.measure(rounds=rounds, say=ProgressLine(reads.STEPS))
     return {"reads": environment(rounds) | measured}
 
 
 def measure_recurrent(rounds: int) -> dict[str, Any]:
-    """The loop over time."""
+    """Time of the loop over time steps."""
     measured = recurrent.measure(rounds=rounds, say=ProgressLine(recurrent.STEPS))
     return {"recurrent": environment(rounds) | measured}
 
 
 def measure_optimizers(rounds: int) -> dict[str, Any]:
-    """Riemannian descent."""
+    """Time of Riemannian descent."""
     measured = optimizers.measure(rounds=rounds, say=ProgressLine(optimizers.STEPS))
     return {"optimizers": environment(rounds) | measured}
 
 
 def measure_quality(folder: Path) -> dict[str, Any]:
-    """Accuracy against seconds; nothing, with a line that says so, without data."""
+    """Accuracy against seconds. Without data it measures nothing, and says so."""
     if absent := quality.missing(folder):
         print(
-            f"quality: skipped, as {folder} has no {absent[0]}. Pass the folder of "
-            f"MNIST's four idx files with --data or in ISOMETRY_DATA; until then the "
-            f"record keeps what it has.",
+            f"quality: skipped, because {folder} has no {absent[0]}. Pass the folder "
+            f"of MNIST's four idx files with --data or in ISOMETRY_DATA; until then "
+            f"the record keeps its old numbers.",
             file=sys.stderr,
         )
         return {}
@@ -101,14 +101,14 @@ def measure_quality(folder: Path) -> dict[str, Any]:
 
 
 def measure_training(folder: Path, rounds: int) -> dict[str, Any]:
-    """Steps of `isometry train`."""
+    """Time of the steps of `isometry train`."""
     say = ProgressLine(training.STEPS)
     measured = training.measure(folder, rounds=rounds, say=say)
     return {"training": environment(rounds) | measured}
 
 
 def draw(record: dict[str, Any], assets: Path) -> None:
-    """The figures of one processor, for the parts that it has."""
+    """Draw the figures of one processor, for the parts that its record has."""
     from benchmarks import figures, layer_figures
 
     assets.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def draw(record: dict[str, Any], assets: Path) -> None:
 
 
 def write_docs(found: dict[str, dict[str, Any]]) -> None:
-    """docs/results.md, docs/ledger.md, and the paragraph in the README."""
+    """Write docs/results.md, docs/ledger.md, and the paragraph in the README."""
     from benchmarks import highlights, report
 
     (ROOT / "docs" / "results.md").write_text(highlights.results(found))
@@ -171,17 +171,17 @@ def main() -> None:
         "recurrent": lambda: measure_recurrent(options.rounds),
         "optimizers": lambda: measure_optimizers(options.rounds),
         "quality": lambda: measure_quality(options.data),
-        # last, as it changes how the process keeps its memory
+        # last, because it changes how the process keeps its memory
         "training": lambda: measure_training(options.data, options.rounds),
     }
     for name, measure in parts.items():
         if options.what in ("all", name):
-            # at once: a part that fails later must not lose this one
+            # write at once: a part that fails later must not lose this one
             records.add(measure())
     found = records.load()
     here = records.slug(environment(rounds=1)["processor"])
     for name, record in found.items():
-        # the figures of others would differ by no more than the version of matplotlib
+        # figures of other processors would change only with the version of matplotlib
         if options.what == "report" or name == here:
             draw(record, ROOT / "docs" / "assets" / name)
     write_docs(found)

@@ -46,7 +46,7 @@ def errors(
 def measure(
     n: int, *, dtype: torch.dtype, say: Callable[[str], None]
 ) -> list[dict[str, object]]:
-    """Ours and torch's, for every norm, random spectra and all angles at the edge."""
+    """Errors of ours and torch's for every norm, with random or equal angles."""
     say(f"accuracy: {dtype}, n = {n}")
     rows = []
     for edge in (False, True):

@@ -1,4 +1,4 @@
-"""The page docs/results.md: what a user wants to know, in figures and six tables."""
+"""The page docs/results.md: figures and six tables for users."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -15,7 +15,7 @@ def results(records: dict[str, Record]) -> str:
     """The page for users, from the record with the most parts.
 
     Args:
-        records: by the names of their files.
+        records: the records, by the names of their files.
 
     Returns:
         Markdown.
@@ -48,7 +48,7 @@ medians, memory and all that is asked of the code are in the [ledger](ledger.md)
 
 
 def exponential(rows: Sequence[Record]) -> str:
-    """The exponential beside torch's."""
+    """The section that compares the exponential with torch's."""
     body = [
         [
             row["case"],
@@ -70,7 +70,7 @@ One forward and one backward pass, for skew matrices of spectral norm 3:
 
 
 def accuracy(rows: Sequence[Record]) -> str:
-    """Errors of the largest matrices of each real dtype."""
+    """The section on errors, for the largest matrices of each real dtype."""
     shown = []
     for dtype in ("torch.float32", "torch.float64"):
         some = [row for row in rows if row["dtype"] == dtype]
@@ -88,7 +88,7 @@ norm for every method. [Rebasing](how-to/rebase.md) keeps the norm small.
 
 
 def training_step(part: Record) -> str:
-    """A step with one layer, and tall weights in a sentence."""
+    """The section on a training step with one layer; tall weights get a sentence."""
     rows, tall = part["step"], part["tall"]["slow"]["seconds"]
     body = [
         [name, *(f"{1e3 * row['seconds'][name]:.1f}" for row in rows)]
@@ -116,7 +116,7 @@ torch computes with a square matrix of {part["tall"]["n"]} rows.
 
 
 def recurrent(part: Record) -> str:
-    """The whole training step of a recurrent network."""
+    """The section on the whole training step of a recurrent network."""
     body = [
         [
             str(row["n"]),
@@ -138,7 +138,7 @@ unconstrained layer is an `ExpRNN` whose weight is a plain parameter:
 
 
 def optimizers(part: Record) -> str:
-    """A step on the Stiefel manifold beside geoopt's."""
+    """The section that compares a step on the Stiefel manifold with geoopt's."""
     names = [name for name in part["steps"][0]["seconds"] if "canonical" not in name]
     body = [
         [
@@ -159,7 +159,7 @@ columns. The ledger has geoopt's other metric, and pymanopt on a whole problem.
 
 
 def quality(part: Record) -> str:
-    """MNIST: accuracy and the seconds that it took."""
+    """The section on MNIST: accuracy, and the seconds that it took."""
     body = []
     for name in dict.fromkeys(run["name"] for run in part["runs"]):
         last = [run["points"][-1] for run in part["runs"] if run["name"] == name]

@@ -1,4 +1,4 @@
-"""Time of one forward + backward pass of the exponential, against the peers."""
+"""Time of one forward and backward pass of the exponential, against peers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ CASES = [
 
 Progress = Callable[[str], None]
 
-# Householder's backward pass and SciPy take seconds beyond
+# for larger sizes, Householder's backward pass and SciPy take seconds
 SLOW_ABOVE = 512
 
 
 def measure(case: Case, *, rounds: int) -> dict[str, object]:
-    """Ours, ours with a known bound, torch's exponential, and our products alone."""
+    """Seconds of ours, ours with a known bound, torch's, and bare products."""
     A = random_skew(case.n, norm=case.norm, dtype=case.dtype, batch=case.batch)
     G = unit_cotangent(A)
     contenders = {
@@ -74,7 +74,7 @@ def measure(case: Case, *, rounds: int) -> dict[str, object]:
 
 
 def measure_all(*, rounds: int, say: Progress) -> list[dict[str, object]]:
-    """All cases of the table."""
+    """Measure all cases of the table."""
     rows = []
     for case in CASES:
         say(f"kernel: {case.name}")
@@ -98,7 +98,7 @@ def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
 
 
 def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, float]]:
-    """Torch's cost depends on the size of the incoming gradient; ours does not."""
+    """Time against the size of the incoming gradient: torch's depends on it."""
     say("size of the incoming gradient")
     A = random_skew(512, norm=3.0, dtype=torch.float32)
     rows = []
@@ -119,7 +119,7 @@ def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, flo
 
 
 def measure_outlier(*, rounds: int, say: Progress) -> dict[str, float]:
-    """One matrix of norm 1000 among 10,000 of norm 1, against none."""
+    """Time of 10,000 matrices of norm 1, with and without one of norm 1000."""
     say("one outlier in a batch of 10,000")
     A = random_skew(8, norm=1.0, dtype=torch.float32, batch=(10_000,))
     B = A.clone()

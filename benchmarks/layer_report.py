@@ -9,7 +9,7 @@ from benchmarks import layers, optimizers, reads, recurrent, training
 from benchmarks.records import table
 from isometry.lab.bench.suites import RATE
 
-# what was asked for: ratios of a training step's seconds
+# required ratios of the seconds of a training step
 MUST_TORCH = 4.0
 MUST_CAYLEY = 1.4
 MUST_NETWORK = 1.7
@@ -41,7 +41,7 @@ def sections(record: dict[str, Any]) -> str:
 
 
 def step_sentence(part: dict[str, Any]) -> str:
-    """What the README says of a training step."""
+    """The sentence of the README about a training step."""
     faster = [r for r, _ in quotients(part["step"], layers.TORCH_EXP, layers.OURS)]
     slower = [r for r, _ in quotients(part["step"], layers.OURS, layers.TORCH_CAYLEY)]
     return (
@@ -55,7 +55,7 @@ def step_sentence(part: dict[str, Any]) -> str:
 def quotients(
     rows: Sequence[dict[str, Any]], over: str, under: str
 ) -> list[tuple[float, float]]:
-    """Ratio of the bests and of the medians, for each row."""
+    """Ratios of the best times and of the medians, for each row."""
     return [
         (
             row["seconds"][over] / row["seconds"][under],
@@ -66,13 +66,13 @@ def quotients(
 
 
 def verdict(holds: Sequence[bool], labels: Sequence[str]) -> str:
-    """Yes, or where not."""
+    """The word "yes", or the rows that miss the requirement."""
     failed = [label for ok, label in zip(holds, labels, strict=True) if not ok]
     return "**no**: " + ", ".join(failed) if failed else "yes"
 
 
 def step_section(part: dict[str, Any]) -> str:
-    """One layer."""
+    """The section on one layer."""
     rows = part["step"]
     labels = [f"norm {row['norm']:g}" for row in rows]
     ours = [row["seconds"][layers.OURS] for row in rows]
@@ -93,7 +93,7 @@ def step_section(part: dict[str, Any]) -> str:
         (layers.OURS, layers.TORCH_CAYLEY, MUST_CAYLEY),
     ):
         ratios = quotients(rows, over, under)
-        # ours below: how much faster it is; ours above: how much slower
+        # below 1: how much faster ours is; above 1: how much slower
         least = under == layers.OURS
         held = [r >= must if least else r <= must for r, _ in ratios]
         limits.append(
@@ -124,7 +124,7 @@ steps, a quarter of a second each, interleaved, best of
 
 
 def network_section(part: dict[str, Any]) -> str:
-    """The network, with the limit that its products set."""
+    """The section on the network, with the lower limit set by its products."""
     rows = part["network"]
     plain, ours = layers.PLAIN, layers.OURS
     names = [name for name in rows[0]["seconds"] if name != plain]
@@ -175,7 +175,7 @@ products were all there is, the ratio would be that of the column "ours by produ
 
 
 def tall_section(part: dict[str, Any]) -> str:
-    """Tall layers: time, and memory."""
+    """The section on tall layers: time and memory."""
     tall, memory = part["tall"], part["tall_memory"]
     fast, slow = tall["fast"], tall["slow"]
     body = [
@@ -197,7 +197,7 @@ def tall_section(part: dict[str, Any]) -> str:
     n, k = memory["n"], memory["k"]
     small = memory["small"]
     used = memory[layers.OURS] / MB
-    # everything of torch's is n x n but for thin parts
+    # nearly all memory of torch's is n x n matrices
     grown = (n / small[0]) ** 2
     householder, cayley = (
         grown * memory[name] / GB
@@ -231,10 +231,10 @@ with the square of the rows, that would be {householder:.1f} GB and {cayley:.1f}
 
 
 def quality_section(part: dict[str, Any]) -> str:
-    """MNIST: accuracy and the seconds that it took."""
+    """The section on MNIST: accuracy, and the seconds that it took."""
     names = list(dict.fromkeys(run["name"] for run in part["runs"]))
     ours = _seconds(part, layers.OURS)
-    # the last whole percent that every run reaches
+    # the highest whole percent that every run reaches
     target = min(max(p["accuracy"] for p in run["points"]) for run in part["runs"])
     target = math.floor(100 * target) / 100
     body = []
@@ -292,5 +292,5 @@ def _seconds(part: dict[str, Any], name: str) -> float:
 
 
 def _seconds_to(accuracy: float, points: Sequence[dict[str, float]]) -> float:
-    """Seconds of training before the first test that was as good."""
+    """Seconds of training before the first test with this accuracy."""
     return next(p["seconds"] for p in points if p["accuracy"] >= accuracy)

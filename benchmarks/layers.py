@@ -30,7 +30,7 @@ from isometry.lab.bench.timing import Run, interleave
 
 Progress = Callable[[str], None]
 
-# of the coordinates; 0 is where ours and torch's begin
+# norms of the coordinates; ours and torch's start at 0
 NORMS = (0.0, 1.0, 3.0)
 BATCHES = (64, 256, 1024, 4096, 16384)
 NETWORK = (PLAIN, OURS, TORCH_EXP, TORCH_CAYLEY, GEOTORCH)
@@ -40,9 +40,10 @@ STEPS = len(NORMS) + len(BATCHES) + 1 + 3
 
 
 def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
-    """A layer with an n x k weight; of ours, the coordinates have a spectral norm.
+    """A layer with an n x k weight, whose coordinates have this norm if it is ours.
 
-    The time of torch's two maps does not depend on theirs, which stay at the start.
+    The time of torch's two maps does not depend on the norm, so their coordinates stay
+    where they start.
     """
     layer = constrain(orthogonal_linear(k, n, seed=0), name)
     if name in (OURS, OUR_CAYLEY) and norm > 0:
@@ -57,8 +58,8 @@ def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
 
 
 def timed(contenders: Mapping[str, Run], *, rounds: int) -> dict[str, Any]:
-    """Best and median seconds a step, of runs of steps that are interleaved."""
-    # a training loop goes on: a single step after a pause finds its memory cold
+    """Best and median seconds of a step, over interleaved runs of several steps."""
+    # runs, as in a training loop: a single step after a pause finds its memory cold
     times = interleave(contenders, rounds=rounds, sample=0.25)
     return {
         "seconds": {name: t.best for name, t in times.items()},
@@ -69,7 +70,7 @@ def timed(contenders: Mapping[str, Run], *, rounds: int) -> dict[str, Any]:
 def measure_layer(
     *, n: int = 512, batch: int = 64, norms: Sequence[float], rounds: int, say: Progress
 ) -> list[dict[str, Any]]:
-    """A training step of one layer, by the norm of its coordinates."""
+    """Time of a training step of one layer, by the norm of its coordinates."""
     names = (*NETWORK, OUR_CAYLEY, OUR_HOUSEHOLDER, TORCH_HOUSEHOLDER)
     x, y = data(batch, n, n)
     rows = []
@@ -84,7 +85,7 @@ def measure_layer(
 
 
 def network(n: int, name: str, *, norm: float) -> nn.Module:
-    """`DEPTH` square layers with ReLU between."""
+    """`DEPTH` square layers with ReLU between them."""
     layers: list[nn.Module] = []
     for depth in range(DEPTH):
         layers += [layer_at(n, name, norm=norm, seed=depth), nn.ReLU()]
@@ -100,9 +101,9 @@ def measure_network(
     rounds: int,
     say: Progress,
 ) -> dict[str, Any]:
-    """A training step of the network, and the work of its products.
+    """Time of a training step of the network, and the work of its products.
 
-    What solves is not counted: products are those of `PLAIN` and the exponentials.
+    Solves do not count: only the products of `PLAIN` and of the exponentials do.
     """
     say(f"network: batch {batch}, norm {norm:g}")
     x, y = data(batch, n, n)
@@ -119,7 +120,7 @@ def measure_network(
 def measure_tall(
     *, n: int = 4096, k: int = 64, batch: int = 64, rounds: int, say: Progress
 ) -> dict[str, Any]:
-    """A training step of a tall layer; torch's, of seconds each, in two rounds."""
+    """Time of a training step of a tall layer; two rounds for torch's slow steps."""
     say(f"tall: {n} x {k}")
     x, y = data(batch, k, n)
 
@@ -137,7 +138,7 @@ def measure_tall(
 
 
 def weight_pass(layer: nn.Module, n: int, k: int) -> Run:
-    """The weight and the gradient of its coordinates."""
+    """Compute the weight and the gradient of its coordinates."""
     G = torch.randn(n, k, generator=torch.Generator().manual_seed(2)) / math.sqrt(n * k)
     original = layer.parametrizations.weight.original
     return lambda: torch.autograd.grad(layer.weight, original, G)
@@ -150,7 +151,7 @@ def measure_memory(
     small: tuple[int, int] = (4096, 64),
     say: Progress,
 ) -> dict[str, Any]:
-    """Peak bytes of a forward + backward pass; torch's at a size that it can do."""
+    """Peak bytes of a forward and backward pass; torch's at a size that it can do."""
     say(f"tall: memory at {n} x {k}")
     row: dict[str, Any] = {"n": n, "k": k, "small": small}
     for name in (OURS, OUR_CAYLEY):
@@ -163,7 +164,7 @@ def measure_memory(
 
 
 def measure(*, rounds: int, say: Progress) -> dict[str, Any]:
-    """Everything about layers; the network at the norm of 3, and a little at 1."""
+    """Measure everything about layers; the network mainly at norm 3."""
     step = measure_layer(norms=NORMS, rounds=rounds, say=say)
     nets = [
         measure_network(batch, NETWORK, norm=3.0, rounds=min(rounds, 5), say=say)

@@ -1,4 +1,4 @@
-"""Peak memory that one forward + backward pass allocates, its result included."""
+"""Peak memory that one forward and backward pass allocates, including its result."""
 
 from collections.abc import Callable
 

@@ -17,12 +17,13 @@ from isometry.optim import RiemannianSGD
 
 SIZES = ((512, 512), (4096, 64))
 MUST_GEOOPT = 2.0
-# Brockett's function: n, k, and the relative distance to the optimum that is timed
+# Brockett's function: n, k, and the relative distance to the optimum at which the clock
+# stops
 BROCKETT = (200, 10)
 GOAL = 1e-6
 # the best pair of a grid of 8 rates and 6 momenta is 0.07, at the border of stability
 DESCENT: dict[str, Any] = {"lr": 0.06, "momentum": 0.93}
-# of the figure: a Procrustes problem in SO(n)
+# sizes of the figure, a Procrustes problem in SO(n)
 PROCRUSTES = 64
 ITERATIONS = 200
 # lines of progress that `measure` writes
@@ -32,7 +33,7 @@ Progress = Callable[[str], None]
 
 
 def measure_steps(rule: str, n: int, k: int, rounds: int) -> dict[str, Any]:
-    """All contenders at one size."""
+    """Seconds of a step of all contenders at one size."""
     contenders = our_steps(n, k, rule) | geoopt_steps(n, k, rule)
     times = interleave(contenders, rounds=rounds, sample=0.1)
     return {
@@ -57,7 +58,7 @@ class Brockett:
         self.start = start(n, k, torch.float64)
 
     def reached(self, value: float) -> bool:
-        """Whether a value is as good as asked."""
+        """Whether a value is as close to the optimum as required."""
         return value - self.least <= GOAL * abs(self.least)
 
     def ours(self, retraction: str, *, autograd: bool = False) -> float:
@@ -90,7 +91,7 @@ class Brockett:
         raise RuntimeError("Brockett's function did not reach its least value")
 
     def pymanopt(self, name: str) -> float:
-        """The same by pymanopt, given gradient and Hessian by hand."""
+        """Seconds of descent by pymanopt, with gradient and Hessian written by hand."""
         import pymanopt
 
         manifold = pymanopt.manifolds.Stiefel(*BROCKETT)
@@ -171,7 +172,7 @@ def descend(
 
 
 def measure_curves() -> dict[str, dict[str, list[float]]]:
-    """One problem, five ways: descent with the same rate in all."""
+    """Curves of one problem solved in five ways, all with the same rate."""
     n, lr = PROCRUSTES, 0.25
     rng = torch.Generator().manual_seed(5544)
     target = SO(n).random(generator=rng, dtype=torch.float64)
@@ -181,7 +182,7 @@ def measure_curves() -> dict[str, dict[str, list[float]]]:
     for name, every in (("parametrization", None), ("dynamic trivialization", 1)):
         model = Rotation(n)
         isometry.constrain(model, "Q", SO(n), rebase_every=every)
-        # the coordinates of a skew matrix are half of its entries: half the gradient
+        # a coordinate sets two entries of the skew matrix, which doubles its gradient
         sgd = torch.optim.SGD(model.parameters(), lr=lr / 2)
         curves[name] = descend(sgd, model, problem)
     for retraction in ("cayley", "pade-2", "exp"):
@@ -192,7 +193,7 @@ def measure_curves() -> dict[str, dict[str, list[float]]]:
 
 
 def measure(*, rounds: int, say: Progress) -> dict[str, Any]:
-    """Everything."""
+    """Measure everything about optimizers."""
     rows = []
     for rule in ("SGD", "Adam"):
         for n, k in SIZES:
@@ -251,7 +252,7 @@ same rate in the metric of the group.
 
 
 def figure(part: dict[str, Any], path: Any) -> None:
-    """The curves, against iterations and against seconds."""
+    """Draw the curves against iterations and against seconds."""
     import matplotlib as mpl
 
     mpl.use("Agg")

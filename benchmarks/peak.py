@@ -8,9 +8,9 @@ from isometry.linalg import release_memory
 
 
 def peak(call: Callable[[], object]) -> int:
-    """The highest sum of bytes that torch's allocator had given out during a call."""
+    """The largest number of bytes that torch's allocator lent during a call."""
     call()
-    # the memory that is kept between calls counts
+    # memory that the library keeps between calls counts, too
     release_memory()
     with torch.profiler.profile(profile_memory=True) as profile:
         result = call()

@@ -1,4 +1,4 @@
-"""Runs that only the record needs, and the products of any pass."""
+"""Contenders that only the record needs, and a count of matrix products."""
 
 import math
 
@@ -18,7 +18,7 @@ def scipy_expm(A: Tensor, G: Tensor) -> Run:
 
 
 def bare_products(A: Tensor, count: int) -> Run:
-    """As many products as a pass has, of different matrices, and nothing else."""
+    """A function that computes as many products as a pass, and nothing else."""
     slots = [A.reshape(-1, *A.shape[-2:]).clone() for _ in range(6)]
     room = torch.empty_like(slots[0])
 
@@ -29,7 +29,7 @@ def bare_products(A: Tensor, count: int) -> Run:
     return run
 
 
-# where the two factors stand among the arguments
+# positions of the two factors among the arguments
 _PRODUCTS = {
     "aten::mm": (0, 1),
     "aten::bmm": (0, 1),
@@ -43,10 +43,10 @@ _PRODUCTS = {
 def count_products(call: Run, n: int, batch: int = 1) -> float:
     """Work of a pass in matrix products, in units of one n x n product (of a batch).
 
-    Linear combinations, which are thin products, are not what is counted. The square
-    of a symmetric or skew matrix is a whole one.
+    Linear combinations, which are thin products, do not count. The square of a
+    symmetric or skew matrix counts as one product.
     """
-    # all products by torch, where its profiler sees them
+    # let torch compute all products, because its profiler sees only these
     with only_torch():
         call()
         with torch.profiler.profile(record_shapes=True) as profile:

@@ -19,7 +19,7 @@ WIDTH, DEPTH = 512, 3
 # two epochs
 BATCH, STEPS, SEEDS = 300, 400, 3
 RATE = 1e-3
-# steps between two turns: whatever else the machine does, it does to all of them
+# steps between two turns, so that other load of the machine affects all contenders
 TURN = 10
 EVALUATED = (10, 20, 40, 70, 110, 160, 220, 300)
 
@@ -31,7 +31,7 @@ def default_folder() -> Path:
 
 
 def missing(folder: Path) -> list[str]:
-    """Names of the files of MNIST that a folder does not have."""
+    """Names of the MNIST files that a folder lacks."""
     files = CATALOGUE["mnist"].files
     return [file.name for file in files if find(file, folder) is None]
 
@@ -39,7 +39,7 @@ def missing(folder: Path) -> list[str]:
 def standardized(folder: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Images as rows with their labels, for training and for the test.
 
-    Pixels are standardized by mean and deviation of the training images.
+    Pixels are standardized by the mean and deviation of the training images.
     """
     train, test = load_images("mnist", folder)
     x, test_x = (images.pixels.float() / 255 for images in (train, test))
@@ -49,7 +49,7 @@ def standardized(folder: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
 
 
 def network(name: str, *, seed: int) -> nn.Module:
-    """784 -> three hidden layers of 512, orthogonal as `name` has it -> 10."""
+    """784 inputs, three hidden layers of 512, orthogonal by `name`, and 10 outputs."""
     parts: list[nn.Module] = []
     for depth in range(DEPTH):
         plain = layers.orthogonal_linear(WIDTH, WIDTH, seed=100 * seed + depth)
@@ -60,7 +60,7 @@ def network(name: str, *, seed: int) -> nn.Module:
 
 
 def batches(count: int, *, seed: int) -> Iterator[Tensor]:
-    """Indices of the images of each step: epochs without repetition."""
+    """Indices of the images of each step; none repeats within an epoch."""
     rng = torch.Generator().manual_seed(seed)
     while True:
         for indices in torch.randperm(count, generator=rng).split(BATCH):
@@ -69,7 +69,7 @@ def batches(count: int, *, seed: int) -> Iterator[Tensor]:
 
 
 class Run:
-    """One network in training, its clock, and what the test said of it."""
+    """One network in training, with its clock and its test results."""
 
     def __init__(self, name: str, seed: int, steps: int, x: Tensor, y: Tensor) -> None:
         self.name, self.seed, self.x, self.y = name, seed, x, y
@@ -97,14 +97,14 @@ class Run:
 
     @torch.no_grad()
     def test(self, x: Tensor, y: Tensor) -> None:
-        """Note step, seconds and accuracy."""
+        """Record the step, the seconds and the accuracy."""
         right = (self.model(x).argmax(-1) == y).float().mean()
         point = {"step": self.step, "seconds": self.clock, "accuracy": float(right)}
         self.points.append(point)
 
     @torch.no_grad()
     def outcome(self) -> dict[str, Any]:
-        """The points; the worst defect of a weight, and the largest coordinates."""
+        """The curve, the worst defect of a weight, and the largest coordinates."""
         row = {"name": self.name, "seed": self.seed, "points": self.points}
         hidden = [m for m in self.model if hasattr(m, "parametrizations")]
         if hidden:
@@ -129,7 +129,7 @@ def race(
     steps: int,
     names: tuple[str, ...] = NAMES,
 ) -> list[dict[str, Any]]:
-    """All contenders from one start on the same batches, in turns of a few steps."""
+    """Train all contenders on the same batches, in turns of a few steps."""
     runs = [Run(name, seed, steps, *images) for name in names]
     while runs[0].step < steps:
         turn = min(TURN, steps - runs[0].step)
@@ -147,7 +147,7 @@ def measure(
     seeds: int = SEEDS,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Every run of every seed."""
+    """Measure every run of every seed."""
     images, tests = standardized(folder)
     rows = []
     for seed in range(seeds):

@@ -1,4 +1,4 @@
-"""What reading a constrained weight costs: in evaluation, many times, and compiled."""
+"""The cost of reading a constrained weight: in evaluation, often, and compiled."""
 
 import statistics
 import time
@@ -19,9 +19,9 @@ from benchmarks.layers import (
 from benchmarks.records import table
 from isometry.lab.bench.timing import interleave
 
-# rows and columns of weights in evaluation; of the small ones the overhead shows
+# rows and columns of weights in evaluation; small weights show the overhead
 SHAPES = ((16, 16), (64, 64), (512, 512), (4096, 64))
-# samples of each pass in evaluation, and seconds that one takes
+# number of samples of each pass in evaluation, and seconds of one sample
 _PAIRS, _SAMPLE = 150, 0.004
 # lines of progress that `measure` writes
 STEPS = len(SHAPES) + 2
@@ -47,7 +47,7 @@ def evaluation(
 
 
 def reading(times: int, *, n: int) -> Callable[[], object]:
-    """A training pass that reads the weight as often, for next to no other work."""
+    """A training pass that reads the weight many times and does little else."""
     layer = layer_at(n, OURS, norm=1.0)
     x = torch.ones(1, n)
 
@@ -61,7 +61,7 @@ def reading(times: int, *, n: int) -> Callable[[], object]:
 
 
 def unconstrained_reading(times: int, *, n: int) -> Callable[[], object]:
-    """The same of a plain weight: the work that is not reading."""
+    """The same pass with a plain weight: all the work except reading."""
     layer = nn.Linear(n, n)
     x = torch.ones(1, n)
 
@@ -75,7 +75,7 @@ def unconstrained_reading(times: int, *, n: int) -> Callable[[], object]:
 
 
 def compiled_step(n: int, batch: int) -> dict[str, Callable[[], object]]:
-    """A training step, eager and compiled."""
+    """Time of a training step, eager and compiled."""
     x, y = data(batch, n, n)
     eager = layer_at(n, OURS, norm=1.0)
     compiled = torch.compile(layer_at(n, OURS, norm=1.0), fullgraph=True)
@@ -86,7 +86,7 @@ def compiled_step(n: int, batch: int) -> dict[str, Callable[[], object]]:
 
 
 def seconds(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
-    """Best and median of each."""
+    """Best and median seconds of each."""
     times = interleave(contenders, rounds=rounds, sample=0.25)
     return {
         "seconds": {name: t.best for name, t in times.items()},
@@ -108,7 +108,7 @@ def paired(passes: dict[str, Callable[[], object]]) -> dict[str, Any]:
     samples: list[list[float]] = [[], []]
     for i in range(_PAIRS):
         for j in (0, 1) if i % 2 else (1, 0):
-            # the first call finds the caches as the other one left them
+            # the first call of a turn finds the caches as the other function left them
             calls[j]()
             samples[j].append(_time(calls[j], repeats[j]))
     return {
@@ -125,7 +125,7 @@ def _time(call: Callable[[], object], repeats: int) -> float:
 
 
 def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """All three."""
+    """Measure all three."""
     n, batch = 512, 256
     record: dict[str, Any] = {"n": n, "batch": batch, "evaluation": []}
     for rows, columns in SHAPES:
@@ -152,7 +152,7 @@ def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def evaluation_table(rows: list[dict[str, Any]]) -> str:
-    """Each size, and by how much reading a constrained weight is slower."""
+    """Table of sizes, and how much slower a constrained weight is to read."""
     body = []
     for row in rows:
         plain, ours = row["seconds"][PLAIN], row["seconds"][OURS]

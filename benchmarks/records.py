@@ -1,4 +1,4 @@
-"""Measurements by processor; measuring on one never changes the record of another."""
+"""Records of measurements, one for each processor."""
 
 import json
 import re
@@ -21,12 +21,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def environment(rounds: int) -> Record:
-    """What the numbers depend on."""
+    """The environment on which the numbers depend."""
     return machine() | {"rounds": rounds}
 
 
 def slug(processor: str) -> str:
-    """The processor as the name of a file: "Intel(R) Xeon(R) CPU" is intel-xeon-cpu."""
+    """Name of the file of a processor: "Intel(R) Xeon(R) CPU" is intel-xeon-cpu."""
     plain = re.sub(r"\((r|tm|c)\)", " ", processor.lower())
     return "-".join(re.findall(r"[a-z0-9.]+", plain)) or "unknown"
 
@@ -38,7 +38,7 @@ def load(folder: Path = FOLDER) -> dict[str, Record]:
 
 
 def add(part: Record, folder: Path = FOLDER) -> None:
-    """Put measurements of this processor into its record; the others stay."""
+    """Put measurements of this processor into its record; other records stay."""
     if not part:
         return
     path = folder / f"{slug(machine()['processor'])}.json"
@@ -48,7 +48,7 @@ def add(part: Record, folder: Path = FOLDER) -> None:
 
 
 def where(record: Record) -> Record:
-    """The environment of a record, which may have some of the parts only."""
+    """The environment of a record, which may have only some of the parts."""
     if "processor" in record:
         return record
     return next(part for part in record.values() if "processor" in part)

@@ -1,4 +1,4 @@
-"""The loop over time, against the products that it cannot do without."""
+"""Time of the loop over time steps, against the bare products that it needs."""
 
 import copy
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LOOP = "Python loop, autograd"
 
 
 class Case(NamedTuple):
-    """A training step, and what is asked of its ratio to the bare products."""
+    """A training step, and the required ratio to its bare products."""
 
     steps: int
     n: int
@@ -39,7 +39,7 @@ CASES = (
     Case(1020, 190, every=True, must_pure=2.0, must_compiled=1.6),
     Case(100, 32, batch=16),
 )
-# of a whole training step, to that of the layer with an unconstrained weight
+# required ratio of a whole training step, to the same layer with a plain weight
 WHOLE = (170, 512)
 MUST_WHOLE = 1.05
 # lines of progress that `measure` writes
@@ -47,12 +47,12 @@ STEPS = len(CASES) + len(WHOLE)
 
 
 def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
-    """Of all outputs, or of the last one alone."""
+    """Loss of all outputs, or of the last output alone."""
     return (every if case.every else last).square().sum()
 
 
 def ours(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
-    """Forward and backward of the scan."""
+    """Forward and backward pass of the scan."""
     steps = Steps.equal(case.steps, case.batch)
     recurrence = Recurrence(steps, "modrelu")
     h0 = torch.zeros(case.batch, case.n)
@@ -66,7 +66,7 @@ def ours(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
 
 
 def loop(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
-    """What one would write first."""
+    """The loop that one would write first, with autograd."""
     kernel, W, b = weights
     assert b is not None
 
@@ -95,7 +95,7 @@ def torch_rnn(case: Case, x: Tensor) -> Callable[[], object]:
 
 
 def seconds(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
-    """Best and median of each."""
+    """Best and median seconds of each."""
     times = interleave(contenders, rounds=rounds, sample=0.1)
     return {
         "seconds": {name: t.best for name, t in times.items()},
@@ -104,7 +104,7 @@ def seconds(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[st
 
 
 def measure_case(case: Case, rounds: int) -> dict[str, Any]:
-    """All contenders in one case."""
+    """Seconds of all contenders in one case."""
     torch.manual_seed(5544)
     rows, d = case.steps * case.batch, 10 if case.every else 1
     x = torch.randint(d, (rows,)) if case.every else torch.rand(rows, d)
@@ -128,7 +128,7 @@ def measure_case(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def measure_whole(n: int, rounds: int) -> dict[str, Any]:
-    """ExpRNN, and the same layer with its weight set free."""
+    """Seconds of ExpRNN, and of the same layer with a plain weight."""
     torch.manual_seed(5544)
     layer = ExpRNN(1, n, init="cayley")
     free = isometry.fold(copy.deepcopy(layer))
@@ -142,7 +142,7 @@ def measure_whole(n: int, rounds: int) -> dict[str, Any]:
 
 
 def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Everything."""
+    """Measure everything about recurrent layers."""
     cases, whole = [], []
     for case in CASES:
         say(f"recurrent: {case.steps} steps, n = {case.n}")

@@ -1,4 +1,4 @@
-"""Tables from a record of measurements, as Markdown; nothing is typed by hand."""
+"""Tables in Markdown from records of measurements; no number is typed by hand."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from benchmarks.records import table, where
 
 
 def kernel_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Ratios to torch's exponential, and products."""
+    """Table of ratios to torch's exponential, and of products."""
     body = []
     for row in rows:
         reached = "goal" if row["ratio"] >= row["goal"] else "must"
@@ -48,7 +48,7 @@ def kernel_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def peer_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Every peer's time as a multiple of ours, by size."""
+    """Table of every peer's time as a multiple of ours, by size."""
     names = [name for name in rows[0]["seconds"] if name != "isometry"]
     body = []
     for name in names:
@@ -63,7 +63,7 @@ def peer_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Worst errors over norms, up to pi and beyond, with the ratio to torch's."""
+    """Table of the worst errors over norms, up to pi and beyond, beside torch's."""
     body = []
     keys = sorted({(row["dtype"], row["n"]) for row in rows}, key=str)
     for dtype, n in keys:
@@ -91,13 +91,13 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def paragraph(records: dict[str, dict[str, Any]]) -> str:
-    """What the README says of the measurements, for each processor."""
+    """The paragraph of the README about measurements, for each processor."""
     measured = [record for record in records.values() if "kernel" in record]
     return "\n\n".join(fill(sentence(record), width=88) for record in measured)
 
 
 def sentence(record: dict[str, Any]) -> str:
-    """What the README says of one processor."""
+    """The sentence of the README about one processor."""
     large = [r for r in record["kernel"] if r["case"].startswith("float32, n = ")]
     large = [r for r in large if r["case"].endswith(("256", "512", "1024"))]
     ratios = [r["ratio"] for r in large]
@@ -121,10 +121,10 @@ def sentence(record: dict[str, Any]) -> str:
 
 
 def ledger(records: dict[str, dict[str, Any]]) -> str:
-    """The page docs/ledger.md: a section for each processor, and all beside another.
+    """The page docs/ledger.md: all processors side by side, then one section each.
 
     Args:
-        records: by the names of their files.
+        records: the records, by the names of their files.
 
     Returns:
         Markdown.
@@ -147,7 +147,7 @@ Timings are interleaved in one run; only ratios mean something elsewhere.
 
 
 def beside(records: Sequence[dict[str, Any]]) -> str:
-    """The ratios to torch's exponential, one column for each processor."""
+    """Table of the ratios to torch's exponential, with a column per processor."""
     measured = [record for record in records if "kernel" in record]
     if len(measured) < 2:
         return ""
@@ -166,7 +166,7 @@ How many times faster than `torch.linalg.matrix_exp`, forward and backward:
 
 
 def _section(name: str, record: dict[str, Any]) -> str:
-    """All that was measured on one processor, one level of headings down."""
+    """All measurements of one processor, with headings one level down."""
     parts = kernel_sections(record) if "kernel" in record else ""
     parts += layer_report.sections(record)
     parts = re.sub(r"^#", "##", parts, flags=re.MULTILINE)
@@ -175,7 +175,7 @@ def _section(name: str, record: dict[str, Any]) -> str:
 
 
 def kernel_sections(record: dict[str, Any]) -> str:
-    """The functions of `isometry.linalg`."""
+    """The sections on the functions of `isometry.linalg`."""
     tall, memory, outlier = record["tall"], record["memory"], record["outlier"]
     scale = record["cotangent_scale"]
     MB = 2**20

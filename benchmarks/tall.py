@@ -19,14 +19,14 @@ def inputs(n: int, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ours(n: int, k: int) -> Callable[[], object]:
-    """Forward + backward of `expm_tall`."""
+    """Forward and backward pass of `expm_tall`."""
     X, G = inputs(n, k)
     X.requires_grad_()
     return lambda: torch.autograd.grad(expm_tall(X), X, G)
 
 
 def torch_orthogonal(n: int, k: int, orthogonal_map: str) -> Callable[[], object]:
-    """Forward + backward of torch's parametrization of that shape."""
+    """Forward and backward pass of torch's parametrization of this shape."""
     X, G = inputs(n, k)
     layer = nn.Module()
     layer.weight = nn.Parameter(X)

@@ -13,7 +13,7 @@ from isometry.groups import SO, AbstractGroup, U
 from isometry.linalg import expm_skew, expm_skew_frechet
 
 PATH = Path(__file__).parents[1] / "docs" / "assets" / "theory.png"
-# colours of the other figures; the exponent is that of the leading error
+# colours as in the other figures, and the exponent of the leading error
 RETRACTIONS = {
     "qr": (2, "#999999", "D"),
     "polar": (3, "#cc79a7", "P"),
@@ -31,7 +31,7 @@ RAYS: list[tuple[str, AbstractGroup, list[float], str, str]] = [
 
 
 def element(group: AbstractGroup, *, norm: float, seed: int) -> Tensor:
-    """Random element of the algebra, of this spectral norm."""
+    """A random element of the algebra with this spectral norm."""
     rng = torch.Generator().manual_seed(seed)
     dtype = torch.complex128 if group.is_complex else torch.float64
     X = torch.randn(group.shape, dtype=dtype, generator=rng)
@@ -40,7 +40,7 @@ def element(group: AbstractGroup, *, norm: float, seed: int) -> Tensor:
 
 
 def retractions(axes: Axes) -> None:
-    """Distance from the exponential against the step, and the powers it falls with."""
+    """Distance from the exponential against the step, with lines of each power."""
     group = SO(8)
     Q = group.random(generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     E = Q @ element(group, norm=1.0, seed=2)
@@ -54,7 +54,7 @@ def retractions(axes: Axes) -> None:
             )
             for t in steps
         ]
-        # below this only rounding is seen
+        # errors below this are only rounding
         kept = [(t, e) for t, e in zip(steps, errors, strict=True) if e > 2e-14]
         axes.loglog(
             *zip(*kept, strict=True),
@@ -92,7 +92,7 @@ def singular_values(axes: Axes) -> None:
 
 
 def updates(axes: Axes) -> None:
-    """Gradient step through exp against the Riemannian one."""
+    """Distance of a gradient step through exp from the Riemannian step."""
     etas = [2.0**-j for j in range(0, 14, 2)]
     for group, color, marker in (
         (U(2), "#0072b2", "s"),

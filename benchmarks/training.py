@@ -1,4 +1,4 @@
-"""The laboratory's whole training step, against the products it cannot do without."""
+"""Time of the laboratory's whole training step, against its bare products."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ THREADS = sorted({torch.get_num_threads(), 1}, reverse=True)
 
 
 class Case(NamedTuple):
-    """A run of `isometry train`, and what its ratio to the bare products must be."""
+    """A run of `isometry train`, and the required ratio to its bare products."""
 
     task: str
     options: dict[str, Any]
@@ -46,7 +46,7 @@ STEPS = len(CASES) * len(THREADS) + 1
 
 
 def config_of(case: Case, folder: Path) -> Config:
-    """The paper's run; images come from a folder."""
+    """The configuration of the paper's run; images come from a folder."""
     options = case.options | ({"root": str(folder)} if case.task == "mnist" else {})
     return Config(
         case.task, options, Training(hidden_size=case.n, batch_size=case.batch)
@@ -54,7 +54,7 @@ def config_of(case: Case, folder: Path) -> Config:
 
 
 def training_step(experiment: Experiment) -> Run:
-    """What the loop of `isometry train` does for a step, on a new batch each time."""
+    """A step of the loop of `isometry train`, on a new batch each time."""
     ranks, indices = Ranks(0, 1, CPU), count()
 
     def step() -> None:
@@ -66,7 +66,7 @@ def training_step(experiment: Experiment) -> Run:
 
 
 def measure_case(case: Case, threads: int, folder: Path, rounds: int) -> dict[str, Any]:
-    """Both in turns, in runs of about a second: a loop finds its memory warm."""
+    """Measure both in turns, in runs of about a second, so that memory is warm."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     experiment = build(config_of(case, folder), CPU)
@@ -84,14 +84,14 @@ def measure_case(case: Case, threads: int, folder: Path, rounds: int) -> dict[st
 
 
 def show_help() -> None:
-    """`isometry --help` in a new process."""
+    """Run `isometry --help` in a new process."""
     command = [sys.executable, "-m", "isometry", "--help"]
     subprocess.run(command, check=True, capture_output=True)
 
 
 def measure(folder: Path, *, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """All cases that have their data, and the help."""
-    # as the command does
+    """Measure all cases whose data is present, and the time of `--help`."""
+    # as `isometry train` does
     keep_freed_memory()
     rows = []
     for case, threads in product(CASES, THREADS):

@@ -1,8 +1,8 @@
-"""What one version of the library takes, case by case; a child of `versions`.
+"""The time of one version of the library, case by case; a child of `versions`.
 
-It runs with another checkout's `src` on its path, so it uses public names only, those
-that all versions have. It reads the name of a case and a number of calls from each
-line of its input and answers with the seconds that one call took.
+It runs with another checkout's `src` on its path, so it uses only public names that all
+versions have. From each line of its input it reads the name of a case and a number of
+calls, and answers with the seconds of one call.
 """
 
 import json

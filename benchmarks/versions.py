@@ -1,11 +1,11 @@
 """Compare the speed and memory of two checkouts in one interleaved run.
 
 python -m benchmarks.versions OLD NEW              # two folders with a `src` each
-python -m benchmarks.versions OLD NEW --only reads # the cases that begin so
+python -m benchmarks.versions OLD NEW --only reads # cases whose names start with it
 
-Three processes take turns: the old version twice, and the new one. The ratio of the
-two old ones is the noise. A row counts as slower if it is beyond 5 % and beyond its
-noise; a suite, if the geometric mean of its rows is beyond 2 %.
+Three processes take turns: two of the old version, and one of the new. The ratio of the
+two old ones is the noise. A row counts as slower if its ratio is beyond 5 % and beyond
+its noise. A suite counts as slower if the geometric mean of its rows is beyond 2 %.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.version_cases import CASES
 
-# one sample takes about as long: shorter ones are noise, longer ones are in no hurry
+# seconds of one sample, about; shorter samples are noisy, longer ones waste time
 _SECONDS = 0.06
 
 
@@ -75,7 +75,7 @@ def _mean(ratios: list[float]) -> float:
 
 
 def compare(old: Path, new: Path, *, only: str, rounds: int) -> dict[str, object]:
-    """Measure every case that begins with `only`, and print a line for each."""
+    """Measure every case whose name starts with `only`, and print a line for each."""
     versions = [_Version(old), _Version(old), _Version(new)]
     suites: dict[str, list[tuple[float, float]]] = defaultdict(list)
     rows = []

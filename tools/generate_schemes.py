@@ -14,25 +14,27 @@ $p = I + c_1 A + (c_2 I + c_3 A + c_4 A^2) A^2$.
 $P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ supplies $A^3$, $A^5$ and $A^6$, and the
 final combination the rest.
 
-*Four products* reach degree 16 with fewer free coefficients than that; there is no
-closed form. The starts below were found by a random search (Levenberg--Marquardt from
-normal starts, then the constants in the factors chosen for the least rounding); from
-there Gauss--Newton steps in 34 digits go to the least-squares fit nearby, the same on
-every machine. The widest one of single precision is taken as found: its search went on
-with Lawson's weights to the least maximum of both errors, which is half of what least
-squares leave, and among such schemes to the one with the least rounding in random
-matrices. It rounds a fifth more than the one before it, so that both stay. With
-$L_3 = R_3 = A^2 + a A^4$, the square of a Hermitian matrix, a product of the backward
-pass is saved, and smaller angles are reached. One factor of each product has no
-multiple of $I$, so every product vanishes with $A$, and the diagonal of $\exp A$ near
-$I$ is not built by cancellation.
+*Four products* reach degree 16, but with fewer free coefficients than a general
+polynomial has, and there is no closed form. The starts below were found by a random
+search: Levenberg--Marquardt from normal starts, then a choice of the constants in the
+factors for the least rounding error. From these starts, Gauss--Newton steps in 34
+digits go to the least-squares fit nearby, which is the same on every machine. The
+widest scheme of single precision is used as the search found it. That search went on
+with Lawson's weights to the least maximum of both errors, half of what least squares
+leave. Among such schemes it chose the one with the least rounding error on random
+matrices, which is still a fifth larger than for the scheme before it, so both schemes
+are kept. With $L_3 = R_3 = A^2 + a A^4$, $P_3$ is the square of a Hermitian matrix;
+this saves a product of the backward pass, and reaches smaller angles. One factor of
+each product has no multiple of $I$, so every product vanishes with $A$, and no
+cancellation is needed to make the diagonal of $\exp A$ near $I$.
 
 *The bound.* Write $p(ix) = e^{ix + h(x)}$. Then $p(A) = \exp(A + \Delta)$ with
-$\lVert \Delta \rVert_2 \le \max |h|$, and the derivative of $p$ at $A$ is that of
-$\exp$ at $A + \Delta$ after $I + Dh$, $\lVert Dh \rVert \le \max |h'|$. Stated are
-$\max |h(x) / x|$ (backward error of the value, relative) and $\max |h'|$ (of the
-gradient). The maxima are taken at `POINTS` Chebyshev points; a function that is a
-polynomial of degree $d$ up to a negligible tail exceeds its values there by at most
+$\lVert \Delta \rVert_2 \le \max |h|$, and the derivative of $p$ at $A$ is the
+derivative of $\exp$ at $A + \Delta$ after $I + Dh$, with
+$\lVert Dh \rVert \le \max |h'|$. The tables state $\max |h(x) / x|$, the relative
+backward error of the value, and $\max |h'|$, the backward error of the gradient. The
+maxima are taken at `POINTS` Chebyshev points. A function that is a polynomial of degree
+$d$, up to a negligible tail, exceeds its values there by a factor of at most
 $1 / \cos(\pi d / (2 \cdot$ `POINTS`$))$ [EZ64], which is included.
 """
 
@@ -48,14 +50,15 @@ mp.mp.dps = 34
 
 Row = list[mp.mpf]
 
-# degree of h beyond which its Chebyshev series is below the bounds by far
+# degree beyond which the Chebyshev series of h is far below the bounds
 TAIL_DEGREE = 48
 POINTS = 400
 LEASH = mp.mpf(10) ** -4
-# where the fit is made: both parities of a polynomial of degree 16 are determined
+# nodes of the fit: enough for the even and the odd part of a polynomial of degree 16
 NODES = [mp.cos(mp.pi * (2 * k + 1) / 56) for k in range(14)]
 
-# four products: L3, R3, L4, R4 and the final combination; as it is, and three starts
+# Rows L3, R3, L4, R4 and the final combination of four-product schemes: one that is
+# used as it is, and three starts
 WIDEST_ROWS = [
     [0.887579909, 0.541604859, 2.107154416, 0.303417061],
     [0.0, -0.950043273, -0.059411217, -0.051255197],
@@ -100,7 +103,7 @@ class Table:
 def evaluate(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
     """Value of the scheme at A = i theta z, its x-derivative, basis and factors."""
     i = mp.mpc(0, 1)
-    # without A^4 for the shortest
+    # the shortest scheme has no A^4
     known = len(rows[0])
     basis = [mp.mpc(1), i * z, mp.mpc(-(z**2)), mp.mpc(z**4)][:known]
     slopes = [mp.mpc(0), i, mp.mpc(-2 * z), mp.mpc(4 * z**3)][:known]
@@ -152,8 +155,9 @@ def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
 def fit(start: Sequence[Row], theta: mp.mpf, tolerance: mp.mpf) -> list[Row]:
     """Least-squares fit of value and derivative at Chebyshev nodes of (0, theta).
 
-    Many schemes give almost the same polynomial: the one near `start` is taken, by a
-    penalty of 1 for a misfit of one `tolerance` or a coefficient off by `LEASH`.
+    Many schemes give almost the same polynomial. A penalty selects the one near
+    `start`: it is 1 for a misfit of one `tolerance`, and 1 for a coefficient that is
+    off by `LEASH`.
     """
     rows = [list(row) for row in start]
     free = free_coefficients(rows)
@@ -174,8 +178,8 @@ def fit(start: Sequence[Row], theta: mp.mpf, tolerance: mp.mpf) -> list[Row]:
 def free_coefficients(rows: Sequence[Row]) -> list[list[tuple[int, int]]]:
     """The places (row, column) of each number that the fit may change.
 
-    The constants stay: one of each product is 0, and the final one is 1. The factors of
-    a square are one, A^2 + a A^4, with one number.
+    The constants stay: one constant of each product is 0, and the final one is 1. In a
+    square both factors are A^2 + a A^4, which has one free number.
     """
     if rows[0] == rows[1]:
         first = [[(0, 3), (1, 3)]]
@@ -213,7 +217,7 @@ def normal_equations(rows, free, theta: mp.mpf, tolerance: mp.mpf):
 
 
 def polynomial(theta: mp.mpf, degree: int) -> Row:
-    """Coefficients of the least-squares polynomial, but the constant, which is 1."""
+    """Coefficients of the least-squares polynomial, without the constant 1."""
     powers = range(1, degree + 1)
     normal, right = mp.zeros(degree), mp.zeros(degree, 1)
     for z in NODES:
@@ -229,14 +233,14 @@ def polynomial(theta: mp.mpf, degree: int) -> Row:
 
 
 def degree_four(theta: mp.mpf) -> list[Row]:
-    """Two products, and no A^4."""
+    """The scheme of two products, which has no A^4."""
     c1, c2, c3, c4 = polynomial(theta, 4)
     zero, one = mp.mpf(0), mp.mpf(1)
     return [[c2, c3, c4], [zero, zero, one], [one, c1, zero]]
 
 
 def degree_six(theta: mp.mpf) -> list[Row]:
-    """Three products: any polynomial of degree 6, rearranged."""
+    """The scheme of three products: any polynomial of degree 6, rearranged."""
     c1, c2, c3, c4, c5, c6 = polynomial(theta, 6)
     alpha = c6 / c5
     zero, one = mp.mpf(0), mp.mpf(1)
@@ -269,10 +273,10 @@ def backward_errors(rows: Sequence[Row], theta: mp.mpf) -> tuple[mp.mpf, mp.mpf]
 
 
 def table(rows: Sequence[Row], theta: mp.mpf, code: str) -> Table:
-    """Round the rows to double. The bounds are for the coefficients that are used.
+    """The scheme with rows rounded to double, and bounds for its rounded coefficients.
 
-    Those multiply the powers of A itself and are rounded to the working precision,
-    `code` of the struct module.
+    The library multiplies powers of A itself by coefficients in the working precision,
+    whose `code` is a format character of the struct module.
     """
     rounded = tuple(tuple(float(a) for a in row) for row in rows)
     used = []
@@ -288,14 +292,14 @@ def table(rows: Sequence[Row], theta: mp.mpf, code: str) -> Table:
 
 
 def up(x: mp.mpf) -> float:
-    """Two significant digits, rounded up."""
+    """The number with two significant digits, rounded up."""
     unit = mp.mpf(10) ** (mp.floor(mp.log10(x)) - 1)
     return float(mp.nstr(mp.ceil(x / unit) * unit, 3))
 
 
 def tables() -> dict[str, list[Table]]:
     """All schemes by precision, cheapest first."""
-    # theta: where the gradient's error reaches about eps of the precision
+    # theta is where the error of the gradient reaches about eps
     tiny, small, middle, wide, widest = map(mp.mpf, (0.065, 0.36, 1.7, 3.5, 3.68))
     smallest, short, long = map(mp.mpf, (0.00045, 0.0125, 0.875))
     return {
@@ -314,7 +318,7 @@ def tables() -> dict[str, list[Table]]:
     }
 
 
-# the line of schemes.py after which everything is written here
+# the line of schemes.py below which this program writes everything
 MARK = "# everything below is written by tools/generate_schemes.py\n"
 
 

@@ -1,4 +1,4 @@
-"""Puts compiled kernels into a wheel; `make wheel` switches this on.
+"""Put compiled kernels into a wheel; `make wheel` switches this on.
 
 Without it, hatchling makes a pure wheel, whose kernels are built on first use.
 """
@@ -44,13 +44,13 @@ class KernelsHook(BuildHookInterface):
         build_data["tag"] = f"py3-none-manylinux_{GLIBC}_{machine}"
 
     def finalize(self, *_: object) -> None:
-        """Remove what was compiled."""
+        """Remove the compiled files."""
         if hasattr(self, "folder"):
             self.folder.cleanup()
 
 
 def _build_module(root: Path) -> Any:
-    """The module that compiles, imported without its package, which needs torch."""
+    """The module that compiles, without its package, which needs torch."""
     sys.path.insert(0, str(root / "src"))
     package = types.ModuleType("isometry._backend")
     package.__path__ = [str(root / "src" / "isometry" / "_backend")]

@@ -1,7 +1,7 @@
 """Lines of code by folder: `python -m tools.lines [folder]`.
 
-Blank lines, comments and docstrings are not code. Every physical line that holds any
-other token counts once, so a call over three lines is three.
+Blank lines, comments and docstrings are not code. Every physical line with any other
+token counts once, so a call over three lines counts three times.
 """
 
 import ast
@@ -24,7 +24,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def lines_of_code(path: Path) -> int:
-    """How many lines of a Python file are code."""
+    """Number of lines of code in a Python file."""
     with path.open("rb") as file:
         tokens = list(tokenize.tokenize(file.readline))
     lines = {

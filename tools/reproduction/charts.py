@@ -15,7 +15,7 @@ class Series:
     """A line, perhaps with a band around it.
 
     Attributes:
-        label: in the legend.
+        label: text in the legend.
         colour: number in the palette of the reports.
         dashes: as matplotlib calls them.
         x: places.
@@ -38,10 +38,10 @@ class Chart:
     """A figure as data.
 
     Attributes:
-        name: of its file.
-        caption: below it.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
+        name: name of its file, without the ending.
+        caption: text below the figure.
+        x_label: label of the horizontal axis.
+        y_label: label of the vertical axis.
         log: whether the vertical axis is logarithmic.
         series: the lines.
         marks: values that are drawn as thin horizontal lines, by label.
@@ -59,7 +59,7 @@ class Chart:
 
 
 def data(charts: Sequence[Chart]) -> dict[str, Any]:
-    """What the figures plot, for a test that draws nothing."""
+    """The plotted numbers, for a test that draws nothing."""
     return {chart.name: asdict(chart) for chart in charts}
 
 
@@ -78,7 +78,7 @@ def experiment_of(name: str) -> str:
 
 
 def note_of(name: str) -> str:
-    """What follows network and size in the name of a run."""
+    """The part of the name of a run that follows network and size."""
     words = name.split("-")
     at = next(i for i, word in enumerate(words) if word in NETWORKS)
     return "-".join(words[at + 2 :])
@@ -90,12 +90,12 @@ def model(record: Mapping[str, Any]) -> str:
 
 
 def size(record: Mapping[str, Any]) -> int:
-    """Features of its state."""
+    """Number of features of the state."""
     return record["config"]["hidden_size"]
 
 
 def label(record: Mapping[str, Any]) -> str:
-    """Network, size and what sets the run apart."""
+    """Network, size and note of a run, for the legend."""
     note = note_of(record["name"])
     return f"{NETWORKS[model(record)][0]} {size(record)}" + (
         f", {note}" if note else ""
@@ -204,7 +204,7 @@ def cheapness(record: Mapping[str, Any]) -> Iterator[Chart]:
 
 
 def cayley(record: Mapping[str, Any]) -> Iterator[Chart]:
-    """What happens to each map when the optimum has eigenvalue -1."""
+    """Loss and coordinates of each map when the optimum has eigenvalue -1."""
     names = {"exp": "exponential", "cayley": "Cayley"}
     what = (
         f"Adam fits a {record['n']} × {record['n']} rotation that turns one plane by π"

@@ -1,4 +1,4 @@
-"""What counts, fixed before the runs were made.
+"""Definitions of success and failure, fixed before the runs were made.
 
 *Solved*: the validation loss is below 1 % of the baseline and stays there for 200
 steps; a run may stop then. *Spike*: a training loss that is more than twice the median
@@ -22,8 +22,8 @@ class Spikes:
     """How often and how far a training loss jumped.
 
     Attributes:
-        count: jumps, however long each of them lasts.
-        steps: steps that are part of one.
+        count: number of jumps; a long jump counts once.
+        steps: number of steps that are part of a jump.
         worst: largest ratio of a loss to the median before it.
     """
 
@@ -33,7 +33,7 @@ class Spikes:
 
     @property
     def unstable(self) -> bool:
-        """Whether there are three or more."""
+        """Whether there are three jumps or more."""
         return self.count >= UNSTABLE
 
 
@@ -41,18 +41,18 @@ def spikes(losses: Sequence[float], baseline: float) -> Spikes:
     """The jumps of a training loss.
 
     Args:
-        losses: of every step, from the first.
-        baseline: of the task.
+        losses: the loss of every step, from the first.
+        baseline: baseline loss of the task.
 
     Returns:
-        Their number and size.
+        Number and size of the jumps.
     """
     count, steps, worst, line = 0, 0, 0.0, None
     for t in range(FIRST, len(losses)):
         loss = losses[t]
         before = median(losses[t - WINDOW : t])
         worst = max(worst, loss / before)
-        # inside of a jump the line is the one that it crossed
+        # inside a jump, compare with the line that the loss crossed at its start
         limit = max(FACTOR * before, FLOOR * baseline) if line is None else line
         if not loss > limit:
             line = None

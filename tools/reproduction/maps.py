@@ -15,7 +15,7 @@ from isometry.lab._process import machine
 from isometry.lab.tasks import CopyingTask
 from isometry.nn import ExpRNN
 
-# the largest angle of the rotation that is fitted; at pi it has the eigenvalue -1
+# largest angles of the rotations to fit; at pi a rotation has the eigenvalue -1
 LARGEST = {"near": 1.0, "far": math.pi}
 
 # map and schedule of the base, by the label of the contender
@@ -42,7 +42,7 @@ def maps(*, n: int = 512, steps: int = 400) -> dict[str, Any]:
 
     Args:
         n: size of the rotations.
-        steps: of the optimizer.
+        steps: number of steps of the optimizer.
 
     Returns:
         For each problem and contender the seconds of processor time and the losses.
@@ -57,12 +57,12 @@ def maps(*, n: int = 512, steps: int = 400) -> dict[str, Any]:
 
 
 def memory(lags: Sequence[int] = tuple(STEPS)) -> dict[str, Any]:
-    """Train a recurrent layer on the copying task, with each map and without any.
+    """Train a recurrent layer on the copying task, with each map and unconstrained.
 
-    The layer without a constraint begins at the same weights.
+    The unconstrained layer starts with the same weights.
 
     Args:
-        lags: of the task, each with its steps in `STEPS`.
+        lags: lags of the task; `STEPS` has the number of steps for each.
 
     Returns:
         For each lag and contender the seconds of processor time and the losses.
@@ -109,7 +109,7 @@ def _fit(target: Tensor, options: Mapping[str, Any]) -> Step:
 
 
 def _recurrent(lag: int) -> dict[str, Step]:
-    """Steps of the copying task with three layers that begin at the same weights."""
+    """Steps of the copying task with three layers that start with the same weights."""
     task = CopyingTask(lag=lag)
     return {
         "exponential": _copy(task, _layer("exp")),
@@ -125,7 +125,7 @@ def _layer(retraction: str) -> ExpRNN:
 
 
 def _copy(task: CopyingTask, layer: ExpRNN) -> Step:
-    """A step of RMSprop; the recurrent weight has a tenth of the rate in all layers."""
+    """A step of RMSprop, with a tenth of the rate for the recurrent weight."""
     torch.manual_seed(SEED)
     head = nn.Linear(HIDDEN, task.output_size)
     recurrent = [p for name, p in layer.named_parameters() if "weight_hh" in name]
@@ -149,9 +149,9 @@ def _copy(task: CopyingTask, layer: ExpRNN) -> Step:
 
 
 def _train(contenders: Mapping[str, Step], steps: int, *, every: int = 10) -> Curves:
-    """Train all contenders in turns; keep the median loss of every so many steps.
+    """Train all contenders in turns, and keep the median losses of groups of steps.
 
-    Seconds are of processor time, so that other programs on the machine do not count.
+    Seconds are processor time, so other programs on the machine do not count.
     """
     curves: Curves = {name: {"seconds": [], "loss": []} for name in contenders}
     clocks = dict.fromkeys(contenders, 0.0)

@@ -31,8 +31,8 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
     """The whole page.
 
     Args:
-        records: by name.
-        charts: the figures, which lie in assets/reproduction.
+        records: the records, by name.
+        charts: the figures, which are in assets/reproduction.
 
     Returns:
         Markdown.

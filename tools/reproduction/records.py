@@ -12,19 +12,19 @@ from tools.reproduction.criteria import spikes
 
 FOLDER = Path("records") / "runs"
 
-# runs that have not come to their end, with their checkpoints; see `carry`
+# folder of unfinished runs, with their checkpoints; see `carry`
 UNFINISHED = Path("records") / "unfinished"
 
-# of what a record holds; it grows when the meaning of something in it changes
+# version of the format of records; it grows when the meaning of an entry changes
 FORMAT = 1
 
-# how a run can end
+# the ways in which a run can end
 ENDED = ("finished", "solved", "diverged")
 
-# points of a training curve; each is the median of some steps, with their range
+# number of points of a training curve; each is a median of several steps
 POINTS = 200
 
-# where data lay, and what a run said about its own machine's folders
+# entries of a configuration that name folders of the machine
 PLACES = ("root", "command")
 
 
@@ -32,10 +32,10 @@ def record(run: Run) -> dict[str, Any]:
     """A run in a few kilobytes.
 
     Args:
-        run: one that came to its end.
+        run: a run that has ended.
 
     Returns:
-        Values that JSON can hold; numbers have five digits.
+        A dictionary that JSON can hold; numbers have five digits.
     """
     config = {k: v for k, v in run.config.items() if k not in PLACES}
     options = {k: v for k, v in config["task_options"].items() if k not in PLACES}
@@ -53,7 +53,7 @@ def record(run: Run) -> dict[str, Any]:
     }
     for split in ("validation", "test"):
         thin[split] = evaluations(run, split)
-    # every step is needed to see a jump
+    # all steps, not only the points of the curve: a jump may be short
     if baseline is not None and config["log_every"] == 1:
         jumps = spikes(losses, baseline)
         thin["spikes"] = {
@@ -86,14 +86,14 @@ def thinned(steps: Sequence[float], losses: Sequence[float]) -> dict[str, list[f
 
 
 def evaluations(run: Run, split: str) -> dict[str, list[Any]]:
-    """All that was measured on a split, by quantity."""
+    """All measurements on a split, by quantity."""
     lines = [r for r in run.records if r.get("split") == split]
     names = dict.fromkeys(name for line in lines for name in line if name != "split")
     return {name: [line.get(name) for line in lines] for name in names}
 
 
 def rounded(value: Any) -> Any:
-    """Floats to five digits, wherever they are."""
+    """The same structure, with all floats rounded to five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):
@@ -107,7 +107,7 @@ def write(folders: Sequence[Path], out: Path = FOLDER) -> list[Path]:
     """Write the records of finished runs.
 
     Args:
-        folders: of runs.
+        folders: folders of runs.
         out: where records are kept.
 
     Returns:
@@ -126,14 +126,14 @@ def write(folders: Sequence[Path], out: Path = FOLDER) -> list[Path]:
 
 
 def carry(folders: Sequence[Path], out: Path = UNFINISHED) -> list[Path]:
-    """Keep the folders of unfinished runs, so that another machine can go on with them.
+    """Copy the folders of unfinished runs, so that another machine can continue them.
 
-    A machine that is lost takes hours of training with it. To go on, copy a folder
-    back and call `isometry train --resume` at the commit in its environment.json.
+    Otherwise hours of training are lost with a machine. To continue, copy a folder back
+    and call `isometry train --resume` at the commit in its environment.json.
 
     Args:
         folders: folders of runs.
-        out: where unfinished runs are kept; what was there before is removed.
+        out: where unfinished runs are kept. Its old contents are removed.
 
     Returns:
         The copies.

@@ -1,4 +1,4 @@
-"""What the page says in words (in the .md files here), and how claims are judged."""
+"""The texts of the page (the .md files here), and how claims are judged."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ CAYLEY = _text("cayley")
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper says, and how our runs judge it.
+    """A claim of the paper, and how our runs judge it.
 
     Attributes:
-        text: in our words.
+        text: the claim in our words.
         where: its place in the paper.
-        verdict: what the records say.
+        verdict: function from the records to our verdict.
     """
 
     text: str
