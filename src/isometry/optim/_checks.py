@@ -76,18 +76,18 @@ def check_same_manifold(ours: str | None, theirs: str | None) -> None:
     """Raise unless a loaded group is on the manifold that the optimizer has."""
     if ours != theirs:
         raise ValueError(
-            f"`state_dict` must be that of the same manifolds; got a group on {theirs} "
+            f"`state_dict` must belong to the same manifolds; got a group on {theirs} "
             f"where this optimizer has {ours}. Make the groups in the same order."
         )
 
 
 def check_same_rule(group: dict) -> None:
-    """Raise if a loaded group of torch's was stepped by a rule that is not here."""
+    """Raise if a loaded group was trained by a rule of torch's that is not here."""
     for option in _OTHER_RULES:
         if group.get(option):
             raise ValueError(
-                f"`state_dict` must be that of a rule which this optimizer has; got "
-                f"{option}={group[option]}, as only torch's own optimizer knows it. "
+                f"`state_dict` must be of a rule that this optimizer has; got "
+                f"{option}={group[option]}, which only torch's own optimizer has. "
                 f"Load it there, or begin without a state."
             )
 

@@ -29,15 +29,15 @@ Group = dict[str, Any]
 
 @dataclass(frozen=True)
 class Update:
-    """What a rule wants: a step along `scale * direction`, and the state after it."""
+    """The decision of a rule: a step along `scale * direction`, and the new state."""
 
     direction: Tensor
     scale: Scale
-    #: tangent vectors, which go along with the point
+    #: tangent vectors of the state, which are transported with the point
     vectors: dict[str, Tensor] = field(default_factory=dict)
-    #: squares, which do not
+    #: squares of the state, which are not transported
     squares: dict[str, Tensor] = field(default_factory=dict)
-    #: what the squares are before the first step
+    #: value of the squares before the first step
     start: float = 0.0
 
 
@@ -80,7 +80,7 @@ class AbstractRiemannian(Optimizer):
                 `retraction` are among them.
 
         Raises:
-            TypeError: if `manifold` is none, or a parameter of another field.
+            TypeError: if `manifold` is no manifold, or a parameter has another field.
             ValueError: if a parameter is not a point, or the retraction is unknown.
         """
         super().add_param_group(param_group)
@@ -171,7 +171,7 @@ class AbstractRiemannian(Optimizer):
                     self.state[p][name] = part.clone()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """As torch's optimizers do: in old checkpoints `step` is a number.
+        """Accept old checkpoints, as torch does, in which `step` is a number.
 
         Args:
             state: what was pickled, or loaded.
@@ -187,7 +187,7 @@ class AbstractRiemannian(Optimizer):
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch has it, of tensors and numbers; manifolds and retractions by name.
+        """Tensors and numbers, as torch has them; manifolds and retractions by name.
 
         Returns:
             The state, for `load_state_dict` of an optimizer of the same manifolds.
@@ -205,8 +205,8 @@ class AbstractRiemannian(Optimizer):
             state_dict: what `state_dict` returned.
 
         Raises:
-            ValueError: if a group was on another manifold, or is torch's of a rule that
-                is not here, AdamW or centered RMSprop.
+            ValueError: if a group was on another manifold, or was trained by AdamW or
+                centered RMSprop of torch, which are not here.
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):
@@ -236,7 +236,7 @@ def _flat(X: Tensor | None, manifold: AbstractManifold) -> Tensor:
 
 
 def _join(tensors: list[Tensor]) -> Tensor:
-    """One batch; of one tensor, itself."""
+    """Tensors joined to one batch. A single tensor is returned as it is."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
@@ -246,14 +246,17 @@ def _part(X: Tensor, number: int) -> Sequence[Tensor]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """One number to read. False also where finite numbers have too large a sum."""
+    """Whether the sum of all is finite: one number to read from the device.
+
+    False also where the sum of finite numbers overflows.
+    """
     total = sum(X.sum() for X in tensors)
     assert isinstance(total, Tensor)
     return bool(total.isfinite())
 
 
 def _finite(tensors: list[Tensor]) -> Tensor:
-    """Whether all numbers are, for each point of the batch."""
+    """For each point of the batch, whether all of its numbers are finite."""
     total = sum(X.flatten(1).sum(1) for X in tensors)
     assert isinstance(total, Tensor)
     return total.isfinite()
