@@ -6,15 +6,19 @@ from pathlib import Path
 
 from formulas import mathml
 
-# The navigation, in the order of a reader's questions. The pages of a folder come in
-# the order that is written here; pages that are not named follow, by name.
-HOW_TO = """
-install transformer convolution adapter shared gain start from-torch optimizers rebase
-maps averages half reads export devices machines recurrent from-lstm rotations groups
-riemannian lbfgs problems
-"""
+# The navigation, in the order of a reader's questions: headings, folders and pages.
+# Pages that are not named here come at the end of the last section of their folder.
 SECTIONS = {
-    "How to": ("how-to", HOW_TO),
+    "How to: layers": (
+        "how-to",
+        "install convolution transformer recurrent adapter shared gain start groups",
+    ),
+    "How to: training": (
+        "how-to",
+        "optimizers lbfgs rebase maps averages half devices machines",
+    ),
+    "How to: in and out": ("how-to", "from-torch from-lstm export reads"),
+    "How to: matrices": ("how-to", "riemannian problems rotations"),
     "Laboratory": ("laboratory", "experiments tasks sweeps reports bench"),
     "Theory": ("theory", "groups expm_skew optimizers networks"),
     "Reference": ("api", "isometry nn optim groups rotations linalg testing lab"),
@@ -25,15 +29,18 @@ LAST = ("reproduction.md", "results.md", "bibliography.md", "ledger.md")
 
 def on_config(config):
     docs = Path(config.docs_dir)
-    sections = []
-    for heading, (folder, order) in SECTIONS.items():
-        names = order.split()
-        pages = {page.stem: page.name for page in sorted(docs.glob(f"{folder}/*.md"))}
-        ordered = sorted(
-            pages, key=lambda stem: names.index(stem) if stem in names else len(names)
-        )
-        sections.append({heading: [f"{folder}/{pages[stem]}" for stem in ordered]})
-    config.nav = [*FIRST, *sections, *LAST]
+    sections = {
+        heading: [f"{folder}/{name}.md" for name in names.split()]
+        for heading, (folder, names) in SECTIONS.items()
+    }
+    last = {folder: heading for heading, (folder, _) in SECTIONS.items()}
+    for folder, heading in last.items():
+        pages = [
+            f"{folder}/{page.name}" for page in sorted(docs.glob(f"{folder}/*.md"))
+        ]
+        placed = {page for section in sections.values() for page in section}
+        sections[heading] += [page for page in pages if page not in placed]
+    config.nav = [*FIRST, *({k: v} for k, v in sections.items()), *LAST]
     return config
 
 

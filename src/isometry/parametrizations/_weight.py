@@ -11,6 +11,13 @@ from isometry._typing import Layer
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._ties import Place, other_places, parameters_of
 
+# options of an embedding, and why a constrained weight cannot have them
+_CONFLICTS = {
+    "max_norm": "it would rescale rows of the orthogonal weight",
+    "sparse": "the gradient of a computed weight is dense",
+    "padding_idx": "it would set a row of the orthogonal weight to zero",
+}
+
 
 @dataclass(frozen=True)
 class Target(Generic[Layer]):
@@ -85,10 +92,10 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
             f"Initialize it again, for instance with `nn.init.orthogonal_`."
         )
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and name == "weight":
-        for option in ("max_norm", "sparse", "padding_idx"):
+        for option, reason in _CONFLICTS.items():
             value = getattr(module, option)
             if value is not None and value is not False:
                 raise ValueError(
                     f"`module` must not have {option} set if its weight is "
-                    f"constrained; got {value}. The option contradicts the constraint."
+                    f"constrained; got {value}. Leave it out: {reason}."
                 )
