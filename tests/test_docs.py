@@ -73,8 +73,8 @@ def test_the_lines_of_the_first_page_run(line):
     eval(line, names)
 
 
-def test_the_first_page_answers_fifteen_wants():
-    assert len(LINES) == 15
+def test_the_first_page_answers_at_least_fifteen_wants():
+    assert len(LINES) >= 15
 
 
 def test_readme_has_code_that_runs():
