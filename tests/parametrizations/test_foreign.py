@@ -134,7 +134,7 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
     before = {k: v.clone() for k, v in model.state_dict().items()}
     plain = nn.Linear(5, 5).state_dict()
     with pytest.raises(
-        ValueError, match=r"`weight` must have shape \(5, 5\).*\(4, 5\)"
+        ValueError, match=r"`weight` must have the shape \(5, 5\).*\(4, 5\)"
     ):
         isometry.load_foreign(model, plain | {"weight": torch.zeros(4, 5)})
     with pytest.raises(ValueError, match="`weight` must be finite"):
@@ -148,7 +148,7 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
     with pytest.raises(TypeError, match=r"must be a mapping.*got Linear"):
         isometry.load_foreign(model, nn.Linear(5, 5))
     peer = parametrizations.orthogonal(nn.Linear(5, 5)).state_dict()
-    with pytest.raises(ValueError, match=r"maps of the peers; got 'pade-3'"):
+    with pytest.raises(ValueError, match=r"maps of torch and geotorch; got 'pade-3'"):
         isometry.load_foreign(model, peer, retraction="pade-3")
     after = model.state_dict()
     assert all(torch.equal(after[k], before[k]) for k in before)

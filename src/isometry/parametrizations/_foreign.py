@@ -23,9 +23,9 @@ class Adopts(Protocol):
     """A layer that can take over the checkpoint of another kind of layer."""
 
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Replace foreign keys that begin with `prefix` by those of this layer.
+        """Replace foreign keys that begin with `prefix` by the keys of this layer.
 
-        Weights that are constrained here become plain ones.
+        Weights that this layer constrains get the key of a plain weight.
         """
         ...
 
@@ -46,19 +46,19 @@ def load_foreign(
     - the `original` $X$ and the `base` $B$ of torch or geotorch (square, even for a
       tall weight): then $W = B\,\phi(A)$, cut to its columns, with $A = L - L^H$ and
       $L$ the lower triangle of $X$ padded to a square (for torch's Householder map, the
-      reflections of $X$). The nearest point removes their rounding errors;
+      reflections of $X$). The nearest point is taken, which removes rounding errors;
     - our own keys, which load as they are.
 
     An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads the checkpoint of an `nn.RNN`,
-    `nn.LSTM` or `nn.GRU`: for each recurrent weight, gate by gate, the nearest
-    rotation, and the sum of torch's two biases. If the weights were not rotations, it
-    is another network, to be trained further.
+    `nn.LSTM` or `nn.GRU`. It takes the nearest rotation for each recurrent weight, gate
+    by gate, and the sum of torch's two biases. If the weights were not rotations, the
+    result is another network, which needs more training.
 
-    Everything else loads as by `module.load_state_dict`. The checkpoint does not say
-    which map it was made with, so `load_foreign` assumes the map of our constraint.
-    Only for rectangular weights of torch, whose default map is "householder", you must
-    name it. The peers see the kernel of a convolution as many small matrices, which is
-    another constraint, and such a checkpoint is refused.
+    Everything else loads as with `module.load_state_dict`. The checkpoint does not say
+    which map it was made with, so `load_foreign` assumes the map of our constraint. You
+    must name the map only for rectangular weights of torch, where its default is
+    "householder". Torch and geotorch see the kernel of a convolution as many small
+    matrices. This is another constraint, so such a checkpoint is refused.
 
     Args:
         module: a model whose weights `isometry` constrains.
@@ -71,7 +71,7 @@ def load_foreign(
         What `load_state_dict` returns: missing and unexpected keys.
 
     Raises:
-        TypeError: if `module` is not a module or `state_dict` not a mapping.
+        TypeError: if `module` is not a module, or `state_dict` is not a mapping.
         ValueError: if keys or shapes do not fit, a weight is not finite or not on its
             manifold, or its map must be named. Nothing is loaded then.
     """
@@ -97,7 +97,8 @@ def load_foreign(
             weight = _peer_weight(state, holder, entry, named)
         if weight is None:
             continue
-        # a copy of the constraint finds the coordinates: nothing changes until all fits
+        # a copy of the constraint computes the coordinates, so that the model does not
+        # change before everything was checked
         twin = copy.deepcopy(entry.constraint)
         points = twin.layout.points(weight.to(entry.coordinates))
         Q = twin.manifold.polish(twin.manifold.nearest(points))
@@ -111,7 +112,7 @@ def load_foreign(
 
 
 def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
-    """Raise before torch would, which loads what fits and then raises."""
+    """Raise before anything is loaded; torch would load what fits, and then raise."""
     own = module.state_dict()
     odd = [
         f"{key} {tuple(state[key].shape)}"
@@ -121,11 +122,11 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
     missing = sorted(own.keys() - state.keys()) if strict else []
     unexpected = sorted(state.keys() - own.keys()) if strict else []
     parts = {"unexpected": unexpected, "missing": missing, "other shapes": sorted(odd)}
-    found = [f"{what} {names}" for what, names in parts.items() if names]
-    if found:
+    problems = [f"{what} {names}" for what, names in parts.items() if names]
+    if problems:
         raise ValueError(
             f"`state_dict` must have the keys and shapes of the model; got "
-            f"{', '.join(found)}. Build the model that was saved, or pass "
+            f"{', '.join(problems)}. Build the model that was saved, or pass "
             f"`strict=False` to ignore other keys."
         )
 
@@ -133,7 +134,7 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 def _peer_weight(
     state: dict[str, Tensor], holder: str, entry: Constrained, named: Any
 ) -> Tensor | None:
-    """The weight that a peer's keys mean, which are removed; None if there are none."""
+    """The weight of torch's or geotorch's keys, which are removed; None without any."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     X = state.pop(f"{holder}original")
@@ -142,7 +143,7 @@ def _peer_weight(
     if named is None and own.steps and _is_torchs_rectangle(X):
         raise ValueError(
             f"`retraction` must be given for {entry.key!r}, a rectangular weight of "
-            f"torch's `orthogonal`, whose default is 'householder' there; got None. "
+            f"torch's `orthogonal`, where the default is 'householder'; got None. "
             f"Pass {{{entry.key!r}: 'householder'}}, or the map that was chosen."
         )
     wide = X.shape[-2] < X.shape[-1]
@@ -150,7 +151,8 @@ def _peer_weight(
     if base is not None and tuple(base.shape) != (*X.shape[:-2], n, n):
         raise ValueError(
             f"`{holder}0.base` must have shape {(*X.shape[:-2], n, n)}; got "
-            f"{tuple(base.shape)}. Load one of torch's `orthogonal` or of geotorch."
+            f"{tuple(base.shape)}. Load a checkpoint of torch's `orthogonal` or of "
+            f"geotorch."
         )
     Q = _peer_map(named or own).columns(X.mT if wide else X)
     if base is not None:
@@ -159,13 +161,13 @@ def _peer_weight(
     _check_weight(entry, W)
     constraint = entry.constraint
     defect = worst_defect(constraint.manifold, constraint.layout.points(W))
-    # the peers' own errors: up to 1e-3, measured in float32
+    # torch's and geotorch's own errors are up to 1e-3, measured in float32
     if not defect <= 1e-2:
         raise ValueError(
             f"`{entry.key}` must be a point of {constraint.manifold}; the checkpoint "
             f"has a weight with a defect of {defect:.1e}, which had another constraint "
-            f"(the peers see a kernel as many small matrices). Load it into the peer, "
-            f"and take its plain weight."
+            f"(torch and geotorch see a kernel as many small matrices). Load it there, "
+            f"and save the plain weight."
         )
     return W
 
@@ -177,23 +179,23 @@ def _is_torchs_rectangle(X: Tensor) -> bool:
 
 
 def _peer_map(value: str | AbstractMap) -> AbstractMap:
-    """The map with which a peer made a checkpoint."""
-    # geotorch and torch have names of their own for the exponential
-    found = parse_map("exp" if value in ("expm", "matrix_exp") else value)
-    if found not in _PEERS:
+    """The map with which torch or geotorch made a checkpoint."""
+    # geotorch and torch use other names for the exponential
+    result = parse_map("exp" if value in ("expm", "matrix_exp") else value)
+    if result not in _PEERS:
         raise ValueError(
-            f"`retraction` must be 'exp', 'cayley' or 'householder', the maps of the "
-            f"peers; got {value!r}. Name the one that the checkpoint was made with."
+            f"`retraction` must be 'exp', 'cayley' or 'householder', the maps of torch "
+            f"and geotorch; got {value!r}. Name the map that made the checkpoint."
         )
-    return found
+    return result
 
 
 def _check_weight(entry: Constrained, weight: Tensor) -> None:
     if tuple(weight.shape) != entry.constraint.layout.shape:
         raise ValueError(
-            f"`{entry.key}` must have shape {entry.constraint.layout.shape}, that of "
-            f"the weight; got {tuple(weight.shape)}. Build the model with the sizes of "
-            f"the checkpoint."
+            f"`{entry.key}` must have the shape {entry.constraint.layout.shape} of the "
+            f"weight; got {tuple(weight.shape)}. Build the model with the sizes of the "
+            f"checkpoint."
         )
     if not bool(weight.isfinite().all()):
         raise ValueError(
