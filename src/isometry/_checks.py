@@ -51,7 +51,9 @@ def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
 
 
 def check_flags(**flags: bool) -> None:
-    """Raise unless each is True or False; another type is often a misplaced argument.
+    """Raise unless every flag is True or False.
+
+    Another type is often a misplaced argument.
 
     Args:
         **flags: values by the names of the arguments.
@@ -72,30 +74,32 @@ def unitary_bound(n: int, dtype: torch.dtype) -> float:
 
     The defect is $\lVert Q^H Q - I \rVert_F$ of a matrix with $n$ rows in this dtype.
     """
-    # What torch computes is accepted. The worst defect of `matrix_exp` is 0.66 of this,
-    # for Gaussian skew matrices as they are and of norm pi (n = 2, 2000 samples), 0.5
-    # from n = 16 to 512; qr, svd and `nn.init.orthogonal_` leave less than a tenth.
+    # Whatever torch computes is accepted. The worst defect of `matrix_exp` is 0.66 of
+    # this bound, for Gaussian skew matrices, unscaled and of norm pi (n = 2, 2000
+    # samples), and 0.5 of it from n = 16 to 512. qr, svd and `nn.init.orthogonal_`
+    # leave less than a tenth.
     return 10 * n * max(4.0, n**0.5) * torch.finfo(dtype).eps
 
 
 def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 
-    The functions of skew matrices do not check this themselves (it costs a pass over
-    the matrix and a device synchronization) and never project: call this when in doubt.
+    The functions of skew matrices do not check this themselves, because it costs a pass
+    over the matrix and a device synchronization, and they never project. Call this when
+    in doubt.
 
     Args:
         A: the matrices to check.
         name: what to call them in the message.
 
     Raises:
-        ValueError: if one of them is not skew, with the defect found and its bound.
+        ValueError: if a matrix is not skew; the message has the defect and its bound.
     """
     check_square(A, name=name)
     if A.numel() == 0:
         return
     defect = torch.linalg.matrix_norm(A + A.mH)
-    # X - X^H is skew to the last bit; 4 eps leaves room for a product Q^H G - G^H Q
+    # X - X^H is skew to the last bit; 4 eps also allows for a product Q^H G - G^H Q
     bound = 4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
     # written so that NaN fails
     bad = ~(defect <= bound)
@@ -117,7 +121,7 @@ def nan_unless_finite(X: Tensor) -> Tensor:
     """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
 
     Every map adds this to its result, since LAPACK may return finite numbers for such
-    a matrix. (Inductor folds `0 * sum` to zero: hence a comparison.)
+    a matrix. It is a comparison because Inductor simplifies `0 * sum` to zero.
     """
     return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
 

@@ -1,7 +1,7 @@
 """The real dtypes that matrices are computed in, with the numbers that depend on them.
 
-A new dtype is a row here and a set of schemes, by tools/generate_schemes.py. Unless the
-sources in C are instantiated for it as well, torch's operations compute it.
+A new dtype needs a row here, and a set of schemes from tools/generate_schemes.py.
+Unless the C sources are instantiated for it as well, torch's operations compute it.
 """
 
 import ctypes
@@ -15,15 +15,15 @@ class Precision(NamedTuple):
     """What one dtype needs.
 
     Attributes:
-        suffix: the end of the names of its functions in C.
-        c_type: its numbers in C.
-        gemm: the product of matrices in a BLAS.
+        suffix: how the names of its C functions end.
+        c_type: the type of its numbers in C.
+        gemm: the name of the product of matrices in a BLAS.
         pade_degree: the degree of the paper's algorithm for the exponential [AMH09a].
         taylor_blocks: Taylor's polynomial in `expm_tall` has four times this degree.
-            The error of the derivative at norm 1.3, 1.3^degree / degree!, is below half
-            of eps then: 5e-8 at degree 12, 8e-17 at 20.
-        taylor_angles: up to these, Taylor's polynomials of degree 4 and 6 are the
-            exponential to eps: theta^5 / 5! and theta^7 / 7!.
+            Then the error of the derivative at norm 1.3, 1.3^degree / degree!, is below
+            half of eps: 5e-8 at degree 12, 8e-17 at degree 20.
+        taylor_angles: up to these angles, Taylor's polynomials of degree 4 and 6 equal
+            the exponential to eps; the remainders are theta^5 / 5! and theta^7 / 7!.
     """
 
     suffix: str
@@ -53,10 +53,10 @@ PRECISIONS: dict[torch.dtype, Precision] = {
     ),
 }
 
-# narrower than anything that is computed in: LAPACK and cuSOLVER have no routines
+# Nothing is computed in these: LAPACK and cuSOLVER have no routines for them.
 HALF = (torch.float16, torch.bfloat16)
 
-# what a weight can be made of
+# the dtypes that a weight can have
 DTYPES = (*HALF, *PRECISIONS, *(dtype.to_complex() for dtype in PRECISIONS))
 
 

@@ -2,8 +2,8 @@
 
 There are two answers with the same methods, `TorchBackend` (torch's operations, on any
 device) and `NativeBackend` (C, for real numbers on the CPU). Nothing outside of this
-folder knows which of them it has. The C library is an extra: it comes with a wheel, or
-is built when it is first wanted. Without a compiler, or with `ISOMETRY_NATIVE=0`,
+folder knows which of the two it has. The C library is an extra: it comes with a wheel,
+or is built when it is first wanted. Without a compiler, or with `ISOMETRY_NATIVE=0`,
 torch's operations do the same, slower.
 """
 
@@ -33,18 +33,18 @@ __all__ = [
 Backend = TorchBackend | NativeBackend
 
 _torch = TorchBackend()
-# the backend of each dtype, as far as it was asked for
+# the backend of each dtype that was asked for
 _backends: dict[object, Backend] = {}
-# how many `only_torch` are open
+# how many `only_torch` contexts are active
 _switched_off = 0
 
 
 def backend_for(*tensors: Tensor | None) -> Backend:
     """Who computes with these tensors: C if it can read all of them, otherwise torch.
 
-    C reads plain contiguous tensors on the CPU, of one real dtype. Inside of a mode
-    that sees torch's operations, such as FakeTensorMode or a counter of FLOPs, torch
-    computes: the mode would not see C, and may answer with tensors without memory.
+    C reads plain contiguous tensors on the CPU, all of one real dtype. Inside a mode
+    that watches torch's operations, such as FakeTensorMode or a counter of FLOPs, torch
+    computes: the mode would not see C, and may return tensors without memory.
     """
     first = tensors[0]
     assert first is not None
@@ -64,7 +64,7 @@ def backend_for(*tensors: Tensor | None) -> Backend:
 def only_torch() -> Iterator[None]:
     """Compute with torch's operations alone, in all threads.
 
-    For tests and benchmarks, and for a profiler that shall see every product.
+    For tests and benchmarks, and for a profiler that should see every product.
     """
     global _switched_off  # noqa: PLW0603 - a switch for the whole process
     _switched_off += 1

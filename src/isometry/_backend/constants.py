@@ -10,13 +10,13 @@ NONLINEARITIES: tuple[Sigma, ...] = get_args(Sigma)
 # the slope of the leaky rectifier below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
-# The square of a Hermitian or skew matrix is computed by its lower half from this size
-# on: at n = 512 it takes 0.58 of the time of a product. Below, a whole product is as
-# fast.
+# From this size on, only the lower half of the square of a Hermitian or skew matrix is
+# computed: at n = 512 that takes 0.58 of the time of a product. Below, a whole product
+# is as fast.
 HALVED_FROM = 96
 
-# the most matrices that C adds up in a linear combination, which is how many slots of a
-# polynomial it can read
+# the largest number of matrices in a linear combination in C, and so of the slots of a
+# polynomial that it can read
 MOST_SLOTS = 8
 
 

@@ -3,13 +3,13 @@
 Fresh pages cost about as much as the arithmetic of batches of small matrices, and a
 fifth of it at n = 1024. Torch caches memory on accelerators, but not on the CPU.
 
-There are two ways to borrow it. `scratch` gives memory for the time of a `with`
-statement. `recycled` gives a tensor that may live as long as anybody refers to it, and
-uses its memory again afterwards.
+There are two ways to borrow memory. `scratch` lends it for the duration of a `with`
+statement. `recycled` returns a tensor that lives as long as anybody refers to it; its
+memory is used again afterwards.
 
-All threads share what is kept. Whoever uses a piece has taken it out of the list, so
-that nobody else finds it: another thread, or a signal handler, a finalizer or a mode of
-torch that calls this library in the middle of a call.
+All threads share the memory that is kept. Whoever uses a piece takes it out of the list
+first, so nobody else can find it: not another thread, and not a signal handler, a
+finalizer or a mode of torch that calls this library in the middle of a call.
 
 `unchanged` tells whether tensors are as they were, down to the last bit. Torch counts
 the writes that it makes, but it does not see a write through `.data`, a numpy view or
@@ -35,20 +35,22 @@ Question = Callable[[], bool]
 # wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
 PLAIN = (Tensor, torch.nn.Parameter)
 
-# below, malloc has pages at hand; above, fresh pages are a small part of the work
+# Sizes in bytes. Below the first, malloc has pages at hand. Above the second, fresh
+# pages are a small part of the work.
 _SMALLEST, _LARGEST = 2**19, 2**26
 
-# how many bytes `scratch` keeps, and `recycled`: 256 MB together
+# how many bytes `scratch` and `recycled` keep: 256 MB together
 _ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
 
-# How many pieces `recycled` remembers, in use or not. Sequences whose length differs
-# from step to step never find a piece of their size, and must not fill the list.
+# How many pieces `recycled` remembers, in use or not. If the length of sequences
+# changes at every step, no piece ever fits again, and old ones must not fill the list.
 _MOST_PIECES = 16
 
 # how many views of one room are remembered
 _MOST_VIEWS = 16
 
-# as in bytes.c: the most axes of a tensor, and what C asks torch, in this order
+# As in bytes.c: the largest number of axes, and the questions that C asks torch, in
+# this order.
 _MOST_AXES = 8
 _FUNCTIONS = (
     *("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides"),
@@ -58,17 +60,17 @@ _NOTHING = bytearray()
 
 
 class _Room:
-    """Bytes, and the tensors in them that were asked for."""
+    """A block of memory, and the views of it that were asked for."""
 
     def __init__(self, size: int) -> None:
-        # a tensor of inference mode could not be written to outside of it
+        # a tensor made in inference mode cannot be written to outside of it
         with torch.inference_mode(mode=False):
             self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
         self.views: dict[Any, Tensor] = {}
 
     def view(self, shape: tuple[int, ...], dtype: torch.dtype, size: int) -> Tensor:
-        # a training step asks for the same views again and again: to make them takes
-        # longer than to find them
+        # a training step asks for the same views again and again, and looking one up is
+        # faster than making it
         view = self.views.get((shape, dtype))
         if view is None:
             if len(self.views) >= _MOST_VIEWS:
@@ -79,15 +81,16 @@ class _Room:
         return view
 
 
-# rooms and pieces that nobody uses; the pieces are one list, which is taken as a whole
+# Rooms that nobody uses, and the pieces. The shelf holds one list of all pieces, which
+# is taken and put back as a whole.
 _rooms: list[_Room] = []
 _shelf: list[list[Any]] = []
 
 
 class scratch:
-    """Memory of shape (slots, *like.shape) for the time of a `with` statement.
+    """Memory of shape (slots, *like.shape) for the duration of a `with` statement.
 
-    The tensor must not be used after that statement, nor be shown to autograd.
+    The tensor must not be used after that statement, and autograd must not see it.
     """
 
     def __init__(self, like: Tensor, slots: int) -> None:
@@ -119,9 +122,9 @@ def _take_room(size: int) -> _Room:
 
 
 def _may_keep(like: Tensor) -> bool:
-    """Whether memory for a tensor like this one is real memory of the CPU.
+    """Whether a new tensor like this one would have real memory on the CPU.
 
-    A wrapper subclass has none, and under a mode a fake tensor may come instead.
+    A wrapper subclass has none, and inside a mode a fake tensor may come instead.
     """
     return like.device.type == "cpu" and type(like) in PLAIN and not dispatch_modes()
 
@@ -129,8 +132,8 @@ def _may_keep(like: Tensor) -> bool:
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     """An empty tensor, in the memory of an earlier one that nobody refers to any more.
 
-    A graph may keep it as long as it likes. A training step asks for the same sizes
-    again and again, and so gets the same pages.
+    A graph may keep the tensor as long as it likes. A training step asks for the same
+    sizes again and again, and so it gets the same pages.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):
@@ -146,8 +149,8 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
         pieces.append(fresh.untyped_storage())
         return fresh
     finally:
-        # pieces that others have put back in the meantime are older than the one that
-        # was used just now
+        # other threads may have put pieces back in the meantime; the piece that was
+        # used just now is the newest, and stays last
         pieces[:0] = _take_pieces()
         while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _PIECE_BYTES:
             del pieces[0]
@@ -160,7 +163,7 @@ def _take_pieces() -> list[Any]:
     while _shelf:
         try:
             pieces += _shelf.pop()
-        # another thread has taken them first
+        # another thread was faster
         except IndexError:
             break
     return pieces
@@ -168,20 +171,20 @@ def _take_pieces() -> list[Any]:
 
 def _is_free(pieces: list[Any], i: int) -> bool:
     """Whether this list alone refers to its i-th storage."""
-    # one owner in C++ is our list
+    # the list itself is one owner in C++
     if storage_owners(pieces[i]) > 1:
         return False
-    # Somebody may also hold the storage as a Python object. Torch hands out the object
-    # in our list then, and counts it as one owner.
+    # Somebody may also hold the storage as a Python object. That is the object in our
+    # list, which torch counts as one owner, so the references to it are counted here.
     if _references(pieces, i) > _ONE_REFERENCE:
         return False
-    # another process may read it: a training process reads what the workers of its
-    # DataLoader have made
+    # another process may read it, as a training process reads the batches that the
+    # workers of its DataLoader have made
     return not pieces[i].is_shared()
 
 
 def _references(objects: list[Any], i: int) -> int:
-    """References from Python to the i-th object, including those of this call."""
+    """References from Python to the i-th object, including the ones of this call."""
     return sys.getrefcount(objects[i])
 
 
@@ -193,15 +196,15 @@ def release_memory() -> None:
 
     The exponential and its gradient, the recurrent layers and the optimizers keep up to
     256 MB for intermediate results of their next call. All threads share that memory.
-    What a running call or a graph still uses is not touched: it goes when they end, or
-    stays for the next call. Calling this is never necessary.
+    Memory that a running call or a graph still uses is not touched. You never have to
+    call this.
     """
     _rooms.clear()
     _shelf.clear()
 
 
 def is_block(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor are one block of memory that we can read."""
+    """Whether the numbers of a tensor fill one block of memory that we can read."""
     return (
         type(tensor) in PLAIN
         and tensor.is_cpu
@@ -215,25 +218,25 @@ def is_block(tensor: Tensor) -> bool:
 
 
 def unchanged(*tensors: Tensor, after: Question | None = None) -> Question:
-    """A question to ask later: are these tensors what they are now?
+    """A question to ask later: are these tensors still what they are now?
 
     The answer is no after any change of a byte, of the memory, the shape, the strides
-    or the dtype. The question holds the tensors.
+    or the dtype. The question keeps the tensors alive.
 
     Args:
         tensors: tensors for which `is_block` is true.
-        after: a question of this kind that was made earlier, to ask with the new one.
+        after: an earlier question of this kind; the new one asks it first.
     """
     watch = _watch()
     if watch is None:
         return _both(after, _unchanged_in_python(tensors))
     numbers = [t for t in tensors if t.is_complex()]
     if numbers:
-        # torch conjugates lazily, and its C interface does not tell
+        # torch conjugates lazily, and its C interface does not tell whether it has
         same = watch(None, _NOTHING, *tensors)
         return _both(after, lambda: not any(Z.is_conj() for Z in numbers) and same())
     if isinstance(after, BuiltinFunctionType):
-        # what a builtin is bound to; see bytes.c
+        # the object that a builtin is bound to; see bytes.c
         memory: Any = after.__self__
         return watch(after, memory[0], *tensors)
     return _both(after, watch(None, _NOTHING, *tensors))
@@ -275,7 +278,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 @cache
 def _watch() -> Callable[..., Question] | None:
-    """What makes questions that C answers; None if C cannot answer them here."""
+    """The C function that makes such questions; None if there is none here."""
     c, offset = c_library(), offset_of_tensor()
     if c is None or offset is None:
         return None

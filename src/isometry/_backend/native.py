@@ -27,7 +27,7 @@ from isometry._backend.store import BuildError
 from isometry._backend.torch import Polynomial, PowerSums
 from isometry._dtypes import PRECISIONS
 
-# what each C function takes: p a pointer, l a long
+# the arguments of each C function: p is a pointer, l a long
 _SIGNATURES = {
     "gemm": "ppppl",
     "square": "pppll",
@@ -47,8 +47,8 @@ _KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
 # how many numbers the threshold of a nonlinearity has for each number of the state
 _THRESHOLDS = {"modrelu": 1.0, "complex_modrelu": 0.5}
 
-# The gradient of W is a sum of products d_t^T h_{t-1}. Each thread gathers so many rows
-# for one product.
+# The gradient of W is a sum of products d_t^T h_{t-1}. Each thread gathers this many
+# rows for one product.
 _ROWS_TOGETHER = 512
 
 
@@ -72,11 +72,11 @@ class NativeBackend:
 
     Args:
         library: our functions.
-        product: the product of matrices in a BLAS.
+        product: the function of a BLAS that multiplies matrices.
         dtype: the type of all numbers.
 
     Raises:
-        BuildError: if the product is not that of a BLAS as we know it.
+        BuildError: if `product` does not multiply an example as a BLAS does.
     """
 
     def __init__(self, library: ctypes.CDLL, product: Any, dtype: torch.dtype) -> None:
@@ -168,8 +168,8 @@ class NativeBackend:
             return self.skew_adjoint(g) if triangle else g
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
-        # C takes the transpose; this is no copy if G is the transpose of a contiguous
-        # matrix
+        # C takes the transpose of G. This copies nothing if G is itself the transpose
+        # of a contiguous matrix.
         H = G.mT.contiguous()
         h, X = self._pointer("G", H, n * n), torch.empty_like(H)
         x = self._pointer("X", X, n * n)
@@ -224,9 +224,9 @@ class NativeBackend:
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:
-        """The address of a tensor with so many numbers."""
-        # `readable`, written out: fifteen tensors go this way in a training step, and
-        # one more call for each would show at n = 64
+        """The address of a tensor, which must have `size` numbers."""
+        # This repeats `readable`. Fifteen tensors are checked here in a training step,
+        # and one more call for each of them would show at n = 64.
         if (
             type(X) in PLAIN
             and X.dtype is self.dtype
@@ -267,7 +267,7 @@ class PolynomialTable(NamedTuple):
     # stage after stage, the final combination, and the multiple of I
     numbers: Any
     pointer: int
-    # how many powers and stages there are, and a mask of the stages that are squares
+    # the numbers of powers and of stages, and a mask of the stages that are squares
     counts: tuple[int, int, int]
     slots: int
 
@@ -277,7 +277,7 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     """The coefficients of a polynomial as C reads them.
 
     Raises:
-        ValueError: if C would read or write beyond what a polynomial of its size has.
+        ValueError: if the polynomial does not have the sizes that C relies on.
     """
     powers, stages, slots = polynomial.powers, polynomial.stages, polynomial.slots
     _require(powers in (2, 3), "powers", powers, "be 2 or 3")
@@ -290,8 +290,8 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     for stage in stages:
         numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
     numbers.append(polynomial.identity)
-    # 1 + k numbers for L and k for R of each stage, k of the final combination, and
-    # the multiple of I
+    # each stage has 1 + k numbers for L and k for R; then come k numbers of the final
+    # combination, and the multiple of I
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)

@@ -1,9 +1,10 @@
 r"""The loop $h_t = \sigma(W h_{t-1} + u_t)$ over time, in torch's operations.
 
-Forward, a buffer that holds the drive $u_t$ becomes the states $h_t$; backward, one
-becomes the gradient at $u_t$. States are rows, step after step. Sigma's derivative is
-read from its value, so the states are all that the backward pass needs. A complex state
-is a row of pairs, with real and imaginary part side by side.
+In the forward pass a buffer with the drive $u_t$ becomes the states $h_t$; in the
+backward pass another buffer becomes the gradient at $u_t$. States are rows, one time
+step after the other. The derivative of sigma follows from its value, so the states are
+all that the backward pass needs. A complex state is a row of pairs, with the real and
+imaginary parts side by side.
 """
 
 import ctypes
@@ -16,13 +17,13 @@ from torch import Tensor
 
 from isometry._backend.constants import LEAKY_SLOPE, Sigma
 
-# The gradient of W is a sum of products d_t^T h_{t-1}. So many steps make one product,
-# while they are still in the cache.
+# The gradient of W is a sum of products d_t^T h_{t-1}. This many time steps make one
+# product, while they are still in the processor's cache.
 _TOGETHER = 8
 
 
 class Cell(NamedTuple):
-    """One step: the recurrent weight, the nonlinearity, its threshold if it has one."""
+    """One time step: its weight, its nonlinearity, and a threshold if it has one."""
 
     W: Tensor
     sigma: Sigma
@@ -38,10 +39,10 @@ class Gradients(NamedTuple):
 
 
 class StepTable:
-    """Which rows belong to which step of time, also as C reads it; see scan.h.
+    """Which rows belong to which time step, for Python and for C; see scan.h.
 
     Args:
-        sizes: the number of rows of each step.
+        sizes: the number of rows of each time step.
 
     Raises:
         ValueError: if a size is negative or larger than the one before.
@@ -58,7 +59,7 @@ class StepTable:
         self.is_equal = not sizes or sizes[0] == sizes[-1]
         self._starts = (ctypes.c_long * len(starts))(*starts)
         self._sizes = (ctypes.c_long * len(sizes))(*sizes)
-        # what C is given
+        # the arguments of C
         self.arguments = (self._starts, self._sizes, len(sizes))
 
 
@@ -88,10 +89,10 @@ def scan_adjoint(
         D: memory for the gradient.
         H: the states.
         cell: the recurrence.
-        h0: the states before these steps.
-        steps: which rows belong to which time.
+        h0: the states before the first time step.
+        steps: which rows belong to which time step.
         every: the gradient at every state, or None.
-        last: the gradient at the last state of each sequence in these steps, or None.
+        last: the gradient at the last state of each sequence, or None.
     """
     W, sigma, b = cell
     dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
@@ -166,7 +167,7 @@ def activate_adjoint(
         H, D = _as_complex(h), _as_complex(d)
         size = H.abs()
         unit = torch.where(size == 0, 0.0, H / size)
-        # |z|, as far as h still tells it: for a small z, b has rounded it away
+        # |z|, as far as h determines it: adding b has rounded a small z away
         m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
         # along h the slope is 1, across it |h| / |z|
         turned = D * unit.conj()

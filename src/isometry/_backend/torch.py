@@ -28,22 +28,23 @@ from isometry._backend import recurrence
 from isometry._backend.memory import scratch
 from isometry._backend.recurrence import Cell, Gradients, StepTable
 
-# A sum over a matrix is made of sums over a few of its rows, with at most so many terms
-# (or over one row), added in double precision. Sums of n^2 terms gave bounds that
-# were up to 0.4 % low for n = 127 and 4 % low for n = 2048.
+# A sum over a matrix is split into sums over a few of its rows, at least one, with at
+# most this many terms each. They are added in double precision. Sums of n^2 terms gave
+# bounds that were up to 0.4 % too low for n = 127 and 4 % too low for n = 2048.
 _MOST_TERMS = 128
 
-# Sums over one matrix are numbers, and those over several are arrays: arrays of one
-# would be a tenth of the time at n = 64.
+# A sum over one matrix is a number, sums over several are an array: arrays of length
+# one would take a tenth of the time at n = 64.
 Sum = float | NDArray
 PowerSums = tuple[Sum, Sum, Sum]
 
-# writes the square of the first matrices, which are Hermitian or skew, into the second
+# a function that writes the squares of its first argument, Hermitian or skew matrices,
+# into its second
 Square = Callable[[Tensor, Tensor], None]
 
 
 class Stage(NamedTuple):
-    """One product L R: coefficients over the slots that are filled before it.
+    """One product L R: its coefficients over the slots that are filled before it.
 
     `identity` is the multiple of I in L; R has none. `F` is the final combination,
     which only the last stage has.
@@ -60,7 +61,7 @@ class Stage(NamedTuple):
         return self.L == self.R and self.identity == 0 and self.L[0] == 0
 
 
-# compared by identity: hashing the coefficients would be work at every call
+# compared by identity: hashing all coefficients would take time at every call
 @dataclass(frozen=True, eq=False)
 class Polynomial:
     """Coefficients for the powers of A itself.
@@ -89,7 +90,7 @@ class TorchBackend:
     """Torch's operations on matrices (batch, n, n) and slots (slots, batch, n, n)."""
 
     def skew(self, X: Tensor) -> Tensor:
-        """L - L^H, with L the strictly lower triangle, plus the imaginary diagonal."""
+        """L - L^H with L the strictly lower triangle, plus an imaginary diagonal."""
         L = X.tril(-1)
         A = L - L.mH
         if X.is_complex():
@@ -153,10 +154,9 @@ def powers(
 ) -> PowerSums | None:
     r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
 
-    Without `least` there is no $A^4$. Otherwise there is one unless
-    $\sum \theta^4 \le$ `least` for every matrix, over its angles $\theta$ (one of each
-    pair if it is real), on the CPU; and the power sums of $A^2$ and $A^4$ are returned
-    with it.
+    Without `least` there is no $A^4$. On the CPU, $A^4$ is left out as well if
+    $\sum \theta^4 \le$ `least` for every matrix, a sum over its angles $\theta$ (one of
+    each pair if it is real). With $A^4$ come the power sums of $A^2$ and $A^4$.
     """
     square(W[0].copy_(A), W[1])
     if least is None:
@@ -187,7 +187,7 @@ def power_sums(pair: Tensor) -> PowerSums:
 
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
-    """How many sums make one over n rows of so many terms: a divisor of n."""
+    """Into how many sums to split one over n rows of `terms` each: a divisor of n."""
     divisors = (p for p in range(1, n) if n % p == 0)
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
@@ -196,7 +196,7 @@ class StageTensors(NamedTuple):
     """The coefficients of a stage as tensors.
 
     `factors` has the rows L and R, or one row for a square. `final` has the row F, or
-    none. `transposed` has columns for the backward pass: those of R, L and F, in the
+    no row. `transposed` is for the backward pass. Its columns are R, L and F, in the
     order in which their gradients lie in memory there.
     """
 
@@ -223,7 +223,7 @@ def rows_of(
 
 
 def _flat(W: Tensor) -> Tensor:
-    """(slots, ...) as a real matrix with one row a slot, sharing memory.
+    """(slots, ...) as a real matrix with one row for each slot, in the same memory.
 
     A linear combination of slots is then one thin product with a row of coefficients.
     """
@@ -249,7 +249,7 @@ def evaluate(W: Tensor, polynomial: Polynomial, square: Square) -> Tensor:
                 Q.baddbmm_(L, R)
             else:
                 torch.bmm(L, R, out=W[k])
-    # last: what is small beside I would be rounded as a number near 1
+    # Last, because a diagonal near 1 would round away the digits of small terms.
     _add_identity(Q, polynomial.identity)
     return Q
 
@@ -262,10 +262,10 @@ def _add_identity(X: Tensor, multiple: float) -> None:
 def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A).
 
-    The scratch memory holds, one matrix after the other: L; R, and then its gradient;
-    the gradient of L; the gradient of F; and one gradient for each slot. So the
-    gradients of R, L and F are neighbours, and one thin product with the transposed
-    coefficients adds their parts to the gradients of all slots.
+    The scratch memory holds one matrix after the other: L; R, later its gradient; the
+    gradient of L; the gradient of F; and one gradient for each slot. So the gradients
+    of R, L and F are neighbours, and one thin product with the transposed coefficients
+    adds their contributions to the gradients of all slots.
     """
     rows = rows_of(polynomial, W.dtype.to_real(), W.device)
     known = _flat(W)
@@ -279,8 +279,8 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
             factors, final, transposed = rows[k - polynomial.powers]
             torch.mm(factors, known[:k], out=flat[: len(factors)])
             if stage.is_square:
-                # the square of a Hermitian L, which has no multiple of A: its gradient
-                # is twice the Hermitian part of G, times L
+                # L is Hermitian, since it has no multiple of A. The gradient of its
+                # square is twice the Hermitian part of G, times L.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 below[1:k].addmm_(transposed[1:], gradients[:1])
             else:
@@ -298,10 +298,10 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
 def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tensor:
     """The skew gradient at A, given the gradients at A, A^2 and perhaps A^4.
 
-    Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulled back
-    through the square of A^2 it is S A^2 + A^2 S, twice the Hermitian part of S A^2;
-    through the square of A, -(S A + A S), twice the skew part of -S A. The last line
-    takes twice the skew part, so everything is halved before.
+    Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulling it back
+    through the square of A^2 gives S A^2 + A^2 S, twice the Hermitian part of S A^2.
+    Pulling it back through the square of A gives -(S A + A S), twice the skew part of
+    -S A. The last line takes twice the skew part, so everything is halved before.
     """
     gA, gA2 = slots[:2]
     if count == 3:
@@ -313,12 +313,13 @@ def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tenso
 def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
     """X + X^H or X - X^H; `out` is other memory."""
     if X.is_complex():
-        # conjugated now: in the first call of a compiled function torch 2.13 excludes
-        # the dispatch key of lazy conjugation, and sums take X^T for X^H
+        # Conjugated at once, not lazily: in the first call of a compiled function torch
+        # 2.13 excludes the dispatch key of lazy conjugation, and a sum would read X^T
+        # instead of X^H.
         torch.conj_physical(X.mT, out=out)
     elif len(X) == 1 and X.shape[-1] >= 1024:
-        # torch copies a transposed matrix by blocks, but does not add it so: 1.3 ms
-        # for the two steps against 2.3 ms
+        # torch copies a transposed matrix block by block, but does not add one that
+        # way: a copy and a sum take 1.3 ms, the sum alone 2.3 ms
         out[0].copy_(X[0].mT)
     else:
         return torch.add(X, X.mT, alpha=sign, out=out)
