@@ -17,14 +17,13 @@ def cayley(A: Square) -> Square:
 
     It agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
     without the eigenvalue $-1$. Gradients are in the space of skew matrices, and
-    directions of forward mode are projected to it. The map moves by
-    $\varepsilon \lVert A \rVert$ when $A$ is rounded: digits are lost in that
-    proportion, from the orthogonality too. A matrix with an entry that is not finite,
-    or whose entries sum to more than the dtype holds, gives NaN; the others of the
-    batch are right.
+    directions of forward mode are projected to it. Rounding $A$ changes the result by
+    $\varepsilon \lVert A \rVert$: that many digits are lost, also in the orthogonality.
+    A matrix with an entry that is not finite, or whose entries have a sum that
+    overflows, gives NaN; the other matrices of the batch are not affected.
 
     Cost: one inverse. The derivative along $E$ is $\frac14 (Q + I) E (Q + I)$, so the
-    backward pass is two products and factorizes nothing.
+    backward pass is two products and no factorization.
 
     Args:
         A: skew-symmetric or skew-Hermitian; this is not checked (see `check_skew`).
@@ -43,7 +42,7 @@ def cayley(A: Square) -> Square:
     check_square(A, name="A")
     X = in_float32_or_wider(A)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    # the formula of autograd for the inverse is made of products of the inverse itself
+    # autograd's formula for the derivative of an inverse uses only the inverse itself
     inverse = torch.linalg.inv_ex(eye - with_skew_gradient(X) / 2).inverse
     return (2 * inverse - eye + nan_unless_finite(X)).to(A.dtype)
 
@@ -58,7 +57,7 @@ def cayley_inverse(Q: Square) -> Square:
     from $-1$ costs $A$ a factor $4/\delta$ of its relative accuracy. Where
     $\delta \lesssim 4 n \varepsilon$ no digit is left and the matrix is refused; every
     real $Q$ with determinant $-1$ is such a case. Where values cannot be read (under
-    `torch.compile`, `torch.vmap`, on the meta device) NaN takes the place of the
+    `torch.compile`, `torch.vmap`, on the meta device) the result is NaN instead of an
     error. A matrix with an entry that is not finite gives NaN.
 
     Cost: one inverse; two products in the backward pass. Outside a trace the check
@@ -86,11 +85,11 @@ def cayley_inverse(Q: Square) -> Square:
     A = 2 * eye - 4 * inverse
     # read before the projection, which would remove an infinite symmetric part
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
-    # LAPACK leaves unfinished numbers behind where it stops
+    # LAPACK leaves meaningless numbers behind where it gives up
     distance = torch.where(info[..., None, None] > 0, 0, distance)
     poison = nan_unless_finite(X)
     bound = 4 * max(n, 1) * torch.finfo(Q.dtype).eps
-    # NaN in Q is another matter than an eigenvalue
+    # NaN in Q is not an eigenvalue -1
     folded = ~(distance > bound) & ~poison.isnan()
     _refuse_eigenvalue_minus_one(folded, distance, bound, dtype=Q.dtype)
     poison = poison + nan_unless(~folded, like=X)

@@ -6,7 +6,7 @@ from isometry._checks import check_same_shape, check_square
 from isometry._dtypes import PRECISIONS, in_float32_or_wider
 from isometry._torch import is_fake, is_wrapper
 from isometry._typing import Square
-from isometry.linalg._expm import autograd as doors
+from isometry.linalg._expm import autograd
 from isometry.linalg._expm.eigh import expm_eigh
 from isometry.linalg._pade import pade
 
@@ -26,29 +26,30 @@ def expm_skew(
     $g$; the derivative is defined along skew directions. A matrix that is not skew
     gives a meaningless result: this is not checked (`check_skew` does).
 
-    By default in matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Up to angle 0.065
-    (float32; 0.00045 in float64) the value costs 2 products and the gradient 3; up to
-    0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875), 4 and
-    6; each doubling of the angle beyond adds 1 and 2, and from the second on one more
-    for the gradient; from the third on the value is orthogonalized, by 2 products,
-    and once more after every eighth.
-    Finding the angle may cost one product more, and device synchronizations; with
-    `norm_bound` there are none. A matrix with NaN or infinity, or with an angle above
-    1/eps (rounding it alone turns the result by a radian), gives NaN, for that matrix
-    only. float16 and bfloat16 are computed in float32 and cast back. A subclass without
-    memory of its own, such as a DTensor, always takes the method "eigh".
+    The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Up to
+    angle 0.065 (float32; 0.00045 in float64) the value costs 2 products and the
+    gradient 3; up to 0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to
+    3.68 (0.875), 4 and 6. Beyond that, each doubling of the angle adds 1 product to the
+    value and 2 to the gradient, or 3 from the second doubling on. From the third
+    doubling on the value is orthogonalized, by 2 products, and again after every
+    eighth. Finding the angle may cost one more product, and device synchronizations;
+    with `norm_bound` it costs neither. A matrix with NaN or infinity, or with an angle
+    above 1/eps (where rounding `A` alone turns the result by a radian), gives NaN, for
+    that matrix only. float16 and bfloat16 are computed in float32 and cast back. A
+    subclass without memory of its own, such as a DTensor, always uses the method
+    "eigh".
 
     Args:
         A: skew; any number of batch axes.
-        norm_bound: an upper bound of the spectral norm of every matrix in `A`, that is
-            of its angles. If it is too low, the result is inaccurate, without warning.
-        method: "products"; "eigh", by one Hermitian eigendecomposition, orthogonal to
-            rounding for any norm; or "pade", the algorithm of the paper, by Pade
-            approximants
-            with scaling and squaring. Both are slower.
+        norm_bound: an upper bound of the spectral norm of every matrix in `A`, which is
+            its largest angle. If it is too low, the result is inaccurate, without a
+            warning.
+        method: "products"; "eigh", one Hermitian eigendecomposition, orthogonal up to
+            rounding for any norm; or "pade", the algorithm of the paper, Pade
+            approximants with scaling and squaring. The last two are slower.
 
     Returns:
-        The orthogonal or unitary exponential, of the shape and dtype of `A`.
+        The orthogonal or unitary exponential, with the shape and dtype of `A`.
 
     Raises:
         TypeError: if `A` has an integer dtype.
@@ -67,10 +68,10 @@ def expm_skew(
         )
     X = in_float32_or_wider(A)
     if method == "products" and is_wrapper(X) and not is_fake(X):
-        # the products write into memory, which a sharded matrix does not have
+        # the products write into memory, and a sharded matrix has none of its own
         method = "eigh"
     if method == "products":
-        Q = doors.exponential(X, None if norm_bound is None else float(norm_bound))
+        Q = autograd.exponential(X, None if norm_bound is None else float(norm_bound))
     elif method == "eigh":
         Q = expm_eigh(X)
     elif method == "pade":
@@ -89,7 +90,8 @@ def expm_skew_frechet(A: Square, E: Square) -> tuple[Square, Square]:
     $$ L(A, E) = \frac{d}{dt} \exp(A + tE) \Big|_{t=0}
        = \int_0^1 e^{sA} E \, e^{(1-s)A} \, ds $$
 
-    Cost: three times the products of `expm_skew`, differentiable any number of times.
+    It can be differentiated any number of times. Cost: three times the products of
+    `expm_skew`.
 
     Args:
         A: skew; not checked.
@@ -108,27 +110,28 @@ def expm_skew_frechet(A: Square, E: Square) -> tuple[Square, Square]:
     check_square(A, name="A")
     check_square(E, name="E")
     check_same_shape(A, E, names=("A", "E"))
-    Q, L = doors.frechet(in_float32_or_wider(A), in_float32_or_wider(E))
+    Q, L = autograd.frechet(in_float32_or_wider(A), in_float32_or_wider(E))
     return Q.to(A.dtype), L.to(A.dtype)
 
 
 def expm_skew_adjoint(A: Square, G: Square) -> tuple[Square, Square]:
-    r"""Exponential of a skew matrix, and the gradient there of a function of it.
+    r"""Exponential of a skew matrix, and the gradient of a function of the exponential.
 
     With $G$ the Euclidean gradient of $f$ at $Q = \exp A$,
 
     $$ \operatorname{grad}(f \circ \exp)(A)
        = Q \, (d\exp)_{-A} \Bigl( \tfrac12 (Q^H G - G^H Q) \Bigr), $$
 
-    the skew matrix that $\langle \cdot, E \rangle$ represents the derivative with. The
-    paper states this with the opposite sign. Cost: as `expm_skew` and its gradient.
+    the skew matrix whose inner product with a skew $E$ is the derivative of
+    $f \circ \exp$ along $E$. The paper states this formula with the opposite sign.
+    Cost: as much as `expm_skew` and its gradient.
 
     Args:
         A: skew; not checked.
         G: any matrix.
 
     Returns:
-        `(Q, gradient)`, both of the shape of `A`.
+        `(Q, gradient)`, both with the shape of `A`.
 
     Raises:
         TypeError: if `A` or `G` has an integer dtype.
@@ -140,7 +143,7 @@ def expm_skew_adjoint(A: Square, G: Square) -> tuple[Square, Square]:
     check_square(A, name="A")
     check_square(G, name="G")
     check_same_shape(A, G, names=("A", "G"))
-    Q, gradient = doors.value_and_adjoint(
+    Q, gradient = autograd.value_and_adjoint(
         in_float32_or_wider(A), in_float32_or_wider(G)
     )
     return Q.to(A.dtype), gradient.to(A.dtype)

@@ -17,12 +17,13 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
        Q = I - V R^{-1} V^H, \quad
        R = \operatorname{striu}(V^H V) + \tfrac12 \operatorname{diag}(V^H V), $$
 
-    where striu is the part strictly above the diagonal: the compact form, in which no
-    reflection waits for the one before. $Q$ is orthogonal or unitary, with determinant
-    $(-1)^k$; lengths do not matter, so gradients are orthogonal to the columns.
-    $n - 1$ or $n$ reflections reach all of one component of $O(n)$, fewer reach less.
-    A column of zeros is no reflection, $H_j = I$, and its gradient is zero. A matrix
-    with an entry that is not finite gives NaN; the others of the batch are right.
+    where striu is the part strictly above the diagonal. In this compact form no
+    reflection has to wait for the one before. $Q$ is orthogonal or unitary, with
+    determinant $(-1)^k$. The lengths of the columns do not matter, so gradients are
+    orthogonal to the columns. $n - 1$ or $n$ reflections reach all of one component of
+    $O(n)$, fewer reach less. A column of zeros stands for $H_j = I$, and its gradient
+    is zero. A matrix with an entry that is not finite gives NaN; the other matrices of
+    the batch are not affected.
 
     Cost for $n \times k$: one triangular solve and two products, $O(n^2 k)$; one solve
     and five products in the backward pass. With `columns`, $O(n k\,(k +
@@ -31,7 +32,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     Args:
         V: the vectors, as columns; more than $n$ of them are fine. float16 and
             bfloat16 are computed in float32.
-        columns: how many columns of $Q$ to return, the first ones; all if `None`.
+        columns: return only this many columns of $Q$, the first ones; None returns all.
 
     Returns:
         The first columns of $Q$, which are orthonormal.
@@ -53,8 +54,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         )
     X = in_float32_or_wider(V)
     if n > 0:
-        # the result does not depend on lengths: take them out before they are squared,
-        # where 1e-30 would vanish in float32 and 1e30 be infinite
+        # The result does not depend on lengths. They are divided out before they are
+        # squared: in float32 the square of 1e-30 would be zero, and of 1e30 infinite.
         largest = X.detach().abs().amax(dim=-2, keepdim=True)
         X = X / torch.where(largest == 0, 1, largest)
     with autocast_off(X.device):
@@ -62,8 +63,9 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         squares = torch.linalg.vecdot(X, X, dim=-2)
         # any number will do for a column of zeros
         squares = torch.where(squares == 0, 1, squares)
-        # its transpose: Inductor of torch 2.13 is wrong about the strides of a solve
-        # with the conjugate of a complex R by rows, which the backward pass has
+        # The transpose of R, because the backward pass solves with its conjugate, and
+        # Inductor of torch 2.13 gets the strides wrong if a complex R is stored by
+        # rows.
         L = (X.mT @ X.conj()).tril(-1) + half * squares[..., :, None]
         Y = torch.linalg.solve_triangular(L.mT, X[..., :columns, :].mH, upper=True)
         Q = torch.eye(n, columns, dtype=X.dtype, device=X.device) - X @ Y
@@ -85,14 +87,14 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
 
     Made for the start of a training: $k$ steps one after the other, in double
     precision, without gradients. Cost: $O(n k^2)$. A matrix with an entry that is not
-    finite gives NaN; the others of the batch are right.
+    finite gives NaN; the other matrices of the batch are not affected.
 
     Args:
         Q: tall or square, with orthonormal columns; this is not checked.
 
     Returns:
-        `(V, phase)`, in the dtype of `Q`: `V` is zero above the diagonal, and `phase`
-        has modulus one, hence is 1 or -1 if `Q` is real.
+        `(V, phase)`, in the dtype of `Q`. `V` is zero above the diagonal. `phase` has
+        modulus one, so it is 1 or -1 if `Q` is real.
 
     Raises:
         TypeError: if `Q` has an integer dtype.

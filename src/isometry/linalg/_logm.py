@@ -1,10 +1,11 @@
 r"""Principal logarithm of orthogonal and unitary matrices, and its derivative.
 
-Both parts of $Q = C + S$, Hermitian and skew, are functions of $\log Q$, so that
-$\log Q = S\,(\theta / \sin\theta)(C)$ where no angle is near $\pi$: one Hermitian
-eigendecomposition, of the cosines. It need not tell $\theta$ from $-\theta$, nor one
-angle of a cluster from the next. The eigenspaces beyond a quarter turn are split off,
-turned by $-1$, and turned back by $\pi J$ with $J$ the sign of their sines.
+The Hermitian and the skew part of $Q = C + S$ are both functions of $\log Q$. So
+$\log Q = S\,(\theta / \sin\theta)(C)$ where no angle is near $\pi$, by one Hermitian
+eigendecomposition of the cosines. It does not have to tell $\theta$ from $-\theta$, nor
+one angle of a cluster from the next. The eigenspaces beyond a quarter turn are split
+off and multiplied by $-1$; adding $\pi J$ to the logarithm, with $J$ the sign of their
+sines, makes up for that.
 """
 
 import math
@@ -19,8 +20,8 @@ from isometry._torch import autocast_off, in_front, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 
-# the split is at the largest gap among cosines in this window, 90 to 120 degrees: on
-# either side theta / sin(theta) is a function of the cosine with a slope below 3
+# The split is at the largest gap among cosines in this window, 90 to 120 degrees. On
+# either side of it theta / sin(theta) is a function of the cosine with a slope below 3.
 _WINDOW = (-0.5, 0.0)
 
 
@@ -31,25 +32,26 @@ def logm_unitary(Q: Square) -> Square:
 
     $$ \log Q = V \operatorname{diag}(i\theta) V^H, \qquad \exp(\log Q) = Q. $$
 
-    Eigenvalues -1 of a real matrix come in pairs, and each pair is turned by $\pi$ in
-    a plane of the eigenspace; which plane, and in which sense, is arbitrary. The error
-    $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
-    spectrum. That of $A$ is small relative to $A$ if $Q$ is near $I$, and larger by
-    $1/\delta$ if there are angles $\delta$ below $\pi$. `Q` is not projected: a defect
-    $\lVert Q^H Q - I \rVert_F$ below $10\, n \max(4, \sqrt n)\, \varepsilon$, which
-    covers what torch's own functions leave, is accepted and passes to the result; a
-    larger one is refused.
+    Eigenvalues -1 of a real matrix come in pairs, and each pair is a turn by $\pi$ in a
+    plane of the eigenspace; which plane, and in which direction, is arbitrary. The
+    error $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
+    spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$, and
+    $1/\delta$ times larger if an angle is $\delta$ below $\pi$. `Q` is not projected: a
+    defect $\lVert Q^H Q - I \rVert_F$ below $10\, n \max(4, \sqrt n)\, \varepsilon$,
+    enough for the results of torch's own functions, is accepted and passes to the
+    result; a matrix with a larger defect is refused.
 
-    The gradient is the tangent one: $g = Q \Gamma$ with $\Gamma$ skew, so that
+    The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew, so that
     $\langle g, dQ \rangle$ is right for $dQ = Q \Omega$ and zero for normal $dQ$; jvp
     drops the normal part of $dQ$. Both have a pole where
-    $\theta_j - \theta_k = 2\pi$, hence at pairs of eigenvalues -1. A matrix with an
+    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. A matrix with an
     entry that is not finite has the logarithm NaN.
 
-    Cost: one `eigh`, one more of the eigenspaces with $|\theta| > \pi/2$ if there are
-    any, and about 5 products; the derivative takes one complex `eigh` and 5 products.
-    The checks and the split read from the device, and `torch.compile` breaks the graph
-    here. Derivatives nest to any order and in any modes but forward over forward.
+    Cost: one `eigh`, a second one for the eigenspaces with $|\theta| > \pi/2$ if there
+    are any, and about 5 products; the derivative takes one complex `eigh` and 5
+    products. The checks and the split read from the device, and `torch.compile` breaks
+    the graph here. Derivatives nest to any order and in any modes except forward over
+    forward.
 
     Args:
         Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 are computed
@@ -79,7 +81,7 @@ class Logm(torch.autograd.Function):
     @staticmethod
     def forward(Q: Tensor, bound: float) -> Tensor:
         n = Q.shape[-1]
-        # -1 would be ambiguous for n = 0
+        # not -1, which would be ambiguous for n = 0
         flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
         finite = is_finite(flat)
         eye = torch.eye(n, dtype=Q.dtype, device=Q.device)
@@ -114,8 +116,9 @@ class Dlogm(torch.autograd.Function):
     r"""$W(A, E)$: the skew $W$ with $Q^H D\exp(A)[W] = E$, for the skew part of `E`.
 
     It is $\psi(\operatorname{ad}_A) E$ with $\psi(z) = z / (1 - e^{-z})$, and its
-    adjoint in `E` is $W(-A, \cdot)$. Its derivative in `A` is that of an implicit
-    function, so it needs the second derivative of exp and no quotient of angles.
+    adjoint in `E` is $W(-A, \cdot)$. Its derivative in `A` follows from the implicit
+    function theorem, so it needs the second derivative of exp and no quotient of
+    angles.
     """
 
     @staticmethod
@@ -128,7 +131,7 @@ class Dlogm(torch.autograd.Function):
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
         W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
         W = W if A.is_complex() else W.real
-        # and so the Hermitian part of E drops out
+        # the Hermitian part of E drops out here
         return torch.where(finite, (W - W.mH) / 2, math.nan)
 
     @staticmethod
@@ -167,7 +170,7 @@ def _dexpm(A: Tensor, W: Tensor) -> Tensor:
 
 def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:
     """The derivative of `_dexpm` in `A` along `dA`."""
-    # forward mode does not nest (torch 2.13), so the block matrix is doubled again
+    # forward mode does not nest in torch 2.13, so the block matrix is doubled again
     zero = torch.zeros_like(A)
     doubled = torch.linalg.matrix_exp(_upper(_upper(A, W), _upper(dA, zero)))
     Q, L_W, L_dA, L_both = doubled[..., : A.shape[-1], :].chunk(4, -1)
@@ -183,14 +186,14 @@ def _upper(A: Tensor, E: Tensor) -> Tensor:
 def _principal(Q: Tensor) -> Tensor:
     """The logarithm of the finite unitary matrices `Q`, of shape (batch, n, n)."""
     S = (Q - Q.mH) / 2
-    # ascending: the angles nearest to pi come first
+    # cosines ascend, so the angles nearest to pi come first
     cosines, V = torch.linalg.eigh((Q + Q.mH) / 2)
     sizes = _split(cosines)
     if not Q.is_complex():
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
-    # the symmetric product S f(C) + f(C) S is right to first order between the parts,
-    # where rounding leaves an S of order eps / gap
+    # Between the two parts rounding leaves an S of order eps / gap. There the symmetric
+    # product S f(C) + f(C) S is right to first order.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:
@@ -198,7 +201,8 @@ def _principal(Q: Tensor) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # log of -Q there, less what M has already, and the half turn
+            # the logarithm of -Q in this part, minus the part that M has already, and
+            # the half turn
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
             D = math.pi * _quarter_turn(S_far) - scale * S_far
@@ -210,13 +214,13 @@ def _split(cosines: Tensor) -> Tensor:
     """How many of the ascending cosines lie below the largest gap of the window."""
     low, high = _WINDOW
     inside = cosines.clamp(low, high)
-    # the ends of the window count: a spectrum that avoids it is split at an end
+    # the ends of the window count as cosines, for a spectrum that avoids the window
     ends = torch.ones_like(cosines.sum(-1, keepdim=True))
     return torch.cat([low * ends, inside, high * ends], -1).diff(dim=-1).argmax(-1)
 
 
 def _angle_over_sine(cosine: Tensor) -> Tensor:
-    # smooth in the cosine at 1, so that the coarse arccos there does no harm
+    # the ratio is smooth in the cosine at 1, so the coarse arccos there does no harm
     theta = torch.arccos(cosine.clamp(-1, 1))
     return 1 / torch.sinc(theta / math.pi)
 
@@ -224,10 +228,11 @@ def _angle_over_sine(cosine: Tensor) -> Tensor:
 def _quarter_turn(S: Tensor) -> Tensor:
     r"""Skew unitary $J$ with $S = J |S|$; real if `S` is (of even size).
 
-    Where $S$ vanishes to rounding any $J$ serves a complex matrix, but a real one
-    needs its null vectors in pairs. The real and imaginary parts of the eigenvectors
-    are the pairs, the largest sines first, and QR makes them orthonormal: what
-    it has to complete or to change is orthogonal to all the larger ones.
+    Where $S$ vanishes up to rounding, any $J$ is right for a complex matrix, but a real
+    one needs its null vectors in pairs. The real and imaginary parts of the
+    eigenvectors are the pairs, with the largest sines first, and QR makes them
+    orthonormal. The vectors that it adds or changes are orthogonal to the vectors of
+    all larger sines.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():
@@ -254,7 +259,8 @@ def _check_unitary(Q: Tensor, bound: float) -> None:
 
 
 def _check_determinant(sizes: Tensor) -> None:
-    # eigenvalues come in conjugate pairs: an odd part has an odd number of -1
+    # other eigenvalues come in conjugate pairs, so a part of odd size has an odd number
+    # of eigenvalues -1
     bad = sizes % 2 == 1
     if bad.any():
         raise ValueError(

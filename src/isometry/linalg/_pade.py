@@ -25,29 +25,29 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
 
     For skew $A$ we have $q_m(-A) = q_m(A)^H$, so $Q$ is orthogonal or unitary for every
     degree $m$ and every $s$, up to rounding. Degree 1 without squarings is the Cayley
-    map. With `squarings="auto"`, $s$ is the least number for which value and
-    derivative are those of $\exp A$ to the unit roundoff: see `pade_radius`. The norm
-    is bounded by $\lVert A^{2j} \rVert_1^{1/2j}$ from powers that are needed anyway,
-    for each matrix of the batch by itself.
+    map. With `squarings="auto"`, $s$ is the least number for which value and derivative
+    agree with $\exp A$ to the unit roundoff: see `pade_radius`. The norm of each matrix
+    is bounded by $\lVert A^{2j} \rVert_1^{1/2j}$, from powers that are needed anyway.
 
     Gradients are in the space of skew matrices. Digits are lost in proportion to
     $\lVert A \rVert$, as the exponential itself loses them when $A$ is rounded:
-    `"auto"` gives NaN above $1/\varepsilon$, where none is left. Without squarings the
-    powers up to $A^m$ grow apart above norm 10, and the orthogonality goes too: in
-    float32 it is 1e-6 at norm 10, 3e-5 at 30 and 8e-4 at 100 for degree 3, and worse
-    for higher degrees; no such $A$ is near where $r_m$ is an exponential. A matrix with
-    an entry that is not finite gives NaN; the others of the batch are right.
+    `"auto"` gives NaN above $1/\varepsilon$, where no digit is left. Without squarings
+    the powers up to $A^m$ differ more and more in size above norm 10, which costs
+    orthogonality: for degree 3 in float32 the defect is 1e-6 at norm 10, 3e-5 at 30 and
+    8e-4 at 100, and it is worse for higher degrees. But $r_m$ is far from the
+    exponential at such norms. A matrix with an entry that is not finite gives NaN; the
+    other matrices of the batch are not affected.
 
     Cost: about $2 \sqrt m$ products (7 for degree 13), one inverse and $s$ products.
-    The backward pass has twice the products and factorizes nothing. `"auto"` reads $s$
+    The backward pass has twice the products and no factorization. `"auto"` reads $s$
     from the device.
 
     Args:
         A: skew-symmetric or skew-Hermitian; this is not checked (see `check_skew`).
             float16 and bfloat16 are computed in float32.
         degree: $m$.
-        squarings: $s$, or `"auto"`. Every squaring doubles the rounding error, so
-            `"auto"` wants a degree of 5 or more in float32, of 9 or more in float64.
+        squarings: $s$, or `"auto"`. Every squaring doubles the rounding error, so with
+            `"auto"` use a degree of 5 or more in float32, of 9 or more in float64.
 
     Returns:
         $Q$, in the dtype of `A`.
@@ -97,13 +97,13 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     reached, and every orthogonal one with determinant 1. Degree 1 is `cayley_inverse`,
     with the eigenvalue $-1$ out of reach.
 
-    Made for the start of a training: without gradients, and with the device asked as
-    `logm_unitary` asks it. A matrix with an entry that is not finite gives NaN. Cost:
-    that of `logm_unitary`, one complex `eigh` in double precision and a product.
+    Made for the start of a training: there is no gradient, and like `logm_unitary` it
+    reads from the device. A matrix with an entry that is not finite gives NaN. Cost:
+    `logm_unitary`, one complex `eigh` in double precision and a product.
 
     Args:
-        Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 as in
-            `logm_unitary`.
+        Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 are computed
+            in float32.
         degree: $m$.
 
     Returns:
@@ -126,7 +126,8 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     L = L.to(torch.promote_types(L.dtype, torch.float64))
     finite = is_finite(L)
     theta, V = torch.linalg.eigh(-1j * torch.where(finite, L, 0))
-    # a correction of log Q: what eigenvectors round is multiplied by this and not by x
+    # The result is log Q plus a correction, so the rounding errors of eigenvectors are
+    # multiplied by the small difference x - theta, not by x.
     excess = _inverse_phase(theta, degree) - theta
     D = (V * (1j * excess)[..., None, :]) @ V.mH
     A = L + (D if L.is_complex() else D.real)
@@ -136,8 +137,8 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
 def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
     """The x with r_m(ix) = exp(i theta), for angles up to pi and degrees above 1."""
     x = theta
-    # phi is concave and below x for x > 0, so Newton's steps approach from the left; at
-    # degree 2 and angle pi, the farthest, the fourth is the last that changes anything
+    # phi is concave and below x for x > 0, so Newton's steps approach from the left. At
+    # degree 2 and angle pi, the worst case, nothing changes after the fourth step.
     for _ in range(5):
         phase, slope = pade_phase(x, degree)
         x = x - (phase - theta) / slope
@@ -173,10 +174,10 @@ def pade_radius(degree: int, dtype: torch.dtype) -> float:
 
     The inequality is Pade's remainder $q(z) e^z - p(z) = \pm \frac{z^{2m+1}}{(2m)!}
     \int_0^1 t^m (1-t)^m e^{tz} dt$ on the imaginary axis, where $|q| \ge 1$. The factor
-    $2m + 1$ asks the same of the derivative, hence of gradients: they would otherwise
-    be that much worse than values at the end of the segment. A norm above 6 is never
-    returned: there the terms of $q$ begin to cancel, and a squaring is the smaller
-    evil.
+    $2m + 1$ demands the same accuracy of the derivative, and so of gradients: at the
+    end of the segment they would otherwise be worse than values by this factor. A norm
+    above 6 is never returned: there the terms of $q$ begin to cancel, and one more
+    squaring does less harm.
 
     Args:
         degree: $m$.
@@ -244,8 +245,8 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
         powers.append(A @ A if j == 1 else powers[j // 2] @ powers[j - j // 2])
     U = A * odd[0] if len(odd) == 1 else A @ _polynomial(odd, powers)
     V = _polynomial(even, powers)
-    # an inverse and not a solve, whose nested derivatives torch 2.13 gets wrong (jacrev
-    # of jacfwd); V - U is normal, with a condition below 4 up to norm 6
+    # An inverse and not a solve, whose nested derivatives torch 2.13 gets wrong (jacrev
+    # of jacfwd). V - U is normal, with a condition number below 4 up to norm 6.
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 
@@ -255,7 +256,7 @@ def _step(*degrees: int) -> int:
     def products(step: int) -> int:
         return step + sum(max(0, -(-d // step) - 1) for d in degrees)
 
-    # the larger step first: its sums are shorter
+    # of two equally good steps the larger one, whose sums are shorter
     top = max(degrees)
     return min(range(top, 0, -1), key=products) if top > 0 else 0
 
@@ -272,7 +273,7 @@ def _polynomial(b: list[float], powers: list[Tensor]) -> Tensor:
         return total
 
     degree = len(b) - 1
-    # the highest block takes one term more, which saves a product
+    # the highest block has one more term, which saves a product
     top = max(0, -(-degree // step) - 1) * step
     total = block(top, degree + 1)
     for start in range(top - step, -1, -step):
@@ -292,7 +293,7 @@ def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
     for j, P in enumerate(powers, start=1):
         norm = torch.minimum(norm, one_norm(P) ** (1 / (2 * j)))
     s = torch.ceil(torch.log2(norm / theta)).clamp(min=0)
-    # beyond this no digit is left; written so that NaN fails
+    # beyond this norm no digit is left; written so that NaN fails
     sane = norm <= 1 / torch.finfo(A.dtype).eps
     s = torch.where(sane, s, 0)
     scale = torch.exp2(-s)
@@ -315,9 +316,9 @@ def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
     return Q
 
 
-# A graph cannot loop a number of times that it reads from a tensor: the loop is an
-# operator there, and cannot be a Function (Dynamo of torch 2.13 refuses `.item()` in
-# one).
+# A graph cannot read the number of passes of a loop from a tensor. So the loop is an
+# operator there. An autograd function would not do: Dynamo of torch 2.13 refuses
+# `.item()` inside one.
 
 
 def _square_again(Q: Tensor, s: Tensor) -> Tensor:

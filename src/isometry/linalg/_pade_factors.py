@@ -18,9 +18,9 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     $$ r_m(z) = \prod_j \frac{1 + u_j z + w_j z^2}{1 - u_j z + w_j z^2}, \qquad
        u_j > 0, \quad w_j \ge 0. $$
 
-    There is one factor for each pair, and one with $w = 0$ if $m$ is odd. The terms of
-    a factor span $|z|^2$ and not $|z|^m$ on the imaginary axis, which is what rounding
-    errors are multiplied by.
+    There is one factor for each pair, and one with $w = 0$ if $m$ is odd. On the
+    imaginary axis the terms of a factor differ in size by $|z|^2$, not by $|z|^m$, and
+    rounding errors grow by no more than that.
 
     Args:
         degree: $m$.
@@ -28,11 +28,11 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     Returns:
         The pairs $(u_j, w_j)$, correctly rounded.
     """
-    # where a graph has a symbol for the degree, a range has the number
+    # in a graph the degree may be a symbol; the length of a range is a number
     return _constant_factors(len(range(degree)))
 
 
-# Dynamo would trace the cache, and the integers
+# otherwise Dynamo would trace the cache and the arithmetic with integers
 @constant_in_graphs
 def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _factors(degree)
@@ -40,9 +40,10 @@ def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 @functools.cache
 def _factors(degree: int) -> tuple[tuple[float, float], ...]:
-    # about 5 m bits cancel near a zero; the rest are digits
+    # about 5 m bits cancel near a zero; the rest remain as digits
     bits = 128 + 8 * degree
-    # from the top: one of each pair, the real one if there is one, the conjugates
+    # sorted from the top: one zero of each pair, then the real zero if there is one,
+    # then the conjugates
     zeros = sorted(_zeros(degree, bits), key=lambda zero: -zero[1])
     factors = []
     for x, y in zeros[: degree // 2]:
@@ -62,7 +63,7 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
         math.comb(m, j) * math.factorial(2 * m - j) // math.factorial(m)
         for j in range(m + 1)
     ]
-    # half a circle in the left half-plane, near the curve on which they lie
+    # start on half a circle in the left half-plane, near the curve of the zeros
     zeros = []
     for j in range(m):
         z = 1.4 * m * cmath.exp(1j * math.pi * (0.5 + (j + 0.5) / m))
@@ -70,7 +71,7 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
             (int(z.real * 2**40) << bits - 40, int(z.imag * 2**40) << bits - 40)
         )
     step = 1 << bits
-    # the convergence is quadratic: after a step of 2^-60 the next one is below rounding
+    # convergence is quadratic: after a step of 2^-60 the next one is below rounding
     while step >> (bits - 60):
         step = 0
         for j, z in enumerate(zeros):

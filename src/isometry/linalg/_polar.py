@@ -24,12 +24,12 @@ def polar(X: Matrix) -> Matrix:
     $$ Q\,\Omega + (I - Q Q^H) E H^{-1}, \qquad
        H \Omega + \Omega H = Q^H E - E^H Q, $$
 
-    where only sums of singular values are divided by: it is right, and so are higher
-    ones, when singular values are equal, as they are for $X = I$. If $X$ has not full
-    rank then $Q$ is one of many nearest matrices and has no derivative: the gradient
-    is NaN, infinite or huge. Derivatives nest in any modes but forward over forward. A
-    matrix with an entry that is not finite gives NaN; the others of the batch are
-    right.
+    which divides only by sums of singular values. So this and all higher derivatives
+    are right when singular values are equal, as they are for $X = I$. If $X$ does not
+    have full rank, then $Q$ is one of many nearest matrices and has no derivative: the
+    gradient is NaN, infinite or huge. Derivatives nest in any modes except forward over
+    forward. A matrix with an entry that is not finite gives NaN; the other matrices of
+    the batch are not affected.
 
     Cost: one thin singular value decomposition; the backward pass is seven products.
 
@@ -37,7 +37,7 @@ def polar(X: Matrix) -> Matrix:
         X: any matrix. float16 and bfloat16 are computed in float32.
 
     Returns:
-        $Q$, of the shape and dtype of `X`.
+        $Q$, with the shape and dtype of `X`.
 
     Raises:
         NotImplementedError: inside two levels of `torch.func.jvp`.
@@ -52,7 +52,7 @@ def polar(X: Matrix) -> Matrix:
     Y = in_float32_or_wider(X)
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)
-        # LAPACK refuses NaN, with an exception for the whole batch
+        # LAPACK refuses NaN with an exception for the whole batch
         Y = torch.where(
             poison.isnan(), torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device), Y
         )
@@ -99,7 +99,8 @@ class PolarWithForwardMode(PolarFactor):
 def _derivative(X: Tensor, Q: Tensor, s: Tensor, V: Tensor, E: Tensor) -> Tensor:
     """Derivative of the polar factor along E.
 
-    H is made from X and Q, and not from s and V, for the sake of the next derivative.
+    H is computed from X and Q, not from s and V, so that it can be differentiated
+    again.
     """
     H = Q.mH @ X
     C = Q.mH @ E

@@ -10,12 +10,12 @@ from isometry._checks import check_square
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
-# below, torch's operations are as fast as a node of our own
+# for smaller matrices torch's operations are as fast as a node of our own
 SMALLEST = 32
 
 
 def skew(X: Square) -> Square:
-    r"""Skew matrix whose lower triangle is that of `X`.
+    r"""Skew matrix with the strictly lower triangle of `X`.
 
     With $L$ the strictly lower triangle of $X$,
 
@@ -23,8 +23,8 @@ def skew(X: Square) -> Square:
        \;(+\; i \operatorname{diag}(\operatorname{Re} x_{jj})
        \text{ if } X \text{ is complex}). $$
 
-    It is linear and onto the Lie algebra; entries of `X` above the diagonal are not
-    read and get no gradient. Cost: no products.
+    The map is linear, and onto the Lie algebra. Entries of `X` above the diagonal are
+    not read and get no gradient. Cost: no products.
 
     Args:
         X: free coordinates; any square matrix.
@@ -43,10 +43,10 @@ def skew(X: Square) -> Square:
 
 
 def with_skew_gradient(A: Tensor) -> Tensor:
-    """`A` itself, through which only the skew part of a gradient or tangent passes."""
+    """`A` itself, but only the skew part of a gradient or tangent passes through it."""
     skew_part = (A - A.mH) / 2
-    # the difference is zero, to the last bit, for a skew A; a matrix that is not skew
-    # keeps its value and is not projected
+    # For a skew A the difference is zero to the last bit. A matrix that is not skew
+    # keeps its value and is not projected.
     return skew_part + (A - skew_part).detach()
 
 

@@ -14,48 +14,49 @@ from isometry._typing import Matrix
 from isometry.linalg._expm.exponential import one_norm
 from isometry.linalg._expm_skew import expm_skew
 
-# the norm up to which Taylor's polynomial serves; `isometry._dtypes` has its degree
+# Taylor's polynomial is used up to this norm; `isometry._dtypes` has its degree
 _THETA = 1.3
 
-# the first columns of a function of square matrices; how many, is the number
+# a function f with f(M, c) = the first c columns of a function of the square matrix M
 Columns = Callable[[Tensor, int], Tensor]
 
 
 def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     r"""Point reached from `B` along the Stiefel geodesic with initial velocity `X`.
 
-    The matrices with orthonormal columns, $B^H B = I$, with the canonical metric. With
-    $\Omega$ the skew part of $B^H X$ and $X_\perp = X - B B^H X$,
+    The Stiefel manifold is the set of matrices with orthonormal columns, $B^H B = I$,
+    here with the canonical metric. With $\Omega$ the skew part of $B^H X$ and $X_\perp
+    = X - B B^H X$,
 
     $$ Y = \exp(A) B, \qquad
        A = X_\perp B^H - B X_\perp^H + B \Omega B^H. $$
 
-    If $n > 2k$, $A$ is not formed: it maps the span of $B$ and $X_\perp$ into itself,
-    so that, with $S = X_\perp^H X_\perp$,
+    If $n > 2k$, $A$ is not formed. It maps the span of $B$ and $X_\perp$ into itself,
+    so with $S = X_\perp^H X_\perp$,
 
     $$ Y = B C + X_\perp D, \qquad
        \begin{pmatrix} C \\ D \end{pmatrix} = \exp \begin{pmatrix} \Omega & -S \\ I & 0
        \end{pmatrix} \begin{pmatrix} I \\ 0 \end{pmatrix}. $$
 
-    Any `X` is a coordinate: the part $B \operatorname{sym}(B^H X)$ that is normal to
-    the manifold drops out and gets no gradient. A quotient by a singular $X_\perp$
-    never occurs, so $X = 0$ is a point as any other, with $dY = dX$ for tangent $dX$.
+    Any `X` is allowed: the part $B \operatorname{sym}(B^H X)$ that is normal to the
+    manifold drops out and gets no gradient. Nothing is divided by a singular $X_\perp$,
+    so $X = 0$ is a point like any other, with $dY = dX$ for tangent $dX$.
     Digits are lost in proportion to $\lVert X \rVert$, and to its square if
     $n > 2k$ and the singular values of $X_\perp$ differ much. An `X` with no digit left
     ($\lVert X \rVert > 1/\varepsilon$, or columns $1/2$ away from orthonormal), or not
     finite, gives NaN for that matrix only. The last step, $Y (3I - Y^H Y)/2$, removes
-    the rounding error of the orthogonality, a second-order change: derivatives are
-    those of $\exp(A) B$.
+    the rounding error of the orthogonality. It is a change of second order, so the
+    derivatives are the derivatives of $\exp(A) B$.
 
     Cost: seven products of $n k^2$ and about eight of $(2k)^3$; with the backward pass
-    about 16 and 32. It reads the number of squarings from the device. If
-    $n \le 2k$, that of `expm_skew` and six products.
+    about 16 and 32. The number of squarings is read from the device. If $n \le 2k$, it
+    costs as much as `expm_skew` and six products.
 
     Args:
         X: velocity, or free coordinates; any tall or square matrix. float16 and
             bfloat16 are computed in float32.
-        B: base point, with orthonormal columns; this is not checked. None stands for
-            the first `k` columns of the identity, and saves four products.
+        B: base point, with orthonormal columns; this is not checked. None means the
+            first `k` columns of the identity, and saves four products.
 
     Returns:
         A matrix with orthonormal columns, in the dtype of `X`.
@@ -82,12 +83,13 @@ def tall_map(
     of_skew: Columns,
     of_block: Columns | None = None,
 ) -> Matrix:
-    r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ in the place of exp.
+    r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ instead of exp.
 
-    $f$ must be unitary on skew matrices, and is given by its columns: `of_skew` for $A$
-    itself if $n \le 2k$, `of_block` for the matrix of $2k \times 2k$, which is similar
-    to a skew one but not normal. Without `of_block`, $A$ is formed in any case. All
-    else that `expm_tall` promises is done here.
+    $f$ must be unitary on skew matrices. It is given by two functions that return its
+    first columns: `of_skew` for $A$ itself, if $n \le 2k$; and `of_block` for the
+    $2k \times 2k$ matrix, which is similar to a skew matrix but not normal. Without
+    `of_block`, $A$ is always formed. Everything else that `expm_tall` promises is done
+    here.
     """
     check_matrix(X, name="X")
     check_tall(X, name="X")
@@ -107,7 +109,7 @@ def tall_map(
 
 
 def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Omega and X_perp; of X_perp the last n - k rows if there is no base."""
+    """Omega and X_perp; without a base, only the last n - k rows of X_perp."""
     k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along
@@ -126,7 +128,7 @@ def _in_the_span(
 def _in_the_group(
     Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Columns
 ) -> Tensor:
-    """The definition itself: A is no larger than 2k x 2k, and it is skew."""
+    """By the definition: A is at most 2k x 2k here, and it is skew."""
     # A = P - P^H with P = (X_perp + B Omega / 2) B^H
     if B is None:
         k = Omega.shape[-1]
@@ -153,26 +155,26 @@ def _scale(S: Tensor) -> Tensor:
     r"""About $\sqrt{\lVert S \rVert_2}$, from above, and never zero."""
     info = torch.finfo(S.dtype)
     norm = torch.linalg.matrix_norm(S, keepdim=True).clamp(min=info.tiny)
-    # the square is closer to the spectral norm: a factor of at most k^(1/8) is left
+    # the norm of the square is closer to the spectral norm: at most k^(1/8) times it
     norm = norm * torch.linalg.matrix_norm((S / norm) @ (S / norm), keepdim=True).sqrt()
     return norm.sqrt().clamp(min=info.eps)
 
 
 def _rounding(Y: Tensor) -> Tensor:
-    """What a Newton-Schulz step adds to nearly orthonormal columns; NaN to others."""
+    """The change of a Newton-Schulz step; NaN if `Y` is far from orthonormal."""
     eye = torch.eye(Y.shape[-1], dtype=Y.dtype, device=Y.device)
     defect = eye - Y.mH @ Y
-    # the step squares the defect; from here on it would hide that no digit is left
+    # The step squares the defect. For a larger one it would hide that no digit is left.
     near = torch.linalg.matrix_norm(defect, keepdim=True) < 0.5
     return Y @ (defect / 2) + nan_unless(near, like=Y)
 
 
 def _expm(M: Tensor) -> Tensor:
     """The exponential of the matrices `M`, which are not normal."""
-    # the number of squarings would break a graph
+    # reading the number of squarings would break a graph
     if torch.compiler.is_compiling() or is_fake(M):
         return _expm_op(M)[0]
-    # see there
+    # an autograd function would lose a tangent: `nested_forward_mode` says how
     if nested_forward_mode():
         finite = is_finite(M)
         E = torch.linalg.matrix_exp(torch.where(finite, M, 0))
@@ -181,7 +183,7 @@ def _expm(M: Tensor) -> Tensor:
 
 
 class _Expm(torch.autograd.Function):
-    """Scaling and squaring; the backward pass repeats it rather than keep it."""
+    """Scaling and squaring. The backward pass repeats it, so nothing is kept."""
 
     @staticmethod
     def forward(M: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,7 +242,7 @@ def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Te
     r"""$p(2^{-s} M)^{2^s}$ and $s$, one for each matrix, chosen here if None.
 
     $s$ is NaN, and so is every entry of the exponential, if the norm is not finite or
-    hopeless.
+    so large that no digit of the result is known.
     """
     M2 = M @ M
     M4 = M2 @ M2
@@ -249,7 +251,7 @@ def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Te
     s = squarings[..., None, None]
     unit = torch.exp2(-s)
     P = _taylor(M * unit, M2 * unit**2, M4 * unit**4)
-    # of all matrices, of those too that vmap hides
+    # the largest of all matrices, including the ones that `vmap` hides
     for j in range(int(Maximum.apply(squarings.nan_to_num()))):
         P = torch.where(j < s, P @ P, P)
     return P, squarings

@@ -1,1 +1,1 @@
-"""The exponential of skew matrices, all of it: schemes, angles, plan, autograd."""
+"""The exponential of skew matrices: schemes, angles, plans and autograd."""

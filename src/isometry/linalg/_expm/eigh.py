@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isometry._checks import is_finite
 from isometry._torch import autocast_off, nested_forward_mode
-from isometry.linalg._expm import autograd as doors
+from isometry.linalg._expm import autograd
 
 
 def expm_eigh(A: Tensor) -> Tensor:
@@ -22,13 +22,13 @@ def expm_eigh(A: Tensor) -> Tensor:
          \operatorname{sinc}\frac{\theta_j - \theta_k}{2}. $$
 
     The right-hand form has no cancellation, so close and repeated eigenvalues need no
-    special case. Cost: one complex `eigh`, one product, and four for the gradient; a
-    QR factorization more if `A` is real.
+    special case. Cost: one complex `eigh`, one product, and four products for the
+    gradient; if `A` is real, also a QR factorization.
     """
     if torch.compiler.is_compiling():
         return EighExponential.apply(A)[0]
     if nested_forward_mode():
-        return doors.frechet(A, torch.zeros_like(A))[0]
+        return autograd.frechet(A, torch.zeros_like(A))[0]
     return EagerEighExponential.apply(A)[0]
 
 
@@ -37,8 +37,8 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # LAPACK refuses NaN: let those matrices through as zero, and make NaN of their
-        # angles, from where it comes to the value and to the gradient
+        # LAPACK refuses NaN. Such matrices are replaced by zero, and their angles by
+        # NaN, which spreads to the value and to the gradient.
         finite = is_finite(A)
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0.0))
         theta = theta.masked_fill(~finite[..., 0], math.nan)
@@ -60,9 +60,9 @@ class EighExponential(torch.autograd.Function):
             return None
         A, theta, V = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # a second derivative may follow: the products' adjoint has one
-            _, W, plan = doors.Exponential.apply(A, None)
-            return doors.Adjoint.apply(A, G, W, plan)
+            # a second derivative may follow, and this adjoint has one
+            _, W, plan = autograd.Exponential.apply(A, None)
+            return autograd.Adjoint.apply(A, G, W, plan)
         mean = (theta[..., :, None] + theta[..., None, :]) / 2
         half_gap = (theta[..., :, None] - theta[..., None, :]) / 2
         # torch.sinc(x) is sin(pi x) / (pi x)
@@ -82,31 +82,32 @@ class EagerEighExponential(EighExponential):
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
         (A,) = ctx.saved_for_forward
-        return doors.frechet(A, E)[1], None, None
+        return autograd.frechet(A, E)[1], None, None
 
 
 def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""exp(A) of a real `A`, and its angles and eigenvectors in conjugate pairs.
 
-    An eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$ is a plane in which
-    $A$ turns $y$ to $x$. LAPACK does not know of pairs: it leaves an imaginary part of
-    $\varepsilon \lVert A \rVert$ in $V e^{i\Theta} V^H$, and the real part alone is not
-    orthogonal (by 3e-4 at norm 1e5 in float32). QR makes the vectors of all planes
-    orthonormal, the largest angles first; what it changes belongs to angles that are
-    zero to rounding.
+    An eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$ spans a plane in which
+    $A$ turns $y$ to $x$. LAPACK does not know that angles come in pairs. It leaves an
+    imaginary part of size $\varepsilon \lVert A \rVert$ in $V e^{i\Theta} V^H$, and the
+    real part alone is not orthogonal (the defect is 3e-4 at norm 1e5 in float32). QR
+    makes the vectors of all planes orthonormal, the largest angles first. It changes
+    only vectors whose angles are zero up to rounding.
     """
     n = V.shape[-1]
     pairs = n // 2
-    # ascending: the positive ones come last
+    # angles ascend, so the positive ones come last
     positive = V[..., n - pairs :].flip(-1)
     columns = torch.view_as_real(positive).flatten(-2)
     Z, R = torch.linalg.qr(columns, mode="complete")
-    # R may have negative entries on its diagonal, and then Z has -x for x
+    # where R has a negative entry on its diagonal, Z has -x instead of x
     signs = R.diagonal(dim1=-2, dim2=-1).sign()
     signs = torch.where(signs == 0, 1, signs)[..., None, :]
     x, y = (Z[..., : 2 * pairs] * signs).unflatten(-1, (pairs, 2)).unbind(-1)
     rest = Z[..., 2 * pairs :]
-    # the two angles of a pair differ by rounding; one without a pair is zero, or NaN
+    # The two angles of a pair differ by rounding. An angle without a pair is zero or
+    # NaN.
     theta = (theta - theta.flip(-1)) / 2
     angles, zero = theta[..., n - pairs :].flip(-1), theta[..., pairs : n - pairs]
     c, s = angles.cos()[..., None, :], angles.sin()[..., None, :]

@@ -1,14 +1,14 @@
 r"""The exponential of a batch of skew matrices and its pull-back, in matrix products.
 
-Each matrix gets a plan: which polynomial, and how many squarings,
-$\exp A = p(A / 2^s)^{2^s}$. Matrices of equal plan are computed together, so that one
-of large norm costs its neighbours nothing.
+Each matrix gets a plan, a polynomial and a number of squarings in
+$\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
+matrix of large norm costs its neighbours nothing.
 
-The plan follows from a bound of the largest angle, by traces of powers.
-The angles $\theta_j$ of a skew matrix come in pairs if it is real. With
-$x_j = \theta_j^2$ (one for each pair), the power sums $s_p = \sum_j x_j^p$ are half the
-inner products of $A^2$ and $A^4$, which the exponential needs anyway. Take the largest
-$x$ out of the sums: what is left still obeys Cauchy--Schwarz,
+The plan follows from a bound of the largest angle, which is found from traces of
+powers. The angles $\theta_j$ of a skew matrix come in pairs if it is real. With $x_j =
+\theta_j^2$ (one for each pair), the power sums $s_p = \sum_j x_j^p$ are half the inner
+products of $A^2$ and $A^4$, which the exponential needs anyway. Take the largest $x$
+out of the sums. The rest still obeys Cauchy--Schwarz,
 
 $$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
 
@@ -17,8 +17,8 @@ $x^2 (x - r)^2 \le v \, (s_2 - x^2)$; since $x \ge s_4 / s_3 =: \ell$,
 
 $$ x \;\le\; \tfrac12 \Bigl( r + \sqrt{r^2 + 4 \sqrt{v \, (s_2 - \ell^2)}} \Bigr). $$
 
-Equality holds if all angles are equal. The same with $A^4$ and $A^8$ bounds
-$\theta^4$ more sharply, for one more product.
+Equality holds if all angles are equal. The same bound with $A^4$ and $A^8$ instead, for
+$\theta^4$, is sharper and costs one more product.
 """
 
 import math
@@ -35,16 +35,16 @@ from isometry._backend import Backend, PowerSums, backend_for
 from isometry._backend.memory import recycled
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 
-# up to these the defect of Q^H Q = I stays below about 20 eps
+# with this many squarings the defect of Q^H Q = I stays below about 20 eps
 _FEW_SQUARINGS = 2
 
-# every squaring doubles the defect: after so many it is removed, before it is so large
-# that its square, which a Newton-Schulz step leaves, counts
+# Every squaring doubles the defect. It is removed after this many squarings: a
+# Newton-Schulz step leaves the square of the defect, which is still negligible then.
 MANY_SQUARINGS = 8
 
 
-# room for the rounding of A^2, A^4 and the sums: at most 4e-4 (complex64, n = 2048, all
-# angles equal but one)
+# Allows for the rounding of A^2, A^4 and the sums, which is at most 4e-4 (complex64,
+# n = 2048, all angles equal but one).
 MARGIN = 1 + 5e-4
 
 # dimension of the space in which `krylov_norm` looks for the largest angle
@@ -53,9 +53,10 @@ _KRYLOV = 12
 
 @lru_cache
 def slots(dtype: torch.dtype) -> int:
-    """A, A^2, A^4, P_3, ... of the longest scheme, and p(A / 2^s) - I if squared.
+    """The number of slots: A, A^2, A^4, P_3, ... of the longest scheme, and one more.
 
-    At least four, since the bound of the angles uses the fourth slot for A^8.
+    The last slot holds p(A / 2^s) - I if there are squarings. There are at least four
+    slots, since the bound of the angles uses the fourth for A^8.
     """
     schemes = SCHEMES[dtype.to_real()]
     return max(4, *(scheme.products + 1 for scheme in schemes))
@@ -65,8 +66,8 @@ def slots(dtype: torch.dtype) -> int:
 def plan_edges(dtype: torch.dtype) -> list[float]:
     """The largest angle of each plan: every polynomial, then the last with squarings.
 
-    A plan is a position in this list. Beyond its end not one digit of the result is
-    known: an angle of 1 / eps, and the rounding of A alone turns it by a radian.
+    A plan is a position in this list. Beyond its end no digit of the result is known:
+    at an angle of 1 / eps, rounding A alone turns the result by a radian.
     """
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
     while edges[-1] * torch.finfo(dtype).eps < 1:
@@ -87,7 +88,7 @@ def plan_costs(dtype: torch.dtype) -> list[int]:
 
 @lru_cache(maxsize=256)
 def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
-    """Polynomial and number of squarings; no polynomial if nothing can be known."""
+    """Polynomial and number of squarings; no polynomial beyond the last plan."""
     schemes = SCHEMES[dtype.to_real()]
     if plan >= len(plan_edges(dtype)):
         return None, 0
@@ -99,9 +100,9 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     """The plan of each matrix, from bounds of its angles: a number or an array.
 
     Args:
-        backend: computes A^8 if it is wanted.
-        W: the slots, with A, A^2 and A^4. The fourth is not in use yet, and may receive
-            A^8.
+        backend: computes A^8 if it is needed.
+        W: the slots, with A, A^2 and A^4. The fourth slot is not in use yet, and may
+            receive A^8.
         sums: the power sums of A^2 and A^4: numbers for one matrix, arrays for several.
     """
     dtype = W.dtype
@@ -110,7 +111,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     # the host has waited for another device once, and does not do it again
     if not W.is_cpu:
         return plan
-    # a sharper bound costs one product, a larger plan none, two or three
+    # a sharper bound costs one product; a larger plan costs up to three
     if isinstance(plan, int):
         if costs[_plan_for(lower, dtype)] < costs[plan]:
             plan = min(plan, _sharper_plan(backend, W[2:4]))
@@ -123,7 +124,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
 
 
 def _sharper_plan(backend: Backend, pair: Tensor) -> Any:
-    """The plan from A^4 and A^8; the second is memory for A^8."""
+    """The plan from A^4 and A^8. `pair` holds A^4, and memory for A^8."""
     backend.square(pair[0], pair[1])
     upper = angle_bounds(backend.power_sums(pair), power=4)[1]
     return _plan_for(upper, pair.dtype)
@@ -158,10 +159,10 @@ def choose_plan(
 
 
 def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
-    """Each plan there is and the matrices that have it, the most frequent one first.
+    """Each plan that occurs, with its matrices, the most frequent plan first.
 
     The most frequent plan comes with None, which means all matrices: computing the few
-    others twice is cheaper than copying the many out and back.
+    others twice is cheaper than copying most matrices out and back.
     """
     # numpy sees the numbers even while torch records a graph
     numbers = plan.numpy()
@@ -179,7 +180,7 @@ def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
 def forward(
     A: Tensor, norm_bound: float | None = None, *, triangle: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(A), and for the backward pass the slots and the plan of each matrix.
+    """exp(A), with the slots and the plans of all matrices for the backward pass.
 
     Args:
         A: (batch, n, n).
@@ -225,9 +226,10 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     return S
 
 
-# Powers of p are kept as Q = I + S. In a row of Q one entry may be near 1 and all the
-# others tiny. What these add to it would be rounded as numbers near 1, one by one: for
-# a rotation in one plane (n = 1024, angle 1, float64) the error was 7.0e-14.
+# Powers of p are kept as Q = I + S. A row of Q may have one entry near 1 while all
+# others are tiny. In a product of Q with itself the tiny terms would be added to that
+# entry one by one, and each rounded to its digits: for a rotation in one plane (n =
+# 1024, angle 1, float64) the error was 7.0e-14.
 
 
 def _squared(S: Tensor, k: int) -> Tensor:
@@ -237,11 +239,11 @@ def _squared(S: Tensor, k: int) -> Tensor:
 
 
 def _orthogonalized(S: Tensor) -> Tensor:
-    """One Newton-Schulz step: each squaring has doubled the rounding error of Q^H Q.
+    """One Newton-Schulz step, since each squaring doubles the rounding error of Q^H Q.
 
     Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
     """
-    # conjugated now: `_add_adjoint` in _backend/torch.py says why
+    # conjugated at once, not lazily: `_add_adjoint` in _backend/torch.py says why
     adjoint = S.mT.conj_physical()
     D = _add_product(S, S.mH, S, beta=1).add_(adjoint).mul_(-0.5)
     return _add_product(S, S, D, beta=1).add_(D)
@@ -253,7 +255,7 @@ def _nan_like(X: Tensor) -> Tensor:
 
 
 def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
-    """beta X + Y Z in the dtype of these: autocast does not touch `out=`."""
+    """beta X + Y Z in the dtype of the arguments: autocast does not touch `out=`."""
     return torch.baddbmm(X, Y, Z, beta=beta, out=torch.empty_like(X))
 
 
@@ -262,7 +264,7 @@ def backward(
 ) -> Tensor:
     """The gradient at A in the space of skew matrices, given G at exp(A).
 
-    With `triangle`, the gradient at the coordinates of which `skew` made A.
+    With `triangle`, the gradient at the coordinates from which `skew` made A.
     """
     if G.numel() == 0:
         return G.clone()
@@ -293,7 +295,7 @@ def _gradient(
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The gradient at p(A / 2^s), given G at its power 2^s."""
-    # what was squared on the way is recomputed rather than kept
+    # the intermediate squares are recomputed, not kept
     squares = [W[-1]]
     for k in range(1, squarings):
         squares.append(_squared(squares[-1], k))
@@ -312,13 +314,14 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
         power: 2 or 4.
 
     Returns:
-        Two numbers or arrays, as `sums` are; the upper bound is infinite or NaN where
+        Two numbers or two arrays, like `sums`; the upper bound is infinite or NaN where
         nothing is known.
     """
     s2, s3, s4 = sums
     largest = s2**0.5
-    # Where the higher sums over- or underflow, the lowest still serves. The middle one
-    # is zero for some matrices that are not skew, such as a cyclic permutation.
+    # Where the higher sums overflow or underflow, the lowest one still gives a bound.
+    # The middle one is zero for some matrices that are not skew, such as a cyclic
+    # permutation.
     if isinstance(s2, float):
         sound = 0 < s4 < math.inf and s3 != 0
         lower, upper = extremes(s2, abs(s3), s4) if sound else (0.0, largest)
@@ -333,7 +336,7 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
 
 
 def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
-    """Bounds of the largest x from the sums of x^2, x^3, x^4: numbers or arrays."""
+    """Bounds of the largest x, given the sums of x^2, x^3, x^4: numbers or arrays."""
     r = s3 / s2
     lower = s4 / s3
     v = abs(s4 / s2 - r * r)
@@ -344,10 +347,11 @@ def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
 def samuelson_bound(A: Tensor, A2: Tensor) -> float:
     r"""A bound of the angles of all matrices, by Samuelson's inequality.
 
-    Of $n$ numbers with mean $m$ and variance $s^2$, none that occurs $r$ times is above
-    $m + s \sqrt{(n - r)/r}$. The numbers are $\theta^2$; their sum is
-    $\lVert A \rVert_F^2$, and that of their squares $\lVert A^2 \rVert_F^2$. If $A$ is
-    real, $r = 2$. For a random matrix it is about $(n/32)^{1/4}$ times too large.
+    Take $n$ numbers with mean $m$ and variance $s^2$. A number that occurs $r$ times
+    among them is at most $m + s \sqrt{(n - r)/r}$. Here the numbers are $\theta^2$,
+    with the sum $\lVert A \rVert_F^2$ and the sum of squares $\lVert A^2 \rVert_F^2$;
+    if $A$ is real, $r = 2$. For a random matrix the bound is about $(n/32)^{1/4}$ times
+    too large.
     """
     n, r = A.shape[-1], 1 if A.is_complex() else 2
     mean = torch.linalg.matrix_norm(A).square() / n
@@ -359,8 +363,8 @@ def samuelson_bound(A: Tensor, A2: Tensor) -> float:
 def krylov_norm(A: Tensor) -> Tensor:
     r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
 
-    At most the norm of $A$, and close to it, for the price of matrix-vector products.
-    The vector to begin with is always the same.
+    It is at most the norm of $A$, and close to it, and costs only matrix-vector
+    products. The first vector is always the same.
     """
     n = A.shape[-1]
     rng = torch.Generator().manual_seed(0)
@@ -377,7 +381,7 @@ def krylov_norm(A: Tensor) -> Tensor:
 
 
 def one_norm(A: Tensor) -> Tensor:
-    """The largest sum over a column of any matrix, which bounds all its eigenvalues.
+    """The 1-norm of each matrix, its largest column sum: a bound of its eigenvalues.
 
     Returns:
         Shape `(*batch, 1, 1)`, without a gradient.

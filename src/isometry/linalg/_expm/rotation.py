@@ -1,4 +1,4 @@
-"""The rotation with given free coordinates around another one."""
+"""The rotation with given free coordinates around a base."""
 
 import math
 from typing import Any
@@ -24,15 +24,15 @@ from isometry.linalg._skew import SMALLEST, skew
 
 
 def rotation(X: Square, B: Tensor | None) -> Tensor:
-    r"""$B \exp(\operatorname{skew} X)$, for a constrained layer the whole way.
+    r"""$B \exp(\operatorname{skew} X)$, the weight of a constrained layer.
 
-    For one real matrix it is one node of the graph (one operator, if compiled), in
-    which the skew matrix and its gradient are never seen: at n = 512 that saves a tenth
-    of the time. The gradient is that of the single steps. Cost: one product more than
-    `expm_skew`, and one more for the gradient.
+    For one real matrix it is one node of the graph (one operator, if compiled). Neither
+    the skew matrix nor its gradient is a tensor of its own then, which saves a tenth of
+    the time at n = 512. The gradient is the same as with separate steps. Cost: one
+    product more than `expm_skew`, and one more for the gradient.
 
     Args:
-        X: free coordinates; what is above the diagonal is not read.
+        X: free coordinates; entries above the diagonal are not read.
         B: the left factor, usually the base; None for $I$.
 
     Returns:
@@ -95,8 +95,8 @@ class Rotation(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, B: Tensor | None) -> Tensor:
         Q, W, plan = _forward(X, B)
         ctx.save_for_backward(B, W, plan)
-        # not saved: only a second derivative looks at it, and a first one may come
-        # after the coordinates have changed
+        # Not by `save_for_backward`, which would refuse a first derivative after the
+        # coordinates have changed. Only a second derivative looks at them.
         if ctx.needs_input_grad[0]:
             ctx.X, ctx.version = X, version(X)
         return Q
@@ -111,10 +111,11 @@ class Rotation(torch.autograd.Function):
 
 
 def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Value, and for the backward pass the slots and the plan."""
+    """The value, and the slots and the plan for the backward pass."""
     X = X.contiguous()
     E, W, plan = kernel.forward(X[None], triangle=True)
-    # resized, for torch refuses to change a view in place that left a Function
+    # Resized, not viewed: torch refuses in-place changes of a view that an autograd
+    # function returned.
     E, plan = E.resize_(X.shape), plan.resize_(())
     if B is not None:
         B = B.contiguous()
@@ -128,7 +129,7 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     B = None if B is None else B.contiguous()
     backend = backend_for(G, W, B)
     if B is not None:
-        # (G^T B)^T = B^T G, with the transpose that C works with in memory
+        # (G^T B)^T = B^T G: C works with the transpose, which is then contiguous
         G = backend.multiply(G, B, transposed=True).mT
     return kernel.backward(backend, W, plan.view(1), G[None], triangle=True)[0]
 
@@ -136,14 +137,14 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
 def _gradient_in_steps(
     ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
 ) -> Tensor:
-    """The gradient in operations that have derivatives, or take many cotangents."""
+    """The gradient in operations with derivatives, which take batches of cotangents."""
     if version(ctx.X) != ctx.version:
         raise RuntimeError(
             "the coordinates must not change before a second derivative is taken "
             "through them; something has written to them. Take the derivative first."
         )
     W = W[:, 0]
-    # not `skew(X)`: a write to `X.data` changes no version
+    # not `skew(X)`, since a write to `X.data` does not change the version
     A = _Recorded.apply(ctx.X, W[0])
     with autocast_off(G.device):
         G = G if B is None else B.mT @ G
@@ -155,7 +156,7 @@ def _gradient_in_steps(
 
 
 class _Recorded(torch.autograd.Function):
-    """(X, A) -> A, which is the value of skew(X) that an earlier call has seen."""
+    """(X, A) -> A, the value of skew(X) at the time of an earlier call."""
 
     @staticmethod
     def forward(_ctx: Any, _X: Tensor, A: Tensor) -> Tensor:
@@ -172,7 +173,7 @@ def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return X.new_empty(X.shape), W, torch.empty((), dtype=torch.int64, device="cpu")
 
 
-# A graph cannot look at the matrix to choose a plan: the operator does, when it runs.
+# A graph cannot look at the matrix to choose a plan. The operator does, when it runs.
 _rotation_op = opaque(
     "rotation",
     _forward,

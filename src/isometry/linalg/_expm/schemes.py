@@ -1,14 +1,14 @@
 r"""Schemes: polynomials that are the exponential on a segment, in few matrix products.
 
-A scheme computes $A^2$ and $A^4 = A^2 A^2$, then products of linear combinations of
-everything there is so far, and ends with a linear combination:
+A scheme computes $A^2$ and $A^4 = A^2 A^2$, then products of linear combinations of all
+matrices so far, and ends with a linear combination:
 
 $$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
    p(A) = P_m + f_0 I + f_1 A + f_2 A^2 + f_3 A^4 + \cdots, \qquad
    L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}). $$
 
 For tiny angles there is no $A^4$. Since $A^2$ and $A^4$ are Hermitian, pulling a
-gradient back through either square costs one product, not two. The same holds of a
+gradient back through either square costs one product, not two. The same holds for a
 $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of $m$ products, $h$ of them such
 squares, costs $2 m - h$ products in the backward pass.
 """
@@ -21,7 +21,7 @@ import torch
 from isometry._backend import Polynomial, Stage
 
 
-# compared by identity: hashing the coefficients would be work at every call
+# compared by identity: hashing all coefficients would take time at every call
 @dataclass(frozen=True, eq=False)
 class Scheme:
     r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
@@ -55,7 +55,7 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """p(A / 2^squarings) in the powers of A itself, less I if it is to be squared."""
+    """p(A / 2^squarings) in the powers of A itself, minus I if it will be squared."""
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
