@@ -299,7 +299,8 @@ class AbstractManifold(ABC):
     def check(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a point, and name the defect and its bound."""
         self.check_tensor(Q, name=name)
-        if Q.numel() == 0:
+        # a meta tensor has no values yet
+        if Q.numel() == 0 or Q.is_meta:
             return
         defect = self.defect(Q)
         bound = self.tolerance(Q.dtype)

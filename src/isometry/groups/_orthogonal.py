@@ -92,6 +92,8 @@ class SO(AbstractOrthogonal):
     def check(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a rotation, and say what is wrong with it."""
         self.check_tensor(Q, name=name)
+        if Q.is_meta:
+            return
         reflection = determinant(Q) < 0
         unitary = unitarity_defect(Q) <= self.tolerance(Q.dtype)
         if reflection.any() and unitary.all():

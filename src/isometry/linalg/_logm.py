@@ -80,6 +80,8 @@ class Logm(torch.autograd.Function):
 
     @staticmethod
     def forward(Q: Tensor, bound: float) -> Tensor:
+        if Q.is_meta:
+            return torch.empty_like(Q)
         n = Q.shape[-1]
         # not -1, which would be ambiguous for n = 0
         flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)

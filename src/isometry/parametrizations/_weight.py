@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from isometry._dtypes import DTYPES
+from isometry._torch import is_fake
 from isometry._typing import Layer
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._ties import Place, other_places, parameters_of
@@ -86,7 +87,7 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
             f"`{name}` must have one of the dtypes {', '.join(map(str, DTYPES))}; got "
             f"{weight.dtype}. Convert the module first."
         )
-    if not weight.is_meta and not bool(weight.isfinite().all()):
+    if not is_fake(weight) and not bool(weight.isfinite().all()):
         raise ValueError(
             f"`{name}` must be finite; got NaN or infinity in it. "
             f"Initialize it again, for instance with `nn.init.orthogonal_`."

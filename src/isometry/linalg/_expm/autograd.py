@@ -50,6 +50,9 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
             f"`A` must be a plain tensor here and for second derivatives; got "
             f"{type(A).__name__}. Gather it first, a DTensor with `A.full_tensor()`."
         )
+    if A.is_meta:
+        # no values, no angles: the shapes are those of every plan
+        norm_bound = 1.0
     Q, W, plan = kernel.forward(_flat(A), norm_bound)
     # Resized, not viewed: torch refuses in-place changes of a view that an autograd
     # function returned.
