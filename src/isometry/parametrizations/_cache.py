@@ -1,12 +1,13 @@
-"""A constrained weight is computed once, without a context manager.
+"""Remembers a constrained weight, so that reading it twice computes it once.
 
-In training once per autograd graph: the weight is handed out again until a backward
-pass goes through it. Without gradients once until something changes. To see every
-change, a read looks at each byte of the coordinates, of the base and of the weight
-itself, O(n^2) of them. A write through `.data` or a numpy view leaves no other trace.
+In training a weight is computed once per autograd graph: every read returns the same
+tensor until a backward pass goes through it. Without gradients it is computed once, and
+again only after a change. To notice every change, a read compares each byte of the
+coordinates, of the base and of the weight itself, O(n^2) of them, because a write
+through `.data` or a numpy view leaves no other trace.
 
-On other devices than the CPU a look at the bytes would wait for the device. There a
-weight is kept only while a graph holds it, and torch's version counters are believed.
+On devices other than the CPU, comparing bytes would wait for the device. There a weight
+is kept only while a graph holds it, and torch's version counters must do.
 """
 
 import operator
@@ -38,7 +39,7 @@ from isometry.parametrizations._constraint import AbstractConstraint
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
-# the coordinates, and the buffer that the weight depends on if there is one
+# the coordinates, and the buffer on which the weight depends, if there is one
 Inputs = tuple[Tensor, ...]
 
 _steps = 0
@@ -46,21 +47,21 @@ _hooks: list[Any] = []
 
 
 def read_fast(module: nn.Module, name: str) -> None:
-    """Let a weight that torch has parametrized be read in a shorter way.
+    """Make reading a weight that torch has parametrized faster.
 
-    torch's own property finds the list of coordinates by names and calls it as a
-    module, which takes longer than a small layer has to spare. It is left to deal with
+    torch's own property looks up the list of coordinates by name and calls it as a
+    module, which takes longer than a small layer itself. That property still serves
     compilers, forward mode, other parametrizations on top and `parametrize.cached`.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
 
     def read(module: Any) -> Tensor:
-        # a compiler must see the computation, and not this memory
+        # a compiler must see the computation, not this memory
         if _is_compiling() or is_tracing():
             return slow.fget(module)
         holder = module._modules["parametrizations"]._modules[name]
-        # one look into a module takes as long as three into a dictionary
+        # one attribute of a module takes as long as three lookups in a dictionary
         own = holder.__dict__
         parts, entry = own["_modules"], own["memory"].plain
         if "1" in parts or forward_mode["_current_level"] >= 0:
@@ -86,20 +87,20 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
     """The weight with coordinates `X`: from memory if nothing has changed.
 
     Args:
-        memory: what was handed out before.
+        memory: the weights that were computed before.
         X: the coordinates.
-        constraint: makes a weight of them.
+        constraint: computes the weight from the coordinates.
 
     Returns:
-        The weight; the same tensor as before, if nothing has changed.
+        The weight; the same tensor as before if nothing has changed.
     """
     buffer = constraint._buffers[constraint.depends_on]
     inputs = (X,) if buffer is None else (X, buffer)
     if not _may_remember(inputs):
         return constraint(X)
     graph = torch.is_grad_enabled() and X.requires_grad
-    # a region of activation checkpointing and its recomputation must save the same
-    # tensors, so neither may find a weight that is not its own
+    # A region of activation checkpointing and its recomputation must save the same
+    # tensors, so neither may use a weight that was computed outside
     region = packing_hook() if graph else None
     entry = memory.entry(graph=graph)
     weight = None if entry is None else entry.find(inputs, region)
@@ -107,7 +108,7 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
         return weight
     if graph and not torch.is_inference_mode_enabled():
         return _compute(memory, inputs, constraint, graph=True, region=region)
-    # an inference tensor could not be handed out again outside of that mode
+    # leave inference mode, whose tensors could not be used again after it
     with torch.inference_mode(False), torch.set_grad_enabled(graph):
         return _compute(memory, inputs, constraint, graph=graph, region=region)
 
@@ -120,7 +121,7 @@ def _compute(
     graph: bool,
     region: Any,
 ) -> Tensor:
-    """The weight, which is remembered."""
+    """Compute the weight, and remember it."""
     unchanged = memory.watch(inputs, constraint)
     if graph and region is None:
         weight: Tensor = Shared.apply(constraint, unchanged, inputs[0])
@@ -135,7 +136,7 @@ def _compute(
 
 
 class Entry:
-    """A weight, and what tells whether it is still the one to use."""
+    """A remembered weight, and what is needed to see whether it is still right."""
 
     __slots__ = (
         *("X", "__weakref__", "_reference", "_versions", "buffers", "constraint"),
@@ -150,27 +151,27 @@ class Entry:
         unchanged: Question,
     ) -> None:
         self.X = inputs[0]
-        # the base or the phases, the name of the buffer, and the dictionary it is in
+        # the buffer (the base or the phases), its name, and the dictionary it is in
         self.rest = inputs[1] if len(inputs) > 1 else None
         self.depends_on = constraint.depends_on
         self.constraint, self.buffers = constraint, constraint._buffers
-        # a region of activation checkpointing
+        # the region of activation checkpointing in which it was computed
         self.region: weakref.ref[Any] | None = None
         self._versions = _versions(weight, *inputs)
         self._reference = weakref.ref(weight)
         self.weight, self.unchanged = None, unchanged
-        # only what is compared byte by byte may outlive its graph
+        # only a weight that is compared byte by byte may outlive its graph
         if not isinstance(unchanged, Versions) and is_block(weight):
             self.weight = weight
             self.unchanged = unchanged_bytes(weight, after=unchanged)
 
     def find(self, inputs: Inputs, region: Any) -> Tensor | None:
-        """The weight, if it is what would be computed now."""
+        """The weight, if computing it now would give the same."""
         weight = self._reference()
         if weight is None or (self.region and self.region()) is not region:
             return None
-        # a write of the same bytes leaves the value, but torch refuses to go back
-        # through a graph that has saved what was written to
+        # versions too: writing equal bytes does not change the value, but torch refuses
+        # a backward pass through a graph whose saved tensors were written to
         same = (
             inputs[0] is self.X
             and (inputs[1] if len(inputs) > 1 else None) is self.rest
@@ -180,7 +181,7 @@ class Entry:
         return weight if same else None
 
     def drop(self) -> None:
-        """Let go of the weight, and of all memory."""
+        """Release the weight and its memory."""
         self.weight = None
         self._reference = _nothing
         self.unchanged = _never
@@ -191,27 +192,28 @@ def _versions(*tensors: Tensor) -> list[int]:
 
 
 def _nothing() -> None:
-    """A reference to a weight that is gone."""
+    """Stands for a weak reference to a weight that is gone."""
 
 
 def _never() -> bool:
-    """The answer for a weight that is gone."""
+    """Stands for `unchanged` of a weight that is gone."""
     return False
 
 
 class Memory:
-    """The weights that one list of coordinates has handed out.
+    """The remembered weights of one list of coordinates.
 
-    One has no graph and serves all threads. Each thread has another with a graph, for a
-    step in one thread must not invalidate the graph of another. A copy of a module
-    begins with an empty memory.
+    One weight has no graph, and all threads share it. Besides, each thread has its own
+    weight with a graph, because a backward pass in one thread must not consume the
+    graph of another. A copy of a module starts with an empty memory.
     """
 
     def __init__(self) -> None:
         self.plain: Entry | None = None
         self._threads = threading.local()
-        # the tensors that the last weight was made of, whether they are unchanged, and
-        # whether all but the coordinates are. In one piece, for other threads read it
+        # The tensors from which the last weight was computed, the question whether they
+        # are unchanged, and the same question without the coordinates. One tuple,
+        # because other threads read it
         self._watched: tuple[tuple[Tensor, ...], Question, Question]
         self._watched = (), _never, _never
         self._steps = _steps
@@ -220,22 +222,23 @@ class Memory:
         return Memory, ()
 
     def entry(self, *, graph: bool) -> Entry | None:
-        """The entry of this thread with a graph, or the entry without."""
+        """The entry with a graph of this thread, or the shared entry without one."""
         return getattr(self._threads, "entry", None) if graph else self.plain
 
     def keep(self, entry: Entry, *, graph: bool) -> None:
-        """Remember an entry in place of the one before."""
+        """Remember an entry, and forget the previous one."""
         if graph:
             self._threads.entry = entry
         elif entry.weight is not None:
             self.plain = entry
 
     def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> Question:
-        """Begin to watch what a weight is made of, and look at what has changed.
+        """Check the tensors from which a weight is computed, and watch them.
 
-        A base is repaired: an average of models takes the mean of its buffers, and a
-        mean of orthogonal matrices is not orthogonal. Coordinates that were initialized
-        are refused, unless an optimizer has moved them: training is not to wait.
+        If the base has changed, it is repaired: an average of models takes the mean of
+        its buffers, and a mean of orthogonal matrices is not orthogonal. Coordinates
+        that someone initialized are refused. This check takes time, so it is left out
+        after a step of an optimizer.
         """
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
@@ -253,7 +256,7 @@ class Memory:
 
 
 class _Consumed:
-    """Forgets a weight with a graph, once a backward pass has gone through it."""
+    """Forgets a weight once a backward pass has gone through its graph."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = weakref.ref(entry)
@@ -265,12 +268,12 @@ class _Consumed:
 
 
 class Shared(torch.autograd.Function):
-    """The weight that `compute` makes of coordinates, as one node of a graph.
+    """The weight that `compute` returns for the coordinates, as one node of a graph.
 
-    Whoever reads a plain weight twice gets two graphs with only the weight in common,
-    and may call `backward` on one and then on the other. The graph that makes ours is
-    apart from both: the first pass through it frees it, and another makes it anew.
-    `unchanged` tells whether the same weight would come out.
+    Two losses that use a plain weight share nothing but the weight, so `backward` works
+    for one and then for the other. Here they also share the graph from the coordinates
+    to the weight. This node hides that graph: the first backward pass uses and frees
+    it, and another one computes it again, if it is `unchanged`.
     """
 
     @staticmethod
@@ -281,7 +284,7 @@ class Shared(torch.autograd.Function):
         with torch.enable_grad():
             weight = compute(leaf)
         ctx.compute, ctx.unchanged, ctx.X = compute, unchanged, X
-        # a list, for of two threads only one can take what is in it
+        # a list, because only one of two threads can pop its element
         ctx.once = [(leaf, weight)]
         ctx.set_materialize_grads(False)
         return weight.detach()
@@ -291,21 +294,21 @@ class Shared(torch.autograd.Function):
         if G is None:
             return None, None, None
         again = torch.is_grad_enabled()
-        leaf, weight = _made_anew(ctx) if again else _taken(ctx) or _made_anew(ctx)
+        leaf, weight = _recompute(ctx) if again else _take(ctx) or _recompute(ctx)
         (g,) = torch.autograd.grad(weight, leaf, G, create_graph=again)
         return None, None, g
 
 
-def _taken(ctx: Any) -> tuple[Tensor, Tensor] | None:
-    """The graph of the forward pass, for the first who asks."""
+def _take(ctx: Any) -> tuple[Tensor, Tensor] | None:
+    """The graph of the forward pass for the first caller, and then None."""
     try:
         return ctx.once.pop()
     except IndexError:
         return None
 
 
-def _made_anew(ctx: Any) -> tuple[Tensor, Tensor]:
-    """Coordinates and the weight that they make, if they are still what they were."""
+def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
+    """The coordinates and their weight, with a new graph; raises after a change."""
     if not ctx.unchanged():
         raise RuntimeError(
             "a constrained weight must not change between two backward passes through "
@@ -313,16 +316,16 @@ def _made_anew(ctx: Any) -> tuple[Tensor, Tensor]:
             "changed it. Call `backward` on all losses before the step."
         )
     with torch.enable_grad():
-        # an alias, for the cotangent may depend on the coordinates too: a derivative
-        # with respect to `X` itself would go on through whatever lies upstream
+        # An alias, because the cotangent may depend on the coordinates too: a
+        # derivative with respect to `X` itself would include that dependence
         X = ctx.X.view_as(ctx.X)
         return X, ctx.compute(X)
 
 
 def watch(*tensors: Tensor) -> Question:
-    """A question to ask later: have these tensors changed since now?
+    """A question to ask later: are these tensors unchanged?
 
-    Bytes answer it on the CPU, elsewhere version counters.
+    On the CPU their bytes answer it, on other devices their version counters.
     """
     if all(map(is_block, tensors)):
         return unchanged_bytes(*tensors)
@@ -330,14 +333,14 @@ def watch(*tensors: Tensor) -> Question:
 
 
 class Versions:
-    """What torch knows of changes to tensors whose bytes cannot be looked at."""
+    """The version counters of tensors whose bytes cannot be compared."""
 
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         self._tensors = tensors
         self._then = self._now()
 
     def __call__(self) -> bool:
-        """Whether torch has seen no write."""
+        """Whether torch has counted no write."""
         return self._then == self._now()
 
     def _now(self) -> list[object]:
@@ -347,7 +350,7 @@ class Versions:
                 t.shape,
                 t.stride(),
                 0 if t.is_meta else t.data_ptr(),
-                # fused optimizers leave the version of a parameter as it is
+                # fused optimizers do not count their writes to a parameter
                 _steps if t.requires_grad else 0,
             )
             for t in self._tensors
@@ -355,31 +358,32 @@ class Versions:
 
 
 def install_hook() -> None:
-    """Let a step of any optimizer count as a change, where versions are believed."""
+    """Let a step of any optimizer count as a change for `Versions`."""
     # not `functools.cache`, which Dynamo ignores with a warning
     if not _hooks:
         _hooks.append(register_optimizer_step_post_hook(_count))
 
 
 def _count(*_: Any) -> None:
-    global _steps  # noqa: PLW0603 - a count is what it is
+    global _steps  # noqa: PLW0603 - one count for the whole process
     _steps += 1
 
 
 def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
-    """Whether a weight read now may be handed out again later."""
+    """Whether a weight computed now may be used again later."""
     if torch.compiler.is_compiling() or transforms():
         return False
-    # inside of a backward pass, where a region of (reentrant) checkpointing runs again
-    # and its graph is consumed at once; the other kind has hooks, and is apart by them
+    # Inside a backward pass, reentrant checkpointing computes a region again and
+    # consumes its graph at once. The other kind of checkpointing has hooks, which keep
+    # its weights separate
     if backward_pass() != -1 and packing_hook() is None:
         return False
-    # a tangent belongs to its level
+    # a tangent belongs to its level of forward mode
     if in_forward_mode():
         return False
     for t in inputs:
-        # fake and sharded tensors, and other subclasses, have lives of their own; an
-        # inference tensor has no version
+        # fake tensors, sharded tensors and other subclasses can change in ways that we
+        # do not see; an inference tensor has no version
         if type(t) not in PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
             return False
     return not (
