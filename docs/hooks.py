@@ -19,7 +19,7 @@ SECTIONS = {
     ),
     "How to: in and out": ("how-to", "from-torch from-lstm export reads"),
     "How to: matrices": ("how-to", "riemannian problems rotations"),
-    "Laboratory": ("laboratory", "experiments tasks sweeps reports bench"),
+    "Laboratory": ("laboratory", "experiments tasks own sweeps reports bench"),
     "Theory": ("theory", "groups expm_skew optimizers networks"),
     "Reference": ("api", "isometry nn optim groups rotations linalg testing lab"),
 }

@@ -8,7 +8,7 @@ from isometry.lab import Config, Outcome, Training, resume, start
 from tests.helpers import shifted
 
 # what differs from run to run
-_CLOCK = ("seconds",)
+_CLOCK = ("seconds", "cpu_seconds")
 
 
 def small(**options: Any) -> Config:
@@ -49,16 +49,23 @@ def tensors(folder: Path) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in found.items()}
 
 
+def best(folder: Path) -> dict[str, bytes]:
+    """The files with the weights of the best validation: one, or none."""
+    return {p.name: p.read_bytes() for p in folder.glob("best-*.safetensors")}
+
+
 def assert_same_run(one: Path, two: Path) -> None:
     """The same bits in metrics, weights, optimizers and summary."""
     assert records(one) == records(two)
     assert tensors(one) == tensors(two)
+    assert best(one) == best(two)
     assert summary(one) == summary(two)
 
 
 __all__ = [
     "Outcome",
     "assert_same_run",
+    "best",
     "records",
     "resume",
     "small",

@@ -332,16 +332,18 @@ def test_options_replace_those_of_the_task():
 
 @pytest.mark.errors
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match=r"`name` must be one of 'exprnn', .*'resnet'"):
+    with pytest.raises(ValueError, match=r"`model` must be one of exprnn, .*'resnet'"):
         by_name("resnet", "copying")
     with pytest.raises(ValueError, match=r"`task.recipe` must be one of .*'chess'"):
         recipe_of("scornn", Chess())
 
 
 class Chess(CopyingTask):
-    """A task that the paper does not have."""
+    """A task whose recipe the paper does not have."""
 
-    name = "chess"
+    @property
+    def recipe(self) -> str:
+        return "chess"
 
 
 def test_every_printed_size_is_a_size_of_its_network():

@@ -5,6 +5,12 @@ from types import SimpleNamespace
 
 from isometry.lab._train.recorder import Progress
 
+LAST = {
+    "step": 2,
+    "validation": {"loss": 0.25, "accuracy": 0.5},
+    "test": {"loss": 0.75, "accuracy": 0.125},
+}
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -14,37 +20,45 @@ class Terminal(io.StringIO):
 def said(stream: io.StringIO) -> str:
     """What a run of four steps says."""
     progress = Progress(4, stream=stream)
-    progress.shown = -1.0
     for step in (1, 2):
+        progress.shown = -1.0
         progress.step(step, 0.5)
-    progress.record({"step": 2, "loss": 0.25, "split": "validation"})
+    progress.evaluation(LAST, {"largest_angle": 1.5})
     return stream.getvalue()
 
 
-def test_progress_tells_rate_time_and_numbers(monkeypatch):
-    """Two of four steps in half a second each: a second is left."""
+def test_an_evaluation_is_one_line(monkeypatch):
+    """It was one for validation and one for test. Two of four steps took a second."""
     clock = SimpleNamespace(monotonic=lambda: 1.0)
     monkeypatch.setattr("isometry.lab._train.recorder.time", clock)
-    progress = Progress(4, quiet=True)
+    stream = io.StringIO()
+    progress = Progress(4, stream=stream)
     progress.begun = 0.0
     progress.step(2, 0.5)
-    place = {"step": 2, "seconds": 1.0}
-    progress.record(place | {"accuracy": 0.25, "split": "train"})
-    progress.record(place | {"orthogonality": 1e-7, "split": "test"})
-    assert progress.line() == (
-        "2/4  2.00 steps/s  0:00:01 left  loss 0.5  accuracy 0.25  orthogonality 1e-07"
+    progress.evaluation(LAST, {"orthogonality": 1e-7})
+    assert stream.getvalue() == (
+        "2/4  2.00 steps/s  0:00:01 left  validation loss 0.25  accuracy 0.5;  "
+        "test loss 0.75  accuracy 0.125;  orthogonality 1e-07\n"
     )
 
 
-def test_progress_on_a_terminal_is_one_line():
-    text = said(Terminal())
-    assert text.startswith("\r1/4")
-    assert text.count("\n") == 1
+def test_progress_on_a_terminal_is_a_bar_with_the_loss():
+    """It is renewed in its line, and the evaluation replaces it."""
+    bars, line = said(Terminal()).rsplit("\r", 1)
+    assert [bar.count("█") for bar in bars.split("\r")] == [0, 5, 10]
+    assert bars.count("loss 0.5\x1b[K") == 2
+    assert "\n" not in bars
+    assert line.endswith("largest angle 1.5\x1b[K\n")
 
 
 def test_progress_elsewhere_is_plain_lines():
     text = said(io.StringIO())
     assert text.startswith("2/4")
-    assert text.endswith("left  validation: loss 0.25\n")
-    assert "\r" not in text
-    assert "\x1b" not in text
+    assert text.count("\n") == 1
+    assert not {"\r", "\x1b", "█"} & set(text)
+
+
+def test_a_split_without_sequences_is_not_mentioned():
+    stream = io.StringIO()
+    Progress(4, stream=stream).evaluation({"step": 1, "validation": {}})
+    assert "validation" not in stream.getvalue()

@@ -52,7 +52,7 @@ def test_test_set_is_read_at_the_best_validation():
         for step, pair in accuracies.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
-    result = result_of(run_of(records), "accuracy")
+    result = result_of(run_of(records), "accuracy", larger_is_better=True)
     assert (result.chosen, result.best) == (0.8, 0.95)
 
 
@@ -83,7 +83,9 @@ def test_a_diverged_run_is_not_the_best():
 
 def test_the_best_accuracy_is_the_largest():
     low, high = (run_of([record(1, "test", accuracy=a)], lr=a) for a in (0.3, 0.6))
-    found = ReportedExperiment("mnist", "", "accuracy", (low, high))
+    found = ReportedExperiment(
+        "mnist", "", "accuracy", (low, high), larger_is_better=True
+    )
     assert best(found) == (high,)
     assert [row.best for row in results_table(found).rows] == [False, True]
     assert markdown(results_table(found)).count("**") == 2

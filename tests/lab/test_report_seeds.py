@@ -29,7 +29,7 @@ def run_of(seed: int, *values: float, status: str = "finished", **config: Any) -
 
 
 def of(*runs: Run) -> ReportedExperiment:
-    return ReportedExperiment("mnist", "MNIST", "accuracy", runs)
+    return ReportedExperiment("mnist", "MNIST", "accuracy", runs, larger_is_better=True)
 
 
 def cells(table: Table | None, name: str) -> list[str]:

@@ -2,7 +2,10 @@
 
 import argparse
 import json
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -66,7 +69,7 @@ def test_a_short_budget_meets_every_network_once():
 def test_networks_of_a_plan_are_in_the_registry(what):
     """With a recipe for that task, under that name."""
     name = "copying" if what.startswith("figure") else what
-    task = MnistTask(permute=True) if name == "pmnist" else TASKS[name]()
+    task = MnistTask(permute=True) if name == "pmnist" else TASKS.find(name)()
     for run in plan(what):
         assert recipe(run.model, task, run.hidden_size).hidden_size == run.hidden_size
 
@@ -187,6 +190,53 @@ def test_a_dry_run_prints_what_would_be_run(reproduce, tmp_path, capsys):
     assert (config.task, out) == ("copying", tmp_path / "out" / "copying-3-exprnn-6")
 
 
+def test_runs_are_chosen_by_name_and_in_order(reproduce, capsys):
+    """So that a queue goes on where another machine has left it."""
+
+    def chosen(*options: str) -> list[str]:
+        assert reproduce("--dry-run", *options) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.rpartition("/")[2] for line in lines]
+
+    first, second = (run.name for run in TINY)
+    assert chosen("--runs", second, first) == [second, first]
+    assert chosen("--runs", second) == [second]
+    assert chosen("--skip", first) == [second]
+    assert chosen("--runs", second, first, "--skip", second) == [first]
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("option", ["--runs", "--skip"])
+def test_a_run_that_is_not_in_the_plan_is_named(option, reproduce, capsys):
+    assert reproduce(option, "copying-3-exprnn-7") == 2
+    said = capsys.readouterr().err
+    assert f"`{option}` must name runs of the plan; got copying-3-exprnn-7. Do" in said
+    assert "Do you mean copying-3-exprnn-6?" in said
+
+
+def test_whoever_stops_reading_gets_no_error():
+    """`isometry reproduce ... --dry-run | head` ended with "Broken pipe"."""
+    line = [sys.executable, "-m", "isometry", "reproduce", "recorded", "--dry-run"]
+    # a line at a time, so that the second one finds the pipe closed
+    process = subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("isometry train")
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() in (0, 141)
+    assert (
+        said == "isometry reproduce: leaving out timit; give its folder by `--timit`.\n"
+    )
+
+
 @pytest.mark.errors
 def test_speech_needs_its_corpus(tmp_path, capsys):
     """Alone that is an error; among all it is left out, and said."""
@@ -210,6 +260,6 @@ def test_ctrl_c_says_how_to_go_on(reproduce, monkeypatch, capsys):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "sweep", interrupted)
+    monkeypatch.setattr("isometry.lab._sweep.command.sweep", interrupted)
     assert reproduce() == 130
     assert "The same command resumes every run" in capsys.readouterr().err

@@ -135,7 +135,7 @@ def room_for(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize(("size", "checkpoint_every"), [(1500, 3), (1500, 100)])
+@pytest.mark.parametrize(("size", "checkpoint_every"), [(2500, 3), (2500, 100)])
 def test_full_disk_stops_a_run_that_goes_on_later(size, checkpoint_every, tmp_path):
     """A checkpoint, or a line of metrics, has no room; later it has."""
     config = small(checkpoint_every=checkpoint_every)

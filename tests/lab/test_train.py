@@ -12,8 +12,8 @@ import torch
 
 from isometry.lab import Config, RunError, Training, resume, start
 from isometry.lab._process import Ranks
-from isometry.lab._train.experiment import build, orthogonality, recurrent_map
-from isometry.lab._train.loop import Step
+from isometry.lab._train.experiment import build
+from isometry.lab._train.loop import Step, orthogonality, recurrent_map
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.paper.protocol import EPOCHS
 from isometry.lab.tasks import CopyingTask
@@ -311,7 +311,7 @@ def test_a_step_is_that_of_torch():
         ({"lr": math.nan}, "`lr` must be a number from 0 to 1e.15; got nan"),
         ({"device": "gpu"}, "`device` must be one that torch has here; got 'gpu'"),
         ({"model_options": {"foo": 1}}, "must be options of exprnn; got foo"),
-        ({"model_options": {"input_size": 1}}, "leave the sizes alone; got input_size"),
+        ({"model_options": {"input_size": 1}}, "have no sizes; got input_size"),
     ],
     ids=str,
 )

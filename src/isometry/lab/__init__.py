@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from isometry.lab._report.command import write_report as write_report
     from isometry.lab._train.config import Config as Config
     from isometry.lab._train.config import Training as Training
+    from isometry.lab._train.experiment import register as register
     from isometry.lab._train.folder import RunError as RunError
     from isometry.lab._train.run import Outcome as Outcome
+    from isometry.lab._train.run import load as load
     from isometry.lab._train.run import resume as resume
     from isometry.lab._train.run import start as start
     from isometry.lab.paper.training import OptimizerRecipe as OptimizerRecipe
@@ -39,6 +41,8 @@ _PLACES = {
     "RunError": "isometry.lab._train.folder",
     "start": "isometry.lab._train.run",
     "resume": "isometry.lab._train.run",
+    "load": "isometry.lab._train.run",
+    "register": "isometry.lab._train.experiment",
     "write_report": "isometry.lab._report.command",
     "get_data": "isometry.lab._data.get",
 }
@@ -56,6 +60,8 @@ __all__ = [
     "RunError",
     "start",
     "resume",
+    "load",
+    "register",
     "write_report",
     "get_data",
 ]

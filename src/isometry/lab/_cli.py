@@ -1,11 +1,12 @@
 """The command `isometry`.
 
-Each command is a module with `add_arguments(parser)` and `main(options)`. Only the
-one that is called is imported: the list of all must come at once.
+Each command is a module with `add_arguments(parser)` and `main(options)`. Only the one
+that is called is imported, so that the help comes at once.
 """
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -29,31 +30,30 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says which word it does not know, and which one is close.
+    """A parser that names the word it does not know, and the closest that it knows.
 
-    argparse leaves that to the first parser, which knows no option of a command.
+    argparse would leave this to the first parser, which knows no option of a command.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and end the program if something is left."""
+        """Parse, and end the program if a word is left over."""
         self._check_options(sys.argv[1:] if args is None else args)
-        found, rest = super().parse_known_args(args, namespace)
+        values, rest = super().parse_known_args(args, namespace)
         if rest:
             self._refuse(rest)
-        return found, rest
+        return values, rest
 
     def _check_options(self, words: Sequence[str]) -> None:
         """Refuse an unknown option before its value is taken for a command."""
-        commands = [
-            name
+        below = [
+            action
             for action in self._actions
             if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - no other name
-            for name in action.choices
         ]
-        for position, word in enumerate(words if commands else ()):
-            if word in commands:
+        for position, word in enumerate(words if below else ()):
+            if any(word in a.choices or _knows(a, word) for a in below):
                 return
-            # argparse takes the beginning of an option for it
+            # argparse also accepts the beginning of an option
             name = word.partition("=")[0]
             known = any(o.startswith(name) for o in self._option_string_actions)
             if word.startswith("--") and not known:
@@ -64,7 +64,10 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}.{close}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the choice that is close, too."""
+        """Check a choice, and name the closest one if it is wrong."""
+        # a task of the user's own is added to the choices when it is named
+        if prepare := getattr(action, "prepare", None):
+            prepare(value)
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -72,14 +75,20 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, error.message + close) from None
 
 
+def _knows(action: Any, word: str) -> bool:
+    """True if a word names a task that is added when a line asks for it."""
+    return hasattr(action, "knows") and action.knows(word)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: words after the program's name; the words of this process if None.
+        argv: words after the name of the program; those of this process if None.
 
     Returns:
-        The exit code: 0, 2 for what cannot be understood, 130 after Ctrl-C.
+        The exit code: 0, 2 for an invalid line, 130 after Ctrl-C, and 141 if whoever
+        read the output has stopped reading.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(
@@ -97,8 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             importlib.import_module(place).add_arguments(command)
     options = parser.parse_args(words)
     try:
-        return importlib.import_module(COMMANDS[options.command][0]).main(options)
+        code = importlib.import_module(COMMANDS[options.command][0]).main(options)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        # before there was anything to save: what trains waits for the end of a step
+        # there was nothing to save yet: a training would finish its step first
         sys.stderr.write("isometry: interrupted\n")
         return 130
+    except BrokenPipeError:
+        # as in `| head`; Python would complain when it flushes the stream at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code

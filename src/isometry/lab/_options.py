@@ -1,17 +1,23 @@
-"""The fields of a dataclass as options of a command.
+"""What the words of a command stand for: options, and names of tasks and networks.
 
-The dataclass is the only list: its annotations give the types, its docstring the help.
+The fields of a dataclass are the only list of its options: their annotations give the
+types, its docstring gives the help.
 """
 
 import argparse
 import difflib
+import importlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Any,
+    Generic,
     Literal,
     TypeVar,
     Union,
@@ -21,6 +27,9 @@ from typing import (
 )
 
 _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
+
+# how a class of the user's own is named: package.module:Class
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 # how TOML and JSON have values of a type, and what they are called
 _KINDS = {
@@ -36,7 +45,7 @@ Made = TypeVar("Made")
 
 
 def make(config: type[Made], values: Mapping[str, Any]) -> Made:
-    """A dataclass from the values of a file, which can be anything.
+    """A dataclass from the values of a file, which may be of any kind.
 
     Args:
         config: the dataclass.
@@ -49,7 +58,7 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
         ValueError: if a name is no field, or a value is not of its type.
     """
     kind: Any = config
-    hints = {field.name: get_type_hints(kind)[field.name] for field in fields(kind)}
+    hints = hints_of(config)
     if unknown := sorted(values.keys() - hints.keys()):
         raise ValueError(
             f"options must be among {', '.join(hints)}; got {', '.join(unknown)}."
@@ -64,16 +73,45 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
     return kind(**values)
 
 
+def hints_of(config: type) -> dict[str, Any]:
+    """Types of the fields of a dataclass, by name.
+
+    Args:
+        config: the dataclass.
+
+    Returns:
+        The annotations, resolved.
+
+    Raises:
+        ValueError: if a field has a type that a command line cannot spell.
+    """
+    types = get_type_hints(config)
+    hints = {field.name: types[field.name] for field in fields(config)}
+    for name, hint in hints.items():
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        for part in parts:
+            if get_origin(part) is not Literal and _plain(part) not in _KINDS:
+                raise ValueError(
+                    f"`{name}` must be annotated as bool, int, float, str, dict, a "
+                    f"Literal, or one of these or None; got {part} in "
+                    f"{config.__name__}. Options of a command have no other types."
+                )
+    return hints
+
+
+def _plain(hint: Any) -> Any:
+    return get_origin(hint) or hint
+
+
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value of TOML or JSON is of a type; true is no number."""
+    """True if a value of TOML or JSON is of a type. Booleans are no numbers."""
     if get_origin(hint) in (Union, UnionType):
         return any(_fits(value, part) for part in get_args(hint))
     if get_origin(hint) is Literal:
         return value in get_args(hint)
-    kind = get_origin(hint) or hint
     if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, _KINDS[kind][0])
+        return hint is bool
+    return isinstance(value, _KINDS[_plain(hint)][0])
 
 
 def _kind(hint: Any) -> str:
@@ -82,13 +120,13 @@ def _kind(hint: Any) -> str:
         return " or ".join(_kind(part) for part in parts)
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
-    return _KINDS[get_origin(hint) or hint][1]
+    return _KINDS[_plain(hint)][1]
 
 
 def add_fields(
     parser: argparse.ArgumentParser, config: type, title: str, *, several: bool = False
 ) -> None:
-    """An option for each field; those that are not given are left out of the result.
+    """Add an option for each field. The result lacks those that are not given.
 
     Args:
         parser: of a command.
@@ -97,7 +135,7 @@ def add_fields(
         several: whether an option takes one value or more, and gives their list.
     """
     group = parser.add_argument_group(title)
-    hints, docs = get_type_hints(config), describe(config)
+    hints, docs = hints_of(config), describe(config)
     for field in fields(config):
         text = docs.get(field.name, "").replace("%", "%%")
         usual = field.default
@@ -110,22 +148,21 @@ def add_fields(
 def add_hidden(
     parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
 ) -> None:
-    """Take the options of all tasks where no task is named, hidden from the help.
+    """Accept the options of all tasks before a task is named, hidden from the help.
 
-    The task may stand in a file, or after them. If it does not, the options are known
-    all the same, and can be refused by name.
+    The task may follow them, or stand in a file. If there is none, they are known all
+    the same, and an error can name them.
 
     Args:
         parser: of a command that has one command below it for each task.
-        configs: dataclasses; a value of a name that they read in different ways is a
-            number if it looks like one.
+        configs: dataclasses. If two of them read an option in different ways, its value
+            is a number if it looks like one.
         several: whether an option takes one value or more.
     """
     readings: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
-        hints = get_type_hints(config)
-        for field in fields(config):
-            readings.setdefault(field.name, []).append(_reading(hints[field.name]))
+        for name, hint in hints_of(config).items():
+            readings.setdefault(name, []).append(_reading(hint))
     for name, ways in readings.items():
         agreed = all(way == ways[0] for way in ways)
         reading = ways[0] if agreed else {"type": _value}
@@ -135,6 +172,27 @@ def add_hidden(
 def option_of(name: str) -> str:
     """How a field is spelled on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def spell(name: str, value: Any) -> list[str]:
+    """The words that give an option a value.
+
+    Args:
+        name: the field.
+        value: its value.
+
+    Returns:
+        Such as "--hidden-size" and "64".
+    """
+    option = option_of(name)
+    if isinstance(value, bool):
+        return [option if value else option.replace("--", "--no-", 1)]
+    if isinstance(value, dict):
+        texts = {
+            k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items()
+        }
+        return [word for k, v in texts.items() for word in (option, f"{k}={v}")]
+    return [option, str(value)]
 
 
 def as_typed(message: str, names: Iterable[str]) -> str:
@@ -203,7 +261,7 @@ def _reading(hint: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
-    if get_origin(hint) is dict or hint is dict:
+    if _plain(hint) is dict:
         return {"action": "append", "type": _pair, "metavar": "NAME=VALUE"}
     return {"type": hint, "metavar": getattr(hint, "__name__", "value").upper()}
 
@@ -238,3 +296,101 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1)
     return f" Do you mean {folded[close[0]]}?" if close else ""
+
+
+Thing = TypeVar("Thing")
+
+
+class Registry(Generic[Thing]):
+    """Tasks or networks by name: ours, those of installed packages, and the user's.
+
+    A name is one of these, or a class as package.module:Class.
+
+    Args:
+        what: the field that holds such a name: "task" or "model".
+        group: the group of entry points in which packages list theirs.
+        ours: ours by name.
+        accept: turns what a name stands for into an entry, or raises `ValueError`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        ours: Mapping[str, Thing],
+        accept: Callable[[Any], Thing],
+    ) -> None:
+        self.what, self.group, self.ours, self.accept = what, group, ours, accept
+        self.known = dict(ours)
+
+    def add(self, name: str, value: Any) -> Thing:
+        """Register what `accept` takes under a name that is not one of ours."""
+        if name in self.ours:
+            raise ValueError(
+                f"`name` must differ from ours, {', '.join(self.ours)}; got {name!r}."
+            )
+        self.known[name] = self.accept(value)
+        return self.known[name]
+
+    def find(self, name: object, *, trust: bool | Collection[str] = False) -> Thing:
+        """Look a name up.
+
+        Args:
+            name: the name.
+            trust: whether a class that is not registered may be imported, or the names
+                of those that may. Names that a file holds are not to be trusted.
+
+        Returns:
+            The entry.
+
+        Raises:
+            ValueError: if there is none, or it must not be imported.
+        """
+        if isinstance(name, str):
+            if name in self.known:
+                return self.known[name]
+            if name in self:
+                return self.add(name, self._entries()[name].load())
+            if REFERENCE.fullmatch(name):
+                if trust is True or (trust and name in trust):
+                    return self.add(name, self._imported(name))
+                raise ValueError(
+                    f"`{self.what}` must be registered before the code of a class is "
+                    f"imported that only a file names; got {name}. If you trust the "
+                    f"file, add `--trust` (in Python, `trust=True`)."
+                )
+        raise ValueError(
+            f"`{self.what}` must be one of {', '.join(self)}, or a class as "
+            f"package.module:Class; got {name!r}.{suggestion(str(name), self)}"
+        )
+
+    def _imported(self, name: str) -> Any:
+        module, _, path = name.partition(":")
+        # modules of the current folder are found, as `python -m` finds them
+        if not {"", here := str(Path.cwd())} & set(sys.path):
+            sys.path.append(here)
+        try:
+            value = importlib.import_module(module)
+            for part in path.split("."):
+                value = getattr(value, part)
+        except (ModuleNotFoundError, AttributeError) as error:
+            # what the user's own module lacks is for the user to see
+            if isinstance(error, ModuleNotFoundError) and not (
+                error.name and module.startswith(error.name)
+            ):
+                raise
+            raise ValueError(
+                f"`{self.what}` must name a class that can be imported; got {name}: "
+                f"{error}. Install its package, or change to the folder of its module."
+            ) from error
+        return value
+
+    def _entries(self) -> dict[str, Any]:
+        return {entry.name: entry for entry in entry_points(group=self.group)}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.known or name in self._entries()
+
+    def __iter__(self) -> Iterator[str]:
+        short = (name for name in self.known if ":" not in name)
+        return iter(dict.fromkeys((*short, *self._entries())))

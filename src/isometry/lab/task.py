@@ -2,9 +2,9 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 Split = Literal["validation", "test"]
 
-# streams of random numbers, which no seed or step makes meet
+# streams of random numbers, which differ for every seed and step
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 class Batch(NamedTuple):
-    """Sequences and what is to be said about them; time comes first.
+    """Sequences and the answers to them; the time axis comes first.
 
     Attributes:
         x: class indices (time, batch), or features (time, batch, d).
         y: classes (time, batch) or (batch,), or numbers (time, batch, k) or (batch, k).
-        lengths: number of valid steps of each sequence, if they differ.
+        lengths: number of valid time steps of each sequence, if they differ.
     """
 
     x: "Tensor"
@@ -34,24 +34,81 @@ class Batch(NamedTuple):
 class AbstractTask(ABC):
     """A source of sequences with a loss. The fields of a dataclass are its options.
 
-    A task of one's own is a frozen dataclass that derives from this class. It has to
-    say where batches come from, what the loss is and how large inputs and outputs are;
+    A task of your own is a frozen dataclass that derives from this class. It has to say
+    where batches come from, what the loss is and how large inputs and outputs are;
     everything else has a default.
 
     Attributes:
-        name: name on the command line.
-        last_only: whether an answer is due at the last step alone.
-        metric: the main metric: "accuracy", "mse" or "loss".
+        name: its name, in reports and in the names of folders.
+        last_only: whether the answer is due at the last time step alone.
+        metric: the main metric, by which the best weights are chosen.
+        larger_is_better: whether larger values of the main metric are better; if None,
+            those of "accuracy" alone.
+        reported: the metric that reports compare, smaller values being better; the main
+            metric if None.
+        headings: for each other metric or final score that reports show, the heading
+            of its column.
+        neutral: options that change neither the task nor its numbers, such as where
+            the data is.
+        selecting: options that change how a number is selected. The paper's numbers
+            still stand beside it.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     last_only: ClassVar[bool] = False
     metric: ClassVar[str] = "loss"
+    larger_is_better: ClassVar[bool | None] = None
+    reported: ClassVar[str | None] = None
+    headings: ClassVar[Mapping[str, str]] = {}
+    neutral: ClassVar[frozenset[str]] = frozenset()
+    selecting: ClassVar[frozenset[str]] = frozenset({"held_out"})
 
     @property
     def recipe(self) -> str:
-        """The task of the paper whose rates and sizes the networks have here."""
-        return self.name
+        """The task whose rates and sizes the paper's networks have here."""
+        return "adding"
+
+    def is_better(self, new: float, old: float) -> bool:
+        """True if a value of the main metric is better than another."""
+        return new > old if self._larger() else new < old
+
+    def _larger(self) -> bool:
+        larger = self.larger_is_better
+        return self.metric == "accuracy" if larger is None else larger
+
+    def title(self) -> tuple[str, str, frozenset[str]]:
+        """How reports name the task.
+
+        Returns:
+            A short name for files, a heading, and the options that both tell.
+        """
+        name = self.name or type(self).__name__
+        return name, name.capitalize(), frozenset()
+
+    def about(self) -> dict[str, Any]:
+        """What a report needs to know about the task. `config.json` keeps it.
+
+        Returns:
+            Values that JSON can hold.
+        """
+        key, heading, told = self.title()
+        options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
+        # {} is the default of a field whose default is made by a function
+        usual = {
+            f.name: {} if f.default is MISSING else f.default for f in fields(self)
+        }
+        unusual = {k: v for k, v in options.items() if v != usual[k] and k not in told}
+        words = (f", {name.replace('_', ' ')} {v}" for name, v in unusual.items())
+        return {
+            "key": key,
+            "title": heading + "".join(words),
+            "as_in_paper": not unusual.keys() - self.selecting,
+            "metric": self.reported or self.metric,
+            "larger_is_better": self._larger() and self.reported is None,
+            "headings": dict(self.headings),
+            "options": options,
+            "baseline": self.baseline,
+        }
 
     @property
     @abstractmethod
@@ -69,21 +126,23 @@ class AbstractTask(ABC):
         return None
 
     def check(self) -> None:  # noqa: B027 - most tasks need nothing
-        """Raise if something is missing that the task needs, before a run begins.
+        """Raise if something that the task needs is missing, before a run begins.
 
         Raises:
             ImportError: if a package is not installed.
         """
 
-    def epoch(self, size: int) -> int | None:  # noqa: ARG002 - data without an end
-        """Batches of a size in one pass over the data; None if data has no end."""
+    def epoch(self, size: int) -> int | None:  # noqa: ARG002 - endless data
+        """Batches of a size in one pass over the data; None if data is endless."""
         return None
 
     @abstractmethod
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """The training batch of a step: no state, so that a run can be resumed.
+        """The training batch of a step, a function of its arguments alone.
+
+        Since there is no state, a run can be resumed at any step.
 
         Args:
             step: number of the step, from 0.
@@ -93,7 +152,7 @@ class AbstractTask(ABC):
             ranks: number of parts.
 
         Returns:
-            One part. The parts in order are the batch of one process.
+            One part. All parts in order are the batch of a single process.
         """
 
     @abstractmethod
@@ -102,14 +161,26 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def loss(self, outputs: "Tensor", batch: Batch) -> "Tensor":
-        """The mean loss of outputs (time, batch, k), or (batch, k) of the last step."""
+        """The mean loss of outputs.
+
+        Args:
+            outputs: (time, batch, k); time may be one, or left out, if the answer is
+                due at the last time step alone.
+            batch: the sequences and their answers.
+
+        Returns:
+            A number.
+        """
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:  # noqa: ARG002 - a default
-        """What is reported besides the loss, each a mean."""
+        """Metrics by name besides the loss, each a mean over the batch."""
         return {}
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """For the loss and each metric, the number of terms that its mean is over."""
+        """For the loss and each metric, the number of terms in its mean.
+
+        A metric that is not named has as many as the loss.
+        """
         return {"loss": batch.x.shape[1]}
 
     def final_scores(
@@ -118,7 +189,7 @@ class AbstractTask(ABC):
         split: Split,  # noqa: ARG002 - a default
         size: int,  # noqa: ARG002 - a default
     ) -> dict[str, float]:
-        """What is measured once, when training ends, as it takes too long before.
+        """Scores that take too long to measure more than once, when training ends.
 
         Args:
             model: outputs from inputs.
@@ -198,8 +269,10 @@ def evaluate(
             outputs = model(batch.x)
             means = {"loss": task.loss(outputs, batch).item()}
             means |= task.metrics(outputs, batch)
-            for name, weight in task.weights(batch).items():
-                sums[name] = sums.get(name, 0.0) + weight * means[name]
+            weights = task.weights(batch)
+            for name, value in means.items():
+                weight = weights.get(name, weights["loss"])
+                sums[name] = sums.get(name, 0.0) + weight * value
                 totals[name] = totals.get(name, 0) + weight
     return {name: sums[name] / totals[name] for name in sums}
 
@@ -214,7 +287,7 @@ def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
 
 
 def part(total: int, rank: int, ranks: int) -> slice:
-    """The rank-th of nearly equal parts of a batch."""
+    """The part of a batch that belongs to a rank; all parts are nearly equal."""
     if not 0 <= rank < ranks <= total:
         raise ValueError(
             f"`rank` must be in [0, ranks) and `ranks` at most the {total} sequences "
@@ -235,7 +308,7 @@ def check_positive(**options: int) -> None:
 
 
 def last(outputs: "Tensor") -> "Tensor":
-    """Outputs (batch, k) of the last step; a network may keep an axis for time."""
+    """Outputs (batch, k) of the last time step, with or without an axis for time."""
     return outputs[-1] if outputs.ndim == 3 else outputs
 
 

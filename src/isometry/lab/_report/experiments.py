@@ -2,37 +2,28 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 from typing import Any
 
+from isometry.lab._options import make
 from isometry.lab._report.runs import Group, Run, as_number, groups
 from isometry.lab.paper.tables import PAPER, PaperTable
-
-# the main metric of a task, where it is not the loss
-METRICS = {"mnist": "accuracy", "timit": "mse", "adding": "mse"}
-
-# metrics of which larger values are better
-LARGER_IS_BETTER = {"accuracy"}
-
-# options of a task that do not change it: where data lies, and what else is measured
-PLACES = {"root", "folder", "scores"}
-
-# options that change how a number is chosen, not the task: the paper's still applies
-CHOICES = {"validation", "held_out"}
 
 
 @dataclass(frozen=True)
 class ReportedExperiment:
-    """Runs that may be compared: same task, same options of it.
+    """Runs that may be compared, since they have the same task and options of it.
 
     Attributes:
         key: short name, which names files.
         title: heading of its part of the report.
-        metric: what the table compares: "accuracy", "mse" or "loss".
+        metric: the metric that the table compares.
         runs: in the order given.
         paper: the paper's table or figure, if it has one.
+        larger_is_better: True if a larger value of the metric is better.
+        headings: headings of other columns, by metric.
     """
 
     key: str
@@ -40,6 +31,8 @@ class ReportedExperiment:
     metric: str
     runs: tuple[Run, ...]
     paper: PaperTable | None = None
+    larger_is_better: bool = False
+    headings: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -51,12 +44,16 @@ class ReportedExperiment:
         """Each run by itself."""
         return tuple(Group((run,)) for run in self.runs)
 
+    def result(self, run: Run) -> "Result":
+        """The numbers of a run."""
+        return result_of(run, self.metric, larger_is_better=self.larger_is_better)
+
     @property
     def baseline(self) -> float | None:
         """Loss of the trivial solution, as the runs or the task know it."""
-        found = (as_number(run.summary.get("baseline")) for run in self.runs)
-        known = (value for value in found if value is not None)
-        return next(known, _baseline(self.runs[0].config))
+        summaries = (as_number(run.summary.get("baseline")) for run in self.runs)
+        known = (value for value in summaries if value is not None)
+        return next(known, as_number(about(self.runs[0].config)["baseline"]))
 
 
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
@@ -68,109 +65,76 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     Returns:
         One experiment for each task with its options.
     """
-    groups: dict[str, list[Run]] = {}
+    together: dict[str, list[Run]] = {}
     for run in runs:
-        options = sorted(_options(run.config).items())
-        groups.setdefault(f"{run.config['task']} {options}", []).append(run)
+        options = sorted(about(run.config)["options"].items())
+        together.setdefault(f"{run.config['task']} {options}", []).append(run)
     keys: list[str] = []
-    found = []
-    for members in groups.values():
-        config = members[0].config
-        key, title = name_of(config)
-        other = unusual(config)
-        paper = None if other.keys() - CHOICES else PAPER.get(key)
-        title += "".join(f", {name.replace('_', ' ')} {v}" for name, v in other.items())
+    listed = []
+    for members in together.values():
+        task = about(members[0].config)
         # a run may have any name, and names of files are made of it
-        key = re.sub(r"[^\w.+=-]+", "_", key)
+        key = re.sub(r"[^\w.+=-]+", "_", task["key"])
         keys.append(key)
         if (nth := keys.count(key)) > 1:
             key = f"{key}-{nth}"
-        found.append(
-            ReportedExperiment(key, title, _metric(members), tuple(members), paper)
+        wanted = task["metric"]
+        measured = any(wanted in record for run in members for record in run.records)
+        listed.append(
+            ReportedExperiment(
+                key,
+                task["title"],
+                wanted if measured else "loss",
+                tuple(members),
+                PAPER.get(task["key"]) if task["as_in_paper"] else None,
+                task["larger_is_better"] and measured,
+                task["headings"],
+            )
         )
-    return found
+    return listed
 
 
-def name_of(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Key and title of the experiment to which a run belongs.
+def about(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's task says about itself, as `AbstractTask.about` returns it.
 
-    Args:
-        config: `config.json` of the run.
-
-    Returns:
-        For example "copying-1000" and "Copying memory, lag 1000".
-    """
-    task, options = str(config["task"]), _options(config)
-    if task == "copying" and "lag" in options:
-        return f"copying-{options['lag']}", f"Copying memory, lag {options['lag']}"
-    if task == "adding" and "length" in options:
-        length = options["length"]
-        return f"adding-{length}", f"Adding problem, length {length}"
-    if task == "mnist":
-        key, name = "mnist", "MNIST"
-        if options.get("dataset") == "fashion-mnist":
-            key, name = "fashion-mnist", "Fashion-MNIST"
-        if options.get("permute"):
-            key, name = f"p{key}", f"permuted {name}"
-        return key, f"Pixel by pixel, {name}"
-    if task == "timit":
-        return "timit", "Speech prediction, TIMIT"
-    return task, task.capitalize()
-
-
-# options that the name of an experiment already tells
-_NAMED = {
-    "copying": {"lag"},
-    "adding": {"length"},
-    "mnist": {"permute", "dataset"},
-}
-
-
-def unusual(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that differ from the paper's, and that the name does not tell.
+    A registered task is asked. Otherwise `config.json` knows it, unless it was written
+    by an earlier version. Code that the folder names is never imported.
 
     Args:
         config: `config.json` of a run.
 
     Returns:
-        Values by name; empty for a task that we do not know.
+        Values by name.
     """
     from isometry.lab.tasks import TASKS
 
-    task = str(config["task"])
-    if task not in TASKS:
-        return {}
-    usual = {field.name: field.default for field in fields(TASKS[task])}
-    return {
-        name: value
-        for name, value in _options(config).items()
-        if name not in _NAMED.get(task, ()) and value != usual.get(name)
+    name, options = str(config["task"]), config.get("task_options")
+    options = options if isinstance(options, dict) else {}
+    plain = {
+        "key": name,
+        "title": name.rpartition(":")[2].capitalize(),
+        "as_in_paper": True,
+        "metric": "loss",
+        "larger_is_better": False,
+        "headings": {},
+        "options": options,
+        "baseline": None,
     }
-
-
-def _options(config: Mapping[str, Any]) -> dict[str, Any]:
-    options = config.get("task_options") or {}
-    return {name: value for name, value in options.items() if name not in PLACES}
-
-
-def _metric(runs: list[Run]) -> str:
-    wanted = METRICS.get(str(runs[0].config["task"]), "loss")
-    measured = any(wanted in record for run in runs for record in run.records)
-    return wanted if measured else "loss"
-
-
-def _baseline(config: Mapping[str, Any]) -> float | None:
-    """Baseline of the task, for runs that have not written a summary."""
-    from isometry.lab.tasks import TASKS
-
-    task = TASKS.get(str(config["task"]))
-    if task is None:
-        return None
     try:
-        return task(**(config.get("task_options") or {})).baseline
-    except (TypeError, ValueError, OSError):
-        # options of another version, or data that is not here
-        return None
+        return make(TASKS.known[name], options).about()
+    except (KeyError, TypeError, ValueError, AttributeError, OSError):
+        # no task of ours, options of another version, or data that is not here
+        pass
+    told = config.get("about")
+    told = told if isinstance(told, Mapping) else {}
+    # a file that somebody else wrote may hold anything
+    return plain | {k: v for k, v in told.items() if k in plain and _alike(v, plain[k])}
+
+
+def _alike(value: object, usual: object) -> bool:
+    if isinstance(usual, dict):
+        return isinstance(value, dict) and all(isinstance(k, str) for k in value)
+    return usual is None or type(value) is type(usual)
 
 
 # records of the end of training that are taken together: one batch is noisy
@@ -179,7 +143,7 @@ LAST = 5
 
 @dataclass(frozen=True)
 class Result:
-    r"""What a run reached; None for what it has not measured.
+    r"""The numbers that a run has reached; None for one that it has not measured.
 
     Attributes:
         chosen: the metric on the test set at the best validation.
@@ -196,23 +160,24 @@ class Result:
     parameters: int | None
 
 
-def result_of(run: Run, metric: str) -> Result:
+def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Result:
     """The numbers of a run.
 
     Args:
         run: finished or not.
-        metric: "accuracy", "mse" or "loss".
+        metric: the metric that is compared.
+        larger_is_better: True if a larger value of it is better.
 
     Returns:
         Its numbers.
     """
-    better = max if metric in LARGER_IS_BETTER else min
+    better = max if larger_is_better else min
     _, test = run.curve(metric, "test")
     _, loss = run.curve("loss", "train")
     measured = (run.summary, *run.records)
     drift = [as_number(found.get("orthogonality")) for found in measured]
     return Result(
-        chosen=at_best(run, metric, metric),
+        chosen=at_best(run, metric, metric, larger_is_better=larger_is_better),
         best=better(test, default=None),
         loss=median(loss[-LAST:]) if loss else None,
         orthogonality=max((d for d in drift if d is not None), default=None),
@@ -220,18 +185,21 @@ def result_of(run: Run, metric: str) -> Result:
     )
 
 
-def at_best(run: Run, metric: str, what: str) -> float | None:
+def at_best(
+    run: Run, metric: str, what: str, *, larger_is_better: bool
+) -> float | None:
     """A number of the test set at the step of the best validation.
 
     Args:
         run: finished or not.
-        metric: what chooses the step: "accuracy", "mse" or "loss".
-        what: the number, which may be another.
+        metric: the metric that chooses the step.
+        what: the number, of the same metric or of another.
+        larger_is_better: True if a larger value of the metric is better.
 
     Returns:
         Its value; None if it was not measured there.
     """
-    better = max if metric in LARGER_IS_BETTER else min
+    better = max if larger_is_better else min
     steps, validation = run.curve(metric, "validation")
     if not validation:
         return None

@@ -55,8 +55,8 @@ class Look:
 
 
 def network_label(model: str) -> str:
-    """The name of a network as papers write it."""
-    return LABELS.get(model, model)
+    """The name of a network as papers write it, or the name of its class."""
+    return LABELS.get(model, model.rpartition(":")[2])
 
 
 def looks(groups: Sequence[Group]) -> list[Look]:

@@ -212,6 +212,7 @@ def _lines(path: Path) -> tuple[Record, ...]:
 # options that change neither what is trained nor what is measured
 ELSEWHERE = {
     *("seed", "command", "format", "recipe", "threads", "device", "tensorboard"),
+    *("about", "continued"),
     *("log_every", "checkpoint_every", "task_options"),
 }
 

@@ -4,12 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from isometry.lab._report.experiments import (
-    LARGER_IS_BETTER,
-    ReportedExperiment,
-    at_best,
-    result_of,
-)
+from isometry.lab._report.experiments import ReportedExperiment, at_best, result_of
 from isometry.lab._report.looks import Look, looks, network_label
 from isometry.lab._report.runs import Group, Run, as_number
 from isometry.lab.paper.tables import PaperTable, Row
@@ -18,9 +13,6 @@ DASH = "–"
 
 # with spaces that do not break
 DRIFT = "‖QᴴQ\u00a0−\u00a0I‖"
-
-# how predicted speech sounds, by its name in the summary
-SOUNDS = {"segsnr": "SegSNR, dB", "stoi": "STOI", "pesq": "PESQ"}
 
 
 @dataclass(frozen=True)
@@ -102,14 +94,13 @@ def _rows(
 
 def compared(experiment: ReportedExperiment, group: Group) -> list[float]:
     """The number of each run that the paper's protocol looks at."""
-    metric = experiment.metric
-    name = {"accuracy": "best", "mse": "chosen"}.get(metric, "loss")
-    return group.values(lambda run: getattr(result_of(run, metric), name))
+    name = {"accuracy": "best", "loss": "loss"}.get(experiment.metric, "chosen")
+    return group.values(lambda run: getattr(experiment.result(run), name))
 
 
 def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group | None:
     """The group with the best mean, if any has one; a diverged one is not good."""
-    sign = -1 if experiment.metric in LARGER_IS_BETTER else 1
+    sign = -1 if experiment.larger_is_better else 1
     scores = [
         (sign * mean(values), number)
         for number, group in enumerate(groups)
@@ -157,61 +148,61 @@ def _columns(experiment: ReportedExperiment, groups: Sequence[Group]) -> list[Co
 
 def _scores(experiment: ReportedExperiment) -> list[Column]:
     """What the runs reached: first the number that the paper would print."""
-    metric, runs = experiment.metric, experiment.runs
+    metric, headings = experiment.metric, experiment.headings
 
     def of(heading: str, take: Callable[[Run], float | None]) -> Column:
         return heading, lambda group: spread(group.values(take)), _nothing
 
-    def measured(name: str) -> bool:
-        return any(name in record for run in runs for record in run.records)
-
-    best = of(f"Best test {_word(metric)}", lambda run: result_of(run, metric).best)
-    chosen = f"Test {_word(metric)} at best validation"
+    others = {
+        name: heading
+        for name, heading in headings.items()
+        if name != metric and _measured(experiment, name)
+    }
+    word = {"mse": "error"}.get(metric, metric)
+    best = of(f"Best test {word}", lambda run: experiment.result(run).best)
+    heading = f"Test {word} at best validation"
+    if others and metric in headings:
+        heading += f", {headings[metric]}"
+    chosen = of(heading, lambda run: experiment.result(run).chosen)
     if metric == "accuracy":
-        return [best, of(chosen, lambda run: result_of(run, metric).chosen)]
-    if metric == "mse":
-        padded = measured("padded_mse")
-        valid = f"{chosen}, valid frames" if padded else chosen
-        columns = [of(valid, lambda run: result_of(run, metric).chosen)]
-        if padded:
-            # the error of [WPH16], which the paper's rows of others have
-            columns.append(
-                of(
-                    "The same, padded frames",
-                    lambda run: at_best(run, metric, "padded_mse"),
-                )
-            )
-        return [*columns, best, *_sounds(runs, of)]
-    columns = [of("Final training loss", lambda run: result_of(run, metric).loss)]
-    if measured("accuracy"):
-        columns.append(
-            of(
-                "Test accuracy at best validation",
-                lambda run: result_of(run, "accuracy").chosen,
-            )
-        )
-    return columns
+        columns = [best, chosen]
+    elif metric == "loss":
+        columns = [of("Final training loss", lambda run: experiment.result(run).loss)]
+        if _measured(experiment, "accuracy"):
+            columns.append(of("Test accuracy at best validation", accuracy_of))
+    else:
+        columns = [chosen, best]
+    return columns + [of(text, _other(experiment, n)) for n, text in others.items()]
 
 
-def _word(metric: str) -> str:
-    return {"mse": "error"}.get(metric, metric)
+def accuracy_of(run: Run) -> float | None:
+    """Accuracy on the test set at the best validation accuracy."""
+    return result_of(run, "accuracy", larger_is_better=True).chosen
 
 
-def _sounds(runs: Sequence[Run], of: Callable[..., Column]) -> list[Column]:
-    """SegSNR, STOI and PESQ of the test set, where a run was listened to."""
+def _measured(experiment: ReportedExperiment, name: str) -> bool:
+    """True if a run has a metric or a final score."""
+    return any(
+        _final(run, name) is not None or any(name in record for record in run.records)
+        for run in experiment.runs
+    )
 
-    def sound(name: str) -> Callable[[Run], float | None]:
-        def take(run: Run) -> float | None:
-            scores = run.summary.get("scores") or {}
-            return as_number((scores.get("test") or {}).get(name))
 
-        return take
+def _final(run: Run, name: str) -> float | None:
+    """A score of the test set that is measured once, when training ends."""
+    scores = run.summary.get("scores") or {}
+    return as_number((scores.get("test") or {}).get(name))
 
-    return [
-        of(heading, sound(name))
-        for name, heading in SOUNDS.items()
-        if any(sound(name)(run) is not None for run in runs)
-    ]
+
+def _other(experiment: ReportedExperiment, name: str) -> Callable[[Run], float | None]:
+    """Another metric at the best validation, or a final score."""
+
+    def take(run: Run) -> float | None:
+        larger = experiment.larger_is_better
+        value = at_best(run, experiment.metric, name, larger_is_better=larger)
+        return _final(run, name) if value is None else value
+
+    return take
 
 
 def _paper_columns(paper: PaperTable) -> list[Column]:

@@ -3,17 +3,17 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._options import add_fields, add_hidden, as_typed, option_of
+from isometry.lab._options import as_typed, option_of
 from isometry.lab._sweep.engine import Engine, sweep
-from isometry.lab._sweep.plan import SweepRun, expand, fit, load
-from isometry.lab._train.command import read_file, words_of
-from isometry.lab._train.config import Training
+from isometry.lab._sweep.plan import SweepRun, check_trust, expand, fit, load
+from isometry.lab._train.command import add_tasks, add_trust, read_file, words_of
 from isometry.lab._train.folder import RunError
 
-# as one speaks of them; the singular serves, too
+# names that read better with several values; the singular works as well
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
 
 _OWN: dict[str, dict[str, Any]] = {
@@ -21,13 +21,13 @@ _OWN: dict[str, dict[str, Any]] = {
     "--config": {
         "type": Path,
         "metavar": "FILE",
-        "help": "options as a TOML file, with underscores, lists for several values; "
-        "those of the line win",
+        "help": "options as a TOML file, with underscores, and lists for several "
+        "values; those of the line take precedence",
     },
     "--jobs": {
         "type": int,
         "metavar": "N",
-        "help": "runs at a time (as many as there are cores for)",
+        "help": "runs at a time (default: as many as the cores allow)",
     },
     "--budget": {
         "type": float,
@@ -36,52 +36,23 @@ _OWN: dict[str, dict[str, Any]] = {
     },
     "--engine": {
         "choices": ["local", "ray"],
-        "help": "processes of this machine, or tasks of Ray (local)",
+        "help": "processes on this machine, or tasks of Ray (local)",
     },
     "--address": {
         "metavar": "HOST:PORT",
-        "help": "of a Ray cluster (that of RAY_ADDRESS, else this machine)",
+        "help": "address of a Ray cluster (default: RAY_ADDRESS, or this machine)",
     },
     "--dry-run": {"action": "store_true", "help": "print the commands and run none"},
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command, with one command below it for each task.
-
-    Args:
-        parser: parser of `isometry sweep`.
-    """
-    from isometry.lab.tasks import TASKS
-
+    """Add the arguments of `isometry sweep` to its parser."""
     parser.add_argument(
         "--resume", type=Path, metavar="DIR", help="go on with the sweep in a folder"
     )
-    _add_own(parser)
-    add_hidden(parser, [*TASKS.values(), Training], several=True)
-    _add_plurals(parser, hidden=True)
-    tasks = parser.add_subparsers(dest="task", metavar="TASK")
-    for name, task in TASKS.items():
-        first = (task.__doc__ or "").splitlines()[0]
-        several = f"{first} Each option takes one value or several."
-        made = tasks.add_parser(name, help=first, description=several)
-        _add_own(made)
-        _add_plurals(made)
-        add_fields(made, task, f"options of {name}", several=True)
-        add_fields(made, Training, "options of training", several=True)
-
-
-def _add_plurals(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
-    for plural, field in PLURALS.items():
-        parser.add_argument(
-            option_of(plural),
-            dest=field,
-            nargs="+",
-            type=str if field == "model" else int,
-            default=argparse.SUPPRESS,
-            metavar=field.upper(),
-            help=argparse.SUPPRESS if hidden else f"the same as {option_of(field)}",
-        )
+    add_trust(parser)
+    add_tasks(parser, _add_own, several=True)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -91,55 +62,84 @@ def main(options: argparse.Namespace) -> int:
         options: options of the command line.
 
     Returns:
-        The exit code: 1 if a run failed or diverged, 2 if the plan makes no sense, 130
-        if it was interrupted.
+        The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 if it
+        was interrupted.
     """
     given = {k: v for k, v in vars(options).items() if k != "command"}
-    names = ("resume", "out", "jobs", "budget", "dry_run")
-    own = {k: given.pop(k, None) for k in names}
+    resume, trust = given.pop("resume", None), given.pop("trust", False)
+    out, dry_run = resume or given.pop("out", None), given.pop("dry_run", False)
+    engine = {k: given.pop(k, None) for k in ("address", "jobs", "budget")}
+    name = given.pop("engine", "local")
     typed = given.keys() - {"task"}
-    out: Path | None = own["resume"] or own["out"]
-    try:
-        engine = Engine(
-            given.pop("engine", "local"),
-            given.pop("address", None),
-            own["jobs"],
-            own["budget"],
-        )
+
+    def plan() -> tuple[list[SweepRun], Path, Engine]:
+        where = Engine(name, engine["address"], engine["jobs"], engine["budget"])
         if out is None:
-            raise ValueError(  # noqa: TRY301 - told as the others are
+            raise ValueError(
                 "`--out` must name the folder of the sweep; got none. The same command "
                 "goes on with it."
             )
-        cells = _planned(given, out, resume=own["resume"] is not None)
-        if own["dry_run"]:
-            for cell in fit(out, cells):
+        cells = _planned(given, out, resume=resume is not None, trust=trust)
+        return (fit(out, cells) if dry_run else cells), out, where
+
+    again = f"Go on with: isometry sweep --resume {out}"
+    return perform("sweep", plan, again, dry_run=dry_run, typed=typed)
+
+
+def perform(
+    command: str,
+    plan: Callable[[], tuple[list[SweepRun], Path, Engine]],
+    again: str,
+    *,
+    dry_run: bool,
+    typed: Collection[str],
+) -> int:
+    """Carry out a plan, or print its commands, and tell what went wrong.
+
+    Args:
+        command: name of the command.
+        plan: makes the runs, their folder and the engine, or raises.
+        again: how to go on after an interruption.
+        dry_run: whether to print the commands alone.
+        typed: options of the line, for errors that name them.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        cells, out, engine = plan()
+        if dry_run:
+            for cell in cells:
                 folder = shlex.quote(f"{out / cell.name}")
                 sys.stdout.write(f"{cell.config.command} --out {folder}\n")
             return 0
         bad = sweep(cells, out, engine)
+    except BrokenPipeError:
+        raise
     except (RunError, ValueError, TypeError, OSError) as error:
-        sys.stderr.write(f"isometry sweep: {as_typed(str(error), typed)}\n")
+        sys.stderr.write(f"isometry {command}: {as_typed(str(error), typed)}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write(
-            f"isometry sweep: interrupted. Go on with: isometry sweep --resume {out}\n"
-        )
+        sys.stderr.write(f"isometry {command}: interrupted. {again}\n")
         return 130
     for name, message in bad.items():
-        sys.stderr.write(f"isometry sweep: {name}: {message}\n")
+        sys.stderr.write(f"isometry {command}: {name}: {message}\n")
     return 1 if bad else 0
 
 
-def _planned(given: dict[str, Any], out: Path, *, resume: bool) -> list[SweepRun]:
-    """The runs that options stand for; the line wins over the file."""
+def _planned(
+    given: dict[str, Any], out: Path, *, resume: bool, trust: bool
+) -> list[SweepRun]:
+    """The runs that options stand for; the line takes precedence over the file."""
     if resume:
         if unwanted := words_of(given):
             raise ValueError(
                 f"`--resume` must stand without options of the runs; got "
                 f"{', '.join(unwanted)}. Add runs by `--out {out}` instead."
             )
-        return load(out)
+        cells = load(out)
+        check_trust(cells, trust=trust)
+        return cells
     file = given.pop("config", None)
     from_file = {} if file is None else read_file(file)
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
@@ -153,3 +153,13 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of the sweep")
     for option, how in _OWN.items():
         group.add_argument(option, default=argparse.SUPPRESS, **how)
+    for plural, field in PLURALS.items():
+        group.add_argument(
+            option_of(plural),
+            dest=field,
+            nargs="+",
+            type=str if field == "model" else int,
+            default=argparse.SUPPRESS,
+            metavar=field.upper(),
+            help=f"the same as {option_of(field)}",
+        )

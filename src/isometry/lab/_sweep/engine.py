@@ -10,13 +10,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from isometry.lab._report.experiments import ReportedExperiment, experiments, result_of
+from isometry.lab._report.experiments import ReportedExperiment, experiments
 from isometry.lab._report.looks import network_label
 from isometry.lab._report.runs import Group, Run, read_run
 from isometry.lab._report.table import (
     DASH,
     Table,
     TableRow,
+    accuracy_of,
     markdown,
     one_line,
     parameters,
@@ -228,7 +229,7 @@ Column = tuple[str, Callable[[Group], str]]
 # in the name of the row, its cells, or of no matter for what is learned
 _KNOWN = (
     *("task", "task_options", "model", "hidden_size", "seed", "command"),
-    *("format", "recipe"),
+    *("format", "recipe", "about", "continued"),
 )
 
 
@@ -300,19 +301,14 @@ def _scores(experiment: ReportedExperiment) -> list[Column]:
         return cell
 
     columns = [
-        (f"Test {metric} at best validation", of(lambda r: result_of(r, metric).chosen))
+        (f"Test {metric} at best validation", of(lambda r: experiment.result(r).chosen))
     ]
     records = (record for run in experiment.runs for record in run.records)
     if metric == "loss" and any("accuracy" in record for record in records):
-        columns.append(
-            (
-                "Test accuracy at best validation",
-                of(lambda r: result_of(r, "accuracy").chosen),
-            )
-        )
+        columns.append(("Test accuracy at best validation", of(accuracy_of)))
     return [
         *columns,
-        (f"Best test {metric}", of(lambda run: result_of(run, metric).best)),
+        (f"Best test {metric}", of(lambda run: experiment.result(run).best)),
         (f"Last test {metric}", of(lambda run: _last(run, metric))),
     ]
 

@@ -143,6 +143,24 @@ def load(out: Path) -> list[SweepRun]:
         ) from error
 
 
+def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
+    """Raise if a plan that was read from a file names code that is not to be imported.
+
+    Args:
+        cells: the runs.
+        trust: whether the classes that they name may be imported.
+
+    Raises:
+        ValueError: if a class is neither registered nor to be trusted.
+    """
+    from isometry.lab.paper.networks import NETWORKS
+    from isometry.lab.tasks import TASKS
+
+    for cell in cells:
+        TASKS.find(cell.config.task, trust=trust)
+        NETWORKS.find(cell.config.training.model, trust=trust)
+
+
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
     """Values by path; the path of an option of the network has two names."""
     flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
@@ -177,18 +195,21 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
 
 
 def _size(config: Config) -> int:
-    """Features of the state; raises for a network that there is not."""
+    """Features of the state; raises if there is no such network."""
     from isometry.lab._train.experiment import check_model, make_task
     from isometry.lab.paper.networks import recipe
 
     training = config.training
-    check_model(training)
-    return recipe(training.model, make_task(config), training.hidden_size).hidden_size
+    check_model(training, trust=True)
+    task = make_task(config, trust=True)
+    return recipe(training.model, task, training.hidden_size).hidden_size
 
 
 def _name(config: Config, varied: Mapping[str, Any]) -> str:
     training = config.training
-    parts = [config.task, training.model, f"{training.hidden_size}"]
+    # the names of classes, without their modules
+    parts = [word.rpartition(":")[2] for word in (config.task, training.model)]
+    parts.append(f"{training.hidden_size}")
     parts += [f"{name}={value}" for name, value in varied.items()]
     parts.append(f"seed={training.seed}")
     return re.sub(r"[^\w.+=-]+", "_", "-".join(parts))

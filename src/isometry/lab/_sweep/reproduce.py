@@ -1,58 +1,63 @@
 """`isometry reproduce figure1-left|figure1-right|mnist|pmnist|timit|all|recorded`."""
 
 import argparse
-import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from isometry.lab._options import as_typed
-from isometry.lab._sweep.engine import Engine, sweep
+from isometry.lab._options import suggestion
+from isometry.lab._sweep.command import perform
+from isometry.lab._sweep.engine import Engine
 from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._train import command as train
-from isometry.lab._train.folder import RunError
 from isometry.lab.paper.protocol import PLANS, PlannedRun, plan
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--models": {"nargs": "+", "metavar": "MODEL", "help": "networks (default: all)"},
+    "--runs": {
+        "nargs": "+",
+        "metavar": "NAME",
+        "help": "these runs alone, in this order; a run has the name of its folder, "
+        "which `--dry-run` shows",
+    },
+    "--skip": {
+        "nargs": "+",
+        "metavar": "NAME",
+        "default": (),
+        "help": "all runs but these",
+    },
+    "--jobs": {"type": int, "default": 1, "metavar": "N", "help": "runs at a time (1)"},
+    "--budget": {
+        "type": float,
+        "metavar": "HOURS",
+        "help": "stop after so many hours; the same command resumes every run",
+    },
+    "--out": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "folder of the runs and the report (default: under the user's data "
+        "directory)",
+    },
+    "--timit": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "folder of the TIMIT corpus; for `recorded`, of its free sample",
+    },
+    "--dry-run": {"action": "store_true", "help": "print the commands and run none"},
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command.
-
-    Args:
-        parser: parser of `isometry reproduce`.
-    """
+    """Add the arguments of `isometry reproduce` to its parser."""
     parser.add_argument(
         "what",
         choices=PLANS,
         help="a figure or table of the paper at full length, or the shorter runs that "
         "are recorded in docs/reproduction.md",
     )
-    parser.add_argument(
-        "--models", nargs="+", metavar="MODEL", help="networks (default: all)"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="runs at a time (1)"
-    )
-    parser.add_argument(
-        "--budget",
-        type=float,
-        metavar="HOURS",
-        help="stop after so many hours; the same command resumes every run",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder of the runs and the report (default: under the user's data "
-        "directory)",
-    )
-    parser.add_argument(
-        "--timit",
-        type=Path,
-        metavar="DIR",
-        help="folder of the TIMIT corpus; for `recorded`, of its free sample",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the commands and run none"
-    )
+    for option, how in _OPTIONS.items():
+        parser.add_argument(option, **how)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -66,28 +71,16 @@ def main(options: argparse.Namespace) -> int:
         an interruption.
     """
     out = options.out or _default_folder()
-    try:
+
+    def plan() -> tuple[list[SweepRun], Path, Engine]:
         engine = Engine(jobs=options.jobs, hours=options.budget)
         runs = _planned(options)
         cells = [cell_of(run, *_places(run, options.timit)) for run in runs]
-        if options.dry_run:
-            for cell in cells:
-                folder = shlex.quote(f"{out / cell.name}")
-                sys.stdout.write(f"{cell.config.command} --out {folder}\n")
-            return 0
-        bad = sweep(cells, out, engine)
-    except (RunError, ValueError, TypeError, OSError) as error:
-        message = as_typed(str(error), ["models"])
-        sys.stderr.write(f"isometry reproduce: {message}\n")
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write(
-            "isometry reproduce: interrupted. The same command resumes every run.\n"
-        )
-        return 130
-    for name, message in bad.items():
-        sys.stderr.write(f"isometry reproduce: {name}: {message}\n")
-    return 1 if bad else 0
+        return cells, out, engine
+
+    again = "The same command resumes every run."
+    dry_run, typed = options.dry_run, ("models", "runs", "skip")
+    return perform("reproduce", plan, again, dry_run=dry_run, typed=typed)
 
 
 def cell_of(run: PlannedRun, *more: str) -> SweepRun:
@@ -108,8 +101,8 @@ def cell_of(run: PlannedRun, *more: str) -> SweepRun:
 
 
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:
-    """The plan; where there is no speech, `all` and `recorded` leave it out."""
-    runs = plan(options.what, options.models)
+    """The runs of a plan that are wanted, in the order in which they are made."""
+    runs = _chosen(plan(options.what, options.models), options.runs, options.skip)
     if options.timit is not None:
         return runs
     if options.what == "timit":
@@ -123,6 +116,20 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
             "isometry reproduce: leaving out timit; give its folder by `--timit`.\n"
         )
     return rest
+
+
+def _chosen(
+    runs: Sequence[PlannedRun], only: Sequence[str] | None, skip: Sequence[str]
+) -> list[PlannedRun]:
+    """Some runs of a plan: those that are named, in their order, and none to skip."""
+    named = {run.name: run for run in runs}
+    for option, names in (("runs", only or ()), ("skip", skip)):
+        if unknown := [name for name in names if name not in named]:
+            raise ValueError(
+                f"`{option}` must name runs of the plan; got {', '.join(unknown)}."
+                f"{suggestion(unknown[0], named)} `--dry-run` shows their folders."
+            )
+    return [named[name] for name in (only or named) if name not in skip]
 
 
 def _is_speech(run: PlannedRun) -> bool:

@@ -166,7 +166,8 @@ def work(folder: Path, config: Config) -> str:
 
             keep_freed_memory()
             if folder.exists():
-                resume(folder)
+                # the plan was trusted, or made here; the folder itself need not be
+                resume(folder, trust=(config.task, config.training.model))
             else:
                 start(config, folder)
         except (RunError, ValueError, TypeError, FileNotFoundError) as error:

@@ -1,50 +1,120 @@
-"""`isometry train`: options of a task and of its training, from line and file."""
+"""`isometry train`: options of a task and of its training, from the line and a file."""
 
 import argparse
-import json
 import shlex
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from isometry.lab._options import (
+    REFERENCE,
     add_fields,
     add_hidden,
     as_typed,
     make,
     option_of,
+    spell,
     suggestion,
 )
 from isometry.lab._process import keep_freed_memory
-from isometry.lab._train.config import Config, Training
+from isometry.lab._train.config import CHANGEABLE, Config, Training
 from isometry.lab._train.folder import RunError, last_good
 
-# what a shell sees, by the status of the run; 130 is what Ctrl-C usually gives
+# exit codes by the status of the run; 130 is usual after Ctrl-C
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command, with one command below it for each task.
+class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
+    """Commands below a command, one for each task; more are added when a line asks.
+
+    Attributes:
+        add_task: adds the command of a task.
+    """
+
+    add_task: Callable[[str], None]
+
+    def knows(self, name: str) -> bool:
+        """True for a class as package.module:Class, or a task that is registered."""
+        from isometry.lab.tasks import TASKS
+
+        return REFERENCE.fullmatch(name) is not None or name in TASKS
+
+    def prepare(self, name: str) -> None:
+        """Add the command of a task that is not one of ours."""
+        if name not in self.choices:
+            try:
+                self.add_task(name)
+            except (ValueError, TypeError) as error:
+                raise argparse.ArgumentError(self, str(error)) from error
+
+
+def add_tasks(
+    parser: argparse.ArgumentParser,
+    add_own: Callable[[argparse.ArgumentParser], None],
+    *,
+    several: bool = False,
+) -> None:
+    """Add a command for each task, with its options and those of training.
 
     Args:
-        parser: parser of `isometry train`.
+        parser: parser of a command.
+        add_own: adds the other options of that command to a parser.
+        several: whether an option takes one value or more.
     """
     from isometry.lab.tasks import TASKS
 
-    parser.add_argument(
-        "--resume", type=Path, metavar="DIR", help="go on with the run in a folder"
+    add_own(parser)
+    add_hidden(parser, [*TASKS.ours.values(), Training], several=several)
+    commands: Any = parser.add_subparsers(
+        dest="task",
+        metavar="TASK",
+        action=TaskCommands,
+        description="One of these, or a class of your own: package.module:Class.",
     )
-    _add_places(parser)
-    add_hidden(parser, [*TASKS.values(), Training])
-    tasks = parser.add_subparsers(dest="task", metavar="TASK")
-    for name, task in TASKS.items():
-        first = (task.__doc__ or "").splitlines()[0]
-        command = tasks.add_parser(name, help=first, description=first)
-        add_fields(command, task, f"options of {name}")
-        add_fields(command, Training, "options of training")
-        _add_places(command)
+
+    def add_task(name: str) -> None:
+        task = TASKS.find(name, trust=True)
+        names = {field.name for field in fields(task)}
+        if taken := names & {field.name for field in fields(Training)}:
+            raise ValueError(
+                f"options of {name} must differ from those of training; got "
+                f"{', '.join(sorted(taken))}. Rename these fields."
+            )
+        first = (task.__doc__ or name).splitlines()[0].replace("%", "%%")
+        command = commands.add_parser(name, help=first, description=first)
+        add_fields(command, task, f"options of {name}", several=several)
+        add_fields(command, Training, "options of training", several=several)
+        add_own(command)
+
+    commands.add_task = add_task
+    for name in TASKS.ours:
+        add_task(name)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `isometry train` to its parser."""
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="go on with the run in a folder; with `--iterations` or `--epochs`, also "
+        "with one that has finished",
+    )
+    add_trust(parser)
+    add_tasks(parser, _add_places)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the option that lets a folder name code to import."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="with --resume: import the classes of your own that the folder names",
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -60,12 +130,11 @@ def main(options: argparse.Namespace) -> int:
 
     keep_freed_memory()
     values = vars(options)
-    folder = values.pop("resume", None)
+    folder, trust = values.pop("resume", None), values.pop("trust", False)
     typed = values.keys() - {"command", "task"}
     try:
         if folder is not None:
-            _check_alone(values)
-            outcome = resume(folder)
+            outcome = resume(folder, trust=trust, **_changes(values))
         else:
             config, out = read(values)
             outcome = start(config, out)
@@ -77,22 +146,23 @@ def main(options: argparse.Namespace) -> int:
         return 0
     summary = outcome.summary
     print(_verdict(outcome.folder, summary), file=sys.stderr)  # noqa: T201 - it reports
-    # the result alone, so that commands compose
+    # standard output has the result alone, so that commands compose
     print(outcome.folder)  # noqa: T201 - it reports
     return _CODES[summary["status"]]
 
 
 def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
-    """The config that options stand for; the line wins over the file.
+    """The config that options stand for; the line takes precedence over the file.
 
     Args:
-        given: by name: `task`, `config`, `out`, and fields of the two dataclasses.
+        given: by name: `task`, `config`, `out`, and fields of the task and of
+            `Training`.
 
     Returns:
-        The config, and the folder if one is given.
+        The config, and the folder if there is one.
 
     Raises:
-        ValueError: if no task is named, the file cannot be read, or a name of it is
+        ValueError: if no task is named, the file cannot be read, or a name in it is
             unknown.
     """
     from isometry.lab.tasks import TASKS
@@ -103,14 +173,15 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
         given["model_options"] = dict(given["model_options"])
     from_file = {} if file is None else read_file(file)
     task = given.pop("task", None) or from_file.get("task")
-    if not isinstance(task, str) or task not in TASKS:
+    if task is None:
         raise ValueError(
-            f"`task` must be one of {', '.join(TASKS)}; got {task!r}."
-            f"{suggestion(str(task), TASKS)} Name it after `isometry train`, or as "
+            f"`task` must be one of {', '.join(TASKS)}, or a class as "
+            f"package.module:Class; got none. Name it after `isometry train`, or as "
             f"`task` in the file."
         )
+    kind = TASKS.find(task, trust=True)
     values = {k: v for k, v in from_file.items() if k != "task"} | given
-    task_names = {f.name for f in fields(TASKS[task])}
+    task_names = {f.name for f in fields(kind)}
     names = {f.name for f in fields(Training)}
     if unknown := sorted(values.keys() - task_names - names):
         close = suggestion(unknown[0], task_names | names)
@@ -118,16 +189,14 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
             f"options must be fields of {task} or of training; got "
             f"{', '.join(unknown)}.{close} `isometry train {task} --help` lists them."
         )
-    task_object = make(
-        TASKS[task], {k: v for k, v in values.items() if k in task_names}
-    )
+    task_options = asdict(make(kind, {k: values[k] for k in values if k in task_names}))
     training = make(Training, {k: v for k, v in values.items() if k in names})
-    task_options = asdict(task_object)
     if task_options.get("root") is not None:
-        # the run may go on where another folder is the current one
+        # the run may go on while another folder is the current one
         values["root"] = str(Path(task_options["root"]).expanduser().absolute())
         task_options["root"] = values["root"]
-    command = shlex.join(_words(task, values))
+    words = [word for name, value in values.items() for word in spell(name, value)]
+    command = shlex.join(["isometry", "train", task, *words])
     return Config(task, task_options, training, command), out
 
 
@@ -152,33 +221,33 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _words(task: str, values: dict[str, Any]) -> list[str]:
-    """The command that gives these values, wherever they came from."""
-    words = ["isometry", "train", task]
-    for name, value in values.items():
-        option = option_of(name)
-        if isinstance(value, bool):
-            words.append(option if value else option.replace("--", "--no-", 1))
-        elif isinstance(value, dict):
-            for key, inner in value.items():
-                text = inner if isinstance(inner, str) else json.dumps(inner)
-                words += [option, f"{key}={text}"]
-        else:
-            words += [option, str(value)]
-    return words
+# why a run that goes on takes an option no longer, if it does not say what the run is
+_REASONS = {
+    "task": "the run has its task",
+    "out": "the run stays in its folder",
+    "config": "name the options themselves",
+}
 
 
-def _check_alone(given: dict[str, Any]) -> None:
-    """Raise if a run that goes on is given options, which would do nothing."""
-    if extra := words_of(given):
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """The options with which a run goes on; raises if it cannot take one of them."""
+    named = {k: v for k, v in given.items() if k != "command" and v is not None}
+    refused = [
+        f"{word} ({_REASONS.get(name, 'it says what the run is')})"
+        for name, word in zip(named, words_of(named), strict=True)
+        if name not in CHANGEABLE
+    ]
+    if refused:
         raise ValueError(
-            f"`--resume` must stand alone, as a run keeps its options; got "
-            f"{', '.join(extra)}. Leave them out, or begin another run."
+            f"`--resume` must come with options that a run can change when it goes on, "
+            f"{', '.join(map(option_of, CHANGEABLE))}; got {', '.join(refused)}. Leave "
+            f"these out, or begin another run."
         )
+    return named
 
 
 def words_of(given: dict[str, Any]) -> list[str]:
-    """The task and the names of the options that a line has, as they are typed.
+    """The task and the options of a line, as they are typed.
 
     Args:
         given: values by name, None for what was left out.
@@ -197,7 +266,8 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=usual,
         metavar="FILE",
-        help="options as a TOML file, with underscores; those of the line win",
+        help="options as a TOML file, with underscores; those of the line take "
+        "precedence",
     )
     parser.add_argument(
         "--out",
@@ -210,7 +280,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def _verdict(folder: Path, summary: dict[str, Any]) -> str:
-    """How it ended, in a line or two."""
+    """A line on how the run ended."""
     status, steps = summary["status"], summary["steps"]
     if status == "diverged":
         return (
@@ -231,8 +301,7 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
         if "test" in summary[name]:
             value = summary[name]["test"][metric]
             ends.append(f"test {metric} {value:.4g} at the best {place}")
-    heard = summary.get("scores", {}).get("test", {})
-    if heard:
-        listed = ", ".join(f"{name} {value:.3g}" for name, value in heard.items())
+    if scores := summary.get("scores", {}).get("test", {}):
+        listed = ", ".join(f"{name} {value:.3g}" for name, value in scores.items())
         ends.append(f"test {listed} at the end")
     return "; ".join(ends)

@@ -1,18 +1,25 @@
 """What a run is: a task, a network, and how it is trained."""
 
 import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
-from isometry.lab._options import make
+from isometry.lab._options import make, spell
 
-# format of `config.json` and the files beside it; it grows when something in them
-# changes its meaning. Folders without a number are of format 1, which had no recipe.
+# Format of `config.json` and the files beside it. It grows when the meaning of an entry
+# changes. Folders without a number have format 1, which had no recipe.
 FORMAT = 2
 
-# The largest rate, and the largest ratio of two rates. Optimizers divide the product of
-# both by numbers such as 0.001, and torch raises where the result is no float32, from
-# 3.4e38 on.
+# options that a run may change when it goes on; the others say what the run is
+CHANGEABLE = (
+    *("iterations", "epochs", "solved", "solved_for", "log_every", "evaluate_every"),
+    *("checkpoint_every", "threads", "device", "tensorboard"),
+)
+
+# The largest rate, and the largest ratio of two rates. Optimizers divide their product
+# by numbers such as 0.001, and torch raises if the result exceeds float32, 3.4e38.
 LARGEST = 1e15
 
 
@@ -22,26 +29,27 @@ class Training:
 
     Attributes:
         model: name of the network: exprnn, scornn, scurnn, urnn, rgd, eurnn,
-            householder, spectral, lie, explstm, expgru, lstm or gru
+            householder, spectral, lie, explstm, expgru, lstm or gru; or a class of your
+            own, package.module:Class
         model_options: options of the network, besides its sizes
         hidden_size: features of the state
-        batch_size: sequences a step, of all processes together
+        batch_size: sequences per step, of all processes together
         iterations: steps of the optimizer
         epochs: passes over the data, instead of iterations
         optimizer: a class of torch.optim, instead of the paper's
         lr: learning rate
-        lr_ratio: rate of the orthogonal weight as a part of lr
+        lr_ratio: rate of the orthogonal weight, divided by lr
         retraction: map of the steps of a Riemannian optimizer, instead of the paper's
         seed: seed of the first weights and of the batches
-        solved: stop when the validation loss is below this part of the baseline, if
+        solved: stop when the validation loss is below this fraction of the baseline, if
             data is endless; 0 never stops
-        solved_for: steps that the loss has to stay below before the run stops
+        solved_for: steps that the loss has to stay there before the run stops
         log_every: steps between records of the training loss
         evaluate_every: steps between evaluations; an epoch for finite data
         checkpoint_every: steps between checkpoints
-        threads: of torch; numbers depend on it in their last bits
+        threads: threads of torch; the last bits of all numbers depend on it
         device: cpu or cuda
-        tensorboard: whether to write events for TensorBoard too
+        tensorboard: whether to write events for TensorBoard as well
     """
 
     model: str = "exprnn"
@@ -72,14 +80,14 @@ class Training:
             if value is not None and value < 1:
                 raise ValueError(
                     f"`{name}` must be at least 1; got {value}. Leave it out for the "
-                    f"usual one."
+                    f"default."
                 )
         for name in ("lr", "lr_ratio", "solved"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= LARGEST:
                 raise ValueError(
                     f"`{name}` must be a number from 0 to {LARGEST:g}; got {value}. "
-                    f"Leave it out for the usual one."
+                    f"Leave it out for the default."
                 )
         if self.solved_for < 0:
             raise ValueError(
@@ -102,12 +110,15 @@ class Config:
     """A run, as `config.json` has it.
 
     Attributes:
-        task: its name.
+        task: its name, or a class as package.module:Class.
         task_options: the fields of the task.
         training: how its network is trained.
         command: what makes the same run again.
         recipe: what the names in `training` stand for: every option of the network and
-            of its optimizers, whatever later versions take for granted.
+            of its optimizers, whatever the defaults of a later version are.
+        about: what a report needs to know about the task.
+        continued: for each time that the run went on with other options, its step then
+            and these options.
     """
 
     task: str
@@ -115,12 +126,17 @@ class Config:
     training: Training
     command: str = ""
     recipe: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    continued: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> bytes:
         """One flat object: the task, then the fields of the training."""
         flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}
         flat |= asdict(self.training) | {"command": self.command}
         flat |= {"recipe": self.recipe}
+        # earlier versions wrote neither
+        flat |= {"about": self.about} if self.about else {}
+        flat |= {"continued": list(self.continued)} if self.continued else {}
         return (json.dumps(flat, indent=2) + "\n").encode()
 
     @classmethod
@@ -132,12 +148,49 @@ class Config:
                 f"format {flat['format']}, of a later version of isometry than this, "
                 f"which reads {FORMAT}"
             )
-        if not isinstance(flat["task_options"], dict):
-            raise TypeError(f"task_options {flat['task_options']!r:.60}")
+        more = {name: flat.get(name, {}) for name in ("recipe", "about")}
+        for name, value in {"task_options": flat["task_options"], **more}.items():
+            if not isinstance(value, dict):
+                raise TypeError(f"{name} {value!r:.60}")
         names = {f.name for f in fields(Training)}
         training = make(Training, {k: v for k, v in flat.items() if k in names})
         task, options, command = flat["task"], flat["task_options"], flat["command"]
-        return cls(task, options, training, command, flat.get("recipe", {}))
+        continued = tuple(flat.get("continued", ()))
+        return cls(task, options, training, command, **more, continued=continued)
+
+    def changed(self, options: Mapping[str, Any]) -> Self:
+        """This run with other options, for one that goes on.
+
+        Args:
+            options: fields of `Training` by name.
+
+        Returns:
+            The run, with the command that would make it from its beginning.
+
+        Raises:
+            ValueError: if an option may not change.
+        """
+        if not options:
+            return self
+        if refused := [name for name in options if name not in CHANGEABLE]:
+            raise ValueError(
+                f"`{refused[0]}` must stay as it is when a run goes on, since it says "
+                f"what the run is; got {options[refused[0]]!r}. Leave it out, or begin "
+                f"another run."
+            )
+        length = {"iterations": None, "epochs": None}
+        other = length if length.keys() & options.keys() else {}
+        values = asdict(self.training) | other | dict(options)
+        words = shlex.split(self.command)
+        names = other.keys() | options.keys()
+        spelled = {spell(n, v)[0] for n in names for v in (0, True, False)}
+        kept, skip = [], False
+        for word in words:
+            skip = word in spelled or (skip and not word.startswith("--"))
+            kept += [] if skip else [word]
+        kept += [word for n, v in options.items() for word in spell(n, v)]
+        command = shlex.join(kept) if words else ""
+        return replace(self, training=make(Training, values), command=command)
 
     def resolved(
         self,
@@ -148,7 +201,7 @@ class Config:
         usual_iterations: int | None,
         usual_epochs: int | None,
     ) -> Self:
-        """This run, with every number that a default stood for.
+        """This run with a number in place of every default.
 
         Args:
             epoch: batches in an epoch, if data is finite.
@@ -168,7 +221,7 @@ class Config:
         if epochs is not None and epoch is None:
             raise ValueError(
                 f"`epochs` must be left out where data is endless; got {epochs} for "
-                f"{self.task}. Say `iterations`."
+                f"{self.task}. Give `iterations` instead."
             )
         if before.iterations is None and epochs is None and epoch is not None:
             epochs = usual_epochs or 1

@@ -1,26 +1,53 @@
 """From a config to what is trained: task, network and optimizers."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 import isometry.optim
-from isometry.groups import Exp
-from isometry.lab._options import make, suggestion
+from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, Training
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.paper.training import OptimizerRecipe, Recipe
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
-from isometry.linalg import skew
-from isometry.nn._recurrent import AbstractRecurrent
 from isometry.optim import RiemannianSGD
-from isometry.parametrizations._constrained import constrained
+
+Trust = bool | Collection[str]
+Own = TypeVar("Own", bound=type)
+
+
+def register(thing: Own, name: str | None = None) -> Own:
+    """Give a task or a network of your own a name, for configs and the command line.
+
+    It can decorate the class. A run that names the class can then be resumed and
+    loaded: it is known already, and no code is imported because a file names it.
+
+    Args:
+        thing: a task, which derives from `AbstractTask`, or a network, which derives
+            from `torch.nn.Module`.
+        name: its name. If None, the `name` of a task, or the name of the class.
+
+    Returns:
+        The class itself.
+
+    Raises:
+        TypeError: if it is neither, or lacks what such a class needs.
+        ValueError: if the name is one of ours, or the class does not take the sizes.
+    """
+    kind: Any = thing
+    registry: Registry[Any] = TASKS
+    usual = getattr(kind, "name", "") or kind.__name__
+    if isinstance(kind, type) and issubclass(kind, nn.Module):
+        registry, usual = NETWORKS, kind.__name__
+    registry.add(name or usual, kind)
+    registry.add(f"{kind.__module__}:{kind.__qualname__}", kind)
+    return thing
 
 
 @dataclass(frozen=True)
@@ -42,12 +69,14 @@ class Experiment:
     optimizers: Sequence[Optimizer]
 
 
-def build(config: Config, device: torch.device) -> Experiment:
+def build(config: Config, device: torch.device, *, trust: Trust = True) -> Experiment:
     """Make everything, as training begins.
 
     Args:
         config: the run.
         device: device of the model.
+        trust: whether classes that are not registered may be imported, or the names of
+            those that may.
 
     Returns:
         The experiment.
@@ -55,15 +84,9 @@ def build(config: Config, device: torch.device) -> Experiment:
     Raises:
         ValueError: if the task, the network, the optimizer or an option is unknown.
     """
-    task, training = make_task(config), config.training
-    check_model(training)
-    options = {_RENAMED.get(k, k): v for k, v in training.model_options.items()}
-    wanted = recipe(training.model, task, training.hidden_size, **options)
-    wanted = _adjusted(wanted, training)
-    # torch's own layers draw from the global generator
-    torch.manual_seed(training.seed)
-    generator = torch.Generator().manual_seed(training.seed)
-    model = _model(wanted, training, task, generator).to(device)
+    training = config.training
+    task, wanted, model = make_model(config, trust=trust)
+    model = model.to(device)
     resolved = config.resolved(
         # the sizes of the data come last: reading them may take a while
         epoch=task.epoch(training.batch_size),
@@ -72,28 +95,54 @@ def build(config: Config, device: torch.device) -> Experiment:
         usual_iterations=wanted.iterations,
         usual_epochs=wanted.epochs,
     )
-    resolved = replace(resolved, recipe=described(wanted, model))
+    resolved = replace(resolved, recipe=described(wanted, model), about=task.about())
     return Experiment(resolved, task, wanted, model, make_optimizers(wanted, model))
 
 
-def check_model(training: Training) -> None:
+def make_model(
+    config: Config, *, trust: Trust
+) -> tuple[AbstractTask, Recipe, nn.Module]:
+    """Make the network of a run, with the first values of its weights.
+
+    Args:
+        config: the run.
+        trust: as in `build`.
+
+    Returns:
+        The task, the recipe of the network, and the network.
+
+    Raises:
+        ValueError: if the task, the network or an option is unknown.
+    """
+    task, training = make_task(config, trust=trust), config.training
+    check_model(training, trust=trust)
+    # a record spells out all options, whose defaults may have changed since
+    options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
+    if training.model in NETWORKS.ours:
+        options = {_RENAMED.get(name, name): value for name, value in options.items()}
+    wanted = recipe(training.model, task, training.hidden_size, **options)
+    wanted = _adjusted(wanted, training)
+    # torch's own layers, and those of users, draw from the global generator
+    torch.manual_seed(training.seed)
+    generator = torch.Generator().manual_seed(training.seed)
+    return task, wanted, _model(wanted, training, task, generator)
+
+
+def check_model(training: Training, *, trust: Trust) -> None:
     """Raise unless there is a network of that name, whose options are not its sizes.
 
     Args:
         training: names the network.
+        trust: as in `build`.
 
     Raises:
         ValueError: if it does not exist, or a size is among its options.
     """
-    if training.model not in NETWORKS:
-        raise ValueError(
-            f"`model` must be one of {', '.join(NETWORKS)}; got {training.model!r}."
-            f"{suggestion(training.model, NETWORKS)}"
-        )
+    NETWORKS.find(training.model, trust=trust)
     if sizes := sorted(training.model_options.keys() & _SIZES):
         raise ValueError(
-            f"`model_options` must leave the sizes alone; got {', '.join(sizes)}. The "
-            f"task has those of inputs and outputs; that of the state is `hidden_size`."
+            f"`model_options` must have no sizes; got {', '.join(sizes)}. The task has "
+            f"those of inputs and outputs, and `hidden_size` is that of the state."
         )
 
 
@@ -110,7 +159,7 @@ def _model(
     task: AbstractTask,
     generator: torch.Generator,
 ) -> nn.Module:
-    """The network; an unknown option is named, with those that the network has."""
+    """Make the network. An error names an unknown option, and those that exist."""
     try:
         return wanted.model(generator=generator)
     except TypeError as error:
@@ -128,7 +177,8 @@ def _model(
 
 def _options_of(name: str, task: AbstractTask) -> list[str]:
     """Names of the options of a network, besides its sizes."""
-    network = type(recipe(name, task, 2).model(device="meta").network)
+    model = recipe(name, task, 2).model(device="meta")
+    network = type(getattr(model, "network", model))
     names: list[str] = []
     for kind in network.__mro__:
         signature = inspect.signature(kind.__init__).parameters.values()
@@ -141,11 +191,12 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
     return [name for name in names if name not in _OTHERS]
 
 
-def make_task(config: Config) -> AbstractTask:
+def make_task(config: Config, *, trust: Trust) -> AbstractTask:
     """The task of a config.
 
     Args:
         config: the run.
+        trust: as in `build`.
 
     Returns:
         The task.
@@ -153,12 +204,7 @@ def make_task(config: Config) -> AbstractTask:
     Raises:
         ValueError: if there is none of that name, or an option is not one of its own.
     """
-    if config.task not in TASKS:
-        raise ValueError(
-            f"`task` must be one of {', '.join(TASKS)}; got {config.task!r}."
-            f"{suggestion(str(config.task), TASKS)}"
-        )
-    return make(TASKS[config.task], config.task_options)
+    return make(TASKS.find(config.task, trust=trust), config.task_options)
 
 
 def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
@@ -181,8 +227,9 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
         on_manifold = any(group["manifold"] is not None for group in groups)
         if on_manifold and not hasattr(isometry.optim, name):
             raise ValueError(
-                f"`optimizer` must be one that moves on a manifold, as {recipe.name} "
-                f"has a weight there; got {name}. Leave it out."
+                f"`optimizer` must be one of isometry.optim, since a weight of "
+                f"{recipe.name} lives on a manifold; got {name}. Networks of the paper "
+                f"have one if you leave it out."
             )
         try:
             optimizers.append(kind(groups, **wanted.options))
@@ -290,75 +337,3 @@ def _optimizer_class(name: str) -> type[Optimizer]:
             f"step; got {name}. Choose another, such as Adam."
         )
     return kind
-
-
-@torch.no_grad()
-def recurrent_map(model: nn.Module) -> Tensor | None:
-    """The matrix that the first layer applies to its state.
-
-    Args:
-        model: a network with its output layer.
-
-    Returns:
-        The matrix (n, n), or the first of several if the cell has gates; None for
-        torch's layers.
-    """
-    network = getattr(model, "network", model)
-    if not isinstance(network, AbstractRecurrent):
-        return None
-    return network.typed_cells()[0].recurrent_matrix().detach()
-
-
-@torch.no_grad()
-def orthogonality(model: nn.Module) -> float | None:
-    r"""$\lVert W^H W - I \rVert_F / \sqrt n$ of the first recurrent map.
-
-    Args:
-        model: a network with its output layer.
-
-    Returns:
-        The error; None for torch's layers, or if the map is not finite.
-    """
-    W = recurrent_map(model)
-    if W is None or not bool(W.isfinite().all()):
-        return None
-    gram = W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)
-    return float(torch.linalg.matrix_norm(gram)) / len(W) ** 0.5
-
-
-@torch.no_grad()
-def largest_angle(model: nn.Module) -> float | None:
-    r"""Largest angle of the coordinates $A$ of the first constrained weight.
-
-    The exponential is one to one while it is below $\pi$: the domain $V$ of the paper.
-
-    Args:
-        model: a network with its output layer.
-
-    Returns:
-        The angle; None if no weight is made by an exponential, or it is not finite.
-    """
-    for entry in constrained(model):
-        A = entry.coordinates.detach()
-        square = A.shape[-1] == A.shape[-2]
-        is_exp = square and entry.constraint.retraction == Exp()
-        if not is_exp or not bool(A.isfinite().all()):
-            return None
-        return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())
-    return None
-
-
-@torch.no_grad()
-def angles(model: nn.Module) -> list[float]:
-    """Angles of the eigenvalues of the first recurrent map, ascending.
-
-    Args:
-        model: a network with its output layer.
-
-    Returns:
-        The angles; none for torch's layers, or if the map is not finite.
-    """
-    W = recurrent_map(model)
-    if W is None or not bool(W.isfinite().all()):
-        return []
-    return torch.linalg.eigvals(W.cpu()).angle().sort().values.tolist()

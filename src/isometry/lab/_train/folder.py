@@ -9,6 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import isometry
+from isometry.lab._process import environment
+from isometry.lab._train.config import Config
+
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
@@ -22,7 +26,7 @@ class RunError(Exception):
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that has its old content or its new one, whatever happens.
+    """Replace the content of a file; whatever happens, it has the old or the new one.
 
     Args:
         path: the file.
@@ -50,7 +54,7 @@ def as_json(value: Any) -> bytes:
 
 
 def create(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make the folder of a new run, which is there with all its first files or not.
+    """Make the folder of a new run with all its first files, or none at all.
 
     Args:
         folder: where; must not exist.
@@ -71,7 +75,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
         partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
-        # fails if somebody else has made and filled it in the meantime
+        # fails if another process has made and filled it in the meantime
         partial.rename(folder)
         _sync_folder(folder.parent)
     except OSError as error:
@@ -83,7 +87,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def last_good(folder: Path) -> str:
-    """What a run that has diverged leaves behind, as the first half of a sentence."""
+    """Where the last good checkpoint of a diverged run is, as a clause of an error."""
     path = folder / CHECKPOINT
     if path.exists():
         return f"The last good checkpoint is {path}"
@@ -108,7 +112,7 @@ def default_folder(name: str) -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else writes into the folder, and a killed process holds nothing.
+    """Let no other process write into a folder. A killed process holds no lock.
 
     Args:
         folder: folder of a run.
@@ -145,10 +149,11 @@ class Metrics:
 
     Args:
         folder: folder of the run.
-        size: bytes of the file that the checkpoint knows; what follows is cut off.
+        size: length of the file, in bytes, that the checkpoint knows. What follows is
+            cut off.
 
     Raises:
-        RunError: if there are fewer.
+        RunError: if the file is shorter.
     """
 
     def __init__(self, folder: Path, size: int = 0) -> None:
@@ -160,7 +165,7 @@ class Metrics:
                 f"{size_on_disk}. It was changed: restore it, or train anew."
             )
         self.path = path
-        # no buffer: what was written is there when the process is killed
+        # without a buffer, lines that were written survive a kill
         self.file = path.open("ab", buffering=0)
         self.file.truncate(size)
 
@@ -175,7 +180,7 @@ class Metrics:
         return [json.loads(line) for line in self.path.read_bytes().splitlines()]
 
     def size(self) -> int:
-        """Bytes that are safely there."""
+        """Length of the file, once all of it is on the disk."""
         os.fsync(self.file.fileno())
         return self.file.tell()
 
@@ -185,10 +190,71 @@ class Metrics:
 
 
 def _sync_folder(folder: Path) -> None:
-    # a rename is safe once its folder is; Windows has no such call
+    # a rename is on the disk once its folder is; Windows has no such call
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def read_config(folder: Path) -> Config:
+    """What `config.json` says."""
+    try:
+        return Config.from_json((folder / CONFIG).read_bytes())
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
+            f"that `isometry train` has printed."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(damaged(folder / CONFIG, repr(error))) from error
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What `summary.json` says; nothing if the run has none."""
+    path = folder / SUMMARY
+    if not path.exists():
+        return {}
+    try:
+        summary = json.loads(path.read_bytes())
+        if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
+            return summary
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise RunError(damaged(path, "no summary of a run"))
+
+
+def read_checkpoint(folder: Path) -> bytes | None:
+    """The content of the checkpoint; None before there is one."""
+    path = folder / CHECKPOINT
+    data = path.read_bytes() if path.exists() else None
+    if data == b"":
+        raise RunError(damaged(path, "an empty file"))
+    return data
+
+
+def damaged(path: Path, what: str) -> str:
+    """The error about a file that is not what a run writes."""
+    return (
+        f"{path} must be what `isometry train` has written for this run; got {what}. "
+        f"Restore it from a copy, or train anew."
+    )
+
+
+def origin(folder: Path | None) -> str:
+    """A sentence on the revision that wrote a run, if it was not this one."""
+    if folder is None:
+        return ""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        revision = json.loads((folder / ENVIRONMENT).read_bytes()).get("revision")
+        here = environment(ranks=1)["revision"]
+        if revision and revision != here:
+            return (
+                f" The run was begun at revision {revision} of isometry, and this is "
+                f"{here or isometry.__version__}. Reports read runs of every revision, "
+                f"but a checkpoint is only promised to be read by the code that wrote "
+                f"it: check out {revision} to go on."
+            )
+    return ""

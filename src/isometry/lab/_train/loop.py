@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop, and what it measures of the recurrent matrix."""
 
 import math
 import time
@@ -6,15 +6,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from isometry.groups import Exp
 from isometry.lab._process import Ranks, Signals
-from isometry.lab._train.experiment import Experiment, largest_angle, orthogonality
+from isometry.lab._train.experiment import Experiment
 from isometry.lab._train.recorder import Recorder
 from isometry.lab.task import Batch, Split, evaluate
+from isometry.linalg import skew
+from isometry.nn._recurrent import AbstractRecurrent
+from isometry.parametrizations._constrained import constrained
 
-# times the loss of the first step, or 1: nothing that learns is ever there
+# a run has diverged if its loss is this many times that of its first step, or 1
 _DIVERGED = 1e3
 SPLITS: tuple[Split, ...] = ("validation", "test")
 
@@ -24,17 +28,21 @@ class State:
     """What a checkpoint keeps besides tensors.
 
     Attributes:
-        step: steps that were made.
-        seconds: of training, without evaluations and checkpoints.
+        step: steps so far.
+        seconds: wall time of the steps, without evaluations and checkpoints. If the
+            process was stopped in a step, that time counts.
+        cpu_seconds: processor time of the steps, of all threads.
         first_loss: loss of the first batch.
-        last: the latest means of each split.
-        best: the same at the best validation, with its step.
-        best_test: the same at the best test, as the paper reports.
-        solved_at: first of the latest evaluations that all found the task solved.
+        last: step and means of each split at the last evaluation.
+        best: step and means at the best validation.
+        best_test: step and means at the best test, as the paper reports.
+        solved_at: step of the first of the latest evaluations that all found the task
+            solved.
     """
 
     step: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     first_loss: float | None = None
     last: dict[str, Any] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +71,7 @@ def train(
     assert every is not None
     with Signals() as signals:
         while state.step < iterations:
-            begin = time.perf_counter()
+            begin, cpu = time.perf_counter(), time.process_time()
             step = Step(experiment, model, ranks, state.step)
             loss, stop = step.agree(interrupt=signals.came)
             if _diverged(loss, state):
@@ -71,6 +79,7 @@ def train(
             step.update()
             state.step += 1
             state.seconds += time.perf_counter() - begin
+            state.cpu_seconds += time.process_time() - cpu
             recorder.progress.step(state.step, loss)
 
             last = state.step == iterations
@@ -79,11 +88,13 @@ def train(
             solved = False
             if last or state.step % every == 0:
                 solved = _evaluate(experiment, state, ranks, recorder)
-            if last or solved or stop or state.step % config.checkpoint_every == 0:
-                # the last good checkpoint stays if this one is not
+            is_best = state.best.get("step") == state.step
+            due = last or solved or stop or is_best
+            if due or state.step % config.checkpoint_every == 0:
+                # a checkpoint that is not finite must not replace the last good one
                 if not _finite(experiment):
                     return "diverged"
-                recorder.checkpoint(experiment, asdict(state))
+                recorder.checkpoint(experiment, asdict(state), is_best=is_best)
             if solved or (stop and not last):
                 return "solved" if solved else "interrupted"
     return "finished"
@@ -108,7 +119,7 @@ class Step:
     ) -> None:
         self.experiment, self.ranks = experiment, ranks
         config, task = experiment.config.training, experiment.task
-        # dropout, too, depends on nothing but the step
+        # dropout depends on the step alone, as the batch does
         torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
         batch = task.batch(
             index,
@@ -124,7 +135,7 @@ class Step:
         self.total = self.weights["loss"]
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
-        """The loss of the whole batch, and whether any process was told to stop."""
+        """The loss of the whole batch, and True if any process was told to stop."""
         mine, weight = self.loss.item(), self.weights["loss"]
         if self.ranks.count == 1:
             return mine, interrupt
@@ -137,7 +148,7 @@ class Step:
         experiment, recipe = self.experiment, self.experiment.recipe
         for optimizer in experiment.optimizers:
             optimizer.zero_grad()
-        # the mean over processes of these is the gradient of the whole batch
+        # the mean of these gradients over processes is that of the whole batch
         share = self.ranks.count * self.weights["loss"] / self.total
         (self.loss if self.ranks.count == 1 else self.loss * share).backward()
         clip_norm = recipe.schedule.clip_norm
@@ -152,7 +163,7 @@ class Step:
         means = self.experiment.task.metrics(self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
             return means
-        weights = [self.weights[name] for name in means]
+        weights = [self.weights.get(name, self.weights["loss"]) for name in means]
         sums = [w * v for w, v in zip(weights, means.values(), strict=True)]
         totals = self.ranks.sum(*sums, *weights)
         half = len(means)
@@ -162,9 +173,9 @@ class Step:
 def _evaluate(
     experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
 ) -> bool:
-    """Record both splits and keep the best; returns whether the task is solved.
+    """Record both splits and keep the best; returns True if the task is solved.
 
-    All processes have the same weights and find the same numbers.
+    All processes have the same weights, so they find the same numbers.
     """
     config, task, model = experiment.config.training, experiment.task, experiment.model
     state.last = {"step": state.step}
@@ -179,26 +190,26 @@ def _evaluate(
         state.last[split] = means
         if means:
             recorder.write(state, split, means | extra)
+    recorder.progress.evaluation(state.last, extra)
     model.train()
     for kept, split in ((state.best, "validation"), (state.best_test, "test")):
         new = state.last[split]
-        if new and (not kept or _better(new, kept[split], task.metric)):
+        metric = task.metric
+        if new and (not kept or task.is_better(new[metric], kept[split][metric])):
             kept.update(state.last)
-    # data with an end is learned, not solved
-    if task.baseline is None or task.epoch(config.batch_size) is not None:
+    # finite data is learned, not solved
+    validation, endless = (
+        state.last["validation"],
+        task.epoch(config.batch_size) is None,
+    )
+    if task.baseline is None or not validation or not endless:
         return False
-    if state.last["validation"]["loss"] >= config.solved * task.baseline:
+    if validation["loss"] >= config.solved * task.baseline:
         state.solved_at = None
         return False
     if state.solved_at is None:
         state.solved_at = state.step
     return state.step >= state.solved_at + config.solved_for
-
-
-def _better(new: dict[str, float], old: dict[str, float], metric: str) -> bool:
-    if metric == "accuracy":
-        return new[metric] > old[metric]
-    return new[metric] < old[metric]
 
 
 def _diverged(loss: float, state: State) -> bool:
@@ -217,3 +228,75 @@ def on(batch: Batch, device: torch.device) -> Batch:
     x, y, lengths = batch
     moved: Tensor | None = None if lengths is None else lengths.to(device)
     return Batch(x.to(device), y.to(device), moved)
+
+
+@torch.no_grad()
+def recurrent_map(model: nn.Module) -> Tensor | None:
+    """The matrix that the first layer applies to its state.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The matrix (n, n), or the first of several if the cell has gates; None for
+        torch's layers.
+    """
+    network = getattr(model, "network", model)
+    if not isinstance(network, AbstractRecurrent):
+        return None
+    return network.typed_cells()[0].recurrent_matrix().detach()
+
+
+@torch.no_grad()
+def orthogonality(model: nn.Module) -> float | None:
+    r"""$\lVert W^H W - I \rVert_F / \sqrt n$ of the first recurrent map.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The error; None for torch's layers, or if the map is not finite.
+    """
+    W = recurrent_map(model)
+    if W is None or not bool(W.isfinite().all()):
+        return None
+    gram = W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)
+    return float(torch.linalg.matrix_norm(gram)) / len(W) ** 0.5
+
+
+@torch.no_grad()
+def largest_angle(model: nn.Module) -> float | None:
+    r"""Largest angle of the coordinates $A$ of the first constrained weight.
+
+    The exponential is one to one while it is below $\pi$: the domain $V$ of the paper.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The angle; None if the exponential makes no weight, or the weight is not finite.
+    """
+    for entry in constrained(model):
+        A = entry.coordinates.detach()
+        square = A.shape[-1] == A.shape[-2]
+        is_exp = square and entry.constraint.retraction == Exp()
+        if not is_exp or not bool(A.isfinite().all()):
+            return None
+        return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())
+    return None
+
+
+@torch.no_grad()
+def angles(model: nn.Module) -> list[float]:
+    """Angles of the eigenvalues of the first recurrent map, ascending.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The angles; none for torch's layers, or if the map is not finite.
+    """
+    W = recurrent_map(model)
+    if W is None or not bool(W.isfinite().all()):
+        return []
+    return torch.linalg.eigvals(W.cpu()).angle().sort().values.tolist()

@@ -1,6 +1,8 @@
 """What a run leaves behind: metrics, checkpoints, events, and words on a terminal."""
 
+import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,9 +29,10 @@ def pack(
     """The content of a checkpoint.
 
     Args:
-        model: its `state_dict`.
-        optimizers: theirs, flattened: tensors by path, other values in the header.
-        state: what JSON can say.
+        model: the model.
+        optimizers: its optimizers, if any. Their tensors are named by their paths, and
+            other values are in the header.
+        state: anything else, as JSON can hold it.
 
     Returns:
         A safetensors file.
@@ -61,30 +64,72 @@ def unpack(
 
     Args:
         data: a safetensors file.
-        model: made as that one was.
-        optimizers: made as those were.
+        model: a model of the same kind.
+        optimizers: its optimizers, or none to load the model alone.
 
     Returns:
         The state.
     """
     from safetensors.torch import load
 
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
-    tensors = load(data)
+    header, tensors, optimizers = read_header(data), load(data), list(optimizers)
     model.load_state_dict(_under("model.", tensors))
-    pairs = zip(optimizers, header["optimizers"], strict=True)
+    pairs = zip(optimizers, header["optimizers"], strict=bool(optimizers))
     for i, (optimizer, plain) in enumerate(pairs):
-        mine = _under(f"optimizer.{i}.", tensors)
         state: dict[int, dict[str, Any]] = {
             int(index): dict(values) for index, values in plain["state"].items()
         }
-        for path, value in mine.items():
+        for path, value in _under(f"optimizer.{i}.", tensors).items():
             index, _, name = path.partition(".")
             state[int(index)][name] = value
         groups = [_tuples(group) for group in plain["param_groups"]]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     return header["state"]
+
+
+def read_header(data: bytes) -> dict[str, Any]:
+    """What a checkpoint holds besides its tensors.
+
+    Args:
+        data: a safetensors file.
+
+    Returns:
+        The values of the optimizers, and the state.
+    """
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
+
+
+def read_best(folder: Path, checkpoint: bytes) -> bytes:
+    """The file with the weights of the best validation.
+
+    Args:
+        folder: folder of the run.
+        checkpoint: its checkpoint, which knows the name and the hash of the file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        RunError: if the run has kept none, or the file is damaged.
+    """
+    entry = read_header(checkpoint)["state"].get("best_file")
+    if not entry:
+        raise RunError(
+            f"{folder} must hold the weights of the best validation; it has none. "
+            f"There was no validation, or an earlier version trained it."
+        )
+    name = entry["name"]
+    # a path would lead out of the folder
+    path = folder / (name if re.fullmatch(r"best-\d+\.safetensors", name) else "best")
+    data = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise RunError(
+            f"{path} must be the file that the checkpoint knows; got "
+            f"{f'{len(data)} other bytes' if data else 'no file'}. Restore it from a "
+            f"copy, or load the last weights."
+        )
+    return data
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -94,7 +139,7 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tuples(group: dict[str, Any]) -> dict[str, Any]:
-    """Options that were tuples, such as betas, which JSON makes lists."""
+    """Make tuples again of options such as betas, which JSON has as lists."""
     return {
         name: tuple(value) if isinstance(value, list) and name != "params" else value
         for name, value in group.items()
@@ -102,18 +147,18 @@ def _tuples(group: dict[str, Any]) -> dict[str, Any]:
 
 
 # what a record has besides its numbers
-_PLACE = ("step", "seconds", "split")
+_PLACE = ("step", "seconds", "cpu_seconds", "split")
 
 
 class Events:
     """Writes the records of a run as curves, one for each number and split.
 
-    A run that goes on begins them anew from its metrics. So no step is there twice, as
-    those after the last checkpoint would be, and none is missing that was not on the
-    disk when the process was killed.
+    A resumed run writes them again from its metrics. Otherwise steps after the last
+    checkpoint would appear twice, and those that had not reached the disk when the
+    process was killed would be missing.
 
     Args:
-        folder: where the events go; those that are there are removed.
+        folder: folder of the events. Earlier ones in it are removed.
         records: lines of the metrics so far.
     """
 
@@ -122,7 +167,7 @@ class Events:
         for path in folder.glob("events.out.*"):
             path.unlink()
         self.writer = made(str(folder))
-        # a curve has the clock of the training, across interruptions
+        # the clock of a curve counts training alone, across interruptions
         self.begun = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
             self.write(record)
@@ -160,14 +205,18 @@ def event_writer() -> Any:
     return SummaryWriter
 
 
+# characters of the bar on a terminal
+_BAR = 20
+
+
 class Progress:
-    """One line that is renewed on a terminal; elsewhere a line for each evaluation.
+    """On a terminal a bar that is renewed, and a line for each evaluation everywhere.
 
     Args:
         total: steps of the whole run.
         done: steps that were made before.
-        stream: where to; standard error if None.
-        quiet: say nothing, as the processes do that are not the first.
+        stream: where to write; standard error if None.
+        quiet: write nothing, as all processes but the first do.
     """
 
     def __init__(
@@ -179,68 +228,67 @@ class Progress:
         quiet: bool = False,
     ) -> None:
         self.stream = sys.stderr if stream is None else stream
-        self.live, self.quiet = self.stream.isatty(), quiet
-        self.total, self.first = total, done
+        self.live, self.quiet = self.stream.isatty() and not quiet, quiet
+        self.total, self.first, self.last = total, done, done
         self.begun = self.shown = time.monotonic()
-        self.known: dict[str, Any] = {}
 
     def step(self, step: int, loss: float) -> None:
-        """After each step: renew the line, a few times a second."""
-        self.known |= {"step": step, "loss": loss}
-        if self.live and not self.quiet and time.monotonic() - self.shown > 0.2:
+        """Renew the bar, a few times a second."""
+        self.last = step
+        if self.live and time.monotonic() - self.shown > 0.2:
             self.shown = time.monotonic()
-            # \x1b[K clears what a longer line has left
-            self.stream.write(f"\r{self.line()}\x1b[K")
+            filled = _BAR * step // max(self.total, 1)
+            bar = "█" * filled + "░" * (_BAR - filled)
+            # \x1b[K clears the rest of a longer line
+            self.stream.write(f"\r{bar} {self.place()}  loss {loss:.4g}\x1b[K")
             self.stream.flush()
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        """Take note of a line of the metrics; lines of evaluations are shown."""
-        is_training = record["split"] == "train"
-        name = "accuracy" if is_training else "orthogonality"
-        self.known |= {name: record[name]} if name in record else {}
-        if not is_training:
-            values = "  ".join(
-                f"{key} {value:.4g}"
-                for key, value in record.items()
-                if key not in ("step", "seconds", "split")
-            )
-            self.say(f"{self.place()}  {record['split']}: {values}")
+    def evaluation(
+        self, last: Mapping[str, Any], extra: Mapping[str, float] | None = None
+    ) -> None:
+        """Write one line about all splits.
+
+        Args:
+            last: the step, and the means of each split by its name.
+            extra: numbers of the network itself.
+        """
+        splits = {k: v for k, v in last.items() if isinstance(v, Mapping) and v}
+        parts = [f"{name} {_listed(means)}" for name, means in splits.items()]
+        parts += [_listed(extra)] if extra else []
+        self.say(f"{self.place()}  {';  '.join(parts)}")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Write a line that stays."""
         if not self.quiet:
-            end = "\x1b[K\n" if self.live else "\n"
-            self.stream.write(f"{chr(13) if self.live else ''}{text}{end}")
+            form = "\r{}\x1b[K\n" if self.live else "{}\n"
+            self.stream.write(form.format(text))
             self.stream.flush()
-
-    def line(self) -> str:
-        """Where the run is, and the latest numbers."""
-        values = [
-            f"{name} {self.known[name]:.4g}"
-            for name in ("loss", "accuracy", "orthogonality")
-            if name in self.known
-        ]
-        return "  ".join([self.place(), *values])
 
     def place(self) -> str:
         """The step, the rate and the time that is left."""
-        step = self.known.get("step", self.first)
-        steps = step - self.first
+        steps = self.last - self.first
         if steps == 0:
-            return f"{step}/{self.total}"
+            return f"{self.last}/{self.total}"
         rate = steps / max(time.monotonic() - self.begun, 1e-9)
-        left = timedelta(seconds=round((self.total - step) / rate))
-        return f"{step}/{self.total}  {rate:.2f} steps/s  {left} left"
+        left = timedelta(seconds=round((self.total - self.last) / rate))
+        return f"{self.last}/{self.total}  {rate:.2f} steps/s  {left} left"
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return "  ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()
+    )
 
 
 class Recorder:
-    """Writes into the folder of a run; without a folder, as in other processes, not.
+    """Writes into the folder of a run.
 
     Args:
-        folder: folder of the run, or None.
+        folder: folder of the run. If None, as in every process but the first, nothing
+            is written.
         progress: what the user sees.
-        size: bytes of metrics that the checkpoint knows.
-        tensorboard: whether to write events, too.
+        state: state of the checkpoint from which the run goes on, if there is one.
+        tensorboard: whether to write events as well.
     """
 
     def __init__(
@@ -248,32 +296,55 @@ class Recorder:
         folder: Path | None,
         progress: Progress,
         *,
-        size: int = 0,
+        state: Mapping[str, Any] | None = None,
         tensorboard: bool = False,
     ) -> None:
         self.folder, self.progress = folder, progress
+        state = {} if state is None else state
+        size = int(state.get("metrics", 0))
         self.metrics = None if folder is None else Metrics(folder, size)
+        self.best_file = state.get("best_file")
         self.events: Events | None = None
         if folder is not None and self.metrics is not None and tensorboard:
             self.events = Events(folder / "tensorboard", self.metrics.records())
 
     def write(self, state: "State", split: str, values: Mapping[str, float]) -> None:
-        """A line of metrics."""
-        place = {"step": state.step, "seconds": round(state.seconds, 3)}
+        """Write a line of metrics."""
+        clocks = {"seconds": state.seconds, "cpu_seconds": state.cpu_seconds}
+        place = {"step": state.step} | {k: round(v, 3) for k, v in clocks.items()}
         record = place | dict(values) | {"split": split}
         if self.metrics is not None:
             self.metrics.write(record)
         if self.events is not None:
             self.events.write(record)
-        self.progress.record(record)
 
-    def checkpoint(self, experiment: Experiment, state: dict[str, Any]) -> None:
-        """Replace the checkpoint, which remembers how long the metrics are."""
+    def checkpoint(
+        self, experiment: Experiment, state: dict[str, Any], *, is_best: bool
+    ) -> None:
+        """Replace the checkpoint, which knows how long the metrics are.
+
+        The weights of the best validation have a file for each step, so that the one
+        that the checkpoint knows is there, whenever the process is killed.
+
+        Args:
+            experiment: what is trained.
+            state: where it is.
+            is_best: whether to keep these weights as those of the best validation.
+        """
         if self.folder is None or self.metrics is None:
             return
-        header = {"state": state, "metrics": self.metrics.size()}
+        if is_best:
+            data = pack(experiment.model, (), {"step": state["step"]})
+            name = f"best-{state['step']}.safetensors"
+            write_atomically(self.folder / name, data)
+            self.best_file = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
+        sizes = {"metrics": self.metrics.size(), "best_file": self.best_file}
+        header = {"state": state} | sizes
         data = pack(experiment.model, experiment.optimizers, header)
         write_atomically(self.folder / CHECKPOINT, data)
+        for path in self.folder.glob("best-*.safetensors"):
+            if self.best_file is None or path.name != self.best_file["name"]:
+                path.unlink()
 
     def close(self) -> None:
         """Close the files."""

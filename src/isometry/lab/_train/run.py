@@ -1,19 +1,19 @@
 """A run from its beginning or its checkpoint to its summary."""
 
 import contextlib
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-import isometry
 from isometry import count_parameters
+from isometry.lab._options import option_of
 from isometry.lab._process import Ranks, environment, joined
 from isometry.lab._train.config import Config
-from isometry.lab._train.experiment import Experiment, angles, build, orthogonality
+from isometry.lab._train.experiment import Experiment, build, make_model
 from isometry.lab._train.folder import (
     CHECKPOINT,
     CONFIG,
@@ -22,22 +22,33 @@ from isometry.lab._train.folder import (
     RunError,
     as_json,
     create,
+    damaged,
     default_folder,
     last_good,
     locked,
+    origin,
+    read_checkpoint,
+    read_config,
+    read_summary,
     write_atomically,
 )
-from isometry.lab._train.loop import SPLITS, State, train
-from isometry.lab._train.recorder import Progress, Recorder, event_writer, unpack
+from isometry.lab._train.loop import SPLITS, State, angles, orthogonality, train
+from isometry.lab._train.recorder import (
+    Progress,
+    Recorder,
+    event_writer,
+    read_best,
+    unpack,
+)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a run is, and how it ended.
+    """The folder of a run, and how the run ended.
 
     Attributes:
-        folder: folder of the run; None in processes that are not the first.
-        summary: `summary.json`.
+        folder: folder of the run; None in every process but the first.
+        summary: the content of `summary.json`.
     """
 
     folder: Path | None
@@ -48,7 +59,7 @@ def start(config: Config, out: Path | None = None) -> Outcome:
     """Train from the beginning.
 
     Args:
-        config: the run.
+        config: the run. A class that it names as package.module:Class is imported.
         out: its folder, which must not exist; if None, a new one under the user's data
             directory.
 
@@ -56,16 +67,18 @@ def start(config: Config, out: Path | None = None) -> Outcome:
         The folder and the summary.
 
     Raises:
-        RunError: if the folder exists or cannot be written to, or a package is missing
-            that an option needs.
-        ValueError: if the config makes no sense.
+        RunError: if the folder exists or cannot be written to, or an option needs a
+            package that is missing.
+        ValueError: if the config is invalid.
     """
     with _threads(config.training.threads), joined(config.training.device) as ranks:
-        experiment = _ready(config, ranks)
+        experiment = _ready(config, ranks, trust=True)
         folder = None
         if ranks.is_first:
             resolved = experiment.config
-            name = f"{config.task}-{config.training.model}"
+            # the names of classes, without their modules
+            names = (config.task, config.training.model)
+            name = "-".join(word.rpartition(":")[2] for word in names)
             name += f"-{resolved.training.hidden_size}"
             folder = out or default_folder(name)
             surroundings = as_json(environment(ranks=ranks.count))
@@ -73,36 +86,101 @@ def start(config: Config, out: Path | None = None) -> Outcome:
         return _go(experiment, folder, ranks)
 
 
-def resume(folder: Path) -> Outcome:
-    """Go on from the last checkpoint, to the same numbers as if nothing had happened.
+def resume(
+    folder: Path | str, *, trust: bool | Collection[str] = False, **options: Any
+) -> Outcome:
+    """Go on from the last checkpoint, to the numbers of a run that never stopped.
+
+    A run that has finished goes on if `iterations` or `epochs` ask for more.
 
     Args:
         folder: folder of the run.
+        trust: whether to import the classes that `config.json` names, or the names that
+            may be imported. A registered class needs no trust.
+        **options: fields of `Training` that may change: `iterations`, `epochs`,
+            `solved`, `solved_for`, `log_every`, `evaluate_every`, `checkpoint_every`,
+            `threads`, `device` and `tensorboard`.
 
     Returns:
         The folder and the summary.
 
     Raises:
-        RunError: if it holds no run, a damaged one, or one that another process writes
-            or that has diverged.
+        RunError: if it holds no run, a damaged one, one that has diverged, or one that
+            another process writes.
+        ValueError: if an option may not change, or a class is not to be trusted.
     """
-    config = _read_config(folder)
-    summary = _read_summary(folder)
-    if summary.get("status") in ("finished", "solved"):
-        return Outcome(folder, summary)
-    if summary.get("status") == "diverged":
+    folder = Path(folder)
+    before, summary = read_config(folder), read_summary(folder)
+    config = before.changed(options)
+    steps, status = summary.get("steps", 0), summary.get("status")
+    if status == "diverged":
         raise RunError(
-            f"{folder} has diverged at step {summary['steps']}, and would again. Train "
-            f"anew with another rate, `--lr`. {last_good(folder)}."
+            f"{folder} has diverged at step {steps}, and would again. Train anew with "
+            f"another rate, `--lr`. {last_good(folder)}."
         )
-    with _threads(config.training.threads), joined(config.training.device) as ranks:
-        experiment = _ready(config, ranks)
-        return _go(experiment, folder if ranks.is_first else None, ranks)
+    training, same = config.training, config.training == before.training
+    # one that was killed before it could go on asks for more steps already
+    more = training.epochs or (training.iterations or 0) > steps
+    if (status == "finished" and same and not more) or (status == "solved" and same):
+        return Outcome(folder, summary)
+    if status == "finished" and not more:
+        raise RunError(
+            f"{folder} has finished after {steps} steps, and goes on only for more; "
+            f"got {', '.join(map(option_of, options))}. Give `--iterations` above "
+            f"{steps}, or `--epochs`."
+        )
+    if status == "solved" and "solved" not in options:
+        raise RunError(
+            f"{folder} is solved after {steps} steps, and would stop again at its next "
+            f"evaluation. Add `--solved 0` to train on."
+        )
+    with _threads(training.threads), joined(training.device) as ranks:
+        experiment = _ready(config, ranks, trust=trust)
+        return _go(experiment, folder if ranks.is_first else None, ranks, options)
 
 
-def _ready(config: Config, ranks: Ranks) -> Experiment:
+def load(
+    run: Path | str, *, best: bool = False, trust: bool | Collection[str] = False
+) -> nn.Module:
+    """The model of a run with its trained weights, on the CPU, in evaluation mode.
+
+    Args:
+        run: folder of the run, finished or not.
+        best: whether to load the weights of the best validation instead of the last.
+        trust: whether to import the classes that `config.json` names, or the names that
+            may be imported. A registered class needs no trust.
+
+    Returns:
+        The network with its output layer: outputs (time, batch, k) from inputs.
+
+    Raises:
+        RunError: if there is no run, no checkpoint, no best validation, or a damaged
+            file.
+        ValueError: if a class is not to be trusted.
+    """
+    folder = Path(run)
+    config, data = read_config(folder), read_checkpoint(folder)
+    if data is None:
+        raise RunError(
+            f"{folder} must have a checkpoint; it has none yet. Go on with the run: "
+            f"isometry train --resume {folder}"
+        )
+    state = torch.random.get_rng_state()
+    try:
+        _, _, model = make_model(config, trust=trust)
+    finally:
+        # first values are drawn for nothing, and must not change the caller's numbers
+        torch.random.set_rng_state(state)
+    with _whole(folder):
+        unpack(read_best(folder, data) if best else data, model, ())
+    return model.eval()
+
+
+def _ready(
+    config: Config, ranks: Ranks, *, trust: bool | Collection[str]
+) -> Experiment:
     """Build the experiment, and refuse what cannot run before anything is written."""
-    experiment = build(config, ranks.device)
+    experiment = build(config, ranks.device, trust=trust)
     if config.training.tensorboard:
         event_writer()
     try:
@@ -112,90 +190,86 @@ def _ready(config: Config, ranks: Ranks) -> Experiment:
     return experiment
 
 
-def _go(experiment: Experiment, folder: Path | None, ranks: Ranks) -> Outcome:
+def _go(
+    experiment: Experiment,
+    folder: Path | None,
+    ranks: Ranks,
+    options: Mapping[str, Any] | None = None,
+) -> Outcome:
     """Train, with the folder locked, and sum up."""
     with contextlib.ExitStack() as stack:
         data = None
         if folder is not None:
             stack.enter_context(locked(folder))
-            data = _checkpoint(folder)
+            data = read_checkpoint(folder)
         data = ranks.share(data)
-        state, size = State(), 0
+        state, header = State(), dict[str, Any]()
         if data:
-            state, size = _restored(data, experiment, folder)
+            with _whole(folder):
+                header = unpack(data, experiment.model, experiment.optimizers)
+                state = State(**header["state"])
+        iterations = experiment.config.training.iterations
+        assert iterations is not None
+        if iterations < state.step:
+            raise RunError(
+                f"`iterations` must be at least the {state.step} steps that are made; "
+                f"got {iterations}."
+            )
         if folder is not None:
-            # a summary of an earlier interruption, which no longer holds
+            if options:
+                _amend(folder, experiment.config, state.step, options)
+            # the summary of an earlier end, which no longer holds
             (folder / SUMMARY).unlink(missing_ok=True)
-        training = experiment.config.training
-        assert training.iterations is not None
-        progress = Progress(training.iterations, state.step, quiet=folder is None)
-        recorder = Recorder(
-            folder, progress, size=size, tensorboard=training.tensorboard
-        )
+        progress = Progress(iterations, state.step, quiet=folder is None)
+        tensorboard = experiment.config.training.tensorboard
+        recorder = Recorder(folder, progress, state=header, tensorboard=tensorboard)
         stack.callback(recorder.close)
         progress.say(_greeting(experiment, folder, state))
-        try:
-            status = train(experiment, state, ranks, recorder)
-        except OSError as error:
-            # most often the disk is full, and has no room for a summary either
-            with contextlib.suppress(OSError):
-                _sum_up(experiment, state, "interrupted", folder)
-            raise RunError(
-                f"the run stopped at step {state.step}: {error}. Once that is solved, "
-                f"go on: isometry train --resume {folder}"
-            ) from error
-        scores: dict[str, Any] = {}
-        if status == "finished" and ranks.is_first:
-            try:
-                scores = _final_scores(experiment, ranks)
-            except KeyboardInterrupt:
-                status = "interrupted"
-        return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
+        return _train(experiment, state, ranks, recorder)
 
 
-def _checkpoint(folder: Path) -> bytes | None:
-    path = folder / CHECKPOINT
-    data = path.read_bytes() if path.exists() else None
-    if data == b"":
-        raise RunError(_damaged(path, "an empty file"))
-    return data
+def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) -> None:
+    """Write down the options with which a run goes on."""
+    entry = {"step": step, "options": dict(options)}
+    if entry not in config.continued:
+        config = replace(config, continued=(*config.continued, entry))
+    write_atomically(folder / CONFIG, config.to_json())
 
 
-def _restored(
-    data: bytes, experiment: Experiment, folder: Path | None
-) -> tuple[State, int]:
-    """The state of a checkpoint, whose tensors are loaded, and bytes of metrics."""
+def _train(
+    experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
+) -> Outcome:
+    folder = recorder.folder
     try:
-        header = unpack(data, experiment.model, experiment.optimizers)
-        return State(**header["state"]), int(header["metrics"])
+        status = train(experiment, state, ranks, recorder)
+    except OSError as error:
+        # most often the disk is full, and has no room for a summary either
+        with contextlib.suppress(OSError):
+            _sum_up(experiment, state, "interrupted", folder)
+        raise RunError(
+            f"the run stopped at step {state.step}: {error}. Once that is solved, go "
+            f"on: isometry train --resume {folder}"
+        ) from error
+    scores: dict[str, Any] = {}
+    if status == "finished" and ranks.is_first:
+        try:
+            scores = _final_scores(experiment, ranks)
+        except KeyboardInterrupt:
+            status = "interrupted"
+    return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
+
+
+@contextlib.contextmanager
+def _whole(folder: Path | None) -> Iterator[None]:
+    """Tell what is wrong with a checkpoint that cannot be read."""
+    try:
+        yield
+    except RunError:
+        raise
     # a file that somebody else wrote can be wrong in any way; nothing of it is run
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise RunError(_damaged(Path(CHECKPOINT), first) + _origin(folder)) from error
-
-
-def _origin(folder: Path | None) -> str:
-    """Which revision wrote a run, if it is another than this one."""
-    if folder is None:
-        return ""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        revision = json.loads((folder / ENVIRONMENT).read_bytes()).get("revision")
-        here = environment(ranks=1)["revision"]
-        if revision and revision != here:
-            return (
-                f" The run was begun at revision {revision} of isometry, and this is "
-                f"{here or isometry.__version__}. Reports read runs of every revision, "
-                f"but a checkpoint is only promised to be read by the code that wrote "
-                f"it: check out {revision} to go on."
-            )
-    return ""
-
-
-def _damaged(path: Path, what: str) -> str:
-    return (
-        f"{path} must be what `isometry train` has written for this run; got {what}. "
-        f"Restore it from a copy, or train anew."
-    )
+        raise RunError(damaged(Path(CHECKPOINT), first) + origin(folder)) from error
 
 
 def _final_scores(experiment: Experiment, ranks: Ranks) -> dict[str, Any]:
@@ -242,6 +316,7 @@ def summarize(experiment: Experiment, state: State, status: str) -> dict[str, An
         "status": status,
         "steps": state.step,
         "seconds": round(state.seconds, 3),
+        "cpu_seconds": round(state.cpu_seconds, 3),
         "metric": experiment.task.metric,
         "best": state.best,
         "best_by_test": state.best_test,
@@ -264,31 +339,6 @@ def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:
         f"{config.task}: {config.training.model}, n = {config.training.hidden_size}, "
         f"{count_parameters(model)} parameters{line}{done}; {folder}"
     )
-
-
-def _read_config(folder: Path) -> Config:
-    try:
-        return Config.from_json((folder / CONFIG).read_bytes())
-    except FileNotFoundError:
-        raise RunError(
-            f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
-            f"that `isometry train` has printed."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunError(_damaged(folder / CONFIG, repr(error))) from error
-
-
-def _read_summary(folder: Path) -> dict[str, Any]:
-    path = folder / SUMMARY
-    if not path.exists():
-        return {}
-    try:
-        summary = json.loads(path.read_bytes())
-        if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
-            return summary
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    raise RunError(_damaged(path, "no summary of a run"))
 
 
 @contextlib.contextmanager

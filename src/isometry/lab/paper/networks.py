@@ -1,5 +1,6 @@
-"""The networks of the paper by name: how each is made, at which sizes."""
+"""Networks by name: those of the paper as their authors made them, and your own."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import PackedSequence
 
+from isometry.lab._options import Registry
 from isometry.lab.paper.protocol import EPOCHS, ITERATIONS, SIZES
 from isometry.lab.paper.training import (
+    USUAL,
     Recipe,
     Schedule,
     train_eurnn,
@@ -79,14 +82,16 @@ class Output:
 class SequenceModel(nn.Module):
     r"""A recurrent network and a linear output layer, $y_t = V h_t + c$.
 
-    Of complex states the layer reads the real and then the imaginary parts, or the real
-    ones alone.
+    If the states are complex, the layer reads their real parts followed by their
+    imaginary parts, or the real parts alone.
 
     Args:
-        network: `ExpRNN`, a comparator, or an `LSTM`, `GRU` or `RNN` of torch.
+        network: `ExpRNN`, a comparator, or a layer that is called like torch's `RNN`.
         output: the layer.
         parts: what it reads of complex states.
-        last_only: whether outputs are wanted at the last step alone.
+        last_only: whether outputs are wanted at the last time step alone.
+        classes: number of classes of the input, for a network that cannot read class
+            indices and has no `input_size`.
     """
 
     def __init__(
@@ -96,20 +101,22 @@ class SequenceModel(nn.Module):
         *,
         parts: Parts = "both",
         last_only: bool = False,
+        classes: int | None = None,
     ) -> None:
         super().__init__()
         self.network, self.output = network, output
         self.parts: Parts = parts
-        self.last_only = last_only
+        self.last_only, self.classes = last_only, classes
 
     def forward(self, x: Any) -> Any:
         """Outputs of a sequence.
 
         Args:
-            x: as the network takes it; torch's networks take class indices here, too.
+            x: what the network takes. Class indices become unit vectors where it takes
+                none.
 
         Returns:
-            (time, batch, outputs), with a time of one if only the last is wanted.
+            (time, batch, outputs); the time is one if only the last is wanted.
         """
         H, _ = self.network(self._read(x))
         if isinstance(H, PackedSequence):
@@ -117,11 +124,10 @@ class SequenceModel(nn.Module):
         return self._outputs(H[-1:] if self.last_only else H)
 
     def _read(self, x: Any) -> Any:
-        """Class indices as the unit vectors that torch's networks want."""
         ours = isinstance(self.network, AbstractRecurrent)
         if ours or not isinstance(x, Tensor) or x.is_floating_point():
             return x
-        size: Any = self.network.input_size
+        size: Any = self.classes or self.network.input_size
         return one_hot(x.long(), size).to(self.output.weight.dtype)
 
     def _outputs(self, H: Tensor) -> Tensor:
@@ -131,27 +137,17 @@ class SequenceModel(nn.Module):
         return self.output(H)
 
 
-def made_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
-    """Make networks of one of our classes, which can return the last state alone."""
+def made_by(
+    network: type[nn.Module], *, gated: bool = False
+) -> Callable[..., nn.Module]:
+    """Make networks of one of our classes; gated ones always return all states."""
 
     def make(
         task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
     ) -> nn.Module:
-        place = {"device": draw.device, "dtype": draw.dtype}
-        usual = {**place, "generator": draw.generator, "last_only": task.last_only}
-        return network(task.input_size, size, **(usual | options))
-
-    return make
-
-
-def gated_by(network: type[nn.Module]) -> Callable[..., nn.Module]:
-    """Make networks of one of our gated classes, which return all states."""
-
-    def make(
-        task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
-    ) -> nn.Module:
-        place = {"device": draw.device, "dtype": draw.dtype}
-        usual = {**place, "generator": draw.generator}
+        usual = {"device": draw.device, "dtype": draw.dtype}
+        usual |= {"generator": draw.generator}
+        usual |= {} if gated else {"last_only": task.last_only}
         return network(task.input_size, size, **(usual | options))
 
     return make
@@ -191,12 +187,17 @@ def glorot_output(task: AbstractTask, features: int) -> Output:
     return Output(bound=glorot(features, task.output_size))
 
 
+def torch_output(_task: AbstractTask, features: int) -> Output:
+    """The first values that torch gives a linear layer."""
+    usual = 1 / math.sqrt(features)
+    return Output(bound=usual, bias_bound=usual)
+
+
 def output_exprnn(task: AbstractTask, features: int) -> Output:
     """He's weights for copying, torch's usual ones elsewhere."""
     if task.recipe == "copying":
         return Output(std=math.sqrt(2 / features))
-    usual = 1 / math.sqrt(features)
-    return Output(bound=usual, bias_bound=usual)
+    return torch_output(task, features)
 
 
 def output_scornn(task: AbstractTask, features: int) -> Output:
@@ -213,13 +214,13 @@ def output_eurnn(task: AbstractTask, _features: int) -> Output:
 
 @dataclass(frozen=True)
 class Network:
-    """A network of the paper, for every task and size.
+    """A network for every task and size.
 
     Attributes:
         make: makes it, for a task, a size, options and a source of first values.
         training: how it is trained on a task, at a size.
         output: the first values of its output layer, for a task and the number of
-            features that the layer reads.
+            features that the layer reads; None if the network makes its own.
         options: its options, for a task and a size.
         parts: what the output layer reads of complex states.
         after_step: called with the network after each step of the optimizers.
@@ -227,20 +228,28 @@ class Network:
 
     make: Callable[[AbstractTask, int, dict[str, Any], Draw], nn.Module]
     training: Callable[[str, int], Schedule]
-    output: Callable[[AbstractTask, int], Output] = glorot_output
+    output: Callable[[AbstractTask, int], Output] | None = glorot_output
     options: Callable[[str, int], dict[str, Any]] = lambda _task, _size: {}
     parts: Parts = "both"
     after_step: Callable[[Any], None] = lambda _network: None
 
     def model(
         self, task: AbstractTask, size: int, options: Mapping[str, Any], draw: Draw
-    ) -> SequenceModel:
+    ) -> nn.Module:
         """Make the network with its output layer, as training begins."""
         network = self.make(task, size, dict(options), draw)
+        if self.output is None:
+            return network
         is_complex = any(p.is_complex() for p in network.parameters())
         features = size * (2 if is_complex and self.parts == "both" else 1)
         layer = self.output(task, features).layer(features, task.output_size, draw)
-        return SequenceModel(network, layer, parts=self.parts, last_only=task.last_only)
+        return SequenceModel(
+            network,
+            layer,
+            parts=self.parts,
+            last_only=task.last_only,
+            classes=task.input_size,
+        )
 
 
 def options_exprnn(task: str, _size: int) -> dict[str, Any]:
@@ -268,37 +277,82 @@ def renormalize(network: HouseholderRNN) -> None:
     network.renormalize_()
 
 
-NETWORKS = {
-    "exprnn": Network(made_by(ExpRNN), train_exprnn, output_exprnn, options_exprnn),
-    "scornn": Network(made_by(ScoRNN), train_scornn, output_scornn, options_scornn),
-    "scurnn": Network(made_by(ScuRNN), train_scurnn),
-    "urnn": Network(made_by(URNN), train_urnn, options=options_structured),
-    "rgd": Network(made_by(FullCapacityURNN), train_rgd, options=options_structured),
-    "eurnn": Network(
-        made_by(EURNN), train_eurnn, output_eurnn, options_eurnn, parts="real"
-    ),
-    "householder": Network(
-        made_by(HouseholderRNN), train_householder, after_step=renormalize
-    ),
-    "spectral": Network(made_by(SpectralRNN), train_spectral),
-    "lie": Network(made_by(LieRNN), train_lie),
-    "explstm": Network(gated_by(ExpLSTM), train_exp_gated),
-    "expgru": Network(gated_by(ExpGRU), train_exp_gated),
-    "lstm": Network(torch_lstm, train_lstm),
-    "gru": Network(torch_gru, train_gru),
-}
+def _accept(value: Any) -> Network:
+    """Check a network of the user's own, and wrap it."""
+    if isinstance(value, Network):
+        return value
+    if not (isinstance(value, type) and issubclass(value, nn.Module)):
+        raise TypeError(
+            f"`model` must be a class that derives from torch.nn.Module; got {value!r}."
+        )
+    kind: Any = value
+    signature = inspect.signature(kind)
+    # such a class makes its own output layer, and the others are given one
+    whole = "output_size" in signature.parameters
+    sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if whole else {}
+    try:
+        signature.bind(*(() if whole else (1, 1)), **sizes)
+    except TypeError as error:
+        raise ValueError(
+            f"`model` must be a class that is called with `input_size`, `hidden_size` "
+            f"and, if it makes its own output layer, `output_size`; got {value!r}: "
+            f"{error}. Give its other arguments a default."
+        ) from error
+
+    def make(
+        task: AbstractTask, size: int, options: dict[str, Any], _draw: Draw
+    ) -> nn.Module:
+        if whole:
+            sizes = {"input_size": task.input_size, "output_size": task.output_size}
+            return kind(**sizes, hidden_size=size, **options)
+        return kind(task.input_size, size, **options)
+
+    schedule: Schedule = getattr(kind, "schedule", USUAL)
+    return Network(make, lambda *_: schedule, None if whole else torch_output)
+
+
+NETWORKS: Registry[Network] = Registry(
+    "model",
+    "isometry.networks",
+    {
+        "exprnn": Network(made_by(ExpRNN), train_exprnn, output_exprnn, options_exprnn),
+        "scornn": Network(made_by(ScoRNN), train_scornn, output_scornn, options_scornn),
+        "scurnn": Network(made_by(ScuRNN), train_scurnn),
+        "urnn": Network(made_by(URNN), train_urnn, options=options_structured),
+        "rgd": Network(
+            made_by(FullCapacityURNN), train_rgd, options=options_structured
+        ),
+        "eurnn": Network(
+            made_by(EURNN), train_eurnn, output_eurnn, options_eurnn, parts="real"
+        ),
+        "householder": Network(
+            made_by(HouseholderRNN), train_householder, after_step=renormalize
+        ),
+        "spectral": Network(made_by(SpectralRNN), train_spectral),
+        "lie": Network(made_by(LieRNN), train_lie),
+        "explstm": Network(made_by(ExpLSTM, gated=True), train_exp_gated),
+        "expgru": Network(made_by(ExpGRU, gated=True), train_exp_gated),
+        "lstm": Network(torch_lstm, train_lstm),
+        "gru": Network(torch_gru, train_gru),
+    },
+    _accept,
+)
+
+# features of the state of a network that the paper does not have
+USUAL_SIZE = 128
 
 
 def recipe(
-    name: str, task: AbstractTask, hidden_size: int | None = None, **options: Any
+    model: str, task: AbstractTask, hidden_size: int | None = None, **options: Any
 ) -> Recipe:
-    """A network of the paper, as its authors trained it on a task.
+    """A network of the paper as its authors trained it on a task, or one of your own.
 
     Args:
-        name: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
+        model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
         task: the task. Its `recipe` chooses the numbers, and the network has its sizes
             of inputs and outputs.
-        hidden_size: features of the state; the first of the paper's tables if None.
+        hidden_size: features of the state. If None, the first of the paper's tables,
+            or 128 for a network of your own.
         **options: options of the network, instead of the paper's.
 
     Returns:
@@ -308,38 +362,31 @@ def recipe(
         ValueError: if there is no such network, the paper has no such task, or a size
             is not positive.
     """
-    _check_name("name", name, NETWORKS)
-    _check_name("task.recipe", task.recipe, EPOCHS | ITERATIONS)
-    _check_sizes(task)
-    network = NETWORKS[name]
-    size = SIZES[name][task.recipe][0] if hidden_size is None else hidden_size
-    options = {**network.options(task.recipe, size), **options}
-
-    def make(**place: Any) -> SequenceModel:
-        return network.model(task, size, options, Draw(**place))
-
-    return Recipe(
-        name=name,
-        hidden_size=size,
-        make=make,
-        options=options,
-        schedule=network.training(task.recipe, size),
-        after_step=lambda model: network.after_step(model.network),
-        iterations=ITERATIONS.get(task.recipe),
-        epochs=EPOCHS.get(task.recipe),
-    )
-
-
-def _check_name(what: str, name: str, names: Mapping[str, Any]) -> None:
-    if name not in names:
+    network = NETWORKS.find(model)
+    if task.recipe not in EPOCHS | ITERATIONS:
         raise ValueError(
-            f"`{what}` must be one of {', '.join(map(repr, names))}; got {name!r}."
+            f"`task.recipe` must be one of {', '.join(EPOCHS | ITERATIONS)}; got "
+            f"{task.recipe!r}."
         )
-
-
-def _check_sizes(task: AbstractTask) -> None:
     if min(task.input_size, task.output_size) < 1:
         raise ValueError(
             f"`input_size` and `output_size` must be at least 1; got "
             f"{task.input_size} and {task.output_size}."
         )
+    sizes = SIZES.get(model, {}).get(task.recipe, (USUAL_SIZE,))
+    size = sizes[0] if hidden_size is None else hidden_size
+    options = {**network.options(task.recipe, size), **options}
+
+    def make(**place: Any) -> nn.Module:
+        return network.model(task, size, options, Draw(**place))
+
+    return Recipe(
+        name=model,
+        hidden_size=size,
+        make=make,
+        options=options,
+        schedule=network.training(task.recipe, size),
+        after_step=lambda model: network.after_step(getattr(model, "network", model)),
+        iterations=ITERATIONS.get(task.recipe),
+        epochs=EPOCHS.get(task.recipe),
+    )

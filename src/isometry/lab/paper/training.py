@@ -147,6 +147,15 @@ def _add(
 
 OURS = "ours: none is published"
 
+# how a network of the user's own is trained, unless its class has a `schedule`
+USUAL = Schedule(
+    (
+        OptimizerRecipe(Adam, {"lr": 1e-3}),
+        OptimizerRecipe(Adam, {"lr": 1e-4}, ("parametrizations",)),
+    ),
+    "ours: Adam, with a tenth of the rate for parametrized weights",
+)
+
 # how RMSprop was written elsewhere, as options of RiemannianRMSprop
 TENSORFLOW = {
     "alpha": 0.9,

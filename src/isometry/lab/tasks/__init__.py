@@ -1,16 +1,42 @@
 """The tasks of the paper, and the adding problem."""
 
+import inspect
+from dataclasses import is_dataclass
+from typing import Any
+
+from isometry.lab._options import Registry, hints_of
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks.adding import AddingTask
 from isometry.lab.tasks.copying import CopyingTask
 from isometry.lab.tasks.mnist import MnistTask
 from isometry.lab.tasks.timit import TimitTask
 
-TASKS: dict[str, type[AbstractTask]] = {
-    "copying": CopyingTask,
-    "adding": AddingTask,
-    "mnist": MnistTask,
-    "timit": TimitTask,
-}
+
+def _accept(value: Any) -> type[AbstractTask]:
+    """Check a task of the user's own."""
+    is_task = isinstance(value, type) and issubclass(value, AbstractTask)
+    if not is_task or inspect.isabstract(value) or not is_dataclass(value):
+        missing = sorted(getattr(value, "__abstractmethods__", ()))
+        lacks = f", which does not define {', '.join(missing)}" if missing else ""
+        raise TypeError(
+            f"`task` must be a dataclass that derives from isometry.lab.AbstractTask "
+            f"and defines all that is abstract there; got {value!r}{lacks}."
+        )
+    kind: Any = value
+    hints_of(kind)
+    return kind
+
+
+TASKS: Registry[type[AbstractTask]] = Registry(
+    "task",
+    "isometry.tasks",
+    {
+        "copying": CopyingTask,
+        "adding": AddingTask,
+        "mnist": MnistTask,
+        "timit": TimitTask,
+    },
+    _accept,
+)
 
 __all__ = ["AddingTask", "CopyingTask", "MnistTask", "TimitTask", "TASKS"]

@@ -41,6 +41,11 @@ class AddingTask(AbstractEndlessTask):
                 f"got {self.length}. The literature has 100, 200, 400 and 750."
             )
 
+    def title(self) -> tuple[str, str, frozenset[str]]:
+        """A task for each length."""
+        heading = f"Adding problem, length {self.length}"
+        return f"adding-{self.length}", heading, frozenset({"length"})
+
     @property
     def input_size(self) -> int:
         """A number and a marker."""
@@ -81,8 +86,3 @@ class AddingTask(AbstractEndlessTask):
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
         """The loss by its name."""
         return {"mse": self.loss(outputs, batch).item()}
-
-    def weights(self, batch: Batch) -> dict[str, int]:
-        """Sequences."""
-        size = len(batch.y)
-        return {"loss": size, "mse": size}

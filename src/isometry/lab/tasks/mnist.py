@@ -46,6 +46,8 @@ class MnistTask(AbstractTask):
     name: ClassVar[str] = "mnist"
     last_only: ClassVar[bool] = True
     metric: ClassVar[str] = "accuracy"
+    neutral: ClassVar[frozenset[str]] = frozenset({"root"})
+    selecting: ClassVar[frozenset[str]] = frozenset({"validation"})
 
     permute: bool = False
     dataset: Literal["mnist", "fashion-mnist"] = "mnist"
@@ -61,8 +63,18 @@ class MnistTask(AbstractTask):
 
     @property
     def recipe(self) -> str:
-        """Networks are trained otherwise on permuted pixels."""
+        """The networks are trained with other rates on permuted pixels."""
         return "pmnist" if self.permute else "mnist"
+
+    def title(self) -> tuple[str, str, frozenset[str]]:
+        """A task for each data set and order of the pixels."""
+        name = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}[self.dataset]
+        key, name = (
+            (f"p{self.dataset}", f"permuted {name}")
+            if self.permute
+            else (self.dataset, name)
+        )
+        return key, f"Pixel by pixel, {name}", frozenset({"permute", "dataset"})
 
     @property
     def input_size(self) -> int:
@@ -115,10 +127,6 @@ class MnistTask(AbstractTask):
         """Fraction of the images that are named rightly."""
         right = last(outputs).argmax(-1) == batch.y
         return {"accuracy": right.float().mean().item()}
-
-    def weights(self, batch: Batch) -> dict[str, int]:
-        """Images."""
-        return {"loss": len(batch.y), "accuracy": len(batch.y)}
 
     @functools.cached_property
     def _images(self) -> tuple[Images, Images]:

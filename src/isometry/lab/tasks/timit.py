@@ -1,7 +1,7 @@
 """Speech prediction on TIMIT, or on any folder of recordings."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -62,12 +62,31 @@ class TimitTask(AbstractTask):
     name: ClassVar[str] = "timit"
     last_only: ClassVar[bool] = False
     metric: ClassVar[str] = "mse"
+    headings: ClassVar[Mapping[str, str]] = {
+        "mse": "valid frames",
+        # the error of [WPH16], which the paper's rows of others have
+        "padded_mse": "The same, padded frames",
+        "segsnr": "SegSNR, dB",
+        "stoi": "STOI",
+        "pesq": "PESQ",
+    }
+    neutral: ClassVar[frozenset[str]] = frozenset({"root", "scores"})
+    selecting: ClassVar[frozenset[str]] = frozenset({"validation"})
 
     root: str | None = None
     target: Literal["previous", "next"] = "previous"
     split: Literal["timit", "speakers"] = "timit"
     validation: Literal["core", "development"] = "core"
     scores: bool = False
+
+    @property
+    def recipe(self) -> str:
+        """The paper's speech task."""
+        return "timit"
+
+    def title(self) -> tuple[str, str, frozenset[str]]:
+        """A task of one name."""
+        return "timit", "Speech prediction, TIMIT", frozenset()
 
     @property
     def input_size(self) -> int:

@@ -1,0 +1,104 @@
+"""A task and networks as a user would write them, in a module of their own."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+
+import isometry
+from isometry.lab import AbstractEndlessTask, Batch, OptimizerRecipe, Schedule
+
+
+@dataclass(frozen=True)
+class OrderTask(AbstractEndlessTask):
+    """Tell which of two tones came first.
+
+    Attributes:
+        steps: time steps of a sequence.
+        held_out: sequences for validation, and as many for test.
+    """
+
+    name: ClassVar[str] = "order"
+    last_only: ClassVar[bool] = True
+    metric: ClassVar[str] = "right"
+    larger_is_better: ClassVar[bool | None] = True
+
+    steps: int = 6
+    held_out: int = 8
+
+    @property
+    def input_size(self) -> int:
+        return 3
+
+    @property
+    def output_size(self) -> int:
+        return 2
+
+    def draw(self, rng, size) -> Batch:
+        first = torch.from_numpy(rng.integers(2, size=size))
+        x = torch.zeros(self.steps, size, dtype=torch.int64)
+        x[0], x[2] = 1 + first, 2 - first
+        return Batch(x, first)
+
+    def loss(self, outputs, batch) -> Tensor:
+        return cross_entropy(outputs[-1], batch.y)
+
+    def metrics(self, outputs, batch) -> dict[str, float]:
+        return {"right": (outputs[-1].argmax(-1) == batch.y).float().mean().item()}
+
+
+class Layer(nn.Module):
+    """A layer that is called like torch's, without an output layer."""
+
+    def __init__(self, input_size: int, hidden_size: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.read = nn.Linear(input_size, hidden_size, bias=bias)
+        hidden = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.turn = isometry.orthogonal(hidden)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h, states = torch.zeros(()), []
+        for u in self.read(x):
+            h = torch.tanh(self.turn(h.expand_as(u)) + u)
+            states.append(h)
+        return torch.stack(states), h
+
+
+class Whole(nn.Module):
+    """A network with its own input and output layers, and its own optimizer."""
+
+    schedule = Schedule((OptimizerRecipe(SGD, {"lr": 0.125}),), "tests")
+
+    def __init__(self, *, hidden_size: int, output_size: int, input_size: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(input_size, hidden_size)
+        self.layer = nn.GRU(hidden_size, hidden_size)
+        self.head = nn.Linear(hidden_size, output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(self.embed(x))[0])
+
+
+class NoSizes(nn.Module):
+    """A network that cannot be given sizes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+
+@dataclass(frozen=True)
+class ListTask(OrderTask):
+    """A task with an option that no command line can spell."""
+
+    places: tuple[int, ...] = (1, 2)
+
+
+@dataclass(frozen=True)
+class RateTask(OrderTask):
+    """A task with an option that training has already."""
+
+    lr: float = 0.5

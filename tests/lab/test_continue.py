@@ -1,0 +1,222 @@
+"""Go on with a finished run, keep the best weights, and load a model again."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from isometry.lab import RunError, evaluate, load, resume, start
+from isometry.lab._cli import main
+from isometry.lab._train.config import CHANGEABLE, Config
+from isometry.lab._train.experiment import make_task
+from isometry.lab.tasks import CopyingTask
+from tests.lab.small_runs import assert_same_run, best, records, small, summary, tensors
+from tests.lab.test_report import edit
+
+TASK = CopyingTask(lag=3, length=2, held_out=8)
+
+
+def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(tmp_path):
+    start(small(iterations=12), tmp_path / "run")
+    outcome = resume(tmp_path / "run", iterations=24)
+    assert outcome.summary["status"] == "finished"
+    start(small(iterations=24), tmp_path / "long")
+    assert_same_run(tmp_path / "run", tmp_path / "long")
+
+
+def test_the_line_goes_on_and_says_what_it_did(tmp_path, capsys):
+    """Its command makes the longer run, and `continued` tells how it was made."""
+    folder = tmp_path / "run"
+    line = ["train", "copying", "--lag=3", "--length=2", "--held-out=8", "--threads=1"]
+    line += ["--hidden-size=6", "--batch-size=4", "--iterations=4", "--log-every=1"]
+    assert main([*line, "--out", f"{folder}"]) == 0
+    more = ["train", "--resume", f"{folder}", "--iterations", "6"]
+    assert main([*more, "--checkpoint-every=2", "--tensorboard"]) == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["iterations"], config["checkpoint_every"]) == (6, 2)
+    options = {"iterations": 6, "checkpoint_every": 2, "tensorboard": True}
+    assert config["continued"] == [{"step": 4, "options": options}]
+    words = shlex.split(config["command"])
+    assert words.count("--iterations") == 1
+    assert words[-5:-3] == ["--iterations", "6"]
+    assert words[-3:] == ["--checkpoint-every", "2", "--tensorboard"]
+    assert main([*words[1:], "--out", f"{tmp_path / 'long'}"]) == 0
+    assert tensors(folder) == tensors(tmp_path / "long")
+    # a second time there is nothing to do
+    capsys.readouterr()
+    assert main(more) == 0
+    assert "finished after 6 steps" in capsys.readouterr().err
+    assert json.loads((folder / "config.json").read_text()) == config
+
+
+def test_an_option_of_an_interrupted_run_changes(tmp_path):
+    """Shorter than planned, too, but not shorter than it is."""
+    start(small(iterations=6), tmp_path / "run")
+    edit(tmp_path / "run" / "summary.json", status="interrupted")
+    edit(tmp_path / "run" / "config.json", iterations=12)
+    with pytest.raises(RunError, match=r"at least the 6 steps that are made; got 5"):
+        resume(tmp_path / "run", iterations=5)
+    assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
+
+
+def test_killed_between_the_new_options_and_the_next_step(tmp_path):
+    """The config asks for more steps than the summary has: the run goes on."""
+    start(small(iterations=4), tmp_path / "run")
+    edit(tmp_path / "run" / "config.json", iterations=8)
+    assert resume(tmp_path / "run").summary["steps"] == 8
+
+
+def test_epochs_of_finite_data(tmp_path, monkeypatch):
+    """Two more epochs of three batches."""
+    monkeypatch.setattr(CopyingTask, "epoch", lambda _task, _size: 3)
+    start(small(iterations=None, epochs=1), tmp_path / "run")
+    assert resume(tmp_path / "run", epochs=3).summary["steps"] == 9
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"`epochs` must be left out where data is"):
+        resume(tmp_path / "run", epochs=4)
+
+
+def test_a_solved_run_goes_on_if_it_is_told_not_to_stop(tmp_path):
+    config = small(solved=100.0)
+    assert start(config, tmp_path / "run").summary["status"] == "solved"
+    with pytest.raises(RunError, match=r"solved after 4 steps.*`--solved 0`"):
+        resume(tmp_path / "run", iterations=14)
+    assert resume(tmp_path / "run").summary["status"] == "solved"
+    outcome = resume(tmp_path / "run", iterations=14, solved=0)
+    assert (outcome.summary["status"], outcome.summary["steps"]) == ("finished", 14)
+
+
+@pytest.mark.errors
+def test_what_a_run_is_does_not_change(tmp_path):
+    start(small(iterations=2), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"`lr` must stay as it is when a run goes on"):
+        resume(tmp_path / "run", lr=0.5)
+    with pytest.raises(RunError, match=r"has finished after 2 steps.*got --threads"):
+        resume(tmp_path / "run", threads=2)
+    training = small().training
+    assert set(CHANGEABLE) <= set(training.__dataclass_fields__)
+
+
+def test_best_weights_are_those_of_the_best_validation(tmp_path):
+    """They give the numbers that the summary has for that step."""
+    start(small(iterations=40, lr=0.01), tmp_path / "run")
+    found = summary(tmp_path / "run")["best"]
+    assert list(best(tmp_path / "run")) == [f"best-{found['step']}.safetensors"]
+    for split in ("validation", "test"):
+        model = load(tmp_path / "run", best=True)
+        assert evaluate(TASK, model, split, 4) == found[split]
+
+
+def test_load_gives_the_last_weights(tmp_path):
+    start(small(), tmp_path / "run")
+    before = torch.random.get_rng_state()
+    model = load(str(tmp_path / "run"))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert not model.training
+    last = summary(tmp_path / "run")["final"]["test"]
+    assert_close(evaluate(TASK, model, "test", 4), last, rtol=0, atol=0)
+
+
+def test_load_does_not_depend_on_later_defaults(tmp_path):
+    """Options of the network are in the record, whatever is the default today."""
+    start(small(), tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    options = json.loads(path.read_text())["recipe"]["options"]
+    edit(path, recipe={"options": options | {"train_h0": True}})
+    with pytest.raises(RunError, match="loading state_dict for SequenceModel"):
+        load(tmp_path / "run")
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
+    """Format 2 had neither the description of the task, nor best weights."""
+    start(small(iterations=6), tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    old = json.loads(path.read_text())
+    del old["about"]
+    path.write_text(json.dumps(old))
+    assert old["format"] == 2
+    load(tmp_path / "run")
+    assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
+
+
+@pytest.mark.errors
+def test_best_weights_that_are_not_there_are_told(tmp_path):
+    """No validation, a damaged file, a name that leads out of the folder."""
+    start(small(iterations=4), tmp_path / "run")
+    [name] = best(tmp_path / "run")
+    path = tmp_path / "run" / name
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(RunError, match=rf"{name} must be the file that the checkpoint"):
+        load(tmp_path / "run", best=True)
+    path.unlink()
+    with pytest.raises(RunError, match="got no file"):
+        load(tmp_path / "run", best=True)
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    outside = f"../{'x' * (len(name) - 3)}"
+    checkpoint.write_bytes(
+        checkpoint.read_bytes().replace(name.encode(), outside.encode())
+    )
+    with pytest.raises(RunError, match=r"run/best must be the file.*got no file"):
+        load(tmp_path / "run", best=True)
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    with pytest.raises(RunError, match="must have a checkpoint; it has none yet"):
+        load(tmp_path / "run")
+
+
+@pytest.mark.errors
+def test_without_validation_there_are_no_best_weights(tmp_path, monkeypatch):
+    evaluation = CopyingTask.evaluation
+    monkeypatch.setattr(
+        CopyingTask,
+        "evaluation",
+        lambda task, split, size: (
+            evaluation(task, split, size) if split == "test" else ()
+        ),
+    )
+    start(small(iterations=4), tmp_path / "run")
+    with pytest.raises(RunError, match="must hold the weights of the best validation"):
+        load(tmp_path / "run", best=True)
+
+
+def test_a_stopped_process_goes_on(tmp_path):
+    """SIGSTOP for a second: the same numbers; processor time does not count it."""
+    folder = tmp_path / "run"
+    options = ["--lag=3", "--length=2", "--held-out=8", "--hidden-size=6"]
+    options += ["--batch-size=4", "--iterations=400", "--log-every=1", "--threads=1"]
+    command = [sys.executable, "-m", "isometry", "train", "copying", *options]
+    process = subprocess.Popen(
+        [*command, f"--out={folder}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    metrics = folder / "metrics.jsonl"
+    while not metrics.exists() or metrics.stat().st_size < 3000:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == 0
+    found = json.loads((folder / "summary.json").read_text())
+    assert found["steps"] == 400
+    assert [r["step"] for r in records(folder) if r["split"] == "train"][-1] == 400
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    clock = [line["cpu_seconds"] for line in lines]
+    assert clock == sorted(clock)
+    assert 0 < found["cpu_seconds"] < found["seconds"]
+    # in no step did the processor work for as long as the process was stopped
+    assert max(b - a for a, b in pairwise(clock)) < 0.9
+
+
+def test_make_task_asks_for_trust():
+    config = Config("tests.lab.own:OrderTask", {}, small().training)
+    with pytest.raises(ValueError, match="must be registered"):
+        make_task(config, trust=False)

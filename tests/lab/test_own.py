@@ -1,0 +1,257 @@
+"""Tasks and networks of one's own, in Python and on the command line."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from isometry.lab import (
+    Config,
+    Training,
+    evaluate,
+    load,
+    register,
+    resume,
+    start,
+    write_report,
+)
+from isometry.lab._cli import main
+from isometry.lab.paper import NETWORKS
+from isometry.lab.paper.networks import Draw
+from isometry.lab.tasks import TASKS
+from tests.lab import own
+from tests.lab.own import Layer, NoSizes, OrderTask, Whole
+from tests.lab.small_runs import assert_same_run, records
+from tests.lab.test_report import edit
+
+TASK, LAYER, WHOLE = (f"tests.lab.own:{n}" for n in ("OrderTask", "Layer", "Whole"))
+LINE = ["--hidden-size=4", "--batch-size=4", "--iterations=6", "--threads=1"]
+LINE += ["--log-every=1", "--evaluate-every=2", "--checkpoint-every=2", "--steps=5"]
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """Registered names do not outlive a test."""
+    kept = dict(TASKS.known), dict(NETWORKS.known)
+    yield
+    TASKS.known, NETWORKS.known = kept
+
+
+def forget() -> None:
+    """Leave our names alone."""
+    TASKS.known, NETWORKS.known = dict(TASKS.ours), dict(NETWORKS.ours)
+
+
+def config(task: str = TASK, model: str = LAYER, **options: Any) -> Config:
+    usual: dict[str, Any] = {
+        "hidden_size": 4,
+        "batch_size": 4,
+        "iterations": 6,
+        "threads": 1,
+    }
+    usual |= {"log_every": 1, "evaluate_every": 2, "checkpoint_every": 2}
+    training = Training(model=model, **(usual | options))
+    return Config(task, {"steps": 5, "held_out": 8}, training)
+
+
+@pytest.mark.parametrize("model", [LAYER, WHOLE, "exprnn", "torch.nn:RNN"])
+def test_a_line_names_a_class(model, tmp_path, capsys):
+    """The fields of its dataclass are options; the run is the one of Python."""
+    out = ["--out", str(tmp_path / "line")]
+    assert main(["train", TASK, *LINE, "--held-out=8", "--model", model, *out]) == 0
+    assert "order" not in TASKS
+    start(config(model=model), tmp_path / "python")
+    assert_same_run(tmp_path / "line", tmp_path / "python")
+    said = capsys.readouterr().err
+    assert "test right 0" in said or "test right 1" in said
+    assert {"right", "loss"} <= records(tmp_path / "line")[-1].keys()
+
+
+def test_a_line_names_a_class_of_the_current_folder(tmp_path):
+    """As `python -m` finds it, though the command does not lie there."""
+    text = Path(own.__file__).read_text()
+    (tmp_path / "mine.py").write_text(text)
+    words = ["train", "mine:OrderTask", *LINE, "--model=mine:Whole", "--out=run"]
+    code = f"import sys; sys.path.remove(''); from isometry.lab._cli import main; \
+        sys.exit(main({words!r}))"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["format"] == 2
+
+
+def test_options_of_a_class_are_in_the_help(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", TASK, "--help"])
+    said = capsys.readouterr().out
+    assert "Tell which of two tones came first." in said
+    assert "--steps INT" in said
+    assert "time steps of a sequence (6)" in said
+
+
+def test_a_registered_class_has_a_name(tmp_path):
+    register(OrderTask)
+    register(Layer, "mine")
+    start(config("order", "mine"), tmp_path / "run")
+    # both names are known now, and nothing has to be trusted
+    assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
+    edit(tmp_path / "run" / "config.json", task=TASK, model=LAYER)
+    assert isinstance(load(tmp_path / "run"), nn.Module)
+    assert "order" in TASKS
+    assert TASK not in list(TASKS)
+
+
+def test_an_installed_package_lists_its_own(tmp_path, monkeypatch):
+    """Groups of entry points: a name in a folder leads to installed code alone."""
+    points = {
+        "isometry.tasks": [EntryPoint("theirs", TASK, "isometry.tasks")],
+        "isometry.networks": [EntryPoint("net", WHOLE, "isometry.networks")],
+    }
+    monkeypatch.setattr(
+        "isometry.lab._options.entry_points", lambda *, group: points[group]
+    )
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["train", "theirs", *LINE, "--model", "net", *out]) == 0
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert isinstance(load(tmp_path / "run"), Whole)
+
+
+def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
+    """Unless the caller trusts it. A hostile folder could name any module."""
+    start(config(), tmp_path / "run")
+    TASKS.known.pop(TASK)
+    NETWORKS.known.pop(LAYER)
+    edit(tmp_path / "run" / "summary.json", status="interrupted")
+    trap = tmp_path / "trap.py"
+    trap.write_text("raise SystemExit('code of the folder was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, entry in ((TASK, "task"), (LAYER, "model")):
+        for call in (resume, load):
+            with pytest.raises(
+                ValueError, match=rf"`{entry}` must be registered.*{name}"
+            ):
+                call(tmp_path / "run", trust=[{TASK: LAYER, LAYER: TASK}[name]])
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "add `--trust`" in capsys.readouterr().err
+    assert main(["train", "--resume", str(tmp_path / "run"), "--trust"]) == 0
+    edit(tmp_path / "run" / "summary.json", status="interrupted")
+    edit(tmp_path / "run" / "config.json", model="trap:Net")
+    for call in (resume, load):
+        with pytest.raises(ValueError, match=r"got trap:Net"):
+            call(tmp_path / "run")
+    # the same in a report, which asks the folder alone
+    write_report([tmp_path / "run"], tmp_path / "report")
+
+
+def test_a_sweep_over_networks_of_ones_own(tmp_path, capsys):
+    """Its processes import the classes; a plan of another is not trusted."""
+    line = ["sweep", TASK, *LINE, "--models", LAYER, WHOLE, "--jobs=1"]
+    assert main([*line, "--out", str(tmp_path / "sweep")]) == 0
+    names = sorted(p.parent.name for p in (tmp_path / "sweep").glob("*/config.json"))
+    assert [n.split("-seed")[0] for n in names] == [
+        "OrderTask-Layer-4",
+        "OrderTask-Whole-4",
+    ]
+    table = (tmp_path / "sweep" / "sweep.md").read_text()
+    assert "| Layer | 4 |" in table
+    assert "Test right at best validation" in table
+    forget()
+    capsys.readouterr()
+    again = ["sweep", "--resume", str(tmp_path / "sweep")]
+    assert main(again) == 2
+    assert "add `--trust`" in capsys.readouterr().err
+    assert main([*again, "--trust"]) == 0
+
+
+def test_the_report_needs_no_code_of_the_task(tmp_path):
+    """The run has written down what a report has to know."""
+    start(config(), tmp_path / "run")
+    forget()
+    write_report([tmp_path / "run"], tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    text = (tmp_path / "report" / "results.md").read_text()
+    assert "<title>Isometry: Order, steps 5" in page
+    assert "| Layer | 4 |" in text
+    assert "Test right at best validation" in text
+    assert (tmp_path / "report" / "order-right-test.svg").exists()
+
+
+def test_parametrized_weights_have_a_tenth_of_the_rate(tmp_path):
+    """Unless the class has a schedule of its own."""
+    outcome = start(config(), tmp_path / "layer")
+    assert outcome.summary["source"].startswith("ours: Adam")
+    recipe = json.loads((tmp_path / "layer" / "config.json").read_text())["recipe"]
+    rates = [found["options"]["lr"] for found in recipe["optimizers"]]
+    assert rates == [1e-3, 1e-4]
+    start(config(model=WHOLE), tmp_path / "whole")
+    recipe = json.loads((tmp_path / "whole" / "config.json").read_text())["recipe"]
+    assert [found["name"] for found in recipe["optimizers"]] == ["SGD"]
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tests.lab.own:Nothing"], "has no attribute 'Nothing'. Install its package"),
+        (["tests.lab.nowhere:Task"], "No module named 'tests.lab.nowhere'"),
+        (["tests.lab.own:Layer"], "`task` must be a dataclass that derives from"),
+        (["tests.lab.own:ListTask"], "`places` must be annotated as bool, int"),
+        (["tests.lab.own:RateTask"], "differ from those of training; got lr. Rename"),
+        (["tests.lab.own:AbstractEndlessTask"], "which does not define draw, input"),
+        (["orde"], "must be one of copying, adding, mnist, timit, or a class as"),
+    ],
+)
+def test_a_task_that_is_none_is_told(words, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", *words])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "tests.lab.own:NoSizes"}, r"is called with `input_size`, `hidden"),
+        ({"model": "tests.lab.own:OrderTask"}, r"derives from torch.nn.Module; got"),
+        ({"model": LAYER, "model_options": {"bia": 1}}, r"got bia. Do you mean bias?"),
+    ],
+)
+def test_a_network_that_is_none_is_told(options, message, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=message):
+        start(config(**options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.errors
+def test_names_of_ours_are_taken():
+    with pytest.raises(ValueError, match=r"`name` must differ from ours, copying, .*"):
+        register(OrderTask, "copying")
+    with pytest.raises(ValueError, match=r"is called with `input_size`"):
+        register(NoSizes)
+
+
+def test_metrics_without_a_weight_have_the_weight_of_the_loss():
+    """Batches of six and two: their means are weighted by their sizes."""
+    task, right = OrderTask(held_out=8), torch.tensor([1.0, 0.0])
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        # the first answer in the larger batch, and the second in the other
+        answer = right if x.shape[1] == 6 else 1 - right
+        return answer.expand(1, x.shape[1], 2)
+
+    y = torch.cat([batch.y for batch in task.evaluation("test", 6)])
+    expected = ((y[:6] == 0).sum() + (y[6:] == 1).sum()).item() / 8
+    assert evaluate(task, model, "test", 6)["right"] == pytest.approx(expected)
+
+
+def test_a_layer_reads_classes_as_unit_vectors():
+    task = OrderTask()
+    layer: Any = NETWORKS.find(LAYER, trust=True)
+    model = layer.model(task, 4, {}, Draw())
+    x = task.batch(0, size=2, seed=1).x
+    assert torch.equal(model(x), model(torch.nn.functional.one_hot(x, 3).float()))
