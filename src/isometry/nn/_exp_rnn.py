@@ -151,7 +151,7 @@ class ExpRNNCell(AbstractNamedCell):
         The numbers come from torch's own generator. A folded weight becomes the
         identity.
         """
-        # a write is what makes the constraint draw the weight again
+        # writing to the weight makes the constraint draw it again
         nn.init.eye_(self.weight_hh)
         # fan-in and the gain of a rectifier, shared by both parts of a complex number
         nn.init.normal_(self.weight_ih, std=math.sqrt(2 / self.input_size))

@@ -27,7 +27,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Gates:
-    """What tells an LSTM from a GRU.
+    """The differences between an LSTM and a GRU.
 
     Attributes:
         number: how many gates there are, counting the candidate.
@@ -108,7 +108,7 @@ class GatedCell(AbstractNamedCell):
 
         The numbers come from torch's own generator. Folded maps become the identity.
         """
-        # a write is what makes the constraint draw the maps again
+        # writing to the maps makes the constraint draw them again
         with torch.no_grad():
             W = self.weight_hh
             W.copy_(torch.eye(self.hidden_size, device=W.device))
@@ -164,7 +164,7 @@ class GatedCell(AbstractNamedCell):
         kernel, W, b, b_hh = (
             weights if self.bias is not None else (*weights, None, None)
         )
-        # only a candidate has a second bias that is not zero
+        # the second bias is zero except in a candidate
         second = None if self.bias_hn is None else b_hh
         u = driven(x, kernel, b)
         states: list[State] = []
@@ -182,7 +182,7 @@ class GatedCell(AbstractNamedCell):
         return self.weight_hh[0]
 
     def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout; its second bias is zero but in a candidate."""
+        """The tensors in torch's layout. Only a candidate has a second bias."""
         weights = {
             "weight_ih": self.weight_ih,
             "weight_hh": self.weight_hh.flatten(0, 1),
@@ -207,7 +207,7 @@ class GatedCell(AbstractNamedCell):
         first, second = weights["bias_ih"], weights["bias_hh"]
         if not self.gates.resets:
             return state | {"bias": first + second}
-        # the reset gate multiplies this one alone
+        # the reset gate multiplies the bias of the candidate, which cannot be added
         rest, candidate = second[: -self.hidden_size], second[-self.hidden_size :]
         state["bias"] = first + torch.cat((rest, torch.zeros_like(candidate)))
         if self.bias_hn is not None:

@@ -199,7 +199,7 @@ class AbstractRecurrent(nn.Module):
 
     def typed_cells(self) -> list[AbstractCell]:
         """The cells of all layers and directions, with the type that `cells` lacks."""
-        # `self.cells` would ask `__getattr__`, which layers with torch's names override
+        # not `self.cells`, which goes through the `__getattr__` of torch's names
         cells = cast("nn.ModuleList", self._modules["cells"])
         return [cast("AbstractCell", cell) for cell in cells]
 

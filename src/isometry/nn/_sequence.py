@@ -105,7 +105,7 @@ class Steps:
 
 
 def _upto(end: int) -> Tensor:
-    # the default device may be another
+    # on the CPU, whatever the default device is
     return torch.arange(end, device="cpu")
 
 
@@ -114,7 +114,7 @@ def _equal(steps: int, batch: int) -> Steps:
     return Steps((batch,) * steps)
 
 
-# sizes of a packed sequence that an error shows
+# how many sizes of a packed sequence an error shows
 _SHOWN = 8
 
 
@@ -230,7 +230,7 @@ def _shortened(sizes: tuple[int, ...]) -> str:
 
 
 def _check_order(order: Tensor | None, batch: int, name: str) -> None:
-    # torch's indexing checks the values, on every device and without waiting for it
+    # torch's indexing checks the values on every device, without a synchronization
     if order is not None and tuple(order.shape) != (batch,):
         raise ValueError(
             f"`input.{name}` must have one index for each of the {batch} sequences; "
