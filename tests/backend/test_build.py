@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import torch
 from isometry._backend import build as _build
 from isometry._backend import library as _native
 from isometry._backend.build import build
-from isometry._backend.native import _assemble
+from isometry._backend.native import _assemble, raw
 from isometry._backend.store import BuildError, locked, open_folder
 
 # what the kernels give, what the log says, and an exponential that needs none
@@ -183,6 +184,20 @@ def test_only_our_own_names_are_exported():
     names = [line.split()[0] for line in lines.splitlines()]
     assert len(names) > 20
     assert [name for name in names if not name.startswith("isometry_")] == []
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_without_a_runtime_of_openmp():
+    """A library that nobody has told of a runtime does all parts in one thread."""
+    threads = []
+    note = ctypes.CFUNCTYPE(None)(lambda: threads.append(threading.get_native_id()))
+    H, W, h0 = torch.zeros(2, 4), torch.zeros(4, 4), torch.zeros(2, 4)
+    one = ctypes.c_long * 1
+    raw(ctypes.CDLL(str(build())), torch.float32).scan(
+        *(ctypes.cast(note, ctypes.c_void_p), H.data_ptr(), W.data_ptr(), None),
+        *(h0.data_ptr(), one(0), one(2), 1, 4, 0, 2),
+    )
+    assert threads == [threading.get_native_id()] * 2
 
 
 @pytest.mark.parametrize(("parallel", "fits"), [(0, True), (1, False), (2, True)])
