@@ -80,8 +80,8 @@ _hooks_on_saved_tensors = _private(
     "torch._C._autograd", "_top_saved_tensors_default_hooks", lambda _: None
 )
 
-# what torch knows of forward mode: outside of it "_current_level" is negative. A weight
-# that is read often has no time for a function that asks
+# The variables of forward mode: outside of it, "_current_level" is negative. A read of
+# a weight looks here, since calling a function would take too long.
 forward_mode: Mapping[str, Any] = (
     vars(forward_ad) if hasattr(forward_ad, "_current_level") else {"_current_level": 0}
 )
@@ -158,11 +158,11 @@ def is_wrapper(X: Tensor) -> bool:
 
 
 def needs_plain_operations(*tensors: Tensor | None) -> bool:
-    """Whether something looks at the single operations of torch.
+    """Whether something must see every single operation of torch.
 
     A compiler, a transform of torch.func, forward mode, a mode that computes shapes
-    only, and subclasses that dispatch operations (fake and sharded tensors) all need to
-    see each operation.
+    only, and subclasses that dispatch operations (fake and sharded tensors) are such
+    observers.
     """
     if torch.compiler.is_compiling() or transforms():
         return True

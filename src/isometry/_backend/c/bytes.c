@@ -1,16 +1,16 @@
 /* Whether tensors are what they were: their memory, shape, strides, dtype and bytes.
  *
  * Each read of a remembered weight asks this. So the answer comes from a builtin of
- * Python, which asks torch through its stable C interface: to collect the answers in
- * Python and to call C through ctypes took longer than to look at a small weight.
+ * Python, which asks torch through its stable C interface. Collecting the answers in
+ * Python and calling C through ctypes took longer than comparing a small weight.
  *
  * Bytes are compared by a digest, which needs half the memory traffic of a comparison
  * with a copy. A digest consists of LANES states. Lane j takes in the blocks j,
  * j + LANES, j + 2 LANES, ..., each in one step that is one to one in the block and in
  * the state. So a change of one block always changes the digest, and a swap of two
  * blocks in different lanes does, too. Any other change leaves the digest as it is with
- * a chance of about 2^-128, or 2^-64 on a processor without AES, unless it was made for
- * that: one round of AES does not withstand an attacker, and there is none here. */
+ * a chance of about 2^-128, or 2^-64 on a processor without AES. That is not true of
+ * changes by an attacker, whom one round of AES does not stop; but nobody attacks here. */
 
 #include <stdint.h>
 #include <string.h>
@@ -33,17 +33,17 @@ static block scramble(block h) { return h ^ (h >> 32); }
 /* a block of a tensor, which may lie anywhere */
 typedef block loose __attribute__((aligned(1), may_alias));
 
-/* as many as hide the latency of a step */
+/* enough lanes to hide the latency of a step */
 #define LANES 8
 
-/* in bytes: what one thread takes at a time, and room for its digest */
+/* in bytes: the piece that a thread takes at a time, and the memory for its digest */
 #define PIECE 65536
 #define DIGEST 512
 
 /* as in memory.py */
 #define MOST_AXES 8
 
-/* in bytes; below, threads take longer to wake than to read */
+/* in bytes: for less memory, threads take longer to wake than to read it */
 #define LARGE 524288
 
 /* what torch says of a tensor */
@@ -54,7 +54,7 @@ struct facts {
 
 /* a tensor as it was; the digests of its pieces follow, and then the next tensor */
 struct watched {
-    /* the at::Tensor inside of a Python object, and how many bytes it has */
+    /* the at::Tensor inside a Python object, and its size in bytes */
     void *tensor;
     int64_t bytes;
     struct facts then;
@@ -117,10 +117,10 @@ static int ask(void *tensor, struct facts *now)
     return 1;
 }
 
-/* `count` rounds, each of which takes in one block for every lane. */
+/* `count` rounds; each takes in one block for every lane. */
 static void take_in(block *states, const char *from, int64_t count)
 {
-    /* variables, and not an array, so that the states stay in registers */
+    /* variables instead of an array, so that the states stay in registers */
     block s0 = states[0], s1 = states[1], s2 = states[2], s3 = states[3];
     block s4 = states[4], s5 = states[5], s6 = states[6], s7 = states[7];
     const loose *x = (const loose *)from;
@@ -189,8 +189,8 @@ static int bytes_differ(const struct watched *w)
     return differ;
 }
 
-/* A builtin without arguments, bound to (memory, arguments of `watch`): whether the
- * tensors in `memory` are unchanged. The arguments hold all that is read here. */
+/* A builtin without arguments, bound to (memory, arguments of `watch`). It tells whether
+ * the tensors in `memory` are unchanged. The arguments keep alive all that is read here. */
 static void *unchanged(void *self, void *nothing)
 {
     (void)nothing;
@@ -225,8 +225,8 @@ static int append(void *memory, void *tensor)
     return 1;
 }
 
-/* The builtin `watch(after, memory, *tensors)`. `memory` is that of another builtin,
- * `after`, and its tensors come first; or it is empty, and `after` is None. */
+/* The builtin `watch(after, memory, *tensors)`. Either `memory` belongs to another
+ * builtin, `after`, and its tensors come first; or it is empty, and `after` is None. */
 static void *watch(void *self, void *arguments)
 {
     static const struct method method = {"unchanged", unchanged, NO_ARGUMENTS, NULL};

@@ -1,6 +1,6 @@
-/* The product of a BLAS, for one type REAL. It is given longs, of which a BLAS with 32-bit
- * integers reads the lower half: both kinds see the same small numbers on a little-endian
- * machine. To a BLAS, which goes by columns, a row-major matrix is its transpose. */
+/* The product of a BLAS, for one type REAL. We pass its integers as longs. A BLAS with
+ * 32-bit integers reads only the lower half, which on a little-endian machine is the same
+ * small number. A BLAS stores matrices by columns, so our rows look transposed to it. */
 
 typedef void (*NAME(gemm_t))(const char *, const char *, const long *, const long *,
                              const long *, const REAL *, const REAL *, const long *,

@@ -19,11 +19,11 @@ int omp_get_max_threads(void);
 
 /* numbers of a matrix that are combined at a time: they stay in the first-level cache */
 #define CHUNK 1024
-/* A sum over a matrix has so many parts, whatever the number of threads is: the threads
- * share the parts, and the result does not depend on how many threads there are. */
+/* A sum over a matrix has this many parts, whatever the number of threads. The threads
+ * share the parts, so the result does not depend on how many threads there are. */
 #define PARTS 16
-/* Within a part, so many terms are added in the precision of the matrix; these short sums
- * are added in double precision. */
+/* Within a part, this many terms are added in the precision of the matrix. These short
+ * sums are then added in double precision. */
 #define TERMS 128
 /* for fewer numbers, threads take longer to wake than to work */
 #define LARGE 65536

@@ -1,6 +1,6 @@
 /* Kernels for one type REAL; see matrices.c. */
 
-/* C = X Y^T for n x 3 matrices; only to try the product out. */
+/* C = X Y^T for n x 3 matrices; only to test the product of a BLAS. */
 void NAME(gemm)(void *product, const REAL *X, const REAL *Y, REAL *C, long n)
 {
     const long inner = 3;
@@ -17,7 +17,7 @@ typedef struct {
 static inline void NAME(load)(const REAL *X, long n, long height, long width,
                               NAME(block_t) *b)
 {
-    /* the compiler makes vectors of loops whose ends it knows */
+    /* the compiler vectorizes loops whose ends it knows */
     if (height == BLOCK && width == BLOCK) {
         for (long i = 0; i < BLOCK; i++)
             for (long j = 0; j < BLOCK; j++)
@@ -52,7 +52,7 @@ static inline void NAME(transpose)(const NAME(block_t) *a, REAL scale, NAME(bloc
             b->x[j][i] = scale * a->x[i][j];
 }
 
-/* Make C symmetric from what rows i0 to i1 hold on and below the diagonal. */
+/* Make C symmetric: copy rows i0 to i1, up to the diagonal, to their mirror image. */
 static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 {
     NAME(block_t) b, transposed;
@@ -97,7 +97,7 @@ static void NAME(times)(void *product, const REAL *X, int is_transposed, const R
 {
     const NAME(gemm_t) gemm = (NAME(gemm_t))product;
     const char *x = is_transposed ? "T" : "N";
-    /* a BLAS goes by columns: it sees transposes, and their product is Y^T X^T */
+    /* a BLAS reads by columns, so it sees the transposes, whose product is Y^T X^T */
     if (n < ISOMETRY_HALVED_FROM || n > SMALL) {
         gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;

@@ -2,7 +2,7 @@
  * uses. A library that is linked to a runtime would bring a second one into the process
  * wherever torch's has another name: two pools of threads, and `torch.set_num_threads` for
  * one of them. Every schedule of the loops in these sources is one that GCC writes out
- * itself, or an atomic counter, so that these four functions are all there is.
+ * itself, or an atomic counter, so these four functions are enough.
  *
  * Clang calls other functions, and is linked to its own runtime. */
 

@@ -1,6 +1,6 @@
 /* The polynomial of one skew matrix, and its adjoint, each in one call: for small matrices
  * most of the time would go into calling. Kernels for one type REAL; see matrices.c. The
- * steps are those of torch.py, and polynomial.py says what slots and stages are.
+ * steps are the same as in torch.py, which explains slots and stages.
  *
  * A polynomial is a table of numbers and three counts: how many powers of A there are, how
  * many stages, and a mask of the stages that are squares. Stage s reads k = powers + s
@@ -34,7 +34,7 @@ NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long si
     }
 }
 
-/* The same for any k up to ISOMETRY_MOST_SLOTS. Terms that are zero are left out, and the
+/* This sum for any k up to ISOMETRY_MOST_SLOTS. Terms that are zero are left out, and the
  * others are added four at a time, by loops that are compiled for each number of terms. */
 static void NAME(sum)(long k, const REAL *const *terms, const REAL *factors, REAL *y,
                       long size, int overwrite)
@@ -93,9 +93,9 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
             rows[row].Y[i * n + i] += rows[row].identity;
 }
 
-/* Add to the gradients g of the slots from `first` on what comes from L, R and the final
- * combination F of a stage: g_j += l_j gL + r_j gR. In the last stage, where there is an F
- * and the gradients begin, g_j = f_j gF + l_j gL + r_j gR. */
+/* Add the contributions of the factors L and R of a stage to the gradients g of the slots,
+ * from slot `first` on: g_j += l_j gL + r_j gR. The last stage, which has a final
+ * combination F, is the first to be pulled back: g_j = f_j gF + l_j gL + r_j gR. */
 static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const REAL *gR,
                              const REAL *f, const REAL *gF, REAL *g, long first, long k,
                              long m)
@@ -155,7 +155,7 @@ void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const dou
 
 /* Q = p(A), with the products P_3, ... written into W. The multiple of I in p is the last
  * number of the table, and is added at the end: the terms of the last product are small
- * beside it, and each would be rounded as a number near 1. */
+ * beside it, and each would lose digits if it were added to a number near 1. */
 void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *table,
                     long powers, long stages, long squares, long n)
 {
@@ -177,7 +177,7 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
 }
 
 /* The skew gradient X at A, from the transpose H of the gradient at p(A). With `triangle`,
- * X is the gradient at the coordinates of which `skew` made A: twice the strictly lower
+ * X is the gradient at the coordinates from which `skew` made A: twice the strictly lower
  * triangle of the skew gradient.
  *
  * All gradients are kept transposed, so that no product has a transposed factor, which a
@@ -197,7 +197,7 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL 
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
-        /* the gradient of this product: it is the result itself, or it lies in slot k */
+        /* the gradient at this product, which is the result itself or lies in slot k */
         const REAL *G = last ? H : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};

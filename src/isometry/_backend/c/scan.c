@@ -35,8 +35,8 @@ static void restore_subnormals(unsigned before)
 #endif
 }
 
-/* 1/2!, 1/3!, ...: the series of (exp(r) - 1 - r) / r^2, of which float takes 6 terms and
- * double 12. For |r| <= log(2) / 2 what is left out is below the rounding of r. */
+/* 1/2!, 1/3!, ...: the series of (exp(r) - 1 - r) / r^2. float uses 6 terms and double 12.
+ * For |r| <= log(2) / 2 the terms that are left out are below the rounding of r. */
 static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1. / 120,
                                 1. / 720,      1. / 5040,      1. / 40320,    1. / 362880,
                                 1. / 3628800,  1. / 39916800,  1. / 479001600,

@@ -16,8 +16,8 @@ static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transp
 
 /* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. With y = k log(2) + r and
  * the closest integer k, E = 2^k + 2^k p for p = exp(r) - 1, and nothing cancels: where
- * 1 - 2^k is not exact, p matters no more. Compilers make vectors of this, while the C
- * library has a vector tanh only if it is new. */
+ * 1 - 2^k is not exact, p is negligible. Compilers vectorize this code, while only new C
+ * libraries have a vectorized tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
     /* large enough that a sum with it has no digits after the point */
@@ -59,7 +59,7 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
         for (long r = 0; r < rows; r++, h += n)
             for (long i = 0; i < n; i++) {
                 const REAL m = FABS(h[i]) + b[i];
-                /* sign(0) = 0: a zero stays zero, unless b is no number */
+                /* sign(0) = 0: a zero stays zero, unless b is NaN */
                 h[i] = m <= 0 ? 0 : h[i] == 0 ? 0 * m : COPYSIGN(m, h[i]);
             }
         break;
@@ -68,7 +68,7 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
             for (long i = 0; i < n / 2; i++) {
                 const REAL x = h[2 * i], y = h[2 * i + 1];
                 const REAL m = SQRT(x * x + y * y), l = m + b[i];
-                /* zero stays zero, unless b is no number */
+                /* zero stays zero, unless b is NaN */
                 const REAL s = l <= 0 ? 0 : m == 0 ? 0 * l : l / m;
                 h[2 * i] = s * x;
                 h[2 * i + 1] = s * y;
@@ -78,7 +78,7 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
 }
 
 /* d holds the gradient at h = sigma(z), and becomes the gradient at z. The gradient at b is
- * added to db. Everything that is needed of z can be read from h. */
+ * added to db. Nothing of z is needed beyond what h tells. */
 static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *db,
                                    long rows, long n, long kind)
 {
@@ -111,7 +111,7 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 const REAL c = x * inverse, s = y * inverse;
                 /* along h the slope is 1, across it |h| / (|h| - b) */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* |z|, as far as h still tells it: for a small z, b has rounded it away */
+                /* |z|, as far as h determines it: adding b has rounded a small z away */
                 const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
@@ -148,7 +148,7 @@ void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL
 
 /* D becomes the gradient at u. G: at every h, or NULL; last: at the last h of each
  * sequence, or NULL. dW and db hold `threads` matrices and vectors of zeros, for the
- * caller to add up; dh0: sizes[0] rows. room: for 2 `most` rows a thread. */
+ * caller to add up; dh0: sizes[0] rows. room: 2 `most` rows for each thread. */
 void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
                         const REAL *last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *room, const long *starts,
@@ -168,7 +168,7 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
             if (mine <= 0)
                 continue;
             REAL *d = t < 0 ? dh0 + from * n : D + (starts[t] + from) * n;
-            /* what comes from above, or begins here */
+            /* the gradient at every state, or zeros if there is none */
             const long begin = (starts[MAX(t, 0)] + from) * n;
             if (t >= 0 && G)
                 memcpy(d, G + begin, sizeof(REAL) * mine * n);
@@ -183,7 +183,7 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
             if (t < 0)
                 break;
             NAME(activate_adjoint)(d, H + begin, b, db + part * n, mine, n, kind);
-            /* dW += d^T h_{t-1}, when enough of them are together */
+            /* dW += d^T h_{t-1}, when enough rows are gathered */
             const REAL *before = t ? H + (starts[t - 1] + from) * n : h0 + from * n;
             if (filled + mine > most) {
                 ((NAME(gemm_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later,
