@@ -8,7 +8,7 @@ import torch
 
 import isometry
 from isometry import _config
-from isometry._backend import library, native
+from isometry._backend import native
 from isometry.lab._cli import main
 
 
@@ -30,7 +30,7 @@ def test_five_lines(capsys):
 @pytest.mark.parametrize("reason", ["the library is missing.", "the BLAS is strange."])
 def test_none_and_why(reason, monkeypatch, capsys):
     """No library, or a BLAS that it cannot call: the warning is told again."""
-    monkeypatch.setattr(library, "reasons", [reason])
+    monkeypatch.setattr(native, "reasons", [reason])
     monkeypatch.setattr(native, "native_backend", lambda _: None)
     isometry.show_config()
     assert f"none: {reason}\n" in capsys.readouterr().out

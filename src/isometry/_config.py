@@ -19,6 +19,8 @@ def show_config() -> None:
     """
     import torch
 
+    from isometry._backend import kernels_origin
+
     threads = f"{torch.get_num_threads()}, on {os.cpu_count()} cores of {processor()}"
     lines = {
         f"isometry {sys.modules['isometry'].__version__}": (
@@ -26,26 +28,13 @@ def show_config() -> None:
             f"Python {platform.python_version()}, {platform.platform()}"
         ),
         "BLAS": blas(torch.__config__.show()),
-        "kernels": _kernels(),
+        "kernels": kernels_origin(),
         "threads": f"{threads}; OpenMP: {', '.join(_openmp()) or 'none'}",
         "cache": _cache(),
     }
     width = max(map(len, lines)) + 1
     for name, text in lines.items():
         sys.stdout.write(f"{name + ':':{width}} {text}\n")
-
-
-def _kernels() -> str:
-    import torch
-
-    from isometry._backend.library import loaded, reasons
-    from isometry._backend.native import native_backend
-
-    origin = loaded().origin
-    if native_backend(torch.float32) is not None:
-        return origin
-    # a library that is loaded may still not fit to the BLAS
-    return f"none: {' '.join(reasons) or origin}"
 
 
 def _openmp() -> list[str]:

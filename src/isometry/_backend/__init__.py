@@ -12,7 +12,12 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from isometry._backend.native import NativeBackend, native_backend, readable
+from isometry._backend.native import (
+    NativeBackend,
+    kernels_origin,
+    native_backend,
+    readable,
+)
 from isometry._backend.recurrence import Cell, StepTable
 from isometry._backend.torch import Polynomial, PowerSums, Stage, TorchBackend
 from isometry._torch import dispatch_modes
@@ -27,6 +32,7 @@ __all__ = [
     "StepTable",
     "TorchBackend",
     "backend_for",
+    "kernels_origin",
     "only_torch",
 ]
 

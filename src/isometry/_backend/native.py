@@ -20,7 +20,7 @@ from torch import Tensor
 
 from isometry._backend import torch as operations
 from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, NONLINEARITIES
-from isometry._backend.library import c_library, torch_library, warn
+from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
 from isometry._backend.memory import PLAIN, scratch
 from isometry._backend.recurrence import Cell, Gradients, StepTable
 from isometry._backend.store import BuildError
@@ -347,6 +347,15 @@ def native_backend(dtype: torch.dtype) -> NativeBackend | None:
     except (BuildError, OSError, AttributeError) as error:
         warn(str(error))
         return None
+
+
+def kernels_origin() -> str:
+    """Where the kernels in C come from, or "none" and the reason."""
+    origin = loaded().origin
+    if native_backend(torch.float32) is not None:
+        return origin
+    # a library that is loaded may still not fit the BLAS
+    return f"none: {' '.join(reasons) or origin}"
 
 
 def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBackend:
