@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# what is public, and the module that holds it; None is a module itself
+# public names, each with the module that holds it; None if the name is a module itself
 _PLACES = {
     "orthogonal": "isometry.parametrizations._register",
     "unitary": "isometry.parametrizations._register",

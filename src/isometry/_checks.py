@@ -90,7 +90,7 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
 
     Args:
         A: the matrices to check.
-        name: what to call them in the message.
+        name: name of the matrices in the message.
 
     Raises:
         ValueError: if a matrix is not skew; the message has the defect and its bound.
@@ -108,7 +108,7 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
         raise ValueError(
             f"`{name}` must be skew (A^H = -A); got ||A + A^H||_F = "
             f"{defect.flatten()[index]:.1e}, above {bound.flatten()[index]:.1e} "
-            f"for {A.dtype}. Make it so with `isometry.linalg.skew`, or (A - A^H) / 2."
+            f"for {A.dtype}. Use `isometry.linalg.skew`, or (A - A^H) / 2."
         )
 
 
@@ -127,6 +127,6 @@ def nan_unless_finite(X: Tensor) -> Tensor:
 
 
 def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
-    """Zero where the condition holds, elsewhere NaN in both parts of a number."""
+    """Zero where the condition holds; elsewhere NaN, in both parts if complex."""
     poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
     return torch.complex(poison, poison) if like.is_complex() else poison

@@ -1,4 +1,4 @@
-"""What isometry uses on this machine, for bug reports: `isometry config`."""
+"""The versions and libraries in use, for bug reports: `isometry config`."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def show_config() -> None:
-    """Print in five lines what isometry uses here; paste them into a bug report.
+    """Print five lines about the versions and libraries in use, for a bug report.
 
     The lines name the versions, the BLAS of torch, the C kernels and where they come
     from, the threads, and the folder where kernels that were built here are kept. The
@@ -67,10 +67,10 @@ def blas(build: str) -> str:
     """The name of the library that multiplies matrices, with its version if known.
 
     Args:
-        build: what `torch.__config__.show()` returns.
+        build: the result of `torch.__config__.show()`.
 
     Returns:
-        Such as "MKL 2024.2" or "open".
+        A name such as "MKL 2024.2" or "open".
     """
     if version := re.search(r"Math Kernel Library Version ([\d.]+)", build):
         return f"MKL {version[1]}"

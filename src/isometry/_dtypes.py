@@ -1,4 +1,4 @@
-"""The real dtypes that matrices are computed in, with the numbers that depend on them.
+"""The real dtypes in which matrices are computed, and the numbers for each dtype.
 
 A new dtype needs a row here, and a set of schemes from tools/generate_schemes.py.
 Unless the C sources are instantiated for it as well, torch's operations compute it.
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Precision(NamedTuple):
-    """What one dtype needs.
+    """The numbers and names that belong to one dtype.
 
     Attributes:
         suffix: how the names of its C functions end.

@@ -125,7 +125,7 @@ def test_gradients_of_points_are_dense():
     layer.weight = nn.Parameter(torch.eye(4))
     optimizer = RiemannianSGD(layer.parameters(), manifold=Sphere(4))
     layer(torch.tensor([1])).sum().backward()
-    with pytest.raises(TypeError, match=r"must be dense; got torch.sparse_coo. Make"):
+    with pytest.raises(TypeError, match=r"must be dense; got torch.sparse_coo. Create"):
         optimizer.step()
 
 
@@ -171,7 +171,8 @@ def test_a_checkpoint_of_another_rule_is_refused(make, theirs, options):
     p = nn.Parameter(torch.ones(3))
     saved = theirs([p], **options).state_dict()
     with pytest.raises(
-        ValueError, match=r"`state_dict` must be .*; got (centered|decoupled_w.*)=True"
+        ValueError,
+        match=r"`state_dict` must come .*; got (centered|decoupled_w.*)=True",
     ):
         make(plain([p])).load_state_dict(saved)
 
@@ -200,7 +201,7 @@ def test_betas_are_below_one():
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "dampening": 0.1}])
 def test_nesterov_has_a_momentum(options):
-    with pytest.raises(ValueError, match=r"`nesterov` must have a momentum, and no da"):
+    with pytest.raises(ValueError, match=r"`nesterov` must have a momentum and no da"):
         RiemannianSGD([nn.Parameter(torch.ones(1))], nesterov=True, **options)
 
 
@@ -209,7 +210,7 @@ def test_somebody_says_where_parameters_live(make):
     """`RiemannianAdam([Q])` was Adam without a word, and Q left the group."""
     Q, p = nn.Parameter(torch.eye(3)), nn.Parameter(torch.ones(2))
     kind = make.__name__.removeprefix("Riemannian")
-    message = rf"`manifold` must be given, .* alone go to `torch\.optim\.{kind}`"
+    message = rf"`manifold` must be given, .* plain, use `torch\.optim\.{kind}`"
     lists: list[Any] = [[Q], iter([Q, p]), [("Q", Q)], [{"params": [Q], "lr": 0.1}]]
     for params in lists:
         with pytest.raises(ValueError, match=message):

@@ -19,7 +19,7 @@ class RiemannianAdam(AbstractRiemannian):
     r"""Adam, or AMSGrad, on a manifold.
 
     On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and entry by
-    entry, the real and the imaginary part by itself,
+    entry, with real and imaginary parts separate,
 
     $$ M_t = \beta_1 M_{t-1} + (1 - \beta_1) A_t, \qquad
        V_t = \beta_2 V_{t-1} + (1 - \beta_2) A_t^2, $$
@@ -27,32 +27,34 @@ class RiemannianAdam(AbstractRiemannian):
     $$ Q_{t+1} = Q_t\, \phi \Bigl( -\eta\, \frac{M_t / (1 - \beta_1^t)}
        {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr), $$
 
-    the quotient projected to the Lie algebra where that is not all skew matrices. With
-    `amsgrad` the largest $V$ so far takes the place of $V_t$. The moments live in the
-    Lie algebra, which is the same at every point. On the Stiefel manifold and the
-    sphere no frame is, so that $V$ is one number, the mean square of the gradient's
-    entries, and $M$ goes along with the point: docs/theory/optimizers.md.
+    The quotient is projected to the Lie algebra if that does not contain all skew
+    matrices. With `amsgrad` the largest $V$ so far takes the place of $V_t$. The
+    moments live in the Lie algebra, which is the same at every point. On the Stiefel
+    manifold and the sphere no frame is the same at every point. There $V$ is one
+    number, the mean square of the gradient's entries, and $M$ is transported with the
+    point, see docs/theory/optimizers.md.
 
-    Plain groups, weight decay and what is not finite: as for `RiemannianSGD`, with
-    `torch.optim.Adam`.
+    Plain groups get the update of `torch.optim.Adam`. They, weight decay and numbers
+    that are not finite are treated as in `RiemannianSGD`.
 
     Args:
-        params: parameters, or groups of them with options of their own, such as
-            `isometry.param_groups` makes: `manifold` and `retraction` among them.
+        params: parameters, or parameter groups with their own options, such as
+            `manifold` and `retraction`; `isometry.param_groups` makes them.
         lr: $\eta$, about the change of an entry in one step.
         betas: $\beta_1$ and $\beta_2$.
         eps: $\epsilon$.
-        weight_decay: of the plain groups.
+        weight_decay: weight decay of the plain groups.
         amsgrad: whether $V$ only grows.
-        maximize: ascend.
+        maximize: whether to ascend instead of descend.
         manifold: where the parameters live, for groups that do not name a manifold.
-            Left out, a group must name one; other groups are then plain. A wide matrix
-            is seen as its transpose.
+            Without it, at least one group must name a manifold; the others are then
+            plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
             `isometry.groups` or of your own.
 
     Raises:
-        TypeError: if a parameter has another field than its manifold.
+        TypeError: if a parameter is real and its manifold is complex, or the other way
+            round.
         ValueError: if a parameter is not on its manifold, no manifold is named, or an
             option is out of range.
     """
@@ -74,7 +76,7 @@ class RiemannianAdam(AbstractRiemannian):
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
                 f"`betas` must be at least 0 and below 1; got {betas}. "
-                f"The usual ones are (0.9, 0.999)."
+                f"The usual values are (0.9, 0.999)."
             )
         defaults: Group = {
             "lr": lr,
@@ -106,11 +108,11 @@ class RiemannianAdam(AbstractRiemannian):
         if group["amsgrad"]:
             v = torch.maximum(v, state.get("max_exp_avg_sq", torch.zeros_like(v)))
             squares["max_exp_avg_sq"] = v
-        # both bias corrections are numbers: the quotient is multiplied by theirs
+        # both bias corrections are numbers, so their quotient goes into the scale
         c = math.sqrt(1 - beta2**step)
         root = torch.sqrt(v, out=recycled(v.shape, v)).add_(c * group["eps"])
         if group["eps"] == 0:
-            # the diagonal of a real skew matrix is 0, and 0 / 0
+            # the diagonal of a real skew matrix is 0, and would become 0 / 0
             root.clamp_(min=torch.finfo(root.dtype).tiny)
         scale = root.reciprocal_().mul_(-group["lr"] * (c / (1 - beta1**step)))
         return Update(m, scale, {"exp_avg": m}, squares)

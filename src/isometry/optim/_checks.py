@@ -1,4 +1,4 @@
-"""What an optimizer asks of its groups and parameters."""
+"""Checks that an optimizer makes of its groups and parameters."""
 
 import torch
 from torch import Tensor
@@ -8,22 +8,22 @@ from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
 
-# options of torch's RMSprop and AdamW that change the step in ways not offered here
+# options of torch's RMSprop and AdamW that our optimizers do not have
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
 
 def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> None:
-    """Raise if nobody has said where parameters live: they would all be plain."""
+    """Raise if no manifold is named, so that all parameters would be plain."""
     groups = [group for group in params if isinstance(group, dict)]
     named = any("manifold" in group for group in groups)
     if params and manifold is None and not named:
         plain = optimizer.removeprefix("Riemannian")
         raise ValueError(
             f"`manifold` must be given, or a group of `params` must name one; got "
-            f"neither, so that every parameter would be plain. Pass `manifold=SO(4)` "
-            f"or another of isometry.groups; for a model use `isometry.param_groups` "
-            f"after `groups.declare`. Plain parameters alone go to "
-            f"`torch.optim.{plain}`, or in a group with `manifold` None."
+            f"neither, so every parameter would be plain. Pass `manifold=SO(4)` or "
+            f"another manifold of isometry.groups; for a model use "
+            f"`isometry.param_groups` after `groups.declare`. If all parameters are "
+            f"plain, use `torch.optim.{plain}`, or a group with `manifold` None."
         )
 
 
@@ -35,7 +35,7 @@ def check_group(group: dict) -> None:
     if not isinstance(manifold, AbstractManifold):
         raise TypeError(
             f"`manifold` must be a manifold of isometry.groups, such as SO(4), or "
-            f"None for plain parameters; got {manifold!r}. Make one with its sizes."
+            f"None for plain parameters; got {manifold!r}. Create one with its sizes."
         )
     resolve_retraction(group)
     names = group.get(
@@ -44,13 +44,13 @@ def check_group(group: dict) -> None:
     for name, p in zip(names, group["params"], strict=True):
         _check_parameter(p, name)
         manifold.check_tensor(points(p, manifold), name=name)
-        # values come later where there are none yet; the first step looks again
+        # a parameter without values is checked at its first step
         if not p.is_meta:
             check_point(p, manifold, name=name)
 
 
 def resolve_retraction(group: dict) -> None:
-    """Put the map itself in the place of its name, if the group has a manifold."""
+    """Replace the name of the retraction by the map, if the group has a manifold."""
     manifold, retraction = group.get("manifold"), group.get("retraction")
     if manifold is not None and retraction is not None:
         group["retraction"] = manifold.resolve(retraction)
@@ -58,7 +58,7 @@ def resolve_retraction(group: dict) -> None:
 
 def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:
     """Raise unless a parameter is on its manifold."""
-    # a defect in half precision would say nothing
+    # refuse half precision first, where a defect would say nothing
     with torch.no_grad(), autocast_off(p.device):
         manifold.check(points(p, manifold), name=name)
 
@@ -68,27 +68,27 @@ def check_gradient(p: Tensor, of: str = "points of a manifold") -> None:
     if p.grad is not None and p.grad.layout != torch.strided:
         raise TypeError(
             f"gradients of {of} must be dense; got {p.grad.layout}. "
-            f"Make the layer without `sparse=True`."
+            f"Create the layer without `sparse=True`."
         )
 
 
 def check_same_manifold(ours: str | None, theirs: str | None) -> None:
-    """Raise unless a loaded group is on the manifold that the optimizer has."""
+    """Raise unless a loaded group is on the manifold of the optimizer's group."""
     if ours != theirs:
         raise ValueError(
             f"`state_dict` must belong to the same manifolds; got a group on {theirs} "
-            f"where this optimizer has {ours}. Make the groups in the same order."
+            f"where this optimizer has {ours}. Pass the groups in the same order."
         )
 
 
 def check_same_rule(group: dict) -> None:
-    """Raise if a loaded group was trained by a rule of torch's that is not here."""
+    """Raise if a loaded group was trained by a rule of torch that we do not have."""
     for option in _OTHER_RULES:
         if group.get(option):
             raise ValueError(
-                f"`state_dict` must be of a rule that this optimizer has; got "
+                f"`state_dict` must come from a rule that this optimizer has; got "
                 f"{option}={group[option]}, which only torch's own optimizer has. "
-                f"Load it there, or begin without a state."
+                f"Load it there, or start without a state."
             )
 
 
@@ -106,10 +106,10 @@ def _check_parameter(p: Tensor, name: str) -> None:
             f"got {p.dtype}. Keep it in float32 and use `torch.autocast`, or constrain "
             f"the layer with `isometry.orthogonal`."
         )
-    # a DTensor, as FSDP makes it; to ask for its class we would have to import it
+    # a DTensor, as FSDP makes it; `isinstance` would have to import its class
     if hasattr(p, "full_tensor"):
         raise TypeError(
             f"`{name}` must be whole on every rank to step on a manifold; got a "
-            f"{type(p).__name__}. Keep it from `fully_shard`, by `ignored_params`, or "
-            f"constrain the layer with `isometry.orthogonal`."
+            f"{type(p).__name__}. Exclude it from `fully_shard` with `ignored_params`, "
+            f"or constrain the layer with `isometry.orthogonal`."
         )

@@ -1,4 +1,4 @@
-"""What the Riemannian optimizers share: one step on a batch of points."""
+"""The base of the Riemannian optimizers: one step on a batch of points."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -44,13 +44,13 @@ class Update:
 class AbstractRiemannian(Optimizer):
     """An optimizer for plain parameters and for points of manifolds.
 
-    A group with `manifold=None` is plain, and gets the update of torch's optimizer, to
-    the last bit. In any other group all parameters are points of its manifold. At least
-    one group must name a manifold, or say None.
+    A group with `manifold=None` is plain, and gets exactly the update of torch's
+    optimizer. In any other group all parameters are points of its manifold. At least
+    one group must name a manifold, or pass None explicitly.
     """
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
-        # torch itself refuses a single tensor, which `list` would cut into rows
+        # not a single tensor, which `list` would cut into rows; torch itself refuses it
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
             check_manifold_is_named(entries, defaults["manifold"], type(self).__name__)
@@ -59,7 +59,7 @@ class AbstractRiemannian(Optimizer):
 
     @abstractmethod
     def _plain_step(self, group: Group) -> None:
-        """Step of a group of plain parameters, by torch's functions."""
+        """Make a step of a group of plain parameters, by torch's functions."""
 
     @abstractmethod
     def _rule(
@@ -73,14 +73,15 @@ class AbstractRiemannian(Optimizer):
         """The update for real gradients `g`, which it may overwrite."""
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group, as torch does, after a look at its manifold and its points.
+        """Add a group, as torch does, after checking its manifold and its points.
 
         Args:
             param_group: `params`, and options that are not the defaults; `manifold` and
                 `retraction` are among them.
 
         Raises:
-            TypeError: if `manifold` is no manifold, or a parameter has another field.
+            TypeError: if `manifold` is not a manifold, or a parameter is real and the
+                manifold is complex, or the other way round.
             ValueError: if a parameter is not a point, or the retraction is unknown.
         """
         super().add_param_group(param_group)
@@ -118,7 +119,7 @@ class AbstractRiemannian(Optimizer):
         return loss
 
     def _batches(self, group: Group) -> Iterator[tuple[list[Tensor], int]]:
-        """Parameters that are stacked, all at the same step of their own."""
+        """Parameters that make one batch: of equal kind, and at the same step."""
         batches: dict[Any, list[Tensor]] = {}
         moving = [p for p in group["params"] if p.grad is not None and p.numel() > 0]
         for p in moving:
@@ -128,7 +129,7 @@ class AbstractRiemannian(Optimizer):
         for p in moving:
             state = self.state[p]
             if "step" not in state:
-                # on the host, as torch has it: it is read in every step
+                # on the host, as in torch, because it is read in every step
                 state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
@@ -137,7 +138,7 @@ class AbstractRiemannian(Optimizer):
             yield params, key[-1]
 
     def _advance(self, group: Group, params: list[Tensor], step: int) -> None:
-        """One step of parameters of equal shape, as one batch of points."""
+        """Make one step of parameters of equal shape, as one batch of points."""
         manifold = group["manifold"]
         frame = manifold.frame()
         Q = _join([_flat(p, manifold) for p in params])
@@ -171,10 +172,10 @@ class AbstractRiemannian(Optimizer):
                     self.state[p][name] = part.clone()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Accept old checkpoints, as torch does, in which `step` is a number.
+        """Accept old checkpoints in which `step` is a number, as torch does.
 
         Args:
-            state: what was pickled, or loaded.
+            state: the pickled or loaded state.
         """
         super().__setstate__(state)
         for group in self.param_groups:
@@ -187,7 +188,7 @@ class AbstractRiemannian(Optimizer):
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers, as torch has them; manifolds and retractions by name.
+        """The state as in torch, with manifolds and retractions by name.
 
         Returns:
             The state, for `load_state_dict` of an optimizer of the same manifolds.
@@ -199,24 +200,24 @@ class AbstractRiemannian(Optimizer):
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a `state_dict`, on the manifolds that this optimizer has.
+        """Continue from a `state_dict`, on the manifolds of this optimizer.
 
         Args:
-            state_dict: what `state_dict` returned.
+            state_dict: the result of `state_dict`.
 
         Raises:
-            ValueError: if a group was on another manifold, or was trained by AdamW or
-                centered RMSprop of torch, which are not here.
+            ValueError: if a group was on another manifold, or was trained by torch's
+                AdamW or centered RMSprop, which we do not have.
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):
             check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
             check_same_rule(theirs)
             theirs["manifold"] = ours["manifold"]
-            # a map of the user's own has a name that only this optimizer knows
+            # keep our own map: the name of a user's map cannot be parsed
             if theirs.get("retraction") == _map_name(ours["retraction"]):
                 theirs["retraction"] = ours["retraction"]
-            # torch's own optimizers know fewer options; their checkpoints load too
+            # torch's own optimizers have fewer options, and their checkpoints load too
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
 
@@ -246,9 +247,9 @@ def _part(X: Tensor, number: int) -> Sequence[Tensor]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """Whether the sum of all is finite: one number to read from the device.
+    """Whether the sum of all entries is finite: one number to read from the device.
 
-    False also where the sum of finite numbers overflows.
+    It is also False if the sum of finite numbers overflows.
     """
     total = sum(X.sum() for X in tensors)
     assert isinstance(total, Tensor)

@@ -1,4 +1,4 @@
-"""RMSprop on manifolds, and the forms of it that older systems were trained with."""
+"""RMSprop on manifolds, with the variants of older libraries."""
 
 from collections.abc import Callable
 
@@ -17,18 +17,19 @@ class RiemannianRMSprop(AbstractRiemannian):
     r"""RMSprop, or Adagrad, on a manifold.
 
     On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and entry by
-    entry, the real and the imaginary part by itself,
+    entry, with real and imaginary parts separate,
 
     $$ V_t = \alpha V_{t-1} + (1 - \alpha) A_t^2, \qquad
        B_t = \mu B_{t-1} + \frac{A_t}{\sqrt{V_t} + \epsilon}, \qquad
        Q_{t+1} = Q_t\, \phi(-\eta B_t), $$
 
-    the quotient projected to the Lie algebra where that is not all skew matrices. On
-    the Stiefel manifold and the sphere $V$ is one number, the mean square of the
-    gradient's entries, and $B$ goes along with the point: docs/theory/optimizers.md.
+    The quotient is projected to the Lie algebra if that does not contain all skew
+    matrices. On the Stiefel manifold and the sphere $V$ is one number, the mean square
+    of the gradient's entries, and $B$ is transported with the point, see
+    docs/theory/optimizers.md.
 
-    The last three options are those in which implementations differ. `alpha`, `eps`,
-    `initial_accumulator`, `eps_inside` and `sum_squares` of
+    Implementations of RMSprop differ in these options. The values of `alpha`, `eps`,
+    `initial_accumulator`, `eps_inside` and `sum_squares` are, in
 
     - torch: 0.99, 1e-8, 0, no, no
     - TensorFlow 1, RMSProp: 0.9, 1e-10, 1, yes, no
@@ -36,29 +37,30 @@ class RiemannianRMSprop(AbstractRiemannian):
     - Keras, RMSprop: 0.9, 1e-8, 0, no, no
     - Theano code of the unitary RNN: 0.9, 0, 1e-3, any, no
 
-    Plain groups, weight decay and what is not finite: as for `RiemannianSGD`, with
-    `torch.optim.RMSprop` where it has the option.
+    Plain groups get the update of `torch.optim.RMSprop`, if it has the option. They,
+    weight decay and numbers that are not finite are treated as in `RiemannianSGD`.
 
     Args:
-        params: parameters, or groups of them with options of their own, such as
-            `isometry.param_groups` makes: `manifold` and `retraction` among them.
+        params: parameters, or parameter groups with their own options, such as
+            `manifold` and `retraction`; `isometry.param_groups` makes them.
         lr: $\eta$.
         alpha: $\alpha$.
         eps: $\epsilon$.
-        weight_decay: of the plain groups.
+        weight_decay: weight decay of the plain groups.
         momentum: $\mu$.
         initial_accumulator: $V_0$.
         eps_inside: whether the root is $\sqrt{V_t + \epsilon}$.
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
-        maximize: ascend.
+        maximize: whether to ascend instead of descend.
         manifold: where the parameters live, for groups that do not name a manifold.
-            Left out, a group must name one; other groups are then plain. A wide matrix
-            is seen as its transpose.
+            Without it, at least one group must name a manifold; the others are then
+            plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
             `isometry.groups` or of your own.
 
     Raises:
-        TypeError: if a parameter has another field than its manifold.
+        TypeError: if a parameter is real and its manifold is complex, or the other way
+            round.
         ValueError: if a parameter is not on its manifold, no manifold is named, or an
             option is out of range.
     """
@@ -165,7 +167,7 @@ class RiemannianRMSprop(AbstractRiemannian):
         )
 
     def _historical_step(self, p: Tensor, group: Group) -> None:
-        """What torch's RMSprop has no option for, by the rule itself."""
+        """A plain step with options that torch's RMSprop does not have."""
         assert p.grad is not None
         state = self.state[p]
         state["step"] += 1
@@ -181,7 +183,7 @@ class RiemannianRMSprop(AbstractRiemannian):
 def _root(v: Tensor, group: Group) -> Tensor:
     eps = group["eps"]
     root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
-    # the diagonal of a real skew matrix is 0, and 0 / 0 if there is no eps
+    # the diagonal of a real skew matrix is 0, and would become 0 / 0 without eps
     return root.clamp_(min=torch.finfo(root.dtype).tiny)
 
 

@@ -24,38 +24,40 @@ class RiemannianSGD(AbstractRiemannian):
 
     where $D_t = B_t$, or $A_t + \mu B_t$ with `nesterov`. Without momentum and with exp
     this is $Q \leftarrow Q \exp(-\eta\, Q^H \operatorname{grad} f(Q))$. The momentum is
-    an element of the Lie algebra: left translation, an isometry, is its transport. On
-    the Stiefel manifold and the sphere $B$ is a tangent vector that goes along with the
-    point: docs/theory/optimizers.md has the equations.
+    an element of the Lie algebra, and left translation, which is an isometry,
+    transports it. On the Stiefel manifold and the sphere $B$ is a tangent vector that
+    is transported with the point. The equations are in docs/theory/optimizers.md.
 
-    Groups without a manifold are plain: they get the update of `torch.optim.SGD`, to
-    the last bit. `weight_decay` is for them; the gradient of $\lVert Q \rVert^2$ is
-    normal to every manifold here. A matrix whose gradient, or step, is not finite keeps
-    its value and its momentum. So does one whose step is too long to have digits, such
-    as $1 / \sqrt\varepsilon$ radians: clip gradients, or take a smaller rate.
+    Groups without a manifold are plain: they get exactly the update of
+    `torch.optim.SGD`. `weight_decay` affects only these, because the gradient of
+    $\lVert Q \rVert^2$ is normal to every manifold. A matrix whose gradient or step is
+    not finite keeps its value and its momentum. So does a matrix whose step is so long
+    that too few digits are left, such as $1 / \sqrt\varepsilon$ radians: then clip the
+    gradients, or choose a smaller rate.
 
     Args:
-        params: parameters, or groups of them with options of their own, such as
-            `isometry.param_groups` makes: `manifold` and `retraction` among them.
+        params: parameters, or parameter groups with their own options, such as
+            `manifold` and `retraction`; `isometry.param_groups` makes them.
         lr: $\eta$.
         momentum: $\mu$.
         dampening: $\tau$.
-        weight_decay: of the plain groups.
+        weight_decay: weight decay of the plain groups.
         nesterov: whether to look ahead.
-        maximize: ascend.
+        maximize: whether to ascend instead of descend.
         manifold: where the parameters live, for groups that do not name a manifold.
-            Left out, a group must name one; other groups are then plain. A wide matrix
-            is seen as its transpose.
+            Without it, at least one group must name a manifold; the others are then
+            plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
             `isometry.groups` or of your own.
 
     Raises:
-        TypeError: if a parameter has another field than its manifold.
+        TypeError: if a parameter is real and its manifold is complex, or the other way
+            round.
         ValueError: if a parameter is not on its manifold, no manifold is named, or an
             option is out of range.
 
     References:
-        [LM19] section 4.2 for retractions better than Cayley's.
+        [LM19] section 4.2 for retractions better than the Cayley map.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class RiemannianSGD(AbstractRiemannian):
         check_numbers(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
-                f"`nesterov` must have a momentum, and no dampening; got {momentum} "
+                f"`nesterov` must have a momentum and no dampening; got {momentum} "
                 f"and {dampening}. Pass momentum=0.9, for instance."
             )
         defaults: Group = {

@@ -142,7 +142,7 @@ def map_condition(
         Largest over smallest singular value, for the worst matrix of a batch; infinite
         where the derivative is singular.
     """
-    # how far the map turns by each angle, and the derivative of that
+    # by how much the map turns each plane, and the derivative with respect to its angle
     turn, slope = retraction.phase(theta)
     gap = theta[..., :, None] - theta[..., None, :]
     chord = 2 * torch.sin((turn[..., :, None] - turn[..., None, :]) / 2)

@@ -23,16 +23,16 @@ class Exp(AbstractRetraction):
     It is onto, and a diffeomorphism where all angles are below $\pi$. Coordinates of a
     weight and steps of an optimizer use it by default.
 
-    How many products it takes depends on the angles, so the host looks at them, and
-    has to wait for an accelerator. With `reach` it does not: the number of products is
-    fixed, so that a CUDA graph can be captured, and the accelerator itself checks the
+    The number of products depends on the angles, so the host reads a bound of them, and
+    must wait for an accelerator. With `reach` it does not wait: the number of products
+    is fixed, so a CUDA graph can be captured, and the accelerator itself checks the
     angles. A matrix out of reach becomes NaN, in value and gradient. The check costs
-    two products, and its bound is rigorous, so it is too high: for random matrices by 6
-    percent at n = 64 and by 30 at n = 1024. Leave room for that.
+    two products. It uses a rigorous bound, which is above the true angle: for random
+    matrices by 6 percent at n = 64, and by 30 percent at n = 1024. Leave room for that.
 
     Args:
-        reach: the largest angle of a square matrix, as the check bounds it; None for
-            any angle. For tall matrices it has no effect.
+        reach: the largest bound of the angles of a square matrix that is computed; None
+            for any angle. It has no effect on tall matrices.
 
     Raises:
         ValueError: if `reach` is not a positive number.
@@ -48,7 +48,7 @@ class Exp(AbstractRetraction):
         if self.reach is not None and not 0 < self.reach < float("inf"):
             raise ValueError(
                 f"`reach` must be a positive angle; got {self.reach}. Leave it out to "
-                f"have every angle served."
+                f"allow every angle."
             )
         if self.reach is not None:
             object.__setattr__(self, "around", self._around_within_reach)

@@ -116,7 +116,7 @@ class QR(AbstractFactor):
         """
         X = Q + E
         length = torch.linalg.matrix_norm(E, keepdim=True)
-        # written so that NaN is long
+        # written so that NaN counts as long
         if not float(length.max()) <= _LONG:
             has_digits = length < torch.finfo(X.dtype).eps ** -0.5
             P = q_factor(torch.where(has_digits, X, Q))
