@@ -15,7 +15,15 @@ from torch.utils import backend_registration
 from torch.utils._pytree import tree_map
 
 import isometry
-from isometry.groups import Cayley, Exp, Householder, O, Pade
+from isometry.groups import (
+    AbstractManifold,
+    Cayley,
+    Exp,
+    Householder,
+    O,
+    Pade,
+    Stiefel,
+)
 from isometry.groups._maps.abstract import AbstractMap
 from isometry.linalg import _expm_skew, expm_skew, skew
 from isometry.linalg._expm import autograd
@@ -149,15 +157,17 @@ def exponentials() -> None:
                     report(norm_bound is not None)
 
 
-def training(retraction: AbstractMap, *, bounded: bool) -> None:
+def training(
+    manifold: AbstractManifold, retraction: AbstractMap, bounded: bool
+) -> None:
     """Print how often the host waits in a step of a layer."""
     torch.manual_seed(0)
     layer = nn.Module()
-    layer.weight = nn.Parameter(torch.randn(2, 32, 32))
-    isometry.constrain(layer, "weight", O(32), retraction=retraction)
+    layer.weight = nn.Parameter(torch.randn(2, *manifold.shape))
+    isometry.constrain(layer, "weight", manifold, retraction=retraction)
     layer._apply(Remote)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
-    target = Remote(torch.eye(32).expand(2, 32, 32))
+    target = Remote(torch.eye(*manifold.shape).expand(2, *manifold.shape))
     for step in range(6):
         waits.clear()
         optimizer.zero_grad()
@@ -171,9 +181,10 @@ def training(retraction: AbstractMap, *, bounded: bool) -> None:
 
 if __name__ == "__main__":
     exponentials()
-    training(Exp(), bounded=False)
-    for retraction in (Exp(6.0), Cayley(), Pade(3), Householder()):
-        training(retraction, bounded=True)
+    for M in (O(32), Stiefel(32, 24), Stiefel(32, 4)):
+        training(M, Exp(), bounded=False)
+    for phi in (Exp(6.0), Cayley(), Pade(3), Householder()):
+        training(O(32), phi, bounded=True)
     sys.stdout.flush()
     # autograd's thread for this device does not survive an orderly end
     os._exit(0)

@@ -41,11 +41,11 @@ def test_the_host_waits_once_or_never():
     )
     assert process.returncode == 0, process.stderr
     lines = [line.split()[:2] for line in process.stdout.splitlines()]
-    # 20 exponentials each, and 5 steps of a layer with each map. Those without a bound
-    # show that a wait is counted.
-    assert lines.count(["False", "1"]) == 20 + 5
+    # 20 exponentials each, and 5 steps of each layer. Those without a bound show that a
+    # wait is counted.
+    assert lines.count(["False", "1"]) == 20 + 3 * 5
     assert lines.count(["True", "0"]) == 20 + 4 * 5
-    assert len(lines) == 65
+    assert len(lines) == 75
 
 
 @pytest.mark.parametrize("norm_bound", [0.01, 1.0, 3.0, 50.0])

@@ -226,7 +226,8 @@ def _forward(M: Tensor) -> tuple[Tensor, Tensor]:
 
 def _empty(M: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs of the right shapes."""
-    return M.new_empty(M.shape), M.new_empty(M.shape[:-2], dtype=M.dtype.to_real())
+    s = torch.empty(M.shape[:-2], dtype=M.dtype.to_real(), device="cpu")
+    return M.new_empty(M.shape), s
 
 
 _expm_op = opaque(
@@ -247,8 +248,9 @@ def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Te
     M2 = M @ M
     M4 = M2 @ M2
     if squarings is None:
-        squarings = _squarings(M4)
-    s = squarings[..., None, None]
+        # on the CPU, where the backward pass can look at it without waiting again
+        squarings = _squarings(M4).cpu()
+    s = squarings.to(M.device)[..., None, None]
     unit = torch.exp2(-s)
     P = _taylor(M * unit, M2 * unit**2, M4 * unit**4)
     # the largest of all matrices, including the ones that `vmap` hides
