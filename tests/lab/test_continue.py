@@ -106,7 +106,8 @@ def test_what_a_run_is_does_not_change(tmp_path):
 
 def test_best_weights_are_those_of_the_best_validation(tmp_path):
     """They give the numbers that the summary has for that step."""
-    start(small(iterations=40, lr=0.01), tmp_path / "run")
+    # checkpoints are due at the end, and at each evaluation that is the best so far
+    start(small(iterations=40, lr=0.01, checkpoint_every=100), tmp_path / "run")
     found = summary(tmp_path / "run")["best"]
     assert list(best(tmp_path / "run")) == [f"best-{found['step']}.safetensors"]
     for split in ("validation", "test"):

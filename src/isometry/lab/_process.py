@@ -1,4 +1,4 @@
-"""This process and its machine: memory, signals, fellow processes, processor."""
+"""This process and its machine: processor, memory, signals, other processes."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def machine() -> dict[str, Any]:
-    """What times and last digits depend on.
+    """The parts of a machine on which times and last digits depend.
 
     Returns:
         The processor, its cores, the threads and the version of torch, and the library
@@ -94,15 +94,15 @@ _M_MMAP_MAX = -4
 def keep_freed_memory() -> None:
     """Keep freed memory in the process, where glibc would return it to the system.
 
-    The states of a long sequence are 100 MB, which each step would get page by page
-    anew. For a process that does nothing but train; elsewhere than on glibc, nothing.
+    The states of a long sequence take 100 MB, which every step would get again, page by
+    page. Only for a process that does nothing but train. Without glibc it does nothing.
     """
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_MAX, 0)
-        # never, as an unsigned number
+        # -1 is the largest unsigned number: never trim
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
@@ -110,7 +110,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """Remembers, while it is entered, that the process was asked to end.
+    """Remembers that the process was asked to end, instead of ending it.
 
     Attributes:
         came: whether it was.
@@ -121,7 +121,7 @@ class Signals:
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        # no other thread may; there the caller decides when to stop
+        # only the main thread may set handlers; elsewhere the caller stops the run
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 self.before[number] = signal.signal(number, self._remember)
@@ -137,12 +137,12 @@ class Signals:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all of them.
+    """This process among those that train together.
 
     Attributes:
-        rank: the number of this one.
-        count: how many there are.
-        device: where this one computes.
+        rank: number of this process.
+        count: how many processes there are.
+        device: device of this process.
     """
 
     rank: int
@@ -151,7 +151,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that writes."""
+        """True for the process that writes."""
         return self.rank == 0
 
     def parallel(self, model: "nn.Module") -> "nn.Module":
@@ -174,7 +174,7 @@ class Ranks:
         return total.tolist()
 
     def share(self, data: bytes | None) -> bytes:
-        """What the first process has, for all: they may not see one file system."""
+        """Send bytes of the first process to all, which may not share a disk."""
         if self.count == 1:
             return data or b""
         import torch
@@ -227,7 +227,7 @@ def _check_device(device: str) -> None:
 
     try:
         torch.zeros(1, device=device)
-    # what torch raises depends on how it was built
+    # the type of torch's error depends on how torch was built
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise ValueError(

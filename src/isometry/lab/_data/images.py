@@ -1,4 +1,4 @@
-"""The images of MNIST and of what took its format."""
+"""Images in the format of MNIST."""
 
 import math
 import struct
@@ -47,7 +47,7 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     )
 
 
-# third byte of the magic number; the only type that these data have
+# third byte of the magic number: unsigned bytes, the only type in these files
 UNSIGNED_BYTE = 0x08
 
 
@@ -85,6 +85,6 @@ def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
             f"{len(content)}. Fetch it again with `isometry data get`."
         )
     entries = bytearray(content[header:])
-    # torch refuses to look into a buffer of no bytes
+    # torch refuses an empty buffer
     flat = torch.frombuffer(entries, dtype=torch.uint8) if entries else torch.empty(0)
     return flat.to(torch.uint8).reshape(shape)

@@ -44,12 +44,12 @@ STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "savefig.facecolor": PAGE,
-    # text stays text: it can be searched, and follows the colours of the page
+    # keep text as text, which can be searched and follows the colours of the page
     "svg.fonttype": "none",
-    # names of parts do not change from one drawing to the next
+    # the same ids in every drawing, so that equal runs give equal files
     "svg.hashsalt": "isometry",
     "text.color": INK,
-    # a dollar in the name of a network is one
+    # a dollar sign in the name of a network is no formula
     "text.parse_math": False,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -70,7 +70,7 @@ class Buckets(NamedTuple):
 
 
 def buckets(x: Sequence[float], y: Sequence[float], most: int = MOST) -> Buckets:
-    """A curve in at most so many points.
+    """A curve, reduced to a few points.
 
     Args:
         x: places, in order.
@@ -124,7 +124,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
             _legend(axes)
             stem = f"{experiment.key}-{name}"
             svg = folder / f"{stem}.svg"
-            # arranged once for both files: that is half of the work
+            # arrange the parts once for both files, which is half of the work
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
             # without the date the same runs give the same file
@@ -139,7 +139,7 @@ def _axes() -> Iterator[tuple]:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
-    # a figure of its own, outside pyplot: no state, no window, no memory kept
+    # without pyplot there is no global state, no window and no memory that stays
     with mpl.rc_context(STYLE):
         figure = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
         yield figure, figure.add_subplot()
@@ -160,7 +160,7 @@ LOSS = (
     "Training loss against {} of training. Lines are medians, shades the range around "
     "them; a cross marks a run that diverged."
 )
-SEEDS = " Of several seeds the line is the mean, and the shade their range."
+SEEDS = " With several seeds, the line is their mean and the shade their range."
 DRIFT = "How far the recurrent matrix is from orthogonal while it is trained."
 ANGLES = (
     "Where the eigenvalues of the recurrent matrix lie on the unit circle at the end. "
@@ -180,7 +180,7 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
         for against, unit in UNITS.items():
             drawn = Quantity("loss", "train", against, experiment.baseline)
             yield f"loss-{unit}", LOSS.format(unit) + seeds, curves(drawn)
-    # the paper shows the test set; without it, what was held out
+    # the paper shows the test set; if there is none, show the validation
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
         # the baseline is a loss
@@ -207,7 +207,7 @@ def _words(quantity: Quantity) -> str:
 
 
 def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
-    """One line a group, with the range of what it sums up, and the baseline."""
+    """Draw a line for each group with its range, and the baseline."""
     what, split, against, baseline = quantity
     values: list[float] = []
     for group, look in zip(groups, looks(groups), strict=True):
@@ -225,7 +225,7 @@ def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
     axes.set_xlabel(UNITS[against])
     axes.set_ylabel(_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
-    # there is no half of a step
+    # steps are whole numbers
     axes.locator_params(axis="x", nbins=6, integer=against == "step")
     _scale(axes, values, always=what == "orthogonality")
 
@@ -239,7 +239,7 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
         ls=look.dashes,
         lw=1.6,
         marker=look.marker,
-        # a few, to tell networks apart that share a colour
+        # a few markers tell networks of the same colour apart
         markevery=max(1, len(points.x) // 6),
         ms=4.5,
         label=look.label,
@@ -251,7 +251,7 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
 
 
 def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
-    """A cross where a run ended, at the end of a thin line; returns its values."""
+    """Draw a diverged run as a thin line that ends with a cross; returns its values."""
     x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
     colour, points = LIGHT[look.colour], buckets(x, y)
     axes.plot(points.x, points.middle, color=colour, ls=look.dashes, lw=0.8)
@@ -260,14 +260,14 @@ def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[floa
 
 
 def _thinned(curve: Curve) -> Buckets:
-    """The mean in few points, with the lowest and highest of all runs around them."""
+    """The mean in a few points, with the lowest and highest values of all runs."""
     middle = buckets(curve.x, curve.middle)
     low, high = buckets(curve.x, curve.low), buckets(curve.x, curve.high)
     return Buckets(middle.x, middle.middle, low.low, high.high)
 
 
 def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
-    """A logarithmic axis where values span decades."""
+    """Make the axis logarithmic if the values span decades."""
     positive = [value for value in values if value > 0]
     if not positive:
         return
@@ -276,20 +276,20 @@ def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
         return
     axes.set_yscale("log")
     if high < 10 * low:
-        # at least a decade, for otherwise there is no power of ten to read
+        # show at least a decade, so that the axis has a power of ten
         middle = math.floor(math.log10(low))
         axes.set_ylim(10.0**middle, 10.0 ** max(middle + 1, math.log10(high) + 0.1))
     axes.yaxis.set_major_formatter(lambda y, _: power(y))
     axes.yaxis.set_minor_formatter(lambda *_: "")
     if not always and high < 100 * low:
-        # a power of ten or two are too few to read from
+        # one or two powers of ten would be too few labels
         axes.set_yticks([m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)])
         axes.set_ylim(0.8 * low, 1.25 * high)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:.6g}")
 
 
 def power(y: float) -> str:
-    """A power of ten in Unicode, since mathematical text moves with other fonts."""
+    """A power of ten in Unicode, since mathtext is misplaced in other fonts."""
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     exponent = round(math.log10(y))
     return "10" + str(exponent).translate(raised)
@@ -331,18 +331,18 @@ def density(angles: Sequence[float]) -> list[float]:
 
 
 def _legend(axes: "Axes") -> None:
-    """Below the axes, where it covers nothing, in as many columns as have room."""
+    """Put the legend below the axes, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         labels = [textwrap.fill(label, 46) for label in labels]
         lines = [line for label in labels for line in label.splitlines()]
-        # inches of a line, and of a letter of a browser's wider fonts
+        # inches of the line sample, and of a letter in the wide fonts of browsers
         longest = 0.55 + 0.078 * max(map(len, lines))
         columns = max(1, min(3, int(WIDTH / longest)))
         figure: Any = axes.figure
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
         )
-        # more rows must not squeeze the axes, whose labels would not fit
+        # a figure with more rows grows, so that the labels of the axes still fit
         rows = -(-len(lines) // columns)
         figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)

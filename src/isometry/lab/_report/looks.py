@@ -1,4 +1,4 @@
-"""How networks are drawn, the same in every figure."""
+"""Colours, markers and labels of networks, the same in every figure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True)
 class Look:
-    """How a run is drawn, or several with other seeds.
+    """How a run, or a group of seeds, is drawn.
 
     Attributes:
-        label: in legends.
+        label: label in legends.
         note: options that tell it from others of its network and size.
         colour: number in the palette.
         marker: as matplotlib calls it.

@@ -1,4 +1,4 @@
-"""The page: everything in one file, without a script and without the network."""
+"""The page of a report: one file, without scripts, which needs no network."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from isometry.lab._report.table import (
 )
 from isometry.lab.paper.tables import SOURCE
 
-# a second lock beside the escaping: no script runs, and nothing is fetched
+# besides the escaping, this lets no script run and fetches nothing
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 # colours of the drawings as they are named in the style sheet
@@ -128,7 +128,7 @@ def _labelled(experiment: ReportedExperiment):
 
 
 def _each(experiment: ReportedExperiment) -> str:
-    """The runs that rows of means stand for, folded away."""
+    """A table of the single runs behind rows of means, folded away."""
     table = runs_table(experiment)
     if table is None:
         return ""
@@ -136,7 +136,7 @@ def _each(experiment: ReportedExperiment) -> str:
 
 
 def headline(experiment: ReportedExperiment) -> str:
-    """One or two sentences: who is best, and what it is measured by.
+    """One or two sentences on which network is best, and by which number.
 
     Args:
         experiment: the runs.
@@ -244,7 +244,7 @@ def _facts(environment: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    """A value in one line, nested ones too."""
+    """A value in one line, even if it is nested."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {inner}" for name, inner in value.items())
     return str(value)

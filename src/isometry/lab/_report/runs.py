@@ -1,4 +1,4 @@
-"""Folders of runs, read as they are, and groups that differ in their seeds alone."""
+"""Reads folders of runs, and groups runs that differ in their seeds alone."""
 
 import json
 import math
@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """What a folder of a run holds.
+    """The content of the folder of a run.
 
     Attributes:
         path: the folder.
@@ -141,7 +141,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        # half of a surrogate pair is JSON, but no text that a page can have
+        # JSON may hold half of a surrogate pair, which no page can show
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error
@@ -160,7 +160,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# what is read of each file; the folder may come from anybody
+# bytes that are read of each file, since the folder may come from anybody
 _KINDS = {
     "config.json": {
         **dict.fromkeys(("task", "model", "command"), "a text"),
@@ -187,10 +187,10 @@ def _is(value: object, kind: str) -> bool:
 
 
 def _lines(path: Path) -> tuple[Record, ...]:
-    """The objects of a file, one a line; the last line may be cut off."""
+    """The objects of a file, one per line; the last line may be cut off."""
     if not path.is_file():
         return ()
-    # a kill can leave half a character, too
+    # a kill can even leave half a character
     lines = path.read_bytes().decode(errors="replace").splitlines()
     found: list[Record] = []
     for number, line in enumerate(lines, start=1):
@@ -218,7 +218,7 @@ ELSEWHERE = {
 
 
 class Curve(NamedTuple):
-    """A quantity of some runs: where, their mean, and their range."""
+    """A quantity of several runs: its places, its mean and its range."""
 
     x: list[float]
     middle: list[float]
@@ -243,13 +243,13 @@ class Group:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that means are taken over: all that did not diverge, or else all."""
+        """The runs that are averaged: those that did not diverge, or all if all did."""
         good = tuple(run for run in self.runs if run.status != "diverged")
         return good or self.runs
 
     @property
     def status(self) -> str:
-        """The status of all runs, or how many have which."""
+        """The status that all runs have, or how many runs have each status."""
         found = Counter(run.status for run in self.runs)
         if len(found) == 1:
             return self.first.status
@@ -257,12 +257,12 @@ class Group:
 
     @property
     def seeds(self) -> str:
-        """How many there are, and how many of them count."""
+        """How many runs there are, and how many of them are averaged."""
         all_, good = len(self.runs), len(self.counted)
         return f"{all_}" if good == all_ else f"{good} of {all_}"
 
     def values(self, of: Callable[[Run], float | None]) -> list[float]:
-        """A number of each run that counts, where it has one."""
+        """A number of each run that is averaged, if it has that number."""
         found = (of(run) for run in self.counted)
         return [value for value in found if value is not None]
 
@@ -284,7 +284,7 @@ class Group:
         for run in self.counted:
             steps, y = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
-            # a record without its seconds has no place there
+            # a record without seconds has no place on that axis
             if len(places) == len(steps):
                 for step, place, value in zip(steps, places, y, strict=True):
                     points.setdefault(step, []).append((place, value))
@@ -298,7 +298,7 @@ class Group:
 
 
 def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
-    """Runs of one task, those together that differ in their seeds alone.
+    """Group the runs of one task that differ in their seeds alone.
 
     A second run of the same seed is no other sample: it stands for itself.
 

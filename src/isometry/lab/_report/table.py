@@ -222,7 +222,7 @@ def _paper_columns(paper: PaperTable) -> list[Column]:
 
 
 def parameters(group: Group) -> str:
-    """How many each of its runs learns, as the first that has ended tells."""
+    """Number of parameters, from the first run that has ended."""
     known = (run.summary.get("parameters") for run in group.runs)
     return whole(next((count for count in known if count is not None), None))
 
@@ -246,7 +246,7 @@ def _drift(group: Group) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation of a sample; of one value, itself."""
+    """Mean and standard deviation of a sample; a single value stands alone."""
     if len(values) < 2:
         return small(values[0] if values else None)
     middle, deviation = mean(values), stdev(values)
@@ -264,7 +264,7 @@ def whole(value: int | None) -> str:
 
 
 def small(value: float | None) -> str:
-    """Three digits; powers of ten where zeros would be counted."""
+    """A number with three or four digits, in powers of ten if it is small or large."""
     if value is None:
         return DASH
     if value == 0 or 1e-3 <= abs(value) < 1e4:
@@ -282,7 +282,7 @@ def duration(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text of a run in Markdown, where it must be no markup and no second line."""
+    """A text of a run, made safe for Markdown: one line without markup."""
     return " ".join(text.splitlines()).replace("<", "&lt;")
 
 

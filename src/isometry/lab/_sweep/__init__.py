@@ -1,1 +1,1 @@
-"""Sweeps: the product of options, each point of it a run, all in one folder."""
+"""Sweeps: a run for each combination of options, all in one folder."""

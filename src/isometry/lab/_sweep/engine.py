@@ -1,4 +1,4 @@
-"""Carry out a sweep: begin what is missing, resume what stopped, then write a table."""
+"""Carries out a sweep: begins missing runs, resumes stopped ones, writes a table."""
 
 import math
 import os
@@ -30,10 +30,10 @@ from isometry.lab._train.folder import last_good, locked, write_atomically
 
 TABLE = "sweep.md"
 
-# a run that came to its end and can be averaged
+# statuses of a run that has come to its end and can be averaged
 WHOLE = ("finished", "solved")
 
-# a run that needs nothing more; one that diverged would do so again
+# statuses of a run that needs nothing more; one that diverged would diverge again
 DONE = (*WHOLE, "diverged")
 
 
@@ -42,8 +42,8 @@ class Engine:
     """Where runs are made.
 
     Attributes:
-        name: processes of this machine, or tasks of Ray.
-        address: of a Ray cluster, if any.
+        name: "local" for processes of this machine, or "ray".
+        address: address of a Ray cluster, if there is one.
         jobs: runs at a time; as many as there are cores for if None.
         hours: time for all runs together; no end if None. What is not done by then
             has its checkpoint.
@@ -83,13 +83,14 @@ class Engine:
             )
 
     def at_a_time(self, cells: Sequence[SweepRun]) -> int:
-        """Runs that this machine makes at a time.
+        """How many runs this machine makes at a time.
 
         Args:
             cells: the runs.
 
         Returns:
-            What the user says; else as many as have cores, or one on a card.
+            What the user says; otherwise as many as there are cores for, or one if they
+            use a graphics card.
         """
         if self.jobs is not None:
             return self.jobs
@@ -99,10 +100,10 @@ class Engine:
 
 
 def status_of(folder: Path) -> str:
-    """How far a run is.
+    """The status of a run.
 
     Args:
-        folder: where it is or will be.
+        folder: its folder, which need not exist yet.
 
     Returns:
         "missing", "unfinished", or the status of its summary.
@@ -155,7 +156,7 @@ def cores() -> int:
 
 
 def threads(cells: Sequence[SweepRun]) -> int:
-    """Threads of the run that has most."""
+    """The largest number of threads of a run."""
     return max((cell.config.training.threads or 1 for cell in cells), default=1)
 
 
@@ -226,7 +227,7 @@ def verdicts(
 
 Column = tuple[str, Callable[[Group], str]]
 
-# in the name of the row, its cells, or of no matter for what is learned
+# entries of a config that the table shows elsewhere, or that change no number
 _KNOWN = (
     *("task", "task_options", "model", "hidden_size", "seed", "command"),
     *("format", "recipe", "about", "continued"),
@@ -271,7 +272,7 @@ def _columns(experiment: ReportedExperiment) -> list[Column]:
     varied = [n for n in names if len({repr(found.get(n)) for found in options}) > 1]
 
     def of(name: str) -> Callable[[Group], str]:
-        # None stands for what the recipe has
+        # None stands for the default of the recipe
         def cell(group: Group) -> str:
             value = _options(group).get(name)
             return DASH if value is None else str(value)

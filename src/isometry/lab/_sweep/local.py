@@ -1,4 +1,4 @@
-"""Runs in processes of this machine, each in its own: none can harm another."""
+"""Runs in processes of their own on this machine, so that none can harm another."""
 
 import contextlib
 import math
@@ -27,7 +27,7 @@ _PAUSE = 0.2
 
 @dataclass(frozen=True)
 class _Child:
-    """A run in its process, which tells at its end why it failed."""
+    """A run in its process, which sends the reason if it fails."""
 
     folder: Path
     process: SpawnProcess
@@ -93,7 +93,7 @@ def _begin(cell: SweepRun, out: Path) -> _Child:
     )
     with _without_ctrl_c():
         process.start()
-    # the child has this end, too: its death must be the end of the pipe
+    # the child alone holds this end now, so that its death closes the pipe
     tell.close()
     return _Child(folder, process, told)
 
@@ -104,7 +104,7 @@ def _child(folder: Path, config: Config, tell: connection.Connection) -> None:
 
 
 def _follow_parent() -> None:
-    """When the sweep was killed, stop as if it had said so."""
+    """Stop when the sweep has been killed, as if it had asked for that."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -112,13 +112,13 @@ def _follow_parent() -> None:
 
 
 def _message(child: _Child) -> str:
-    """Why a child that has ended failed: in its words, or by its exit code."""
+    """Why a child failed, in its own words or by its exit code; empty if it did not."""
     child.process.join()
     code = child.process.exitcode or 0
     try:
         return child.told.recv()
     except EOFError:
-        # it could say nothing
+        # it died before it could send anything
         pass
     finally:
         child.told.close()
@@ -134,20 +134,20 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # once: a second one would come when a run writes its summary
+    # only once: a second signal would disturb a run that writes its summary
     for child in children:
         child.process.terminate()
 
 
 def _kill(children: Iterable[_Child]) -> None:
-    # the last checkpoint serves
+    # the run goes on from its last checkpoint
     for child in children:
         child.process.kill()
 
 
 @contextlib.contextmanager
 def _ended(children: dict[int, _Child]) -> Iterator[None]:
-    """Leave no child behind, whatever has happened here."""
+    """End all children, whatever happens here."""
     try:
         yield
     finally:
@@ -160,7 +160,7 @@ def _ended(children: dict[int, _Child]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """A process that begins here never sees Ctrl-C: it inherits what is blocked.
+    """Start processes that never see Ctrl-C, since they inherit blocked signals.
 
     A terminal tells all its processes, also those that are still importing torch. The
     sweep alone listens, and tells its children by SIGTERM.
@@ -168,7 +168,7 @@ def _without_ctrl_c() -> Iterator[None]:
     if os.name != "posix":
         yield
         return
-    # it unblocks the signal when it begins
+    # multiprocessing's tracker would unblock the signal when it starts
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,4 +1,4 @@
-"""What a sweep runs: the product of its options, and the file that remembers it."""
+"""The plan of a sweep: all combinations of its options, and the file that keeps it."""
 
 import json
 import re
@@ -14,29 +14,29 @@ from isometry.lab._train.folder import RunError, as_json, write_atomically
 
 PLAN = "sweep.json"
 
-# options that have a place of their own in the name of a run
+# options that the name of a run always shows
 _NAMED = ("model", "hidden_size", "seed")
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A point of the product: a run, and the name of its folder."""
+    """One combination of options: a run, and the name of its folder."""
 
     name: str
     config: Config
 
 
 def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
-    r"""The product of all options that have several values.
+    r"""All combinations of the options that have several values.
 
     $$ \{\text{models}\} \times \{\text{sizes}\} \times \dots \times \{\text{seeds}\} $$
 
     Models change slowest and seeds fastest, so that a plan that is cut short has whole
-    rows. A network without a size has the paper's, and a run without a number of
-    threads has one, so that numbers do not depend on the machine.
+    rows. If no size is given, a network has the size of the paper. If no number of
+    threads is given, a run has one, so that numbers do not depend on the machine.
 
     Args:
-        task: its name; None is told as an error.
+        task: its name; None raises.
         values: options of `isometry train` by name, a list for several values; those of
             the network are in `model_options`.
 
@@ -65,7 +65,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
 
 
 def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
-    """Runs under the names that they have in the plan of a folder.
+    """Give runs the names that they have in the plan of a folder.
 
     Args:
         out: folder of a sweep, which may have no plan yet.
@@ -162,14 +162,14 @@ def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """Values by path; the path of an option of the network has two names."""
+    """Values by path. The path of an option of the network has two parts."""
     flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
     for name, value in values.items():
         if name == "model_options":
             flat |= {(name, inner): v for inner, v in dict(value).items()}
         else:
             flat[(name,)] = value
-    # an entry that is replaced keeps its place, and seeds come last
+    # seeds vary fastest, so their entry is moved to the end
     flat[("seed",)] = flat.pop(("seed",), Training.seed)
     axes = {path: v if isinstance(v, list) else [v] for path, v in flat.items()}
     for path, found in axes.items():
@@ -225,7 +225,7 @@ def _conflict(folder: Path, old: SweepRun, new: SweepRun) -> str:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    """What makes two runs the same: all but the words of the command."""
+    """All entries of a config but its command; two runs are the same if these agree."""
     found = json.loads(config.to_json())
     del found["command"]
     return found.pop("task_options") | found

@@ -16,7 +16,7 @@ from isometry.lab._sweep.view import View, log_of, work
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import RunError
 
-# how often a run goes on after the death of its worker
+# how often a run is resumed after its worker has died
 RETRIES = 3
 
 # seconds in which a run has to write its checkpoint when it is told to stop
@@ -29,7 +29,7 @@ _PAUSE = 0.2
 def run(
     cells: Sequence[SweepRun], out: Path, view: View, *, address: str | None, cpus: int
 ) -> dict[str, str]:
-    """Make runs as fast as the cluster has room for them, until all have ended.
+    """Make runs, as many at a time as the cluster has room for, until all have ended.
 
     A worker that dies is replaced: the run goes on from its checkpoint.
 
@@ -48,7 +48,7 @@ def run(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
     """
     with _cluster(address, cpus) as ray, Signals() as signals:
-        # the worker's own folder is another
+        # a worker runs in another folder
         out = out.absolute()
         tasks = {_submit(ray, cell, out): out / cell.name for cell in cells}
         failed: dict[str, str] = {}
@@ -56,7 +56,7 @@ def run(
         while tasks:
             if signals.came and end == math.inf:
                 end = time.monotonic() + GRACE
-                # as Ctrl-C in the worker, which writes a checkpoint
+                # the worker sees it as Ctrl-C, and writes a checkpoint
                 for task in tasks:
                     ray.cancel(task)
             if time.monotonic() > end:
@@ -107,8 +107,8 @@ def _message(ray: Any, task: Any, folder: Path) -> str:
 
 @contextlib.contextmanager
 def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
-    """Ray, connected; a local one ends with the sweep."""
-    # no word to anybody about what is run here
+    """Connect to Ray. A local one ends with the sweep."""
+    # send no usage statistics
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

@@ -1,4 +1,4 @@
-"""What the runs of a sweep say: each into its log, and all of them in one view."""
+"""The output of a sweep: a log for each run, and one view of them all."""
 
 import contextlib
 import json
@@ -18,19 +18,19 @@ from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 # seconds between two views, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
-# bytes at the end of the metrics, in which there is a whole line
+# bytes at the end of the metrics that certainly contain a whole line
 _TAIL = 4096
 
 
 class View:
-    """A block of lines that is renewed on a terminal; elsewhere plain lines.
+    """Shows all runs: a block of lines that is renewed on a terminal, or plain lines.
 
     Args:
         out: folder of the sweep.
         names: names of the runs that are to be made.
         total: how many the sweep has, with those that were made before.
         done: how many of those came to their end.
-        stream: where to; standard error if None.
+        stream: where to write; standard error if None.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class View:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
-        # a run that begins, here or on another machine, writes its log
+        # the log of a run grows when it begins, here or on another machine
         self.logs = {name: self._log(name) for name in self.waiting}
 
     def look(self) -> None:
@@ -74,7 +74,7 @@ class View:
             if name in group:
                 group.remove(name)
         summary = _json(self.out / name / SUMMARY)
-        # one that has no summary was told to stop before it trained
+        # a run without a summary was told to stop before it trained
         status = summary.get("status", "stopped")
         self.failed += bool(message) or status == "diverged"
         self.done += status in ("finished", "solved")
@@ -96,7 +96,7 @@ class View:
             hidden = len(lines) - (height - 2)
             if hidden > 0:
                 lines = [*lines[: -hidden - 1], f"... and {hidden + 1} more"]
-            # a line that wraps would be two
+            # a line that wraps would count as two
             lines = [line[: width - 1] for line in lines]
             self.height = len(lines)
         self._write(lines)
@@ -126,7 +126,7 @@ class View:
 
     def _clear(self) -> None:
         if self.height:
-            # up to the first line, and away with all that follows
+            # move to the first line, and clear all that follows
             self.stream.write(f"\x1b[{self.height}A\x1b[J")
             self.height = 0
 
@@ -150,7 +150,7 @@ def _last_record(path: Path) -> dict[str, Any]:
 
 
 def work(folder: Path, config: Config) -> str:
-    """Begin a run, or go on with it; what it says goes to the log beside its folder.
+    """Begin or resume a run, with its output in the log beside its folder.
 
     Args:
         folder: folder of the run.
@@ -173,7 +173,7 @@ def work(folder: Path, config: Config) -> str:
         except (RunError, ValueError, TypeError, FileNotFoundError) as error:
             sys.stderr.write(f"isometry: {error}\n")
             return str(error)
-        # whatever it is, the other runs go on, and the user is told
+        # whatever went wrong, the other runs go on, and the user is told
         except Exception as error:  # noqa: BLE001 - as said above
             traceback.print_exc()
             return f"{type(error).__name__}: {error}. See {log_of(folder)}."
@@ -181,13 +181,13 @@ def work(folder: Path, config: Config) -> str:
 
 
 def log_of(folder: Path) -> Path:
-    """Where a run's words go: beside its folder, which does not exist before it."""
+    """The log of a run. It lies beside the folder, which does not exist at first."""
     return folder.with_name(f"{folder.name}.log")
 
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Send both streams of the process to a file, also what C code writes."""
+    """Send both streams of the process to a file, with what C code writes."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(path.open("a", buffering=1))
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -197,7 +197,7 @@ def _logged(path: Path) -> Iterator[None]:
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, number)
             os.dup2(log.fileno(), number)
-        # what has taken the place of Python's own streams
+        # Python code may have replaced its own streams, as pytest does
         stack.enter_context(contextlib.redirect_stdout(log))
         stack.enter_context(contextlib.redirect_stderr(log))
         yield
