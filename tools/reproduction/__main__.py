@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.reproduction import charts, experiments, figures, records
+from tools.reproduction import charts, experiments, figures, rebase_page, records
 from tools.reproduction.page import page
 
 DOCS = Path("docs")
@@ -25,7 +25,9 @@ def main() -> None:
     carry.add_argument("runs", type=Path, help="folder of `isometry reproduce`")
     measure = commands.add_parser("measure", help="make a small experiment")
     measure.add_argument("name", choices=experiments.EXPERIMENTS)
-    commands.add_parser("page", help="write docs/reproduction.md and its figures")
+    commands.add_parser(
+        "page", help="write the pages that records make, and their figures"
+    )
     options = parser.parse_args()
     if options.command in ("record", "carry"):
         folders = sorted(path.parent for path in options.runs.glob("*/config.json"))
@@ -36,8 +38,11 @@ def main() -> None:
     if options.command == "measure":
         print(experiments.write(options.name))
         return
-    every = records.read()
-    drawn = list(charts.charts(every, experiments.read()))
+    every, measured = records.read(), experiments.read()
+    how_to = DOCS / "how-to" / "rebase.md"
+    how_to.write_text(rebase_page.updated(how_to.read_text(), measured["rebase"]))
+    rebase_page.draw(measured["rebase"], ASSETS / "rebase.svg")
+    drawn = list(charts.charts(every, measured))
     (DOCS / "reproduction.md").write_text(page(every, drawn))
     figures.draw(drawn, ASSETS)
     (ASSETS / "data.json").write_text(json.dumps(charts.data(drawn)) + "\n")

@@ -1,4 +1,4 @@
-"""Small experiments: the cost of the constraint, Cayley's limit, and which map."""
+"""Small experiments: the cost of the constraint, its limits, which map, which base."""
 
 import json
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from isometry.lab._process import machine
 from isometry.lab.bench.timing import interleave
 from isometry.nn import ExpRNN
 from tools.reproduction.maps import maps, memory
+from tools.reproduction.rebase import rebase
 
 FOLDER = Path("records") / "experiments"
 
@@ -131,6 +132,7 @@ EXPERIMENTS = {
     "cayley": cayley,
     "maps": maps,
     "memory": memory,
+    "rebase": rebase,
 }
 
 

@@ -43,7 +43,7 @@ def paint(chart: Chart, axes) -> None:
         axes.text(1, value, f" {name}", va="center", fontsize=8, transform=place)
     if chart.log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_power)
+        axes.yaxis.set_major_formatter(power_of_ten)
         axes.yaxis.set_minor_formatter("")
     if chart.places:
         axes.set_xscale("log")
@@ -54,7 +54,7 @@ def paint(chart: Chart, axes) -> None:
     axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 
-def _power(value: float, _: int) -> str:
+def power_of_ten(value: float, _: int) -> str:
     """A power of ten in plain letters: the style does not read formulas."""
     exponent = f"{round(math.log10(value))}"
     return "10" + exponent.translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
