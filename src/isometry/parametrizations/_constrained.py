@@ -24,7 +24,7 @@ class Constrained:
 def constrained(
     module: nn.Module, *, remove_duplicate: bool = True
 ) -> list[Constrained]:
-    """Every weight inside `module` that we constrain.
+    """All constrained weights inside `module`.
 
     Args:
         module: a module.

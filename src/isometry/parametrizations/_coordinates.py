@@ -30,7 +30,7 @@ class Coordinates(ParametrizationList):
     The coordinates stay in float32 or wider when the module is cast to half precision.
     """
 
-    # the weights computed before; `begin` creates it, because torch creates the list
+    # remembers computed weights. `begin` creates it, because torch creates the list
     memory: Memory
     # True while a function initializes the weight: `original` is then the weight itself
     is_plain = False

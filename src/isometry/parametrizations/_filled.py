@@ -34,7 +34,7 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     Returns:
         True for an orthogonal matrix, or for a multiple of it that `nn.init` makes.
     """
-    # as `nn.init.orthogonal_` sees it
+    # the matrix as `nn.init.orthogonal_` sees it
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
     n, k = M.shape

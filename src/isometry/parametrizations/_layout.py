@@ -57,7 +57,7 @@ class Layout:
 def matrix_layout(
     module: nn.Module, name: str, weight: Tensor, blocks: int = 1
 ) -> Layout:
-    """How `orthogonal` sees a weight.
+    """The layout in which `orthogonal` sees a weight.
 
     Raises:
         ValueError: if the rows do not split into `blocks` blocks of equal size.
@@ -65,8 +65,8 @@ def matrix_layout(
     shape = tuple(weight.shape)
     groups, flatten, (rows, columns) = 1, False, shape[-2:]
     if name == "weight" and isinstance(module, _CONVOLUTIONS):
-        # the first axis of a kernel holds the output channels, or the input channels if
-        # it is transposed. Both come in groups that never meet
+        # The first axis of a kernel holds the output channels, or the input channels of
+        # a transposed convolution. The channels of a group use no other group's weights
         groups, flatten = module.groups, True
         rows, columns = shape[0], math.prod(shape[1:])
     if type(blocks) is not int or blocks < 1 or rows % (blocks * groups):

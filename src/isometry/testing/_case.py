@@ -85,7 +85,7 @@ class Case:
         *,
         largest: float = 0.25,
     ) -> None:
-        """Raise unless error(t) falls at least like t to the order, by a fitted slope.
+        """Raise unless error(t) is O(t^order), according to a fitted slope.
 
         Use it in double precision. Errors below rounding are not fitted.
         """
