@@ -73,6 +73,6 @@ def matrices(rows: Tensor, n: int, is_complex: bool) -> Tensor:
 
 
 def apply(matrix: Tensor, X: Tensor) -> Tensor:
-    """A real linear map of matrices, given by its matrix on flattened ones."""
+    """Apply a real linear map, whose `matrix` acts on flattened matrices."""
     rows = flat(X)
     return matrices(rows @ matrix.mT.to(rows), X.shape[-1], X.is_complex())

@@ -88,7 +88,7 @@ class Reflections(AbstractConstraint):
             d.copy_(unit)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether the coordinates are an orthogonal matrix with an upper triangle.
+        """Whether the coordinates are orthogonal and not lower triangular.
 
         The vectors of a weight can be orthogonal too, as for a diagonal weight. But
         their upper triangle is always zero.

@@ -31,8 +31,7 @@ def derivatives(case: Case) -> None:
     apart.
     """
     wide = case.wide
-    # differences need double precision; a check in single precision would only repeat
-    # them
+    # differences need double precision, so a check in single precision adds nothing
     if wide != case or case.manifold.dimension == 0:
         return
     M, Q = wide.manifold, wide.points(2)
