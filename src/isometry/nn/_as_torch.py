@@ -37,12 +37,11 @@ class AbstractNamedCell(AbstractCell):
 class AbstractNamedRecurrent(AbstractRecurrent):
     """A recurrent network that shows its weights under torch's names, for reading.
 
-    These are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and `bias_hh_l0`, for each
-    layer, and with `_reverse` for the second direction. `weight_hh_l0` is the
-    orthogonal weight itself; for gates, all of them one above the other. There is one
-    bias a cell, which is `bias_ih_l0`. The other is zero, a new tensor each time
-    (unless the cell is that of `ExpGRU(candidate_bias=True)`). The parameters
-    themselves are in `cells`.
+    The names are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and `bias_hh_l0` for each
+    layer, and end with `_reverse` for the second direction. `weight_hh_l0` is the
+    orthogonal weight itself; in gated cells, the weights of all gates, stacked. A cell
+    has one bias, which is `bias_ih_l0`. `bias_hh_l0` is zero, a new tensor at each
+    access (except in `ExpGRU(candidate_bias=True)`). The parameters are in `cells`.
 
     Attributes:
         bias: whether cells have a bias.
@@ -56,7 +55,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """What makes a torch layer with these cells, from the options of its class.
+        """The class of torch's layer with these cells, or a function that calls it.
 
         Raises:
             ValueError: if torch has no such cell.
@@ -95,6 +94,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         twin.load_state_dict(dict(values), assign=True)
         for p, W in zip(twin.parameters(), weights, strict=True):
             p.requires_grad_(W.requires_grad)
+        # cuDNN wants all weights in one block of memory
+        twin.flatten_parameters()
         return twin.train(self.training)
 
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
@@ -139,7 +140,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     def _twin(self) -> nn.RNNBase:
         """The torch layer with these cells, without values."""
-        # torch warns of dropout that has no effect
+        # torch warns if dropout has no effect
         dropout = self.dropout if self.num_layers > 1 else 0.0
         return self.torch_class()(
             *(self.input_size, self.hidden_size, self.num_layers),
@@ -152,7 +153,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         )
 
     def _suffixes(self) -> list[str]:
-        """What the names of each cell's tensors end with."""
+        """The endings of the names of each cell's tensors."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 
