@@ -52,9 +52,10 @@ def show(files: dict[str, Counter[str]]) -> None:
 
 def test_a_training_step_of_a_layer_passes_few_files(rng, monkeypatch):
     """Coordinates, cache, constraint, manifold, exponential, backend: six hops."""
-    # a base that moves leaves a hook on all optimizers, perhaps from an earlier test
+    # a base that moves leaves hooks on all optimizers, perhaps from an earlier test
     module = sys.modules["torch.optim.optimizer"]
-    monkeypatch.setattr(module, "_global_optimizer_post_hooks", {})
+    for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(module, hooks, {})
     layer = isometry.orthogonal(nn.Linear(512, 512))
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
     x = torch.randn(8, 512, generator=rng)
