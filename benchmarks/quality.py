@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks import layers
 from isometry.lab._data.catalogue import CATALOGUE, find
-from isometry.lab._data.images import load_images
+from isometry.lab.tasks.mnist import load_images
 from isometry.linalg import skew
 
 NAMES = (layers.OURS, layers.TORCH_EXP, layers.TORCH_CAYLEY, layers.PLAIN)

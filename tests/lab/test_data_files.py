@@ -16,7 +16,7 @@ from isometry.lab._data.catalogue import (
     read,
     write,
 )
-from isometry.lab._data.images import parse_idx
+from isometry.lab.tasks.mnist import parse_idx
 from tests.lab.small_data import dataset, idx
 
 CONTENT = bytes(range(256)) * 40

@@ -10,9 +10,9 @@ from torch.nn.functional import avg_pool2d, cross_entropy
 
 import isometry
 from isometry.groups import SO
-from isometry.lab._data.images import load_images
 from isometry.lab._process import machine
 from isometry.lab.tasks import CopyingTask
+from isometry.lab.tasks.mnist import load_images
 from isometry.nn import ExpRNN
 
 EVERY, STEPS = 100, 500

@@ -355,9 +355,9 @@ class Registry(Generic[Thing]):
                 if trust is True or (trust and name in trust):
                     return self.add(name, self._imported(name))
                 raise ValueError(
-                    f"`{self.what}` must be registered before the code of a class is "
-                    f"imported that only a file names; got {name}. If you trust the "
-                    f"file, add `--trust` (in Python, `trust=True`)."
+                    f"`{self.what}` must be registered, or a class that you trust; got "
+                    f"{name}, which a file names. To import its code, add `--trust` "
+                    f"(in Python, `trust=True`)."
                 )
         raise ValueError(
             f"`{self.what}` must be one of {', '.join(self)}, or a class as "

@@ -15,14 +15,8 @@ from pathlib import Path
 
 from isometry.lab._process import Signals
 from isometry.lab._sweep.plan import SweepRun
-from isometry.lab._sweep.view import View, log_of, work
+from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
 from isometry.lab._train.config import Config
-
-# seconds in which a run has to write its checkpoint when it is told to stop
-GRACE = 120.0
-
-# seconds between looks at the runs
-_PAUSE = 0.2
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ def run(
                 _terminate(children.values())
             if time.monotonic() > end:
                 _kill(children.values())
-            for sentinel in connection.wait(list(children), _PAUSE):
+            for sentinel in connection.wait(list(children), PAUSE):
                 assert isinstance(sentinel, int)
                 child = children.pop(sentinel)
                 if message := _message(child):

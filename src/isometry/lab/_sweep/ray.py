@@ -12,18 +12,12 @@ from typing import Any
 
 from isometry.lab._process import Signals
 from isometry.lab._sweep.plan import SweepRun
-from isometry.lab._sweep.view import View, log_of, work
+from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import RunError
 
 # how often a run is resumed after its worker has died
 RETRIES = 3
-
-# seconds in which a run has to write its checkpoint when it is told to stop
-GRACE = 120.0
-
-# seconds between looks at the runs
-_PAUSE = 0.2
 
 
 def run(
@@ -62,7 +56,7 @@ def run(
             if time.monotonic() > end:
                 for task in tasks:
                     ray.cancel(task, force=True)
-            ended, _ = ray.wait(list(tasks), timeout=_PAUSE)
+            ended, _ = ray.wait(list(tasks), timeout=PAUSE)
             for task in ended:
                 folder = tasks.pop(task)
                 if message := _message(ray, task, folder):

@@ -15,6 +15,12 @@ from typing import Any, TextIO
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 
+# seconds in which a run has to write its checkpoint when it is told to stop
+GRACE = 120.0
+
+# seconds between looks at the runs
+PAUSE = 0.2
+
 # seconds between two views, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
