@@ -46,7 +46,7 @@ _ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
 # changes at every step, no piece ever fits again, and old ones must not fill the list.
 _MOST_PIECES = 16
 
-# how many views of one room are remembered
+# how many tensors onto one block of scratch memory are remembered
 _MOST_VIEWS = 16
 
 # As in bytes.c: the largest number of axes, and the questions that C asks torch, in

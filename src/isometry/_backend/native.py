@@ -107,7 +107,10 @@ class NativeBackend:
         return X
 
     def square(self, A: Tensor, out: Tensor) -> None:
-        """Write A^2 of symmetric or skew matrices into `out`, by its lower half."""
+        """Write A^2 of symmetric or skew matrices into `out`.
+
+        Only the lower half is computed; the rest mirrors it.
+        """
         if A.shape[-1] < HALVED_FROM:
             torch.bmm(A, A, out=out)
             return

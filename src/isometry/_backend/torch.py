@@ -102,7 +102,7 @@ class TorchBackend:
         return (G - G.mT).tril(-1)
 
     def square(self, A: Tensor, out: Tensor) -> None:
-        """Write A^2 of Hermitian or skew matrices into `out`, which is other memory."""
+        """Write A^2 of Hermitian or skew matrices into `out`, which is not A itself."""
         torch.bmm(A, A, out=out)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
@@ -311,7 +311,7 @@ def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tenso
 
 
 def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
-    """X + X^H or X - X^H; `out` is other memory."""
+    """X + X^H or X - X^H; `out` must not be X itself."""
     if X.is_complex():
         # Conjugated at once, not lazily: in the first call of a compiled function torch
         # 2.13 excludes the dispatch key of lazy conjugation, and a sum would read X^T

@@ -109,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = importlib.import_module(COMMANDS[options.command][0]).main(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        # there was nothing to save yet: a training would finish its step first
+        # Training catches the signal itself and saves its state. Whatever was
+        # interrupted here has nothing to save.
         sys.stderr.write("isometry: interrupted\n")
         return 130
     except BrokenPipeError:

@@ -209,7 +209,8 @@ class AbstractRecurrent(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
-        # before any tensor is loaded, and before a constraint misses its own keys
+        # Raised before any tensor is loaded, and before a constraint complains that its
+        # own keys are missing.
         if f"{prefix}weight_hh_l0" in state_dict:
             raise ValueError(
                 f"`state_dict` must be the state of another {type(self).__name__}; got "

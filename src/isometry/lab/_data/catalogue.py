@@ -127,9 +127,9 @@ def find(file: File, folder: Path) -> Path | None:
 
 
 def bound(file: File) -> int:
-    """Bytes to read at most: a few more than the file has, which shows if it is longer.
+    """The most bytes to read: a few more than the file has, so that a longer one is seen.
 
-    What cannot be compressed grows by a header.
+    Data that cannot be compressed grows by a header.
     """
     return file.size + 1024
 

@@ -230,7 +230,7 @@ _REASONS = {
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    """The options with which a run goes on; raises if it cannot take one of them."""
+    """The options of a resumed run; raises for an option that it cannot take."""
     named = {k: v for k, v in given.items() if k != "command" and v is not None}
     refused = [
         f"{word} ({_REASONS.get(name, 'it says what the run is')})"

@@ -197,7 +197,7 @@ def _evaluate(
         metric = task.metric
         if new and (not kept or task.is_better(new[metric], kept[split][metric])):
             kept.update(state.last)
-    # finite data is learned, not solved
+    # only a task with endless data can be solved
     validation, endless = (
         state.last["validation"],
         task.epoch(config.batch_size) is None,

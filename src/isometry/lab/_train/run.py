@@ -119,7 +119,8 @@ def resume(
             f"another rate, `--lr`. {last_good(folder)}."
         )
     training, same = config.training, config.training == before.training
-    # one that was killed before it could go on asks for more steps already
+    # A longer run that was killed at once already has the larger number of steps in
+    # its config, with the summary of the shorter run beside it.
     more = training.epochs or (training.iterations or 0) > steps
     if (status == "finished" and same and not more) or (status == "solved" and same):
         return Outcome(folder, summary)

@@ -164,7 +164,7 @@ def _panel(axes: "Axes", part: dict[str, Any]) -> None:
         axes.loglog(sizes, times, label=name, ms=5, **LOOKS[name])
     axes.set_xticks(sizes, [str(n) for n in sizes])
     axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
-    # a decade may have but one power of ten to read from
+    # a narrow axis may contain a single power of ten, so ticks at 3, 30, ... help
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")

@@ -81,7 +81,7 @@ def _seconds(call: Run, repeats: int) -> float:
 
 
 def _wait() -> None:
-    """Until a graphics card, which works on after a call has returned, is done."""
+    """Wait for the graphics card, which goes on working after a call has returned."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -95,7 +95,10 @@ def random_skew(
     seed: int = 5544,
     edge: bool = False,
 ) -> Tensor:
-    """Gaussian skew matrices of a spectral norm; with `edge`, all angles equal it."""
+    """Gaussian skew matrices with this spectral norm.
+
+    With `edge`, every angle is equal to the norm.
+    """
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     X = torch.randn(*batch, n, n, dtype=wide, generator=rng)

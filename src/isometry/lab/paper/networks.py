@@ -258,7 +258,7 @@ def options_exprnn(task: str, _size: int) -> dict[str, Any]:
 
 
 def options_scornn(task: str, size: int) -> dict[str, Any]:
-    """A tenth of negative signs on MNIST, half of them elsewhere."""
+    """A tenth of the signs are negative on MNIST, and half of them elsewhere."""
     return {"negatives": size // 10 if task == "mnist" else size // 2}
 
 

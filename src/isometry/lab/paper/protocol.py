@@ -14,8 +14,8 @@ SEED = 5544  # [LM19] appendix
 VALIDATION = 5000
 
 
-# What the paper trains for: steps where data is endless, epochs where it is not. The
-# adding problem is not in the paper; 10,000 batches is the number of its own authors.
+# How long the paper trains: steps where data is endless, epochs where it is not. The
+# adding problem is not in the paper; its own authors train for 10,000 batches.
 ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 

@@ -22,7 +22,8 @@ PACKAGES = ("pesq", "pystoi")
 # a segment of segmental SNR is 10 ms, as in VOICEBOX; the usual limits are in dB
 SEGMENT = RATE // 100
 LOWEST, HIGHEST = -10.0, 35.0
-# dB below the loudest segment, beyond which one is a pause; STOI has the same
+# A segment is a pause if it is this many dB below the loudest one. STOI uses the same
+# limit.
 RANGE = 40.0
 
 
