@@ -15,8 +15,8 @@ LEAKY_SLOPE = 0.1
 # is as fast.
 HALVED_FROM = 96
 
-# the largest number of matrices in a linear combination in C, and so of the slots of a
-# polynomial that it can read
+# The largest number of matrices in a linear combination in C. A polynomial cannot have
+# more slots than that.
 MOST_SLOTS = 8
 
 

@@ -127,7 +127,7 @@ def find(file: File, folder: Path) -> Path | None:
 
 
 def bound(file: File) -> int:
-    """The most bytes to read: a few more than the file has, so that a longer one is seen.
+    """The most bytes to read: a few more than the file has, to see a longer one.
 
     Data that cannot be compressed grows by a header.
     """

@@ -76,7 +76,7 @@ def spectra(samples: "np.ndarray") -> "Tensor":
 
 
 def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
-    r"""The recording with the given log-power spectra and the phase of another recording.
+    r"""The recording with these log-power spectra and the phase of another one.
 
     $$ s = \sum_t \operatorname{shift}_{128 t}
            \mathcal F^{-1}\bigl(10^{y_t / 20}\, X_t / |X_t|\bigr) $$
