@@ -1,6 +1,12 @@
 # `make test` and `make demo` work on a fresh machine: the first call makes .venv.
 PYTHON ?= python3
 VENV := .venv
+CONSTRAINTS := constraints.txt
+# `make test TORCH=2.7.1`: the library on another torch, in an environment of its own
+ifdef TORCH
+VENV := .venv-$(TORCH)
+CONSTRAINTS := $(VENV)/constraints.txt
+endif
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 
@@ -19,6 +25,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 help:
 	@echo "make test    the suite; its linear algebra again: shapes executed, C off;"
 	@echo "             and a part of it with a BLAS that sums in any order"
+	@echo "make test TORCH=2.7.1  the library on that torch; writes records/torch.json"
 	@echo "make demo    ExpRNN and an LSTM on a copying task: a figure and a report"
 	@echo "make check   format, lint, types, import contracts, spelling, docs"
 	@echo "make format  rewrite the sources as 'make check' wants them"
@@ -30,10 +37,29 @@ help:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+ifdef TORCH
+	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >$(CONSTRAINTS)
+	@# listed, for pip refuses a torch that pyproject.toml does not promise yet
+	$(PY) -c "import tomllib; \
+		extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+		print('torch', 'numpy', *extras['lab'], *extras['bench'], *extras['dev'], sep='\n')" \
+		>$(VENV)/requirements.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e '.[lab,bench,dev]'
+		-c $(CONSTRAINTS) -r $(VENV)/requirements.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+else
+	$(PY) -m pip install --quiet --disable-pip-version-check \
+		-c $(CONSTRAINTS) -e '.[lab,bench,dev]'
+endif
 	@touch $@
 
+ifdef TORCH
+# the laboratory and the rules of the house do not depend on the version
+test: $(INSTALLED)
+	$(PYTEST) -n 2 --record-torch=records/torch.json tests/backend tests/linalg \
+		tests/groups tests/parametrizations tests/optim tests/nn \
+		tests/test_checks.py tests/test_rotations.py tests/test_torch.py
+else
 test: $(INSTALLED)
 	$(PYTEST) -n 2 --cov
 	ISOMETRY_NATIVE=0 $(PYTEST) -n 2 --shapes \
@@ -42,6 +68,7 @@ test: $(INSTALLED)
 	MKL_CBWR=COMPATIBLE $(PYTEST) -n 2 --blas=scrambled --seed 1 \
 		-m "not errors and not soak and not once" \
 		tests/backend/test_kernels.py tests/linalg/test_rotation.py
+endif
 
 demo: $(INSTALLED)
 	$(PY) -m isometry.lab._demo
@@ -82,4 +109,4 @@ wheel: $(INSTALLED)
 	done
 
 clean:
-	rm -rf $(VENV) dist site .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* dist site .pytest_cache .ruff_cache .hypothesis .coverage

@@ -1,6 +1,7 @@
 """Fixtures, and the modes of the suite.
 
-`--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run;
+`--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run,
+`--record-torch FILE` the number of tests that passed with this version of torch;
 `--seed N` draws other random inputs, `--seeds N` draws them N times for each test;
 `--blas=scrambled` sums in another order.
 """
@@ -8,12 +9,14 @@
 import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,6 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         metavar="FILE",
         help="write outcome, time and recorded properties of each test to a JSON file",
+    )
+    parser.addoption(
+        "--record-torch",
+        type=Path,
+        metavar="FILE",
+        help="write how many tests passed with this torch to a JSON file; a run with "
+        "a failure is not written",
     )
     parser.addoption(
         "--seed",
@@ -75,6 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # with xdist every report reaches the controller, and the workers keep none
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(path))
+    path = config.getoption("--record-torch")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(TorchRecorder(path))
 
 
 # the longest that one test is repeated, in seconds
@@ -155,6 +168,46 @@ class Recorder:
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+class TorchRecorder:
+    """Counts what passed with one version of torch, one row for each processor.
+
+    A skip says what this torch lacks, as `tests.helpers.needs_torch` does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.passed = self.failed = 0
+        self.skips: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed += report.failed
+        self.passed += report.passed and report.when == "call"
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.skips[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
+
+    def pytest_sessionfinish(self) -> None:
+        if self.failed or not self.passed:
+            return
+        from isometry.lab._process import processor
+
+        git = ["git", "rev-parse", "--short=12", "HEAD"]
+        row = {
+            "torch": torch.__version__,
+            "processor": processor(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "passed": self.passed,
+            "skipped": dict(sorted(self.skips.items())),
+            "date": datetime.now(UTC).date().isoformat(),
+            "commit": subprocess.check_output(git, text=True).strip(),
+        }
+        rows = json.loads(self.path.read_text()) if self.path.exists() else []
+        same = ("torch", "processor")
+        rows = [r for r in rows if any(r[key] != row[key] for key in same)] + [row]
+        rows.sort(key=lambda r: [*map(int, r["torch"].split("+")[0].split("."))])
+        self.path.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 @pytest.fixture

@@ -2,14 +2,29 @@
 
 import math
 import os
+import re
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 #: `--seed N` of pytest; a variable of the environment, so that child processes see it
 SEED = "ISOMETRY_TEST_SEED"
+
+
+def needs_torch(version: str, feature: str) -> pytest.MarkDecorator:
+    """Skips a test of a feature that came to torch with `version`."""
+    here = torch.__version__.split("+")[0]
+    lacks = parsed(here) < parsed(version)
+    reason = f"torch {here} lacks {feature}, which torch {version} has"
+    return pytest.mark.skipif(lacks, reason=reason)
+
+
+def parsed(version: str) -> list[int]:
+    """The numbers of a version, which compare as versions do."""
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
 def shifted(seed: int) -> int:

@@ -1,16 +1,23 @@
 """The private names of torch: all in one file, and none that must be there."""
 
 import ast
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
+import isometry
 from isometry import _torch
 from isometry._torch import opaque
+from tests.conftest import TorchRecorder
 
 SOURCES = Path(_torch.__file__).parent
 
@@ -50,6 +57,7 @@ def test_only_one_file_touches_what_is_private():
 WITHOUT = """
 import importlib
 import torch
+import torch.utils.checkpoint
 imports = importlib.import_module
 def refuse(name, *args):
     if name.startswith("torch._"):
@@ -57,6 +65,8 @@ def refuse(name, *args):
     return imports(name, *args)
 importlib.import_module = refuse
 from isometry import _torch
+importlib.import_module = imports
+import isometry
 from isometry.linalg import expm_skew, skew
 from isometry.linalg._expm.rotation import rotation
 X = torch.randn(64, 64, dtype=torch.float64).div(8).requires_grad_()
@@ -66,16 +76,93 @@ assert torch.allclose(Q.detach(), torch.matrix_exp(skew(X.detach())))
 assert not _torch.transforms() and not _torch.dispatch_modes()
 assert not _torch.is_fake(X) and not _torch.nested_forward_mode()
 assert _torch.storage_owners(X.untyped_storage()) > 1
+layer = isometry.orthogonal(torch.nn.Linear(8, 8), rebase_every=2)
+optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    torch.utils.checkpoint.checkpoint(
+        lambda x: layer(layer(x)), torch.ones(8), use_reentrant=False
+    ).square().sum().backward()
+    optimizer.step()
+assert torch.dist(layer.weight.mT @ layer.weight, torch.eye(8)) < 1e-5
 """
 
 
 @pytest.mark.once
 def test_a_torch_without_its_private_names():
-    """Import and arithmetic need none of them."""
+    """Import, arithmetic and training need none of them; one warning at most."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], check=False, capture_output=True, text=True
     )
+    assert done.stderr.count("Warning") <= 1
     assert done.returncode == 0, done.stderr
+
+
+def test_a_hook_on_saved_tensors_is_seen_without_private_names(monkeypatch):
+    """torch 2.7 does not show the hook, but says whether a saved tensor has one."""
+    monkeypatch.setattr(_torch, "_hooks_on_saved_tensors", None)
+    assert _torch.packing_hook() is None
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert _torch.packing_hook() is _torch.HIDDEN_HOOK
+        with torch.no_grad():
+            assert _torch.packing_hook() is _torch.HIDDEN_HOOK
+    assert _torch.packing_hook() is None
+
+
+def test_regions_with_a_hidden_hook_compute_their_own_weight(monkeypatch):
+    """Outside of them a weight is shared within its graph, as with newer versions."""
+    monkeypatch.setattr(_torch, "_hooks_on_saved_tensors", None)
+    layer = isometry.orthogonal(nn.Linear(4, 4))
+    weight = layer.weight
+    assert layer.weight is weight
+    x = torch.ones(2, 4, requires_grad=True)
+    parameters = list(layer.parameters())
+    expected = torch.autograd.grad(layer(layer(x)).sum(), parameters)
+    y = checkpoint(lambda x: layer(layer(x)), x, use_reentrant=False)
+    assert_close(torch.autograd.grad(y.sum(), parameters), expected)
+
+
+class Report:
+    """What pytest says of one test."""
+
+    def __init__(self, name: str, outcome: str, reason: str = "") -> None:
+        self.nodeid, self.when = name, "call"
+        self.passed, self.failed, self.skipped = (
+            outcome == each for each in ("passed", "failed", "skipped")
+        )
+        self.longrepr = ("file", 1, f"Skipped: {reason}") if reason else None
+
+
+def record(path: Path, *reports: Any) -> None:
+    recorder = TorchRecorder(path)
+    for report in reports:
+        recorder.pytest_runtest_logreport(report)
+    recorder.pytest_sessionfinish()
+
+
+@pytest.mark.once
+def test_a_run_is_one_row_of_the_record(tmp_path):
+    """A second run replaces it, and a run with a failure leaves it as it was."""
+    path = tmp_path / "torch.json"
+    path.write_text('[{"torch": "99.0.0", "processor": "another"}]')
+    good, lack = Report("a", "passed"), Report("b", "skipped", "torch 2 lacks b")
+    record(path, good, good)
+    record(path, good, lack)
+    record(path, good, Report("c", "failed"))
+    row, newer = json.loads(path.read_text())
+    assert (row["torch"], row["passed"]) == (torch.__version__, 1)
+    assert row["skipped"] == {"b": "torch 2 lacks b"}
+    assert newer["torch"] == "99.0.0"
+
+
+@pytest.mark.once
+def test_recorded_skips_name_what_torch_lacks():
+    """And none of them is in linalg, groups or optim."""
+    path = SOURCES.parents[1] / "records" / "torch.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    for name, reason in (item for row in rows for item in row["skipped"].items()):
+        assert re.match(r"torch [\d.]+ lacks .*, which torch [\d.]+ has", reason)
+        assert not re.match(r"tests/(linalg|groups|optim)/", name)
 
 
 def cube(X: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -99,6 +186,8 @@ def operator():
 
 
 @pytest.mark.once
+# torch 2.15 reads `.grad` of its own intermediate results
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_an_opaque_operator_is_one(operator, rng):
     """Schema, shapes, derivative and tracing, as torch checks them."""
     X = torch.randn(3, dtype=torch.float64, generator=rng).requires_grad_()

@@ -1,21 +1,21 @@
 r"""Every private name of torch that this library touches, and operators for graphs.
 
 Torch has no public way to ask which of its transforms and modes are active, nor who
-refers to a storage. The names below were checked with torch 2.13, the oldest version
-that we support. Each has a substitute, so a version that renames one can still import
-the library; the comment beside a name says what is lost then.
+refers to a storage. The names below are in torch 2.7.1, 2.13.0 and 2.15.0, but for the
+one with a star, which 2.7.1 lacks. Each has a substitute of public functions, so a
+version without a name still imports, computes and trains; the table says what is lost.
 
 | name | asks | without it |
 | --- | --- | --- |
 | `_C._len_torch_dispatch_stack` | for active dispatch modes | no mode is seen |
-| `_C._functorch` | for active transforms and their tensors | no transform is seen |
+| `_C._functorch` | for active transforms and their tensors | some transform is seen |
 | `_guards.active_fake_mode` | for a mode that computes shapes | no mode is seen |
 | `_subclasses.fake_tensor` | for the type of a fake tensor | none is seen |
 | `Tensor._cdata` | for the address of a tensor in C++ | Python compares bytes |
 | `_C._storage_Use_Count`, `_cdata` | who refers to a storage | memory is never free |
 | `_C._is_tracing` | for `torch.jit.trace` | it is not seen |
 | `_C._current_graph_task_id` | for a backward pass under way | none is seen |
-| `_C._autograd` | for hooks on saved tensors | none is seen |
+| `_C._autograd` * | for hooks on saved tensors | no weight is shared under one |
 | `parametrize._cache_enabled` | for `parametrize.cached()` | it is not seen |
 | `forward_ad._current_level` | for forward mode | every tensor is asked |
 | `Tensor._version` | how often torch wrote to it | writes are not seen |
@@ -63,9 +63,33 @@ dispatch_modes: Callable[[], int] = _private(
     "torch._C", "_len_torch_dispatch_stack", lambda: 0
 )
 
+
+class _NotForTransforms(torch.autograd.Function):
+    """A function without `setup_context`, which torch.func refuses."""
+
+    @staticmethod
+    def forward(_ctx: Any) -> None:
+        """Compute nothing."""
+
+
+class _SomeTransform:
+    """A transform of which no more is known."""
+
+    def key(self) -> None:
+        """Its kind."""
+
+
+def _transforms_by_refusal() -> list[_SomeTransform]:
+    try:
+        _NotForTransforms.apply()
+    except RuntimeError:
+        return [_SomeTransform()]
+    return []
+
+
 # the transforms of torch.func that are active; None or an empty list if there are none
 transforms: Callable[[], Sequence[Any] | None] = _private(
-    _functorch, "get_interpreter_stack", lambda: None
+    _functorch, "get_interpreter_stack", _transforms_by_refusal
 )
 
 # whether `torch.jit.trace` is at work
@@ -77,7 +101,7 @@ backward_pass: Callable[[], int] = _private(
 )
 
 _hooks_on_saved_tensors = _private(
-    "torch._C._autograd", "_top_saved_tensors_default_hooks", lambda _: None
+    "torch._C._autograd", "_top_saved_tensors_default_hooks", None
 )
 
 # The variables of forward mode: outside of it, "_current_level" is negative. A read of
@@ -192,10 +216,28 @@ def offset_of_tensor() -> int | None:
     return None
 
 
+# stands for a hook that this version of torch does not show
+HIDDEN_HOOK = _Nothing()
+
+
 def packing_hook() -> Any:
-    """The hook that packs tensors which a graph saves; None if there is none."""
+    """The hook that packs tensors which a graph saves; None if there is none.
+
+    In torch 2.7 it is `HIDDEN_HOOK`, whichever hook it is.
+    """
+    if _hooks_on_saved_tensors is None:
+        return HIDDEN_HOOK if _packs_saved_tensors() else None
     hooks = _hooks_on_saved_tensors(False)
     return None if hooks is None else hooks[0]
+
+
+def _packs_saved_tensors() -> bool:
+    """Whether a hook packs saved tensors: where there is one, torch refuses a ban."""
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("there is one"):
+            return False
+    except RuntimeError:
+        return True
 
 
 def parametrizations_are_cached() -> bool:
@@ -224,17 +266,6 @@ def outside_graphs(function: _Function) -> _Function:
     return cast("_Function", call)
 
 
-def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
-    """Products in the dtype of their factors, also inside `torch.autocast`."""
-    if not torch.amp.is_autocast_available(device.type):
-        return contextlib.nullcontext()
-    # entering torch's context takes as long as a small product, so it is entered only
-    # where autocast is on
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return contextlib.nullcontext()
-
-
 def constant_in_graphs(function: _Function) -> _Function:
     """As `torch.compiler.assume_constant_result`, but without importing Dynamo.
 
@@ -251,6 +282,23 @@ def in_front(info: Any, in_dims: Any, inputs: tuple[Tensor, ...]) -> list[Tensor
         X.expand(info.batch_size, *X.shape) if dim is None else X.movedim(dim, 0)
         for X, dim in zip(inputs, in_dims, strict=True)
     ]
+
+
+def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
+    """Products in the dtype of their factors, also inside `torch.autocast`."""
+    if not _has_autocast(device.type):
+        return contextlib.nullcontext()
+    # entering torch's context takes as long as a small product, so it is entered only
+    # where autocast is on
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+# Dynamo of torch 2.7 cannot trace the question
+@constant_in_graphs
+def _has_autocast(device_type: str) -> bool:
+    return torch.amp.is_autocast_available(device_type)
 
 
 class Maximum(torch.autograd.Function):

@@ -8,7 +8,7 @@ from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
 from isometry.groups import SO, SU, O, Product, Sp, Sphere, Stiefel, Torus, U
-from isometry.groups._basis import cached_basis
+from isometry.groups._basis import basis
 from isometry.linalg import expm_skew
 from tests.groups.registry import (
     GROUPS,
@@ -107,11 +107,9 @@ def test_logarithm_of_a_helix(rng):
     assert_close(A, torch.diag(1j * torch.tensor([3.0, 6.0], dtype=torch.float64)))
 
 
-@pytest.mark.parametrize("manifold", MANIFOLDS, ids=str)
+@pytest.mark.parametrize("manifold", [m for m in MANIFOLDS if all(m.shape)], ids=str)
 def test_not_finite_stays_in_its_matrix(manifold):
     """NaN in gives NaN out, for one point of a batch only, and no exception."""
-    if 0 in manifold.shape:
-        pytest.skip("no entries")
     dtype = dtype_of(manifold, torch.float64)
     rng = new_generator(0)
     Q = manifold.random(3, generator=rng, dtype=dtype)
@@ -124,10 +122,8 @@ def test_not_finite_stays_in_its_matrix(manifold):
     assert distance.isnan().tolist()[::2] == [False, False]
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize("group", [g for g in GROUPS if g.size > 0], ids=str)
 def test_logarithm_of_nan_is_nan(group):
-    if group.size == 0:
-        pytest.skip("no entries")
     Q = group.origin(3, dtype=dtype_of(group, torch.float64))
     Q[1, 0, 0] = math.nan
     A = group.algebra_log(Q)
@@ -199,7 +195,7 @@ def test_stiefel_logarithm_of_the_point_itself(rng):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_what_a_group_remembers_outlives_the_mode(mode):
     """The basis of an algebra is cached: not as an inference tensor, nor on meta."""
-    cached_basis.cache_clear()
+    basis.cache_clear()
     with mode(), torch.device("meta"):
         Quadrupole().dimension  # noqa: B018 - reading it raises
     X = torch.randn(5, 5, requires_grad=True)
@@ -209,7 +205,7 @@ def test_what_a_group_remembers_outlives_the_mode(mode):
 
 def test_groups_without_closed_forms_compile(no_shape_hook, rng):
     """What is cached is a constant of the graph, also if it was not cached before."""
-    cached_basis.cache_clear()
+    basis.cache_clear()
     torch.compiler.reset()
     group = Quadrupole()
     Q = group.origin()

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import isometry
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN
-from tests.helpers import eps
+from tests.helpers import eps, needs_torch
 from tests.nn.comparators import CASES, INPUTS
 
 pytestmark = pytest.mark.usefixtures("no_shape_hook")
@@ -44,6 +44,10 @@ def sequences(batch: int, layer: Any, rng: torch.Generator) -> Tensor:
     return x.transpose(0, 1).contiguous() if layer.batch_first else x
 
 
+any_size = needs_torch("2.13", "a batch of any size in torch.export of a loop")
+
+
+@any_size
 @pytest.mark.parametrize(
     ("name", "strict"),
     [*((name, False) for name in LAYERS), ("two layers", True), ("lstm", True)],
@@ -70,6 +74,7 @@ class Outputs(nn.Module):
 
 # torch warns of its own tree of arguments
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@any_size
 @pytest.mark.parametrize("name", ["two layers", "lstm"])
 def test_onnx_takes_batches_of_any_size(name, tmp_path: Path, rng):
     """It succeeded with a fixed batch; onnxruntime then refused every other size."""

@@ -6,8 +6,6 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from isometry._torch import constant_in_graphs
-
 
 @runtime_checkable
 class Algebra(Protocol):
@@ -22,19 +20,13 @@ class Algebra(Protocol):
     def algebra(self, X: Tensor) -> Tensor: ...
 
 
-# otherwise Dynamo would trace the cache and the computation of the rank
-@constant_in_graphs
+@functools.lru_cache(maxsize=64)
 def basis(group: Algebra) -> tuple[Tensor, Tensor]:
     """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
 
-    Matrices are flattened to rows of real numbers in double precision.
+    Matrices are flattened to rows of real numbers in double precision. The basis is
+    computed once for each group.
     """
-    return cached_basis(group)
-
-
-@functools.lru_cache(maxsize=64)
-def cached_basis(group: Algebra) -> tuple[Tensor, Tensor]:
-    """The basis of a group, computed once for each group."""
     n = group.size
     reals = n * n * (2 if group.is_complex else 1)
     # The cache outlives the caller's default device and autograd mode, so the basis

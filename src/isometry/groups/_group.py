@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
+from isometry._torch import constant_in_graphs
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
 from isometry.groups._group_log import derived_log
@@ -75,15 +76,20 @@ class AbstractGroup(AbstractManifold):
     @property
     def dimension(self) -> int:
         """Dimension of the group: the rank of `algebra`."""
-        return len(basis(self)[0])
+        return len(self._basis()[0])
+
+    # a method: as an argument of a function, Dynamo of torch 2.7 refuses a group
+    @constant_in_graphs
+    def _basis(self) -> tuple[Tensor, Tensor]:
+        return basis(self)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
         """Coordinates `X` of least norm with `algebra(X) = A`."""
-        return apply(basis(self)[1], A)
+        return apply(self._basis()[1], A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
         """Element of the Lie algebra closest to any matrix `X`."""
-        rows = basis(self)[0]
+        rows = self._basis()[0]
         return apply(rows.mT @ rows, X)
 
     def algebra_log(self, Q: Tensor) -> Tensor:

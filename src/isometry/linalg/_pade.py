@@ -1,6 +1,7 @@
 """Pade approximants of the exponential on skew matrices, with scaling and squaring."""
 
 import math
+import operator
 from typing import Literal
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from isometry._checks import check_square, is_finite, nan_unless, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
-from isometry._torch import Maximum, autocast_off, opaque
+from isometry._torch import Maximum, autocast_off, constant_in_graphs, opaque
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._expm.exponential import one_norm
@@ -250,6 +251,8 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 
+# Dynamo of torch 2.7 does not know `min` with a key
+@constant_in_graphs
 def _step(*degrees: int) -> int:
     """Power of A^2 in which Horner's rule needs the fewest products."""
 
@@ -266,7 +269,7 @@ def _polynomial(b: list[float], powers: list[Tensor]) -> Tensor:
     step = max(len(powers) - 1, 1)
 
     def block(start: int, stop: int) -> Tensor:
-        terms = [c * P for c, P in zip(b[start:stop], powers, strict=False)]
+        terms = list(map(operator.mul, b[start:stop], powers))
         total = terms[0]
         for term in terms[1:]:
             total = total + term

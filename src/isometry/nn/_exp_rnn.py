@@ -213,8 +213,10 @@ class ExpRNNCell(AbstractNamedCell):
         if self.bias is None:
             return weights
         if takes_threshold(self.sigma):
-            return weights | {"bias": self.bias}
-        return weights | {"bias_ih": self.bias, "bias_hh": torch.zeros_like(self.bias)}
+            return {**weights, "bias": self.bias}
+        # not `weights | {...}`, which Dynamo of torch 2.7 cannot trace
+        zero = torch.zeros_like(self.bias)
+        return {**weights, "bias_ih": self.bias, "bias_hh": zero}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The state of this cell without its constraint; torch's two biases are added.

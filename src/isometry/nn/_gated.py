@@ -192,7 +192,8 @@ class GatedCell(AbstractNamedCell):
         second = torch.zeros_like(self.bias)
         if self.bias_hn is not None:
             second = torch.cat((second[: -self.hidden_size], self.bias_hn))
-        return weights | {"bias_ih": self.bias, "bias_hh": second}
+        # not `weights | {...}`, which Dynamo of torch 2.7 cannot trace
+        return {**weights, "bias_ih": self.bias, "bias_hh": second}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The state of this cell without its constraint; torch's two biases are added.

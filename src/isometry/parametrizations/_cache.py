@@ -19,10 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import TensorWeakRef
 
 from isometry._backend.memory import PLAIN, Question, is_block
 from isometry._backend.memory import unchanged as unchanged_bytes
 from isometry._torch import (
+    HIDDEN_HOOK,
     backward_pass,
     forward_mode,
     in_forward_mode,
@@ -55,17 +57,19 @@ def read_fast(module: nn.Module, name: str) -> None:
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
+    # not looked up inside: Dynamo of torch 2.7 cannot look into a property
+    read_slowly = slow.fget
 
     def read(module: Any) -> Tensor:
         # a compiler must see the computation, not this memory
         if _is_compiling() or is_tracing():
-            return slow.fget(module)
+            return read_slowly(module)
         holder = module._modules["parametrizations"]._modules[name]
         # one attribute of a module takes as long as three lookups in a dictionary
         own = holder.__dict__
         parts, entry = own["_modules"], own["memory"].plain
         if "1" in parts or forward_mode["_current_level"] >= 0:
-            return slow.fget(module)
+            return read_slowly(module)
         X, constraint = own["_parameters"]["original"], parts["0"]
         if (
             entry is not None
@@ -77,7 +81,7 @@ def read_fast(module: nn.Module, name: str) -> None:
         ):
             return entry.weight
         if holder.is_plain or parametrizations_are_cached():
-            return slow.fget(module)
+            return read_slowly(module)
         return once(own["memory"], X, constraint)
 
     setattr(cls, name, property(read, slow.fset))
@@ -102,6 +106,8 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
     # A region of activation checkpointing and its recomputation must save the same
     # tensors, so neither may use a weight that was computed outside
     region = packing_hook() if graph else None
+    if region is HIDDEN_HOOK:
+        return constraint(X)
     entry = memory.entry(graph=graph)
     weight = None if entry is None else entry.find(inputs, region)
     if weight is not None:
@@ -158,7 +164,7 @@ class Entry:
         # the region of activation checkpointing in which it was computed
         self.region: weakref.ref[Any] | None = None
         self._versions = _versions(weight, *inputs)
-        self._reference = weakref.ref(weight)
+        self._reference = TensorWeakRef(weight)
         self.weight, self.unchanged = None, unchanged
         # only a weight that is compared byte by byte may outlive its graph
         if not isinstance(unchanged, Versions) and is_block(weight):
