@@ -210,7 +210,8 @@ def test_a_compiled_step_of_the_optimizer(policy, rng):
             optimizer.zero_grad()
             loss(model, x).backward()
             step()
-    assert torch.equal(layer.weight, twin.weight)
+    # 1e-6: torch 2.7 sums in another order when it compiles, and was 1.9e-7 away
+    assert_close(layer.weight, twin.weight, rtol=0, atol=1e-6)
 
 
 def test_registering_inside_a_compiled_function(rng):
