@@ -193,6 +193,7 @@ class TorchRecorder:
         from isometry.lab._process import processor
 
         git = ["git", "rev-parse", "--short=12", "HEAD"]
+        commit = subprocess.run(git, check=False, capture_output=True, text=True)
         row = {
             "torch": torch.__version__,
             "processor": processor(),
@@ -201,7 +202,7 @@ class TorchRecorder:
             "passed": self.passed,
             "skipped": dict(sorted(self.skips.items())),
             "date": datetime.now(UTC).date().isoformat(),
-            "commit": subprocess.check_output(git, text=True).strip(),
+            "commit": commit.stdout.strip() or "unknown",
         }
         rows = json.loads(self.path.read_text()) if self.path.exists() else []
         same = ("torch", "processor")

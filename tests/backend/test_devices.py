@@ -12,23 +12,19 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
-from torch.utils import backend_registration
 
 import isometry
 from isometry.groups import Exp
 from isometry.linalg import expm_skew, skew
 from isometry.linalg._expm import exponential as kernel
 from isometry.linalg._expm.rotation import within_reach
-from tests.helpers import DTYPES, random_skew, random_unitary
+from tests.helpers import DTYPES, needs_torch, random_skew, random_unitary
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.once
-@pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch has no devices that are written in Python",
-)
+@needs_torch("2.13", "devices that are written in Python")
 def test_the_host_waits_once_or_never():
     """Once for an exponential or a step of a layer; never with a bound of the angles.
 
