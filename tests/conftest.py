@@ -187,8 +187,9 @@ class TorchRecorder:
         if report.skipped and isinstance(report.longrepr, tuple):
             self.skips[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
 
-    def pytest_sessionfinish(self) -> None:
-        if self.failed or not self.passed:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        # not zero: a failure, an error of collection or an interruption
+        if exitstatus or self.failed or not self.passed:
             return
         from isometry.lab._process import processor
 

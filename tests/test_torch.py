@@ -133,22 +133,23 @@ class Report:
         self.longrepr = ("file", 1, f"Skipped: {reason}") if reason else None
 
 
-def record(path: Path, *reports: Any) -> None:
+def record(path: Path, *reports: Any, exitstatus: int = 0) -> None:
     recorder = TorchRecorder(path)
     for report in reports:
         recorder.pytest_runtest_logreport(report)
-    recorder.pytest_sessionfinish()
+    recorder.pytest_sessionfinish(exitstatus)
 
 
 @pytest.mark.once
 def test_a_run_is_one_row_of_the_record(tmp_path):
-    """A second run replaces it, and a run with a failure leaves it as it was."""
+    """A second run replaces it; a failure or an interruption leaves it as it was."""
     path = tmp_path / "torch.json"
     path.write_text('[{"torch": "99.0.0", "processor": "another"}]')
     good, lack = Report("a", "passed"), Report("b", "skipped", "torch 2 lacks b")
     record(path, good, good)
     record(path, good, lack)
     record(path, good, Report("c", "failed"))
+    record(path, good, good, good, exitstatus=2)
     row, newer = json.loads(path.read_text())
     assert (row["torch"], row["passed"]) == (torch.__version__, 1)
     assert row["skipped"] == {"b": "torch 2 lacks b"}
