@@ -149,7 +149,7 @@ def test_the_page_shows_means_and_each_run(tmp_path):
     page = write_report(runs, tmp_path / "report").read_text()
     assert "<summary>Each run</summary>" in page
     assert "ExpRNN 190, 2 seeds" in page
-    assert "the line is the mean" in page
+    assert "the line is their mean" in page
     markdown = (tmp_path / "report" / "results.md").read_text()
     assert "Each run:" in markdown
     assert markdown.count("| ExpRNN | 190 |") == 3
