@@ -78,7 +78,7 @@ def _stays(experiment: str) -> Callable[[Records], str]:
             return "not run yet"
         ratio = _ratio(r)
         word = "confirmed" if ratio > 0.9 else "not confirmed"
-        return f"{word}: {ratio:.3g} of the baseline at the end"
+        return f"{word}: {ratio:.2f} of the baseline at the end"
 
     return verdict
 
