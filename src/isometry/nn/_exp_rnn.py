@@ -163,7 +163,7 @@ class ExpRNNCell(AbstractNamedCell):
             nn.init.zeros_(self.h0)
 
     # the name is torch's
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:  # noqa: A002 - the name is torch's
         """Return the next state.
 
         Args:

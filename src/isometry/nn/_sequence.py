@@ -162,7 +162,7 @@ class Rows:
 
 
 # the name is torch's
-def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002
+def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002 - the name is torch's
     """The rows of an input, whose form is checked."""
     if isinstance(input, PackedSequence):
         return _read_packed(input, batch_first=batch_first)
