@@ -2,7 +2,8 @@
 
 `--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run,
 `--record-torch FILE` the number of tests that passed with this version of torch;
-`--seed N` draws other random inputs, `--seeds N` draws them N times for each test;
+`--seed N` draws other random inputs, `--seeds N` draws them N times for each test, and
+`--record-seeds FILE` counts how often that was;
 `--blas=scrambled` sums in another order.
 """
 
@@ -54,8 +55,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="call each test that draws random numbers N times, with other seeds, but "
-        "for at most 5 seconds: a tolerance shall hold for 200",
+        help="call each test that draws random numbers N times, with other seeds: a "
+        "tolerance shall hold for 200",
+    )
+    parser.addoption(
+        "--seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="stop repeating a test after S seconds of processor time",
+    )
+    parser.addoption(
+        "--record-seeds",
+        type=Path,
+        metavar="FILE",
+        help="write to a JSON file how often the tests of each folder were repeated",
     )
     parser.addoption(
         "--blas",
@@ -88,10 +102,10 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--record-torch")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(TorchRecorder(path))
-
-
-# the longest that one test is repeated, in seconds
-REPEATED_FOR = 5.0
+    path = config.getoption("--record-seeds")
+    if path is not None and not hasattr(config, "workerinput"):
+        seeds: Any = config.getoption("--seeds")
+        config.pluginmanager.register(SeedRecorder(path, seeds))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,15 +114,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     result = yield
     names = pyfuncitem._fixtureinfo.argnames
     seeds: Any = pyfuncitem.config.getoption("--seeds")
+    seconds: Any = pyfuncitem.config.getoption("--seconds")
     # a test that draws from no generator of ours is the same each time, and hypothesis
     # repeats its tests itself
     drawn = "rng" in names and not hasattr(pyfuncitem.obj, "hypothesis")
     if seeds == 1 or not drawn:
         return result
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    before, start, calls = os.environ[SEED], time.monotonic(), 1
+    before, start, calls = os.environ[SEED], time.process_time(), 1
     try:
-        while calls < seeds and time.monotonic() - start < REPEATED_FOR:
+        while calls < seeds and time.process_time() - start < seconds:
             os.environ[SEED] = str(int(before) + calls)
             torch.manual_seed(shifted(5544))
             try:
@@ -210,6 +225,49 @@ class TorchRecorder:
         rows = [r for r in rows if any(r[key] != row[key] for key in same)] + [row]
         rows.sort(key=lambda r: [*map(int, r["torch"].split("+")[0].split("."))])
         self.path.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+class SeedRecorder:
+    """Counts how often the tests of each folder were repeated, and what failed.
+
+    Folders that a run did not select keep their row, and so do other processors.
+    """
+
+    def __init__(self, path: Path, seeds: int) -> None:
+        self.path = path
+        self.seeds = seeds
+        self.calls: dict[str, list[int]] = {}
+        self.failed: dict[str, list[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        folder = report.nodeid.split("::")[0].removeprefix("tests/").split("/")[0]
+        if report.failed:
+            self.failed.setdefault(folder, []).append(report.nodeid)
+        calls = dict(report.user_properties).get("seeds")
+        if report.when == "call" and isinstance(calls, int):
+            self.calls.setdefault(folder, []).append(calls)
+
+    def pytest_sessionfinish(self) -> None:
+        from isometry.lab._process import processor
+
+        rows = {
+            (row["processor"], row["folder"]): row
+            for row in (json.loads(self.path.read_text()) if self.path.exists() else ())
+        }
+        for folder, calls in self.calls.items():
+            rows[processor(), folder] = {
+                "processor": processor(),
+                "folder": folder,
+                "tests": len(calls),
+                "seeds": self.seeds,
+                "with all seeds": sum(n == self.seeds for n in calls),
+                "draws": sum(calls),
+                "fewest": min(calls),
+                "failed": self.failed.get(folder, []),
+                "date": datetime.now(UTC).date().isoformat(),
+            }
+        text = json.dumps([rows[key] for key in sorted(rows)], indent=2)
+        self.path.write_text(text + "\n")
 
 
 @pytest.fixture
