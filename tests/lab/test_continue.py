@@ -94,6 +94,17 @@ def test_a_solved_run_goes_on_if_it_is_told_not_to_stop(tmp_path):
 
 
 @pytest.mark.errors
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+def test_a_run_whose_rates_decay_keeps_its_length(status, tmp_path):
+    """In a longer run the steps that are made would have had larger rates."""
+    start(small(iterations=6, decay="cosine"), tmp_path / "run")
+    edit(tmp_path / "run" / "summary.json", status=status)
+    with pytest.raises(RunError, match=r"must keep its 6 steps.*decay; got 8"):
+        resume(tmp_path / "run", iterations=8)
+    assert resume(tmp_path / "run", iterations=6).summary["steps"] == 6
+
+
+@pytest.mark.errors
 def test_what_a_run_is_does_not_change(tmp_path):
     start(small(iterations=2), tmp_path / "run")
     with pytest.raises(ValueError, match=r"`lr` must stay as it is when a run goes on"):
@@ -136,13 +147,13 @@ def test_load_does_not_depend_on_later_defaults(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
-    """Format 2 had neither the description of the task, nor best weights."""
+    """Format 2 had no description of the task at first, and nothing on its rates."""
     start(small(iterations=6), tmp_path / "run")
     path = tmp_path / "run" / "config.json"
-    old = json.loads(path.read_text())
-    del old["about"]
+    old = json.loads(path.read_text()) | {"format": 2}
+    for name in ("about", "decay", "clip_norm"):
+        del old[name]
     path.write_text(json.dumps(old))
-    assert old["format"] == 2
     load(tmp_path / "run")
     assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
 

@@ -82,7 +82,7 @@ def test_a_line_names_a_class_of_the_current_folder(tmp_path):
     code = f"import sys; sys.path.remove(''); from isometry.lab._cli import main; \
         sys.exit(main({words!r}))"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["format"] == 2
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["format"] == 3
 
 
 def test_options_of_a_class_are_in_the_help(capsys):

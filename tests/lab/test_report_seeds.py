@@ -53,6 +53,12 @@ def test_runs_that_differ_in_their_seeds_alone_are_together():
     assert seeds_of(groups(runs)) == [[1, 2, 3], [1], [3]]
 
 
+def test_an_option_that_is_new_is_one_that_was_left_out():
+    """A run of before `--decay` and one that does not use it are alike."""
+    runs = [run_of(1), run_of(2, decay=None), run_of(3, decay="cosine")]
+    assert seeds_of(groups(runs)) == [[1, 2], [3]]
+
+
 def test_a_seed_twice_is_no_second_sample():
     """Its numbers are the same to the last bit, and would narrow the spread."""
     assert seeds_of(groups([run_of(1), run_of(1), run_of(2)])) == [[1, 2], [1]]

@@ -162,7 +162,7 @@ def test_a_record_says_what_its_names_stand_for(reproduce, tmp_path):
     assert reproduce() == 0
     text = (tmp_path / "out" / "copying-3-exprnn-6" / "config.json").read_text()
     config = json.loads(text)
-    assert config["format"] == 2
+    assert config["format"] == 3
     recipe = config["recipe"]
     assert recipe["network"] == "ExpRNN"
     expected = {"retraction": "exp", "init": "henaff", "rebase_every": None}

@@ -24,6 +24,8 @@ MODELS: list[dict[str, Any]] = [
     {"model": "exprnn"},
     {"model": "exprnn", "model_options": {"rebase_every": 2}},
     {"model": "exprnn", "optimizer": "Adam", "lr": 0.01},
+    {"model": "exprnn", "decay": "cosine", "clip_norm": 0.1, "lr": 0.01},
+    {"model": "rgd", "decay": "linear", "clip_norm": 0.1},
     {"model": "lstm", "optimizer": "SGD"},
     {"model": "lstm", "model_options": {"num_layers": 2, "dropout": 0.5}},
     *({"model": name} for name in ("scurnn", "rgd", "householder", "spectral")),

@@ -321,5 +321,10 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
 
 
 def _key(run: Run) -> str:
-    kept = {name: v for name, v in run.config.items() if name not in ELSEWHERE}
-    return json.dumps(kept, sort_keys=True)
+    # an option that an earlier version did not have yet is one that was left out
+    options = {
+        name: value
+        for name, value in run.config.items()
+        if name not in ELSEWHERE and value is not None
+    }
+    return json.dumps(options, sort_keys=True)

@@ -4,13 +4,14 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from isometry.lab._options import make, spell
 
-# Format of `config.json` and the files beside it. It grows when the meaning of an entry
-# changes. Folders without a number have format 1, which had no recipe.
-FORMAT = 2
+# Format of `config.json` and the files beside it. It grows when the code of an earlier
+# format would read a folder and go on with another run than the one it holds. Folders
+# without a number have format 1, which had no recipe; 2 had no `decay` or `clip_norm`.
+FORMAT = 3
 
 # options that a run may change when it goes on; the others say what the run is
 CHANGEABLE = (
@@ -39,6 +40,10 @@ class Training:
         optimizer: a class of torch.optim, instead of the paper's
         lr: learning rate
         lr_ratio: rate of the orthogonal weight, divided by lr
+        decay: lower all rates to zero along a cosine or a straight line, over the whole
+            run; a run whose rates decay cannot be made longer
+        clip_norm: scale the gradient of all parameters down to this norm where it is
+            larger
         retraction: map of the steps of a Riemannian optimizer, instead of the paper's
         seed: seed of the first weights and of the batches
         solved: stop when the validation loss is below this fraction of the baseline, if
@@ -61,6 +66,8 @@ class Training:
     optimizer: str | None = None
     lr: float | None = None
     lr_ratio: float | None = None
+    decay: Literal["cosine", "linear"] | None = None
+    clip_norm: float | None = None
     retraction: str | None = None
     seed: int = 5544
     solved: float = 0.01
@@ -89,6 +96,12 @@ class Training:
                     f"`{name}` must be a number from 0 to {LARGEST:g}; got {value}. "
                     f"Leave it out for the default."
                 )
+        if self.clip_norm is not None and not 0 < self.clip_norm <= LARGEST:
+            raise ValueError(
+                f"`clip_norm` must be a positive number up to {LARGEST:g}; got "
+                f"{self.clip_norm}. Leave it out for the paper's training, which clips "
+                f"only gated networks on MNIST."
+            )
         if self.solved_for < 0:
             raise ValueError(
                 f"`solved_for` must be a number of steps; got {self.solved_for}. Use 0 "

@@ -1,7 +1,7 @@
 """From a config to what is trained: task, network and optimizers."""
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ import isometry.optim
 from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, Training
 from isometry.lab.paper.networks import NETWORKS, recipe
-from isometry.lab.paper.training import OptimizerRecipe, Recipe
+from isometry.lab.paper.training import DECAYS, OptimizerRecipe, Recipe
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
 from isometry.optim import RiemannianSGD
@@ -231,6 +231,15 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
                 f"{recipe.name} lives on a manifold; got {name}. Networks of the paper "
                 f"have one if you leave it out."
             )
+        if recipe.schedule.decay is not None:
+            if kind is torch.optim.Rprop:
+                raise ValueError(
+                    "`decay` must be left out for Rprop, which uses the rate in its "
+                    "first step alone."
+                )
+            # the name that torch's schedulers use; checkpoints keep it
+            for group in groups:
+                group["initial_lr"] = wanted.options["lr"]
         try:
             optimizers.append(kind(groups, **wanted.options))
         except (TypeError, ValueError) as error:
@@ -259,8 +268,23 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
         optimizers.append(replace(wanted, kind=kind, options=options | {"lr": rate}))
     if training.retraction is not None:
         optimizers = _retracted(optimizers, training)
-    schedule = replace(recipe.schedule, optimizers=tuple(optimizers))
+    schedule = replace(
+        recipe.schedule,
+        optimizers=tuple(optimizers),
+        clip_norm=training.clip_norm or recipe.schedule.clip_norm,
+        decay=_decay(training.decay) or recipe.schedule.decay,
+    )
     return replace(recipe, schedule=schedule)
+
+
+def _decay(name: str | None) -> Callable[[float], float] | None:
+    """The function that an option names: strings end here."""
+    if name is not None and name not in DECAYS:
+        raise ValueError(
+            f"`decay` must be one of {', '.join(DECAYS)}; got {name!r}."
+            f"{suggestion(name, DECAYS)} Leave it out for constant rates."
+        )
+    return None if name is None else DECAYS[name]
 
 
 def _retracted(
@@ -299,7 +323,7 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
         if isinstance(parameter.default, bool | int | float | str | None)
     }
     options = usual | dict(recipe.options)
-    places = ("device", "dtype", "generator")
+    places, decay = ("device", "dtype", "generator"), recipe.schedule.decay
     return {
         "network": type(network).__name__,
         "options": {k: v for k, v in options.items() if k not in places},
@@ -312,6 +336,7 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
             for wanted in recipe.optimizers
         ],
         "clip_norm": recipe.schedule.clip_norm,
+        "decay": decay and getattr(decay, "__name__", repr(decay)),
         "source": recipe.schedule.source,
     }
 

@@ -117,7 +117,7 @@ class Step:
         ranks: Ranks,
         index: int,
     ) -> None:
-        self.experiment, self.ranks = experiment, ranks
+        self.experiment, self.ranks, self.index = experiment, ranks, index
         config, task = experiment.config.training, experiment.task
         # dropout depends on the step alone, as the batch does
         torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
@@ -154,9 +154,24 @@ class Step:
         clip_norm = recipe.schedule.clip_norm
         if clip_norm is not None:
             clip_grad_norm_(experiment.model.parameters(), clip_norm)
+        self._decay_rates()
         for optimizer in experiment.optimizers:
             optimizer.step()
         recipe.after_step(experiment.model)
+
+    def _decay_rates(self) -> None:
+        """Set the rates of this step. They depend on the step alone, as the batch does.
+
+        So a resumed run has them to the bit, which torch's own schedulers, computing
+        each rate from the last, would not give without a state in the checkpoint.
+        """
+        decay = self.experiment.recipe.schedule.decay
+        iterations = self.experiment.config.training.iterations
+        if decay is not None and iterations is not None:
+            factor = decay(self.index / iterations)
+            for optimizer in self.experiment.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["initial_lr"] * factor
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the task, for the batch of all processes."""

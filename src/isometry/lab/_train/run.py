@@ -137,6 +137,13 @@ def resume(
         )
     with _threads(training.threads), joined(training.device) as ranks:
         experiment = _ready(config, ranks, trust=trust)
+        length = experiment.config.training.iterations
+        planned = before.training.iterations
+        if experiment.recipe.schedule.decay is not None and length != planned:
+            raise RunError(
+                f"{folder} must keep its {planned} steps, over which its rates decay; "
+                f"got {length}. Begin another run for another length."
+            )
         return _go(experiment, folder if ranks.is_first else None, ranks, options)
 
 

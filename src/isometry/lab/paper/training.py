@@ -5,6 +5,7 @@ that nobody has published them and they are ours. Implementations of RMSprop dif
 in ways that show: `isometry.optim.RiemannianRMSprop` has them all.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,11 +42,14 @@ class Schedule:
         optimizers: each with the parameters that it moves.
         source: whose numbers they are.
         clip_norm: largest norm of the gradient of all parameters, if it is clipped.
+        decay: the factor by which all rates are multiplied, as a function of the part
+            of the run that is done, from 0 to 1. None keeps the rates constant.
     """
 
     optimizers: tuple[OptimizerRecipe, ...]
     source: str
     clip_norm: float | None = None
+    decay: Callable[[float], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,19 @@ def _add(
             return
     groups.append({"params": [p], "manifold": manifold})
 
+
+def cosine(done: float) -> float:
+    r"""Half a cosine from 1 to 0, $(1 + \cos \pi x) / 2$."""
+    return (1 + math.cos(math.pi * done)) / 2
+
+
+def linear(done: float) -> float:
+    """A straight line from 1 to 0."""
+    return 1 - done
+
+
+# how rates decay, by the names of the option; the paper keeps them constant
+DECAYS: dict[str, Callable[[float], float]] = {"cosine": cosine, "linear": linear}
 
 OURS = "ours: none is published"
 
