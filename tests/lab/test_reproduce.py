@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -127,6 +128,27 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
         training = command.cell_of(run).config.training
         assert {"retraction", "rebase_every", "init"} <= set(training.model_options)
         assert None not in (training.lr, training.lr_ratio)
+
+
+def test_the_search_beyond_the_paper_is_short_and_explicit():
+    """At most ten runs of a few epochs, then one; nothing is left to a default."""
+    *search, last = plan("beyond")
+    assert 2 <= len(search) <= 10
+    assert len({run.name for run in search}) == len({run.words for run in search})
+    for run in (*search, last):
+        config = command.cell_of(run).config
+        training = config.training
+        assert config.task_options["permute"]
+        assert (training.model, training.hidden_size) == ("exprnn", 170)
+        assert {"retraction", "rebase_every", "init"} <= set(training.model_options)
+        explicit = ("optimizer", "lr", "lr_ratio", "decay", "clip_norm")
+        assert None not in [getattr(training, name) for name in explicit]
+        assert training.epochs == (70 if run is last else 5)
+
+
+def test_the_long_run_is_trained_as_one_of_the_search():
+    *search, last = (command.cell_of(run).config.training for run in plan("beyond"))
+    assert replace(last, epochs=5) in search
 
 
 @pytest.mark.errors

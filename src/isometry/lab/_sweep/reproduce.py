@@ -1,4 +1,4 @@
-"""`isometry reproduce figure1-left|figure1-right|mnist|pmnist|timit|all|recorded`."""
+"""`isometry reproduce WHAT`: the runs of a figure, a table or another fixed plan."""
 
 import argparse
 import sys
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=PLANS,
-        help="a figure or table of the paper at full length, or the shorter runs that "
-        "are recorded in docs/reproduction.md",
+        help="a figure or table of the paper at full length; the shorter runs that are "
+        "recorded in docs/reproduction.md; or a search beyond the paper",
     )
     for option, how in _OPTIONS.items():
         parser.add_argument(option, **how)
