@@ -129,7 +129,11 @@ def check_against_torch(n, dtype, rng, *, b) -> float:
             ours = errors(expm_skew, A, G)
             theirs = errors(matrix_exp, A, G)
             for k in (1, 2):
-                share = ours[k] / max(1.5 * theirs[k], 3.0)
+                # One unit in the last place of A changes the gradient by norm eps. With
+                # four or nine entries both errors are luck beneath that: of 200 seeds
+                # up to five are above 1.5 times torch's, the worst 1.3 norm eps.
+                luck = 2 * norm if n <= 3 and k == 1 else 0.0
+                share = ours[k] / max(1.5 * theirs[k], 3.0, luck)
                 worst = max(worst, share)
                 assert share <= 1, (norm, kind, ours, theirs)
     return worst
