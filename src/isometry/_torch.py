@@ -1,24 +1,29 @@
 r"""Every private name of torch that this library touches, and operators for graphs.
 
 Torch has no public way to ask which of its transforms and modes are active, nor who
-refers to a storage. The names below are in torch 2.7.1, 2.13.0 and 2.15.0, but for the
-one with a star, which 2.7.1 lacks. Each has a substitute of public functions, so a
-version without a name still imports, computes and trains; the table says what is lost.
+refers to a storage. The names below are in torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0, but
+for the one with a star, which 2.7.1 lacks. Each has a substitute of public functions,
+so a version without a name still imports, computes and trains; the table says what is
+lost. `tests/hidden_names.py` hides each of them, and then all.
 
 | name | asks | without it |
 | --- | --- | --- |
 | `_C._len_torch_dispatch_stack` | for active dispatch modes | no mode is seen |
-| `_C._functorch` | for active transforms and their tensors | some transform is seen |
+| `_C._functorch.get_interpreter_stack` | for active transforms | some is seen |
+| `_C._functorch.TransformType` | for forward mode among them | it counts as nested |
+| `_C._functorch.is_functorch_wrapped_tensor`, | for tensors of `vmap` | none is |
+| `_C._functorch.is_legacy_batchedtensor` | | seen |
 | `_guards.active_fake_mode` | for a mode that computes shapes | no mode is seen |
-| `_subclasses.fake_tensor` | for the type of a fake tensor | none is seen |
+| `_subclasses.fake_tensor.FakeTensor` | for fake tensors | they count as wrappers |
 | `Tensor._cdata` | for the address of a tensor in C++ | Python compares bytes |
 | `_C._storage_Use_Count`, `_cdata` | who refers to a storage | memory is never free |
-| `_C._is_tracing` | for `torch.jit.trace` | it is not seen |
+| `_C._is_tracing` | for `torch.jit.trace` | the public question is slower |
 | `_C._current_graph_task_id` | for a backward pass under way | none is seen |
-| `_C._autograd` * | for hooks on saved tensors | no weight is shared under one |
+| `_C._autograd._top_saved_tensors_default_hooks` * | for hooks on saved tensors | \
+no weight is shared under one |
 | `parametrize._cache_enabled` | for `parametrize.cached()` | it is not seen |
-| `forward_ad._current_level` | for forward mode | every tensor is asked |
-| `Tensor._version` | how often torch wrote to it | writes are not seen |
+| `forward_ad._current_level` | for forward mode | a trial is slower |
+| `Tensor._version` | how often torch wrote to it | no weight is remembered |
 | `_dynamo_marked_constant` | (marks a function for Dynamo) | Dynamo traces it |
 """
 
@@ -92,8 +97,12 @@ transforms: Callable[[], Sequence[Any] | None] = _private(
     _functorch, "get_interpreter_stack", _transforms_by_refusal
 )
 
-# whether `torch.jit.trace` is at work
-is_tracing: Callable[[], bool] = _private("torch._C", "_is_tracing", lambda: False)
+# whether `torch.jit.trace` is at work; the public question takes twice as long
+is_tracing: Callable[[], bool] = _private(
+    "torch._C",
+    "_is_tracing",
+    torch.jit.is_tracing,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 # -1 outside of a backward pass
 backward_pass: Callable[[], int] = _private(
@@ -104,10 +113,22 @@ _hooks_on_saved_tensors = _private(
     "torch._C._autograd", "_top_saved_tensors_default_hooks", None
 )
 
+
+class _LevelByRefusal(dict[str, int]):
+    """Finds out whether forward mode is on: outside of it, torch refuses a tangent."""
+
+    def __missing__(self, _name: str) -> int:
+        try:
+            forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+        except RuntimeError:
+            return -1
+        return 0
+
+
 # The variables of forward mode: outside of it, "_current_level" is negative. A read of
 # a weight looks here, since calling a function would take too long.
 forward_mode: Mapping[str, Any] = (
-    vars(forward_ad) if hasattr(forward_ad, "_current_level") else {"_current_level": 0}
+    vars(forward_ad) if hasattr(forward_ad, "_current_level") else _LevelByRefusal()
 )
 
 _use_count = _private("torch._C", "_storage_Use_Count", None)
@@ -121,8 +142,13 @@ def nested_forward_mode() -> bool:
 
     There torch 2.13 drops the outer tangent of any autograd function, silently: for
     x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
+    A version of torch that does not name its transforms might be in two such levels
+    wherever it is in one.
     """
-    return sum(t.key() == _forward_mode for t in transforms() or ()) > 1
+    kinds = [transform.key() for transform in transforms() or ()]
+    if kinds and (_forward_mode is None or None in kinds):
+        return in_forward_mode()
+    return kinds.count(_forward_mode) > 1
 
 
 def in_forward_mode() -> bool:
@@ -138,7 +164,8 @@ def refuse_nested_forward_mode(name: str) -> None:
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
             f"`{name}` must be inside one level of `torch.func.jvp` at most; got two "
-            f"or more. Use reverse mode for one, as `torch.func.hessian` does."
+            f"or more, or a torch that does not tell how many. Use reverse mode for "
+            f"one, as `torch.func.hessian` does."
         )
 
 
@@ -200,9 +227,9 @@ def storage_owners(storage: Any) -> int:
 
     Several if this version of torch cannot tell.
     """
-    if _use_count is None:
-        return 2
-    return _use_count(storage._cdata)  # noqa: SLF001 - the address that torch counts by
+    # torch counts by this address
+    address = getattr(storage, "_cdata", None)
+    return 2 if _use_count is None or address is None else _use_count(address)
 
 
 def offset_of_tensor() -> int | None:
@@ -245,9 +272,9 @@ def parametrizations_are_cached() -> bool:
     return getattr(parametrize, "_cache_enabled", 0) > 0
 
 
-def version(X: Tensor) -> int:
-    """How often torch has written to the memory of `X`."""
-    return getattr(X, "_version", 0)
+def version(X: Tensor) -> int | None:
+    """How often torch has written to the memory of `X`; None if it does not count."""
+    return getattr(X, "_version", None)
 
 
 def outside_graphs(function: _Function) -> _Function:

@@ -193,7 +193,7 @@ class Entry:
         self.unchanged = _never
 
 
-def _versions(*tensors: Tensor) -> list[int]:
+def _versions(*tensors: Tensor) -> list[int | None]:
     return [version(t) for t in tensors]
 
 
@@ -391,6 +391,8 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
         # fake tensors, sharded tensors and other subclasses can change in ways that we
         # do not see; an inference tensor has no version
         if type(t) not in PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
+            return False
+        if version(t) is None:
             return False
     return not (
         torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
