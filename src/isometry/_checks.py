@@ -128,5 +128,6 @@ def nan_unless_finite(X: Tensor) -> Tensor:
 
 def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
     """Zero where the condition holds; elsewhere NaN, in both parts if complex."""
-    poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
+    # 0/0, because torch 2.7 cannot write a graph with the constant NaN to a file
+    poison = 0 / condition.to(like.real.dtype)
     return torch.complex(poison, poison) if like.is_complex() else poison
