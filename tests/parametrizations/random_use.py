@@ -162,8 +162,11 @@ class Life:
         return {k: v.to(self.double, copy=True) for k, v in named if k != "map"}
 
     def points(self, W: Tensor) -> Tensor:
-        """A kernel is one matrix."""
-        return W.flatten(1) if isinstance(self.plain, CONVOLUTIONS) else W
+        """The matrices of a weight: a kernel has one for each group of channels."""
+        if not isinstance(self.plain, CONVOLUTIONS):
+            return W
+        groups = self.plain.groups
+        return W.flatten(1) if groups == 1 else W.reshape(groups, len(W) // groups, -1)
 
     def slow(self, X: Tensor, buffers: dict[str, Tensor] | None = None) -> Tensor:
         """The weight with coordinates `X` around the base, in torch's operations."""

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 import isometry
-from tests.parametrizations.random_use import OPTIMIZERS, ROWS, Life
+from tests.parametrizations.random_use import KINDS, OPTIMIZERS, ROWS, Life
 
 # operations that leave the weight as it is
 
@@ -258,6 +258,16 @@ def live(sequence: tuple) -> None:
     for operation in operations:
         operation(life)
         life.check()
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_short_life_of_each_kind(kind):
+    """A hundred random lives may miss a kind, and did miss convolutions in groups."""
+    rows = [row for row in ROWS if row.kind == kind and row.policy]
+    others = [row for row in ROWS if row.kind == kind and not row.policy]
+    for row in (rows[0], others[-1]):
+        live((row, 0, [step, backward_twice, assign, step]))
 
 
 options = {"deadline": None, "derandomize": True, "database": None}
