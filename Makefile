@@ -56,9 +56,10 @@ endif
 ifdef TORCH
 # the laboratory and the rules of the house do not depend on the version
 test: $(INSTALLED)
-	$(PYTEST) -n 2 --record-torch=records/torch.json tests/backend tests/linalg \
-		tests/groups tests/parametrizations tests/optim tests/nn \
-		tests/test_checks.py tests/test_rotations.py tests/test_torch.py
+	$(PYTEST) -n 2 --record-torch=records/torch.json -m "not soak or each_torch" \
+		tests/backend tests/linalg tests/groups tests/parametrizations tests/optim \
+		tests/nn tests/test_checks.py tests/test_config.py tests/test_rotations.py \
+		tests/test_torch.py
 else
 test: $(INSTALLED)
 	$(PYTEST) -n 2 --cov

@@ -185,6 +185,16 @@ class Recorder:
         self.path.write_text(json.dumps(record, indent=2) + "\n")
 
 
+def git(*words: str) -> str:
+    """What git prints; nothing where there is no git."""
+    command = ["git", *words]
+    try:
+        process = subprocess.run(command, check=False, capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return process.stdout.strip()
+
+
 class TorchRecorder:
     """Counts what passed with one version of torch, one row for each processor.
 
@@ -208,17 +218,19 @@ class TorchRecorder:
             return
         from isometry.lab._process import processor
 
-        git = ["git", "rev-parse", "--short=12", "HEAD"]
-        commit = subprocess.run(git, check=False, capture_output=True, text=True)
+        commit = git("rev-parse", "--short=12", "HEAD") or "unknown"
+        if git("status", "--porcelain", "--untracked-files=no", ":!records"):
+            commit += ", and changes"
         row = {
             "torch": torch.__version__,
             "processor": processor(),
             "python": platform.python_version(),
             "numpy": np.__version__,
             "passed": self.passed,
+            "failed": self.failed,
             "skipped": dict(sorted(self.skips.items())),
             "date": datetime.now(UTC).date().isoformat(),
-            "commit": commit.stdout.strip() or "unknown",
+            "commit": commit,
         }
         rows = json.loads(self.path.read_text()) if self.path.exists() else []
         same = ("torch", "processor")

@@ -177,6 +177,7 @@ def only(dist: Path, pattern: str) -> Path:
 
 
 @pytest.mark.soak
+@pytest.mark.each_torch
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such wheel")
 def test_the_wheel_is_fast_without_a_compiler(dist, tmp_path):
     """The kernels are in it, for each kind of processor, and nothing is built."""
