@@ -1,7 +1,7 @@
 r"""Every private name of torch that this library touches, and operators for graphs.
 
 Torch has no public way to ask which of its transforms and modes are active, nor who
-refers to a storage. The names below are in torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0, but
+refers to a storage. The names below are in torch 2.7.1, 2.13.0 and 2.15.0, but
 for the one with a star, which 2.7.1 lacks. Each has a substitute of public functions,
 so a version without a name still imports, computes and trains; the table says what is
 lost. `tests/hidden_names.py` hides each of them, and then all.

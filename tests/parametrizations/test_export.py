@@ -103,7 +103,7 @@ class Twice(nn.Module):
     [
         pytest.param(
             *(True, True),
-            marks=needs_torch("2.10", "`parametrize.cached()` in a strict export"),
+            marks=needs_torch("2.13", "`parametrize.cached()` in a strict export"),
         ),
         (True, False),
         (False, True),
