@@ -40,6 +40,7 @@ $1 / \cos(\pi d / (2 \cdot$ `POINTS`$))$ [EZ64], which is included.
 
 import argparse
 import struct
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -323,18 +324,17 @@ MARK = "# everything below is written by tools/generate_schemes.py\n"
 
 
 def source() -> str:
-    """The tables of `schemes.py`, below its mark."""
-    lines = ["SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {"]
+    """The tables of `schemes.py`, below its mark, with every row as a row."""
+    lines = ["# fmt: off", "SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {"]
     for precision, schemes in tables().items():
         lines.append(f"    torch.{precision}: (")
         for scheme in schemes:
-            lines += ["        Scheme(", f"            theta={scheme.theta!r},"]
-            lines.append("            rows=(")
+            lines.append(f"        Scheme(theta={scheme.theta!r}, rows=(")
             for row in scheme.rows:
-                lines.append("                (")
-                lines += [f"                    {a!r}," for a in row]
-                lines.append("                ),")
-            lines += ["            ),", "        ),"]
+                lines += textwrap.wrap(
+                    f"{row},", 88, initial_indent=" " * 12, subsequent_indent=" " * 13
+                )
+            lines.append("        )),")
         lines.append("    ),")
     return "\n".join([*lines, "}", ""])
 
