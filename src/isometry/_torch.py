@@ -303,14 +303,6 @@ def constant_in_graphs(function: _Function) -> _Function:
     return function
 
 
-def in_front(info: Any, in_dims: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    """The inputs of a `vmap` rule, with the mapped axis first in each."""
-    return [
-        X.expand(info.batch_size, *X.shape) if dim is None else X.movedim(dim, 0)
-        for X, dim in zip(inputs, in_dims, strict=True)
-    ]
-
-
 def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     """Products in the dtype of their factors, also inside `torch.autocast`."""
     if not _has_autocast(device.type):

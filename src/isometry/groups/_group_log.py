@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from isometry._torch import in_front
 from isometry.groups._basis import Algebra, basis, matrices
 from isometry.groups._nearest import newton_schulz
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
+from isometry.linalg._implicit import in_front
 from isometry.linalg._logm import Dlogm, Logm
 
 # number of random starts, of the best starts followed for each point, and of Newton
@@ -69,10 +69,6 @@ class _Known(Logm):
     @staticmethod
     def forward(_Q: Tensor, A: Tensor) -> Tensor:
         return A.clone()
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> tuple[Tensor, int]:
-        return _Known.apply(*in_front(info, in_dims, inputs)), 0
 
 
 class _InAlgebra(torch.autograd.Function):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
-from isometry._torch import in_front, refuse_nested_forward_mode
+from isometry._torch import refuse_nested_forward_mode
 from isometry.groups._nearest import determinant, newton_schulz
 from isometry.groups._stiefel_solve import (
     Linearization,
@@ -18,6 +18,7 @@ from isometry.groups._stiefel_solve import (
     solve,
 )
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
+from isometry.linalg._implicit import Implicit
 
 # steps of the first iteration, which converges from far away but slowly; steps of
 # Newton's method; and number of restarts
@@ -77,7 +78,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     return E.to(Q.dtype, copy=True)
 
 
-class _StiefelLog(torch.autograd.Function):
+class _StiefelLog(Implicit):
     """The logarithm, with its derivative written in terms of the result."""
 
     @staticmethod
@@ -86,11 +87,6 @@ class _StiefelLog(torch.autograd.Function):
         # -1 would be ambiguous for empty matrices
         flat = (math.prod(Q.shape[:-2]), n, k)
         return _logarithm(Q.reshape(flat), P.reshape(flat)).reshape(Q.shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output)
-        ctx.save_for_forward(inputs[0], output)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,10 +109,6 @@ class _StiefelLog(torch.autograd.Function):
         tilted = Q @ ((S + S.mH) / 2)
         (pulled,) = pull(lambda E: expm_tall(E, Q), dP - turned, E)
         return solve(Q, E, pulled) - tilted
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> tuple[Tensor, int]:
-        return _StiefelLog.apply(*in_front(info, in_dims, inputs)), 0
 
 
 def _logarithm(Q: Tensor, P: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._torch import in_front
 from isometry.linalg import expm_tall
+from isometry.linalg._implicit import Implicit
 
 # A limit, because at a fold no number of steps is enough. Elsewhere a few angles make
 # the whole spectrum, and the largest number we saw was 40 (8 columns, distance pi)
@@ -115,18 +115,12 @@ def _dot(X: Tensor, Y: Tensor) -> Tensor:
     return (X.conj() * Y).real.sum((-2, -1), keepdim=True)
 
 
-class _Solve(torch.autograd.Function):
+class _Solve(Implicit):
     @staticmethod
     def forward(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
         # twice the rounding error of one sum
         rtol = 2 * torch.finfo(G.dtype).eps
         return conjugate_gradients(Linearization(Q, E).product, G, rtol=rtol)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        Q, E, _ = inputs
-        ctx.save_for_backward(Q, E, output)
-        ctx.save_for_forward(Q, E, output)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,10 +135,6 @@ class _Solve(torch.autograd.Function):
         Q, E, Y = ctx.saved_tensors
         dM = push(lambda Q, E: _product(Q, E, Y), (dQ, dE), Q, E)
         return solve(Q, E, dG - dM)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> tuple[Tensor, int]:
-        return solve(*in_front(info, in_dims, inputs)), 0
 
 
 def _product(Q: Tensor, E: Tensor, Y: Tensor) -> Tensor:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from isometry._checks import check_square, is_finite, unitary_bound
 from isometry._dtypes import in_float32_or_wider
-from isometry._torch import autocast_off, in_front, refuse_nested_forward_mode
+from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
+from isometry.linalg._implicit import Implicit
 
 # The split is at the largest gap among cosines in this window, 90 to 120 degrees. On
 # either side of it theta / sin(theta) is a function of the cosine with a slope below 3.
@@ -75,7 +76,7 @@ def logm_unitary(Q: Square) -> Square:
     return A.to(Q.dtype, copy=True)
 
 
-class Logm(torch.autograd.Function):
+class Logm(Implicit):
     """The logarithm, with its derivative written in terms of the result."""
 
     @staticmethod
@@ -94,11 +95,6 @@ class Logm(torch.autograd.Function):
         return A.reshape(Q.shape)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output)
-        ctx.save_for_forward(inputs[0], output)
-
-    @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
         Q, A = ctx.saved_tensors
         with autocast_off(Q.device):
@@ -109,12 +105,8 @@ class Logm(torch.autograd.Function):
         Q, A = ctx.saved_tensors
         return Dlogm.apply(A, Q.mH @ grad_inputs[0])
 
-    @staticmethod
-    def vmap(_info: Any, in_dims: Any, Q: Tensor, bound: float) -> tuple[Tensor, int]:
-        return Logm.apply(Q.movedim(in_dims[0], 0), bound), 0
 
-
-class Dlogm(torch.autograd.Function):
+class Dlogm(Implicit):
     r"""$W(A, E)$: the skew $W$ with $Q^H D\exp(A)[W] = E$, for the skew part of `E`.
 
     It is $\psi(\operatorname{ad}_A) E$ with $\psi(z) = z / (1 - e^{-z})$, and its
@@ -137,11 +129,6 @@ class Dlogm(torch.autograd.Function):
         return torch.where(finite, (W - W.mH) / 2, math.nan)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output)
-        ctx.save_for_forward(inputs[0], output)
-
-    @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor]:
         A, W = ctx.saved_tensors
         Y = Dlogm.apply(-A, grad_outputs[0])
@@ -158,10 +145,6 @@ class Dlogm(torch.autograd.Function):
             dF = _d2expm(A, W, dA)
             dE = -dF if dE is None else dE - dF
         return Dlogm.apply(A, dE)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, A: Tensor, E: Tensor) -> tuple[Tensor, int]:
-        return Dlogm.apply(*in_front(info, in_dims, (A, E))), 0
 
 
 def _dexpm(A: Tensor, W: Tensor) -> Tensor:
