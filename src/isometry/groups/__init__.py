@@ -17,8 +17,7 @@ from isometry.groups._product import Product
 from isometry.groups._sphere import Sphere
 from isometry.groups._stiefel import Stiefel
 from isometry.groups._symplectic import Sp
-from isometry.groups._torus import Torus
-from isometry.groups._unitary import SU, U
+from isometry.groups._unitary import SU, Torus, U
 
 __all__ = [
     "O",

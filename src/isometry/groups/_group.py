@@ -13,21 +13,16 @@ from isometry._torch import constant_in_graphs
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
 from isometry.groups._group_log import derived_log
-from isometry.groups._manifold import (
-    EXP,
-    AbstractManifold,
-    Retraction,
-    check_size,
-    repeated,
-)
-from isometry.groups._maps import AbstractRetraction
+from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
+from isometry.groups._maps import AbstractMap, AbstractRetraction
+from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import (
     nearest_rotation,
     newton_schulz,
     spectral_norm,
     unitarity_defect,
 )
-from isometry.linalg import expm_skew
+from isometry.linalg import expm_skew, logm_unitary, polar, skew
 from isometry.linalg._expm.exponential import krylov_norm
 
 # Number of factors of a random walk. In an irreducible representation the mean of one
@@ -121,10 +116,6 @@ class AbstractGroup(AbstractManifold):
         r"""$\operatorname{Re} \operatorname{tr}(E^H F)$, the same at every `Q`."""
         del Q
         return (E.conj() * F).real.sum((-2, -1))
-
-    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """The projection of `G`: the metric comes from the ambient space."""
-        return self.project(Q, G)
 
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
         r"""$Q\,\phi(Q^H E)$."""
@@ -231,22 +222,12 @@ class AbstractGroup(AbstractManifold):
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 
-    def polish(self, Q: Tensor) -> Tensor:
-        """Same as `nearest`."""
-        return self.nearest(Q)
-
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^H Q - I \rVert_F$ or the distance to `nearest`, the larger."""
         rest = torch.linalg.matrix_norm(self.nearest(Q) - Q)
         return torch.maximum(unitarity_defect(Q), rest)
 
-    def random(
-        self,
-        *batch: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
+    def random(self, *batch: int, **options: Any) -> Tensor:
         r"""Samples of the Haar measure, up to an exponentially small error.
 
         They are the ends of a random walk: products of exponentials of Gaussian
@@ -254,19 +235,14 @@ class AbstractGroup(AbstractManifold):
         turn in every direction, since no unit vector of the algebra has all angles
         below $1 / \sqrt n$. The walk is computed in double precision.
         """
-        dtype = self.dtype(dtype)
-        wide = torch.promote_types(dtype, torch.float64)
-        Q = self.origin(*batch, dtype=wide, device=device)
+        dtype = self.dtype(options.pop("dtype", None))
+        options["dtype"] = torch.promote_types(dtype, torch.float64)
+        width = math.pi * math.sqrt(self.size)
+        Q = self.origin(*batch, dtype=options["dtype"], device=options.get("device"))
         for _ in range(_WALK):
-            X = torch.randn(Q.shape, generator=generator, dtype=wide, device=device)
-            width = math.pi * math.sqrt(self.size)
-            Q = Q @ expm_skew(width * self.algebra_projection(X))
+            A = self.algebra_projection(self.gaussian(*batch, **options))
+            Q = Q @ expm_skew(width * A)
         return newton_schulz(Q).to(dtype)
-
-    def origin(self, *batch: int, **options: Any) -> Tensor:
-        """The identity matrix."""
-        options["dtype"] = self.dtype(options.get("dtype"))
-        return repeated(torch.eye(self.size, **options), batch)
 
 
 @dataclass(frozen=True)
@@ -282,6 +258,53 @@ class AbstractClassicalGroup(AbstractGroup):
     def size(self) -> int:
         """The `n` of `n` x `n`."""
         return self.n
+
+
+class AbstractFreeGroup(AbstractClassicalGroup):
+    """A group whose Lie algebra is all skew matrices of its field: O, SO and U."""
+
+    is_free = True
+    maps = (AbstractMap,)
+
+    def algebra(self, X: Tensor) -> Tensor:
+        """Skew matrix with the lower triangle of `X`."""
+        return skew(X)
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """The lower triangle; if complex, with the imaginary parts of the diagonal."""
+        return lower_triangle(A)
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """The skew part."""
+        return (X - X.mH) / 2
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        """The principal logarithm, which exists for rotations and unitary matrices."""
+        return logm_unitary(Q)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor, which keeps the sign of a determinant."""
+        return polar(X)
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """One step of Newton and Schulz."""
+        return newton_schulz(Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$."""
+        return unitarity_defect(Q)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Samples of the Haar measure: Q factors of Gaussian matrices."""
+        return q_factor(self.gaussian(*batch, **options))
+
+
+def lower_triangle(A: Tensor) -> Tensor:
+    """The lower triangular `X` with `skew(X) = A`, for a skew `A`."""
+    X = A.tril(-1)
+    if A.is_complex():
+        X = X + torch.diag_embed(A.diagonal(dim1=-2, dim2=-1).imag)
+    return X
 
 
 def _area(ee: Tensor, ff: Tensor, ef: Tensor) -> Tensor:

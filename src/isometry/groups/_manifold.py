@@ -12,7 +12,6 @@ from torch import Tensor
 
 from isometry._checks import unitary_bound
 from isometry.groups._frames import AbstractFrame, AmbientFrame
-from isometry.groups._haar import check_batch
 from isometry.groups._maps import (
     KNOWN,
     AbstractMap,
@@ -68,9 +67,12 @@ class AbstractManifold(ABC):
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         """The metric at `Q`: one real number for each point of the batch."""
 
-    @abstractmethod
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """Riemannian gradient: the tangent vector that represents `G` in the metric."""
+        """Riemannian gradient: the tangent vector that represents `G` in the metric.
+
+        This is the projection of `G` if the metric comes from the ambient space.
+        """
+        return self.project(Q, G)
 
     @abstractmethod
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
@@ -80,9 +82,10 @@ class AbstractManifold(ABC):
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """Tangent vector at `Q` whose geodesic ends at `P`; the inverse of `exp`."""
 
-    @abstractmethod
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
-        """Tangent vector at `P` that corresponds to `E` at `Q`: a vector transport."""
+        """Tangent vector at `P` that corresponds to `E` at `Q`: here its projection."""
+        del Q
+        return self.project(P, E)
 
     @abstractmethod
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
@@ -132,41 +135,63 @@ class AbstractManifold(ABC):
         product.
         """
 
-    @abstractmethod
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """Free coordinates of `P` around `B`: `point` maps them to `P`."""
+        """Free coordinates of `P` around `B`, which `point` maps to `P`.
 
-    @abstractmethod
+        By default these are the logarithm, so other maps than the exponential raise.
+        """
+        retraction = self.resolve(retraction)
+        if not retraction.is_exponential:
+            raise ValueError(
+                f"`retraction` must be 'exp' to find coordinates on {self}; got "
+                f"{retraction.name!r}. Choose the point itself as the base."
+            )
+        B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
+        return self.log(B.expand_as(P), P)
+
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
-        """The velocity of coordinates around `Q` that moves the point along `E`."""
+        """The velocity of coordinates around `Q` that moves the point along `E`.
+
+        By default it is `E` itself.
+        """
+        del Q
+        return E
 
     @abstractmethod
     def nearest(self, X: Tensor) -> Tensor:
         """Point closest to `X` in the Frobenius norm."""
 
-    @abstractmethod
     def polish(self, Q: Tensor) -> Tensor:
-        """The point from which `Q` differs by rounding; cheaper than `nearest`."""
+        """The point from which `Q` differs by rounding; `nearest`, or cheaper."""
+        return self.nearest(Q)
 
     @abstractmethod
     def defect(self, Q: Tensor) -> Tensor:
         """How far `Q` is from the manifold: zero, up to rounding, for its points."""
 
     @abstractmethod
-    def random(
-        self,
-        *batch: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        """Points from the uniform distribution, which all symmetries preserve."""
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Points from the uniform distribution, which all symmetries preserve.
 
-    @abstractmethod
+        Args:
+            *batch: sizes of the batch axes.
+            **options: `generator`, `dtype` and `device`, as in `torch.randn`.
+        """
+
+    def gaussian(self, *batch: int, **options: Any) -> Tensor:
+        """Standard normal entries in the shape of points, with options of `random`."""
+        _check_batch(batch)
+        options["dtype"] = self.dtype(options.get("dtype"))
+        return torch.randn(*batch, *self.shape, **options)
+
     def origin(self, *batch: int, **options: Any) -> Tensor:
-        """The identity matrix, or its first columns if points are not square."""
+        """The identity matrix, or its first columns (a vector is one column)."""
+        _check_batch(batch)
+        options["dtype"] = self.dtype(options.get("dtype"))
+        columns = torch.eye(self.shape[0], math.prod(self.shape[1:]), **options)
+        return columns.reshape(self.shape).repeat(*batch, *[1] * len(self.shape))
 
     def exp(self, Q: Tensor, E: Tensor) -> Tensor:
         """Point reached from `Q` after unit time along the geodesic of velocity `E`."""
@@ -352,14 +377,6 @@ class AbstractManifold(ABC):
             f"Every manifold has 'exp'."
         )
 
-    def check_exponential(self, retraction: AbstractRetraction) -> None:
-        """Raise unless the retraction is the exponential, whose inverse is `log`."""
-        if not retraction.is_exponential:
-            raise ValueError(
-                f"`retraction` must be 'exp' to find coordinates on {self}; got "
-                f"{retraction.name!r}. Choose the point itself as the base."
-            )
-
     @property
     def _field(self) -> str:
         return "complex" if self.is_complex else "real floating-point"
@@ -374,7 +391,10 @@ def check_size(n: int, *, least: int = 0) -> None:
         )
 
 
-def repeated(point: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """A batch of copies of one point."""
-    check_batch(batch)
-    return point.repeat(*batch, *[1] * point.ndim)
+def _check_batch(batch: tuple[int, ...]) -> None:
+    """Raise unless `batch` holds sizes of axes."""
+    if not all(hasattr(size, "__index__") and size >= 0 for size in batch):
+        raise TypeError(
+            f"`batch` must be sizes, one integer for each axis; got "
+            f"{', '.join(map(repr, batch))}. Write `random(2, 3)` for a batch of 2 x 3."
+        )

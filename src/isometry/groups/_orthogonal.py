@@ -7,25 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._group import AbstractClassicalGroup, AbstractGroup
-from isometry.groups._haar import flip_to_positive_determinant, gaussian, haar_frame
-from isometry.groups._maps import AbstractMap
-from isometry.groups._nearest import (
-    determinant,
-    nearest_rotation,
-    newton_schulz,
-    unitarity_defect,
-)
-from isometry.linalg import logm_unitary, polar, skew
+from isometry.groups._group import AbstractFreeGroup
+from isometry.groups._nearest import determinant, nearest_rotation, unitarity_defect
 
 
 @dataclass(frozen=True)
-class AbstractOrthogonal(AbstractClassicalGroup):
-    """What SO(n) and O(n) share: the Lie algebra of all real skew matrices."""
+class AbstractOrthogonal(AbstractFreeGroup):
+    """What SO(n) and O(n) share: their dimension and their maximal torus."""
 
     is_complex = False
-    is_free = True
-    maps = (AbstractMap,)
 
     @property
     def dimension(self) -> int:
@@ -37,32 +27,12 @@ class AbstractOrthogonal(AbstractClassicalGroup):
         """Number of planes that can turn independently."""
         return self.n // 2
 
-    def algebra(self, X: Tensor) -> Tensor:
-        """Skew matrix with the strictly lower triangle of `X`."""
-        return skew(X)
-
-    def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The strictly lower triangle."""
-        return A.tril(-1)
-
-    def algebra_projection(self, X: Tensor) -> Tensor:
-        """The skew part."""
-        return (X - X.mT) / 2
-
-    def algebra_log(self, Q: Tensor) -> Tensor:
-        """The principal logarithm, which exists only for rotations."""
-        return logm_unitary(Q)
-
     def torus(self, theta: Tensor) -> Tensor:
         r"""Blocks $\begin{pmatrix} 0 & -\theta \\ \theta & 0 \end{pmatrix}$."""
         lower = theta.new_zeros(*theta.shape[:-1], max(self.n - 1, 0))
         lower[..., : 2 * self.rank : 2] = theta
         A = torch.diag_embed(lower, offset=-1)[..., : self.n, : self.n]
         return A - A.mT
-
-    def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz."""
-        return newton_schulz(Q)
 
 
 @dataclass(frozen=True)
@@ -106,10 +76,10 @@ class SO(AbstractOrthogonal):
         super().check(Q, name=name)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure."""
-        return flip_to_positive_determinant(
-            haar_frame(gaussian_of(self, batch, options))
-        )
+        """Samples of the Haar measure of O(n), with the last column turned to fit."""
+        Q = super().random(*batch, **options)
+        sign = determinant(Q).sgn()[..., None, None]
+        return torch.cat([Q[..., :-1], Q[..., -1:] * sign], -1)
 
 
 @dataclass(frozen=True)
@@ -136,18 +106,6 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
             self._check_component(Q, P)
             raise
 
-    def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor, which keeps the sign of the determinant."""
-        return polar(X)
-
-    def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^T Q - I \rVert_F$."""
-        return unitarity_defect(Q)
-
-    def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure: rotations and reflections are equally likely."""
-        return haar_frame(gaussian_of(self, batch, options))
-
     def _check_component(self, Q: Tensor, P: Tensor) -> None:
         apart = determinant(Q.mT @ P) < 0
         if apart.any():
@@ -156,15 +114,3 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
                 f"signs ({int(apart.sum())} of {apart.numel()} pairs), which no "
                 f"geodesic joins. Negate one column of `P`."
             )
-
-
-def gaussian_of(group: AbstractGroup, batch: tuple[int, ...], options: Any) -> Tensor:
-    """Gaussian matrices of the group's shape, real or complex like its points."""
-    return gaussian(
-        batch,
-        group.shape,
-        generator=options.pop("generator", None),
-        dtype=group.dtype(options.pop("dtype", None)),
-        device=options.pop("device", None),
-        **options,
-    )

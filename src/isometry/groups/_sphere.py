@@ -7,14 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._haar import gaussian
-from isometry.groups._manifold import (
-    EXP,
-    AbstractManifold,
-    Retraction,
-    check_size,
-    repeated,
-)
+from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
 from isometry.groups._maps import AbstractRetraction
 
 
@@ -56,10 +49,6 @@ class Sphere(AbstractManifold):
         del Q
         return _dot(E, F)
 
-    def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
-        """The projection."""
-        return self.project(Q, G)
-
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
         """Rotate in the plane of `Q` and `E`; polar and qr normalize `Q + E`."""
         return self.resolve(retraction).vector(E, Q)
@@ -85,11 +74,6 @@ class Sphere(AbstractManifold):
         near, far = torch.where(opposite, 0, across), torch.where(opposite, other, 0)
         return near * ratio + far * angle
 
-    def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
-        """The projection of `E` to the tangent space at `P`."""
-        del Q
-        return self.project(P, E)
-
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         """The curvature is 1 for any plane."""
         del F
@@ -107,47 +91,17 @@ class Sphere(AbstractManifold):
         B = self.origin(dtype=X.dtype, device=X.device) if B is None else B
         return self.retract(B.expand_as(X), self.project(B, X), retraction)
 
-    def coordinates(
-        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
-    ) -> Tensor:
-        """The logarithm. Other retractions would need another length, and raise."""
-        self.check_exponential(self.resolve(retraction))
-        B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
-        return self.log(B.expand_as(P), P)
-
-    def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
-        """`E` itself."""
-        del Q
-        return E
-
     def nearest(self, X: Tensor) -> Tensor:
         """`X` divided by its length; NaN for 0, which has no nearest point."""
         return X / torch.linalg.vector_norm(X, dim=-1, keepdim=True)
-
-    def polish(self, Q: Tensor) -> Tensor:
-        """Same as `nearest`."""
-        return self.nearest(Q)
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$|q^T q - 1|$."""
         return (_dot(Q, Q) - 1).abs()
 
-    def random(
-        self,
-        *batch: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
+    def random(self, *batch: int, **options: Any) -> Tensor:
         """Uniform unit vectors: Gaussian vectors divided by their lengths."""
-        dtype = self.dtype(dtype)
-        X = gaussian(batch, self.shape, generator=generator, dtype=dtype, device=device)
-        return self.nearest(X)
-
-    def origin(self, *batch: int, **options: Any) -> Tensor:
-        """The first coordinate vector."""
-        options["dtype"] = self.dtype(options.get("dtype"))
-        return repeated(torch.eye(1, self.n, **options)[0], batch)
+        return self.nearest(self.gaussian(*batch, **options))
 
 
 def _dot(X: Tensor, Y: Tensor) -> Tensor:

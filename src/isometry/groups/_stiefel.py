@@ -8,19 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from isometry.groups._frames import AbstractFrame, AmbientFrame
-from isometry.groups._haar import gaussian, haar_frame
-from isometry.groups._manifold import (
-    EXP,
-    AbstractManifold,
-    Retraction,
-    check_size,
-    repeated,
-)
+from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
+from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
 from isometry.groups._maps import AbstractMap, AbstractRetraction
+from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import newton_schulz, spectral_norm, unitarity_defect
 from isometry.groups._stiefel_log import stiefel_log
-from isometry.groups._tall_frame import TallFrame
 from isometry.linalg import polar
 
 
@@ -147,11 +140,6 @@ class Stiefel(AbstractManifold):
         """
         return stiefel_log(Q, P)
 
-    def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
-        """The projection of `E` to the tangent space at `P`."""
-        del Q
-        return self.project(P, E)
-
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         r"""$\frac14 \lVert [X, Y]_m \rVert^2 + \lVert [X, Y]_h \rVert^2$.
 
@@ -189,19 +177,6 @@ class Stiefel(AbstractManifold):
         """The retraction along `X`; the part normal to the manifold has no effect."""
         return self.resolve(retraction).tall(X, B)
 
-    def coordinates(
-        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
-    ) -> Tensor:
-        """The logarithm. Only exp has an inverse here; other retractions raise."""
-        self.check_exponential(self.resolve(retraction))
-        B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
-        return self.log(B.expand_as(P), P)
-
-    def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
-        """`E` itself."""
-        del Q
-        return E
-
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor."""
         return polar(X)
@@ -214,23 +189,9 @@ class Stiefel(AbstractManifold):
         r"""$\lVert Q^H Q - I \rVert_F$."""
         return unitarity_defect(Q)
 
-    def random(
-        self,
-        *batch: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
+    def random(self, *batch: int, **options: Any) -> Tensor:
         """Uniform points: Q factors of Gaussian matrices."""
-        dtype = self.dtype(dtype)
-        return haar_frame(
-            gaussian(batch, self.shape, generator=generator, dtype=dtype, device=device)
-        )
-
-    def origin(self, *batch: int, **options: Any) -> Tensor:
-        """The first columns of the identity matrix."""
-        options["dtype"] = self.dtype(options.get("dtype"))
-        return repeated(torch.eye(self.n, self.k, **options), batch)
+        return q_factor(self.gaussian(*batch, **options))
 
 
 def _generator(Q: Tensor, E: Tensor, *, slot: int) -> Tensor:

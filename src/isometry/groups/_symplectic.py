@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
-from isometry.groups._group import AbstractClassicalGroup
+from isometry.groups._group import AbstractClassicalGroup, lower_triangle
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.groups._nearest import newton_schulz, unitarity_defect
-from isometry.groups._orthogonal import gaussian_of
-from isometry.groups._unitary import lower_triangle
 from isometry.linalg import logm_unitary, polar, skew
 
 # angles closer to pi than this get their sign separately; any smaller number will do
@@ -133,7 +131,7 @@ class Sp(AbstractClassicalGroup):
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples of the Haar measure: polar factors of Gaussian matrices."""
-        return self.nearest(gaussian_of(self, batch, options))
+        return self.nearest(self.gaussian(*batch, **options))
 
     def _span(self, X: Tensor) -> Tensor:
         """The quaternionic matrix closest to `X`."""

@@ -1,4 +1,4 @@
-"""The unitary group U(n) and the special unitary group SU(n)."""
+"""The unitary group U(n), the special unitary group SU(n), and the torus."""
 
 import math
 from dataclasses import dataclass
@@ -7,18 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite
-from isometry.groups._group import AbstractClassicalGroup
+from isometry._checks import is_finite, nan_unless_finite
+from isometry.groups._group import (
+    AbstractClassicalGroup,
+    AbstractFreeGroup,
+    lower_triangle,
+)
 from isometry.groups._group_log import with_derivative
-from isometry.groups._haar import haar_frame
-from isometry.groups._maps import QR, AbstractMap, AbstractRetraction, Exp, Polar
+from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
+from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, newton_schulz, unitarity_defect
-from isometry.groups._orthogonal import gaussian_of
 from isometry.linalg import logm_unitary, polar, skew
 
 
 @dataclass(frozen=True)
-class U(AbstractClassicalGroup):
+class U(AbstractFreeGroup):
     r"""Unitary group: complex $Q^H Q = I$.
 
     $$ \mathfrak{u}(n) = \{ A \in \mathbb{C}^{n \times n} : A^H = -A \}, \qquad
@@ -29,8 +32,6 @@ class U(AbstractClassicalGroup):
     """
 
     is_complex = True
-    is_free = True
-    maps = (AbstractMap,)
 
     @property
     def dimension(self) -> int:
@@ -42,41 +43,9 @@ class U(AbstractClassicalGroup):
         """Number of phases."""
         return self.n
 
-    def algebra(self, X: Tensor) -> Tensor:
-        """Skew-Hermitian matrix with the lower triangle of `X`."""
-        return skew(X)
-
-    def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangle; the real diagonal holds the imaginary parts of `A`."""
-        return lower_triangle(A)
-
-    def algebra_projection(self, X: Tensor) -> Tensor:
-        """The skew-Hermitian part."""
-        return (X - X.mH) / 2
-
-    def algebra_log(self, Q: Tensor) -> Tensor:
-        """The principal logarithm."""
-        return logm_unitary(Q)
-
     def torus(self, theta: Tensor) -> Tensor:
         r"""$\operatorname{diag}(i \theta)$."""
         return torch.diag_embed(1j * theta)
-
-    def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor."""
-        return polar(X)
-
-    def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz."""
-        return newton_schulz(Q)
-
-    def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^H Q - I \rVert_F$."""
-        return unitarity_defect(Q)
-
-    def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure."""
-        return haar_frame(gaussian_of(self, batch, options))
 
 
 @dataclass(frozen=True)
@@ -166,17 +135,71 @@ class SU(AbstractClassicalGroup):
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples of the Haar measure: of U(n), with the first column rephased."""
-        Q = haar_frame(gaussian_of(self, batch, options))
+        Q = q_factor(self.gaussian(*batch, **options))
         phase = determinant(Q).sgn().conj()
         return self.polish(
             torch.cat([Q[..., :1] * phase[..., None, None], Q[..., 1:]], -1)
         )
 
 
-def lower_triangle(A: Tensor) -> Tensor:
-    """The lower triangular `X` with `skew(X) = A`, for a skew-Hermitian `A`."""
-    diagonal = A.diagonal(dim1=-2, dim2=-1).imag
-    return A.tril(-1) + torch.diag_embed(diagonal)
+@dataclass(frozen=True)
+class Torus(AbstractClassicalGroup):
+    r"""Diagonal unitary matrices, $\operatorname{diag}(e^{i \theta})$.
+
+    This group is abelian and has dimension $n$. Its exponential is a homomorphism, so
+    gradient descent through it is Riemannian gradient descent.
+
+    Args:
+        n: size of the matrices.
+    """
+
+    is_complex = True
+    maps = (AbstractRetraction,)
+
+    @property
+    def dimension(self) -> int:
+        """Number of phases."""
+        return self.n
+
+    @property
+    def rank(self) -> int:
+        """Number of phases."""
+        return self.n
+
+    def algebra(self, X: Tensor) -> Tensor:
+        """The diagonal of `X`: its real parts are the angles."""
+        return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
+
+    def algebra_coordinates(self, A: Tensor) -> Tensor:
+        """The angles on the diagonal."""
+        return torch.diag_embed(A.diagonal(dim1=-2, dim2=-1).imag).to(A.dtype)
+
+    def algebra_projection(self, X: Tensor) -> Tensor:
+        """The imaginary part of the diagonal."""
+        return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).imag)
+
+    def algebra_log(self, Q: Tensor) -> Tensor:
+        r"""The angles in $(-\pi, \pi]$."""
+        angles = Q.diagonal(dim1=-2, dim2=-1).angle()
+        return torch.diag_embed(1j * angles) + nan_unless_finite(Q)
+
+    def torus(self, theta: Tensor) -> Tensor:
+        r"""$\operatorname{diag}(i \theta)$."""
+        return torch.diag_embed(1j * theta)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The phases of the diagonal; a zero gets phase 1."""
+        diagonal = X.diagonal(dim1=-2, dim2=-1)
+        phases = torch.where(diagonal == 0, 1, diagonal.sgn())
+        return torch.diag_embed(phases) + nan_unless_finite(X)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        """The distance to `nearest`."""
+        return torch.linalg.matrix_norm(Q - self.nearest(Q))
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Independent uniform phases."""
+        return self.nearest(self.gaussian(*batch, **options))
 
 
 def _traceless(A: Tensor) -> Tensor:

@@ -126,7 +126,11 @@ class QR(AbstractFactor):
 
 
 def q_factor(X: Tensor) -> Tensor:
-    """Q of X = QR with a positive diagonal of R, which makes it unique."""
+    """Q of X = QR with a positive diagonal of R, which makes it unique.
+
+    It commutes with rotations from the left, as the law of a Gaussian matrix does, so
+    the factor of a Gaussian matrix is uniform. LAPACK's own factor is not.
+    """
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()
     # a zero on the diagonal (X singular) must not make a column vanish
