@@ -14,8 +14,8 @@ from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
 from isometry.lab.bench.timing import interleave
 from isometry.nn import ExpRNN
-from isometry.nn._scan import Recurrence, Weights, modrelu, scan
-from isometry.nn._sequence import Steps
+from isometry.nn._scan import Weights, modrelu, scan
+from isometry.nn._sequence import Pass, Steps
 
 COMPILED = "isometry, C"
 PURE = "isometry, torch"
@@ -53,12 +53,11 @@ def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
 
 def ours(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
     """Forward and backward pass of the scan."""
-    steps = Steps.equal(case.steps, case.batch)
-    recurrence = Recurrence(steps, "modrelu")
+    run = Pass(Steps.equal(case.steps, case.batch))
     h0 = torch.zeros(case.batch, case.n)
 
     def step() -> None:
-        H, last = scan(x, weights, h0, recurrence)
+        H, last = scan(x, weights, h0, run)
         assert H is not None
         loss_of(H, last, case=case).backward()
 
@@ -67,7 +66,7 @@ def ours(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
 
 def loop(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
     """The loop that one would write first, with autograd."""
-    kernel, W, b = weights
+    kernel, W, b, _ = weights
     assert b is not None
 
     def step() -> None:
@@ -110,7 +109,7 @@ def measure_case(case: Case, rounds: int) -> dict[str, Any]:
     x = torch.randint(d, (rows,)) if case.every else torch.rand(rows, d)
     W = torch.linalg.qr(torch.randn(case.n, case.n))[0].contiguous()
     tensors = (torch.randn(case.n, d), W, torch.full((case.n,), -0.005))
-    weights = Weights(*(X.requires_grad_() for X in tensors))
+    weights = Weights(*(X.requires_grad_() for X in tensors), "modrelu")
     run = ours(case, x, weights)
 
     def in_torch() -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from isometry._backend.constants import Sigma
-from isometry.nn._scan import Recurrence, Weights, scan, unrolled
-from isometry.nn._sequence import Steps
+from isometry.nn._scan import Weights, scan, unrolled
+from isometry.nn._sequence import Pass, Steps
 from tests.helpers import eps, random_unitary
 
 SIGMAS: tuple[Sigma, ...] = get_args(Sigma)
@@ -43,9 +43,9 @@ class Problem:
 
     def run(self, how=scan, *, last_only=False, chunk=None) -> list[Tensor]:
         """The outputs that there are."""
-        recurrence = Recurrence(self.steps, self.sigma, last_only, chunk)
-        weights = Weights(self.kernel, self.W, self.b)
-        return [H for H in how(self.x, weights, self.h0, recurrence) if H is not None]
+        run = Pass(self.steps, last_only, chunk)
+        weights = Weights(self.kernel, self.W, self.b, self.sigma)
+        return [H for H in how(self.x, weights, self.h0, run) if H is not None]
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -295,9 +295,8 @@ def test_complex_modrelu_near_zero(size, engine, rng):
     n, dtype = 64, torch.float32
     z = (size * torch.randn(1, n, dtype=dtype, generator=rng)).requires_grad_()
     b = torch.full((n // 2,), 0.01)
-    weights = Weights(torch.eye(n), torch.zeros(n, n), b)
-    recurrence = Recurrence(Steps((1,)), "complex_modrelu")
-    H, _ = scan(z, weights, torch.zeros(1, n), recurrence)
+    weights = Weights(torch.eye(n), torch.zeros(n, n), b, "complex_modrelu")
+    H, _ = scan(z, weights, torch.zeros(1, n), Pass(Steps((1,))))
     assert H is not None
     (dz,) = torch.autograd.grad(H, z, torch.ones(1, n))
     assert dz.isfinite().all()
@@ -316,10 +315,9 @@ def test_fading_gradients_end_at_zero(engine, rng):
     T = 200
     x = torch.zeros(T, N)
     h0 = torch.ones(1, N, requires_grad=True)
-    weights = Weights(torch.eye(N), 0.5 * torch.eye(N), torch.zeros(N))
+    weights = Weights(torch.eye(N), 0.5 * torch.eye(N), torch.zeros(N), "relu")
     for steps in (T, 100):
-        recurrence = Recurrence(Steps.equal(steps, 1), "relu")
-        H, last = scan(x[:steps], weights, h0, recurrence)
+        H, last = scan(x[:steps], weights, h0, Pass(Steps.equal(steps, 1)))
         assert H is not None
         tiny = torch.finfo(torch.float32).tiny
         exact = 0.5 ** torch.arange(1, steps + 1, dtype=torch.float64)

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from isometry._backend import memory as _scratch
 from isometry.nn import _scan
-from isometry.nn._scan import Recurrence, Weights, scan
+from isometry.nn._scan import Weights, scan
+from isometry.nn._sequence import Pass
 from tests.helpers import eps
 from tests.nn.test_scan import SIGMAS, Problem, cotangents, problem, twin
 
@@ -25,10 +26,10 @@ def large(rng: torch.Generator) -> Problem:
 
 def function(p: Problem, *, last_only: bool, chunk: int | None) -> Callable:
     """The scan as a function of what has a gradient."""
-    recurrence = Recurrence(p.steps, p.sigma, last_only, chunk)
+    run = Pass(p.steps, last_only, chunk)
 
     def call(x: Tensor, kernel: Tensor, W: Tensor, b: Tensor, h0: Tensor) -> tuple:
-        outputs = scan(x, Weights(kernel, W, b), h0, recurrence)
+        outputs = scan(x, Weights(kernel, W, b, p.sigma), h0, run)
         return tuple(H for H in outputs if H is not None)
 
     return call

@@ -1,7 +1,7 @@
 """LSTM and GRU with orthogonal recurrent maps."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -40,20 +40,16 @@ class AbstractGated(AbstractNamedRecurrent):
         rebase_radius: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        options: dict[str, Any] = {
-            "bias": bias,
-            "candidate_bias": candidate_bias,
-            "device": device,
-            "dtype": dtype,
-            "retraction": retraction,
-            "init": init,
-            "rebase_every": rebase_every,
-            "rebase_radius": rebase_radius,
-            "generator": generator,
-        }
         super().__init__(
             *(input_size, hidden_size, num_layers),
-            lambda size: GatedCell(size, hidden_size, self.gates, **options),
+            lambda size: GatedCell(
+                *(size, hidden_size, self.gates, bias, candidate_bias, device, dtype),
+                retraction=retraction,
+                init=init,
+                rebase_every=rebase_every,
+                rebase_radius=rebase_radius,
+                generator=generator,
+            ),
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,

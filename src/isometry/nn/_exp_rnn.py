@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,9 @@ from isometry._backend.constants import Sigma, takes_threshold
 from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, AbstractRetraction, U
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
-from isometry.nn._recurrent import check_sizes, check_state
-from isometry.nn._scan import Recurrence, Weights, complex_modrelu, modrelu, scan_field
-from isometry.nn._sequence import Steps, check_rows, in_dtype_of, read
+from isometry.nn._recurrent import State, check_sizes, check_state
+from isometry.nn._scan import Weights, complex_modrelu, modrelu, scan_field
+from isometry.nn._sequence import Pass, check_rows, in_dtype_of, read
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain
 
@@ -175,30 +174,21 @@ class ExpRNNCell(AbstractNamedCell):
         rows = read(input.unsqueeze(0), batch_first=False)
         check_rows(rows, self.input_size)
         batch = rows.steps.batch
-        h = self.first_state(batch)
+        (h,) = self.first_state(batch)
         x = in_dtype_of(h, rows.x, "input")
         if hx is not None:
             shape = (self.hidden_size,)
             hx = check_state(hx, (batch, *shape) if rows.batched else shape, "hx")
             h = in_dtype_of(h, hx, "hx").view(batch, self.hidden_size)
-        _, last = self.scan(x, h, rows.steps, last_only=True)
+        _, (last,) = self.scan(x, (h,), Pass(rows.steps, last_only=True))
         return last if rows.batched else last[0]
 
-    def scan(
-        self,
-        x: Tensor,
-        first: Tensor,
-        steps: Steps,
-        *,
-        last_only: bool = False,
-        chunk: int | None = None,
-    ) -> tuple[Tensor | None, Tensor]:
+    def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """The states of many time steps, as rows, and the last one of each sequence."""
         kernel, W, b = self.weight_ih, self.weight_hh, self.bias
-        recurrence = Recurrence(steps, self.sigma, last_only, chunk)
         if b is None and takes_threshold(self.sigma):
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
-        return scan_field(x, Weights(kernel, W, b), first, recurrence)
+        return scan_field(x, Weights(kernel, W, b, self.sigma), first, run)
 
     def recurrent_matrix(self) -> Tensor:
         """The orthogonal weight."""
@@ -342,24 +332,18 @@ class ExpRNN(AbstractNamedRecurrent):
         chunk: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        options: dict[str, Any] = {
-            "bias": bias,
-            "nonlinearity": nonlinearity,
-            "device": device,
-            "dtype": dtype,
-            "unitary": unitary,
-            "retraction": retraction,
-            "init": init,
-            "rebase_every": rebase_every,
-            "rebase_radius": rebase_radius,
-            "train_h0": train_h0,
-            "generator": generator,
-        }
         super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            lambda size: ExpRNNCell(size, hidden_size, **options),
+            *(input_size, hidden_size, num_layers),
+            lambda size: ExpRNNCell(
+                *(size, hidden_size, bias, nonlinearity, device, dtype),
+                unitary=unitary,
+                retraction=retraction,
+                init=init,
+                rebase_every=rebase_every,
+                rebase_radius=rebase_radius,
+                train_h0=train_h0,
+                generator=generator,
+            ),
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,

@@ -16,13 +16,10 @@ from isometry._checks import check_flags
 from isometry._torch import autocast_off, needs_plain_operations
 from isometry.groups import SO
 from isometry.nn._as_torch import AbstractNamedCell
-from isometry.nn._recurrent import check_sizes
+from isometry.nn._recurrent import State, check_sizes
 from isometry.nn._scan import driven
-from isometry.nn._sequence import Steps
+from isometry.nn._sequence import Pass, Steps
 from isometry.parametrizations._register import constrain
-
-# the output comes first
-State = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -74,16 +71,15 @@ class GatedCell(AbstractNamedCell):
         **maps: the options of `isometry.constrain`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the order of `ExpGRU`
         self,
         input_size: int,
         hidden_size: int,
         gates: Gates,
-        *,
         bias: bool,
-        candidate_bias: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        candidate_bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
         **maps: Any,
     ) -> None:
         super().__init__()
@@ -117,29 +113,20 @@ class GatedCell(AbstractNamedCell):
             if parameter is not None:
                 nn.init.uniform_(parameter, -size, size)
 
-    def first_state(self, batch: int) -> Any:
+    def first_state(self, batch: int) -> State:
         """Zeros."""
         zeros = self.weight_ih.new_zeros(batch, self.hidden_size)
-        return zeros if self.gates.states == 1 else (zeros,) * self.gates.states
+        return (zeros,) * self.gates.states
 
-    def scan(
-        self,
-        x: Tensor,
-        first: Any,
-        steps: Steps,
-        *,
-        last_only: bool = False,
-        chunk: int | None = None,  # noqa: ARG002 - torch's loop has no such option
-    ) -> tuple[Tensor | None, Any]:
+    def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """Outputs of many time steps, as rows; and the last state of each sequence."""
-        state = first if isinstance(first, tuple) else (first,)
         with autocast_off(x.device):
             weights = [*self.torch_weights().values()]
-            plain = needs_plain_operations(x, *weights, *state)
+            plain = needs_plain_operations(x, *weights, *first)
             # torch's loop does not take class indices, which select columns of T
-            run = self._unrolled if plain or x.ndim == 1 else self._in_torchs_loop
-            H, *last = run(x, weights, state, steps)
-        return (None if last_only else H), (last[0] if len(last) == 1 else tuple(last))
+            loop = self._unrolled if plain or x.ndim == 1 else self._in_torchs_loop
+            H, *last = loop(x, weights, first, run.steps)
+        return (None if run.last_only else H), tuple(last)
 
     def _in_torchs_loop(
         self, x: Tensor, weights: list[Tensor], state: State, steps: Steps

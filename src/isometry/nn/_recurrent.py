@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry._checks import check_flags
-from isometry.nn._sequence import Rows, Steps, check_rows, in_dtype_of, read
+from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
+
+# matrices (batch, n), the output first
+State = tuple[Tensor, ...]
 
 
 class AbstractCell(nn.Module):
     """One layer and direction of an `AbstractRecurrent` network.
-
-    A state is a matrix (batch, n), or a tuple of them with the output first.
 
     Attributes:
         input_size: features of an input.
@@ -36,31 +37,20 @@ class AbstractCell(nn.Module):
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from torch's own generator."""
 
-    def first_state(self, batch: int) -> Any:
+    def first_state(self, batch: int) -> State:
         """The state before the first time step: zeros, or a trained parameter."""
         if self.h0 is not None:
-            return self.h0.expand(batch, -1)
-        return self.weight_ih.new_zeros(batch, self.hidden_size)
+            return (self.h0.expand(batch, -1),)
+        return (self.weight_ih.new_zeros(batch, self.hidden_size),)
 
     @abstractmethod
-    def scan(
-        self,
-        x: Tensor,
-        first: Any,
-        steps: Steps,
-        *,
-        last_only: bool = False,
-        chunk: int | None = None,
-    ) -> tuple[Tensor | None, Any]:
+    def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """Run many time steps.
 
         Args:
             x: inputs of all time steps, as rows.
             first: the first state.
-            steps: how many rows each time step has.
-            last_only: return no outputs, only the last state.
-            chunk: with `last_only`, keep one state out of this many for the backward
-                pass.
+            run: the time steps, and what to return.
 
         Returns:
             The outputs of all time steps as rows, or None for `last_only`; and the last
@@ -174,23 +164,22 @@ class AbstractRecurrent(nn.Module):
         cells = self.typed_cells()
         firsts = self._first_states(cells, hx, rows)
         directions = 2 if self.bidirectional else 1
-        x, lasts = in_dtype_of(_output(firsts[0]), rows.x, "input"), []
+        x, lasts = in_dtype_of(firsts[0][0], rows.x, "input"), []
         for layer in range(self.num_layers):
             top = layer + 1 == self.num_layers
             outputs = []
             for direction in range(directions):
                 i = directions * layer + direction
-                H, last = self._scan_cell(
-                    *(cells[i], x, firsts[i], rows.steps),
-                    backward=direction == 1,
-                    last_only=top and self.last_only,
-                )
+                run = Pass(rows.steps, top and self.last_only, self.chunk)
+                H, last = _scan_cell(cells[i], x, firsts[i], run, direction)
                 outputs.append(H)
                 lasts.append(last)
             x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
             if self.dropout and not top:
                 x = nn.functional.dropout(x, self.dropout, self.training)
-        return rows.restored(x, last_only=self.last_only), self._join(lasts, rows)
+        last = [rows.unsorted(torch.stack(h)) for h in zip(*lasts, strict=True)]
+        H = rows.restored(x, last_only=self.last_only)
+        return H, last[0] if len(last) == 1 else tuple(last)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, as they were drawn at the start."""
@@ -221,51 +210,20 @@ class AbstractRecurrent(nn.Module):
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _scan_cell(
-        self,
-        cell: AbstractCell,
-        x: Tensor,
-        first: Any,
-        steps: Steps,
-        *,
-        backward: bool,
-        last_only: bool,
-    ) -> tuple[Tensor, Any]:
-        """The outputs and the last state of a cell, in its direction of time."""
-        x = steps.reversed(x) if backward else x
-        chunk = self.chunk if last_only else None
-        H, last = cell.scan(x, first, steps, last_only=last_only, chunk=chunk)
-        if H is None:
-            return _output(last), last
-        return (steps.reversed(H) if backward else H), last
-
     def _first_states(
         self, cells: list[AbstractCell], hx: Any, rows: Rows
-    ) -> list[Any]:
+    ) -> list[State]:
         """A state for each cell."""
         usual = [cell.first_state(rows.steps.batch) for cell in cells]
         if hx is None:
             return usual
-        several = isinstance(usual[0], tuple)
-        _check_kind(hx, len(usual[0]) if several else None)
-        shape: tuple[int, ...] = (len(cells), rows.steps.batch, self.hidden_size)
-        shape = shape if rows.batched else (shape[0], shape[2])
-        like = _output(usual[0])
+        like, batch = usual[0][0], (rows.steps.batch,) if rows.batched else ()
+        shape = (len(cells), *batch, self.hidden_size)
         parts = [
             rows.sorted(in_dtype_of(like, check_state(h, shape, "hx"), "hx"))
-            for h in (hx if several else (hx,))
+            for h in _tensors(hx, len(usual[0]))
         ]
-        if several:
-            return list(zip(*(part.unbind(0) for part in parts), strict=True))
-        return list(parts[0].unbind(0))
-
-    def _join(self, lasts: list[Any], rows: Rows) -> Any:
-        """The last states of all cells, in the form of `hx`."""
-        if isinstance(lasts[0], tuple):
-            return tuple(
-                rows.unsorted(torch.stack(part)) for part in zip(*lasts, strict=True)
-            )
-        return rows.unsorted(torch.stack(lasts))
+        return list(zip(*(part.unbind(0) for part in parts), strict=True))
 
     def extra_repr(self) -> str:
         """The sizes, and the options that differ from their defaults."""
@@ -279,25 +237,32 @@ class AbstractRecurrent(nn.Module):
         return ", ".join(parts)
 
 
-def _output(state: Any) -> Tensor:
-    """The output of a state, which comes first if there are several tensors."""
-    return state[0] if isinstance(state, tuple) else state
+def _scan_cell(
+    cell: AbstractCell, x: Tensor, first: State, run: Pass, direction: int
+) -> tuple[Tensor, State]:
+    """The output and the last state of a cell; direction 1 goes backwards in time."""
+    x = run.steps.reversed(x) if direction else x
+    H, last = cell.scan(x, first, run)
+    if H is None:
+        return last[0], last
+    return (run.steps.reversed(H) if direction else H), last
 
 
-def _check_kind(hx: Any, states: int | None) -> None:
-    """Raise unless `hx` is one tensor, or a tuple of `states` of them."""
+def _tensors(hx: Any, number: int) -> State:
+    """The tensors of a user's state, which is a tuple unless there is only one."""
     sequence = isinstance(hx, tuple | list)
-    if states is None and sequence:
+    if number == 1 and sequence:
         raise TypeError(
             f"`hx` must be a tensor; got {type(hx).__name__}. Pass what the layer "
             f"returned."
         )
-    if states is not None and not (sequence and len(hx) == states):
-        number = f" of {len(hx)}" if sequence else ""
+    if number > 1 and not (sequence and len(hx) == number):
+        length = f" of {len(hx)}" if sequence else ""
         raise TypeError(
-            f"`hx` must be a tuple of {states} tensors; got {type(hx).__name__}"
-            f"{number}. Pass what the layer returned."
+            f"`hx` must be a tuple of {number} tensors; got {type(hx).__name__}"
+            f"{length}. Pass what the layer returned."
         )
+    return tuple(hx) if sequence else (hx,)
 
 
 def _check_options(

@@ -16,7 +16,7 @@ from isometry._backend import Cell, backend_for
 from isometry._backend.constants import LEAKY_SLOPE, Sigma, takes_threshold
 from isometry._backend.memory import recycled
 from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
-from isometry.nn._sequence import Steps
+from isometry.nn._sequence import Pass, Steps
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ _FEW_CLASSES = 64
 
 
 class Weights(NamedTuple):
-    """T, (n, inputs); W, (n, n); and the bias, (n,) or None.
+    """T, (n, inputs); W, (n, n); the bias, (n,) or None; and the nonlinearity.
 
     The bias is the threshold of modReLU. For other nonlinearities it is added to T x.
     """
@@ -63,62 +63,55 @@ class Weights(NamedTuple):
     kernel: Tensor
     W: Tensor
     b: Tensor | None
-
-
-class Recurrence(NamedTuple):
-    """The options of a scan.
-
-    `last_only` returns only the last states, and `chunk` then keeps one state out of
-    that many for the backward pass.
-    """
-
-    steps: Steps
     sigma: Sigma
-    last_only: bool = False
-    chunk: int | None = None
+
+    @property
+    def threshold(self) -> Tensor | None:
+        """The bias, if it is the threshold of modReLU."""
+        return self.b if takes_threshold(self.sigma) else None
+
+    @property
+    def summand(self) -> Tensor | None:
+        """The bias, if it is added to T x."""
+        return None if takes_threshold(self.sigma) else self.b
 
 
 def scan(
-    x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
+    x: Tensor, weights: Weights, h0: Tensor, run: Pass
 ) -> tuple[Tensor | None, Tensor]:
     r"""States of $h_t = \sigma(W h_{t-1} + T x_t)$, as rows.
 
     Args:
         x: (rows, inputs), or (rows,) class indices.
-        weights: T, W and the bias.
+        weights: T, W, the bias and the nonlinearity.
         h0: (batch, n).
-        recurrence: the order of the rows, the nonlinearity and options.
+        run: the order of the rows, and what to return.
 
     Returns:
         All states, (rows, n), or None for `last_only`; and the last state of each
         sequence, (batch, n).
     """
     with autocast_off(h0.device):
-        tensors = (x, *weights, h0)
+        kernel, W, b, sigma = weights
+        tensors = (x, kernel, W, b, h0)
         # C cannot read an empty batch
-        if not recurrence.steps.batch or needs_plain_operations(*tensors):
-            return unrolled(x, weights, h0, recurrence)
+        if not run.steps.batch or needs_plain_operations(*tensors):
+            return unrolled(x, weights, h0, run)
         tensors = (None if X is None else X.contiguous() for X in tensors)
-        return Scan.apply(recurrence, *tensors)
+        return Scan.apply(sigma, run, *tensors)
 
 
 def unrolled(
-    x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
+    x: Tensor, weights: Weights, h0: Tensor, run: Pass
 ) -> tuple[Tensor | None, Tensor]:
     """`scan` by torch's operations, for second derivatives and transforms."""
-    kernel, W, b = weights
-    steps, sigma = recurrence.steps, recurrence.sigma
-    summand, threshold = (None, b) if takes_threshold(sigma) else (b, None)
-    if x.is_floating_point():
-        u = torch.nn.functional.linear(x, kernel, summand)
-    else:
-        u = kernel.mT[x] if summand is None else kernel.mT[x] + summand
-    states, h = [], h0
-    for u_t in u.split(steps.sizes):
+    kernel, W, _, sigma = weights
+    threshold, states, h = weights.threshold, [], h0
+    for u_t in driven(x, kernel, weights.summand).split(run.steps.sizes):
         h = apply(h[: u_t.shape[0]] @ W.mT + u_t, threshold, sigma)
         states.append(h)
     H = torch.cat(states)
-    return (None if recurrence.last_only else H), steps.last(H)
+    return (None if run.last_only else H), run.steps.last(H)
 
 
 class Scan(torch.autograd.Function):
@@ -126,54 +119,53 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recurrence: Recurrence, *tensors: Any
+        ctx: Any, sigma: Sigma, run: Pass, *tensors: Any
     ) -> tuple[Tensor | None, Tensor]:
         x, kernel, W, b, h0 = tensors
-        weights = Weights(kernel, W, b)
-        steps, _, last_only, chunk = recurrence
+        weights = Weights(kernel, W, b, sigma)
+        steps, last_only, chunk = run
         cuts = steps.cut(chunk if last_only else None)
         # the state before each chunk; of a single chunk, H keeps all states
         firsts, H = [h0], h0
         last = torch.empty_like(h0)
         for begin, end in cuts:
             part = steps.part(begin, end)
-            H = _states(x, weights, firsts[-1], recurrence, span=(begin, end))
+            H = _states(x, weights, firsts[-1], steps, span=(begin, end))
             last[: part.batch] = part.last(H)
             if end < len(steps.sizes):
                 firsts.append(last[: steps.sizes[end]].clone())
         ctx.set_materialize_grads(False)
-        ctx.recurrence, ctx.cuts = recurrence, cuts
+        ctx.sigma, ctx.run, ctx.cuts = sigma, run, cuts
         ctx.save_for_backward(*tensors[:4], H if len(cuts) == 1 else None, *firsts)
         return (None if last_only else H), last
 
     @staticmethod
     def backward(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
         if every is None and last is None:
-            return (None,) * 6
+            return (None,) * 7
         there = [g for g in (every, last) if g is not None]
         # autocast of the forward pass says nothing about the backward pass
         with autocast_off(there[0].device):
             if torch.is_grad_enabled() or any(map(is_batched_gradient, there)):
-                return (None, *_adjoint(ctx, every, last))
-            return (None, *Scan._gradients(ctx, every, last))
+                return (None, None, *_adjoint(ctx, every, last))
+            return (None, None, *Scan._gradients(ctx, every, last))
 
     @staticmethod
     def _gradients(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
         x, kernel, W, b, kept, *firsts = ctx.saved_tensors
-        recurrence: Recurrence = ctx.recurrence
-        steps = recurrence.steps
+        weights, steps = Weights(kernel, W, b, ctx.sigma), ctx.run.steps
         every = None if every is None else every.contiguous()
-        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        dx = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
-        cell = _cell(Weights(kernel, W, b), recurrence.sigma)
+        cell = Cell(W, ctx.sigma, weights.threshold)
         # the gradient of the first states of the following chunk
         after: Tensor | None = None
         for first, span in reversed(list(zip(firsts, ctx.cuts, strict=True))):
             part, rows = steps.part(*span), _rows(steps, span)
             H = kept
             if H is None:
-                H = _states(x, Weights(kernel, W, b), first, recurrence, span=span)
+                H = _states(x, weights, first, steps, span=span)
             D = recycled(H.shape, H)
             above = None if every is None else every[rows]
             ends = _ends(last, after, first)
@@ -191,29 +183,20 @@ class Scan(torch.autograd.Function):
         return dx, dT, dW, db, after
 
 
-def _cell(weights: Weights, sigma: Sigma) -> Cell:
-    return Cell(weights.W, sigma, weights.b if takes_threshold(sigma) else None)
-
-
 def _rows(steps: Steps, span: tuple[int, int]) -> slice:
     begin, end = span
     return slice(steps.starts[begin], steps.starts[end])
 
 
 def _states(
-    x: Tensor,
-    weights: Weights,
-    first: Tensor,
-    recurrence: Recurrence,
-    *,
-    span: tuple[int, int],
+    x: Tensor, weights: Weights, first: Tensor, steps: Steps, *, span: tuple[int, int]
 ) -> Tensor:
     """All states of the time steps in `span`."""
-    part = recurrence.steps.part(*span)
-    cell = _cell(weights, recurrence.sigma)
+    part = steps.part(*span)
+    cell = Cell(weights.W, weights.sigma, weights.threshold)
     summand = weights.b if cell.b is None else None
     H = recycled((part.rows, first.shape[1]), first)
-    drive(x[_rows(recurrence.steps, span)], weights.kernel, summand, out=H)
+    drive(x[_rows(steps, span)], weights.kernel, summand, out=H)
     backend_for(H, cell.W, first, cell.b).scan(H, cell, first, part.table)
     return H
 
@@ -267,14 +250,14 @@ def _adjoint(
         # nothing else was computed from the alias.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, kernel, W, b, h0 = inputs
-        outputs = unrolled(x, Weights(kernel, W, b), h0, ctx.recurrence)
+        outputs = unrolled(x, Weights(kernel, W, b, ctx.sigma), h0, ctx.run)
     pairs = [
         (out, g)
         for out, g in zip(outputs, (every, last), strict=True)
         if out is not None and g is not None
     ]
-    # the first argument is the recurrence
-    wanted = ctx.needs_input_grad[1:]
+    # the first two arguments are no tensors
+    wanted = ctx.needs_input_grad[2:]
     found = iter(
         torch.autograd.grad(
             [out for out, _ in pairs],
@@ -288,17 +271,19 @@ def _adjoint(
 
 
 def scan_field(
-    x: Tensor, weights: Weights, h0: Tensor, recurrence: Recurrence
-) -> tuple[Tensor | None, Tensor]:
-    """`scan` with real or complex weights."""
-    kernel, W, b = weights
+    x: Tensor, weights: Weights, first: tuple[Tensor, ...], run: Pass
+) -> tuple[Tensor | None, tuple[Tensor]]:
+    """`scan` with real or complex weights, for a state of a single tensor."""
+    kernel, W, b, sigma = weights
+    (h0,) = first
     if not W.is_complex():
-        return scan(x, weights, h0, recurrence)
-    if b is not None and not takes_threshold(recurrence.sigma):
-        b = torch.view_as_real(b).flatten()
-    weights = Weights(input_form(kernel, x), real_form(W), b)
-    H, last = scan(real_rows(x), weights, real_rows(h0), recurrence)
-    return (None if H is None else complex_rows(H)), complex_rows(last)
+        H, last = scan(x, weights, h0, run)
+        return H, (last,)
+    if weights.summand is not None:
+        b = torch.view_as_real(weights.summand).flatten()
+    weights = Weights(input_form(kernel, x), real_form(W), b, sigma)
+    H, last = scan(real_rows(x), weights, real_rows(h0), run)
+    return (None if H is None else complex_rows(H)), (complex_rows(last),)
 
 
 def driven(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -102,6 +102,18 @@ class Steps:
         # Plain numbers, because the table is kept. A tensor would also keep the mode
         # and the device under which it was made.
         return StepTable(self.sizes)
+
+
+class Pass(NamedTuple):
+    """One pass over sequences: their time steps, what to return and what to keep.
+
+    `last_only` asks for the last states alone. With it, `chunk` keeps one state out of
+    that many for the backward pass.
+    """
+
+    steps: Steps
+    last_only: bool = False
+    chunk: int | None = None
 
 
 def _upto(end: int) -> Tensor:

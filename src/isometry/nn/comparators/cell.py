@@ -5,7 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from isometry._backend.constants import Sigma
 from isometry._torch import autocast_off
-from isometry.nn._recurrent import AbstractCell, check_sizes
-from isometry.nn._scan import Recurrence, Weights, driven, scan_field
-from isometry.nn._sequence import Steps
+from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State, check_sizes
+from isometry.nn._scan import Weights, driven, scan_field
+from isometry.nn._sequence import Pass, Steps
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class Draw:
         X = torch.empty(*shape, 2, dtype=torch.float64, device="cpu")
         X.uniform_(-bound, bound, generator=self.generator)
         return self.parameter(torch.view_as_complex(X))
+
+    def kernel(self, n: int, inputs: int) -> nn.Parameter:
+        """A kernel (n, inputs) by Glorot's rule."""
+        return self.uniform(n, inputs, bound=glorot(inputs, n))
+
+    def complex_kernel(self, n: int, inputs: int) -> nn.Parameter:
+        """A complex kernel, by Glorot's rule for a real one with 2n features."""
+        return self.complex_uniform(n, inputs, bound=glorot(inputs, 2 * n))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
         """Normal numbers with mean zero."""
@@ -79,6 +87,14 @@ class LayerOptions(TypedDict, total=False):
     bidirectional: bool
     last_only: bool
     chunk: int | None
+
+
+class Options(LayerOptions, total=False):
+    """The options of all comparators: how to stack cells, and how to draw them."""
+
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+    generator: torch.Generator | None
 
 
 class AbstractComparatorCell(AbstractCell):
@@ -123,26 +139,19 @@ class AbstractComparatorCell(AbstractCell):
 
     def recurrent_matrix(self) -> Tensor:
         """The matrix of `state_map`."""
-        state = self.first_state(1)
+        (state,) = self.first_state(1)
         eye = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
         return self.state_map()(eye).mT
 
-    def scan(
-        self,
-        x: Tensor,
-        first: Tensor,
-        steps: Steps,
-        *,
-        last_only: bool = False,
-        chunk: int | None = None,
-    ) -> tuple[Tensor | None, Tensor]:
+    def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """The states of many time steps, as rows, and the last one of each sequence."""
-        with autocast_off(first.device):
+        (h0,), (steps, last_only, chunk) = first, run
+        with autocast_off(h0.device):
             # All parameters are read here, once. A chunk is computed again in the
             # backward pass, when `functional_call` has already restored its own.
             kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
 
-            def run(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
+            def states_of(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
                 u, states = driven(x, kernel), []
                 for u_t in u.split(steps.sizes):
                     h = self.activate(state_map(h[: u_t.shape[0]]) + u_t, b)
@@ -150,9 +159,9 @@ class AbstractComparatorCell(AbstractCell):
                 return torch.cat(states)
 
             if last_only and chunk is not None:
-                return None, _chunked(run, x, first, steps, chunk)
-            H = run(x, first, steps)
-            return (None if last_only else H), steps.last(H)
+                return None, (_chunked(states_of, x, h0, steps, chunk),)
+            H = states_of(x, h0, steps)
+            return (None if last_only else H), (steps.last(H),)
 
 
 class AbstractDenseCell(AbstractComparatorCell):
@@ -178,26 +187,54 @@ class AbstractDenseCell(AbstractComparatorCell):
         """Cells with `sigma = None` must override this."""
         raise NotImplementedError
 
-    def scan(
-        self,
-        x: Tensor,
-        first: Tensor,
-        steps: Steps,
-        *,
-        last_only: bool = False,
-        chunk: int | None = None,
-    ) -> tuple[Tensor | None, Tensor]:
+    def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """The states of many time steps, as rows, and the last one of each sequence."""
         if self.sigma is None:
-            return super().scan(x, first, steps, last_only=last_only, chunk=chunk)
-        with autocast_off(first.device):
-            weights = Weights(self.weight_ih, self.recurrent_weight(), self.bias)
-        recurrence = Recurrence(steps, self.sigma, last_only, chunk)
-        return scan_field(x, weights, first, recurrence)
+            return super().scan(x, first, run)
+        with autocast_off(x.device):
+            W = self.recurrent_weight()
+        return scan_field(
+            x, Weights(self.weight_ih, W, self.bias, self.sigma), first, run
+        )
+
+
+class AbstractComparator(AbstractRecurrent):
+    """Cells of a comparator, stacked in layers.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state.
+        num_layers: each reads the outputs of the layer before.
+        make_cell: makes the cell of one layer and direction, given its input features,
+            the features of the state and the source `draw` of its parameters.
+        device: device of the parameters.
+        dtype: real dtype of the parameters; for complex ones, of their parts.
+        generator: source of the first values.
+        **layers: how cells are stacked, as in `ExpRNN`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        make_cell: Callable[..., AbstractComparatorCell],
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        **layers: Unpack[LayerOptions],
+    ) -> None:
+        draw = Draw(device, dtype, generator)
+        super().__init__(
+            *(input_size, hidden_size, num_layers),
+            lambda size: make_cell(size, hidden_size, draw=draw),
+            **layers,
+        )
 
 
 def _chunked(
-    run: Callable[[Tensor, Tensor, Steps], Tensor],
+    states_of: Callable[[Tensor, Tensor, Steps], Tensor],
     x: Tensor,
     h: Tensor,
     steps: Steps,
@@ -206,7 +243,7 @@ def _chunked(
     """The last states. The backward pass computes each chunk once more."""
 
     def last_of(x: Tensor, h: Tensor, part: Steps) -> Tensor:
-        return part.last(run(x, h, part))
+        return part.last(states_of(x, h, part))
 
     ends = []
     for begin, end in steps.cut(chunk):

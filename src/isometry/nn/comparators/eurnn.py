@@ -17,6 +17,7 @@ The blocks are computed once for all time steps, by applying the layers to unit 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Unpack
 
 import torch
@@ -24,9 +25,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from isometry._checks import check_flags
-from isometry.nn._recurrent import AbstractRecurrent, check_sizes
+from isometry.nn._recurrent import check_sizes
 from isometry.nn._scan import modrelu, real_blocks
-from isometry.nn.comparators.cell import AbstractComparatorCell, Draw, LayerOptions, Map
+from isometry.nn.comparators.cell import (
+    AbstractComparator,
+    AbstractComparatorCell,
+    Draw,
+    Map,
+    Options,
+)
 
 Style = Literal["tunable", "fft"]
 
@@ -213,7 +220,7 @@ _BOUND = 3.14
 _EPSILON = 0.01
 
 
-class EURNN(AbstractRecurrent):
+class EURNN(AbstractComparator):
     r"""Unitary recurrent network whose map is $L$ layers of rotations of pairs.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad
@@ -241,11 +248,9 @@ class EURNN(AbstractRecurrent):
         capacity: $L$ of the tunable style, even.
         style: "tunable" or "fft".
         unitary: whether states are complex; else $W$ is orthogonal.
-        device: device of the parameters.
-        dtype: real dtype of the parameters; for complex ones, of their parts.
-        generator: source of the first values.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [JSD17].
@@ -260,30 +265,28 @@ class EURNN(AbstractRecurrent):
         capacity: int = 2,
         style: Style = "tunable",
         unitary: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
         check_sizes(input_size, hidden_size)
         check_flags(unitary=unitary)
         _check(hidden_size, capacity, style)
         planes = Planes(hidden_size, capacity, style)
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: EURNNCell(size, planes, draw, unitary=unitary),
-            **layers,
-        )
+        make_cell = partial(EURNNCell, planes=planes, unitary=unitary)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
 
 class EURNNCell(AbstractComparatorCell):
     """One layer and direction of `EURNN`."""
 
     def __init__(
-        self, input_size: int, planes: Planes, draw: Draw, *, unitary: bool
+        self,
+        input_size: int,
+        hidden_size: int,
+        planes: Planes,
+        unitary: bool,
+        draw: Draw,
     ) -> None:
-        super().__init__(input_size, planes.n)
+        super().__init__(input_size, hidden_size)
         self.planes, self.unitary = planes, unitary
         self.draw_parameters(draw)
 

@@ -1,17 +1,22 @@
 """The recurrent network with a product of reflections."""
 
 import math
+from functools import partial
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from isometry.linalg import householder
-from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
+from isometry.nn.comparators.cell import (
+    AbstractComparator,
+    AbstractDenseCell,
+    Draw,
+    Options,
+)
 
 
-class HouseholderRNN(AbstractRecurrent):
+class HouseholderRNN(AbstractComparator):
     r"""Orthogonal recurrent network by $m$ reflections.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t + b), \qquad
@@ -33,11 +38,9 @@ class HouseholderRNN(AbstractRecurrent):
         hidden_size: features of the state, $n$.
         num_layers: each reads the outputs of the layer before.
         reflections: $m$; as many as `hidden_size` if None.
-        device: device of the parameters.
-        dtype: dtype of the parameters.
-        generator: source of the first values.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [MHRB17].
@@ -50,17 +53,10 @@ class HouseholderRNN(AbstractRecurrent):
         num_layers: int = 1,
         *,
         reflections: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: HouseholderCell(size, hidden_size, reflections, draw),
-            **layers,
-        )
+        make_cell = partial(HouseholderCell, reflections=reflections)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
     def renormalize_(self) -> None:
         """Divide the vectors of the reflections by their lengths, which keeps W."""
@@ -92,7 +88,7 @@ class HouseholderCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.uniform(n, inputs, bound=glorot(inputs, n))
+        self.weight_ih = draw.kernel(n, inputs)
         self.V = draw.normal(n, self.reflections, std=0.01)
         self.bias = draw.zeros(n)
         self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))

@@ -1,19 +1,24 @@
 """The recurrent network with an exponential over a basis of u(n)."""
 
+from functools import partial
 from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from isometry.linalg import expm_skew, skew
-from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
+from isometry.nn.comparators.cell import (
+    AbstractComparator,
+    AbstractDenseCell,
+    Draw,
+    Options,
+)
 
 # the authors' gain of the recurrent weight, by nonlinearity
 _GAIN = {"tanh": 1.05, "relu": 1.40}
 
 
-class LieRNN(AbstractRecurrent):
+class LieRNN(AbstractComparator):
     r"""Unitary recurrent network by coefficients in the Lie algebra.
 
     $$ h_t = \sigma(\beta W h_{t-1} + T x_t + b), \qquad
@@ -37,11 +42,9 @@ class LieRNN(AbstractRecurrent):
         num_layers: each reads the outputs of the layer before.
         nonlinearity: "tanh" or "relu".
         gain: $\beta$; 1.05 for tanh and 1.40 for ReLU if None.
-        device: device of the parameters.
-        dtype: real dtype of the parameters; for complex ones, of their parts.
-        generator: source of the first values.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [HR17].
@@ -55,10 +58,7 @@ class LieRNN(AbstractRecurrent):
         *,
         nonlinearity: Literal["tanh", "relu"] = "tanh",
         gain: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
         if nonlinearity not in _GAIN:
             raise ValueError(
@@ -66,12 +66,8 @@ class LieRNN(AbstractRecurrent):
                 f"modReLU use `ExpRNN(unitary=True)`."
             )
         beta = _GAIN[nonlinearity] if gain is None else gain
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: LieCell(size, hidden_size, nonlinearity, beta, draw),
-            **layers,
-        )
+        make_cell = partial(LieCell, sigma=nonlinearity, gain=beta)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
 
 class LieCell(AbstractDenseCell):
@@ -93,8 +89,7 @@ class LieCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
-        bound = glorot(inputs, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
+        self.weight_ih = draw.complex_kernel(n, inputs)
         parts = draw.normal(n, n, 2, std=1.0).detach()
         self.X = draw.parameter(torch.view_as_complex(parts))
         self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))

@@ -1,18 +1,23 @@
 """The recurrent networks with a scaled Cayley transform, real and complex."""
 
 import math
+from functools import partial
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from isometry.linalg import cayley, skew
-from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
+from isometry.nn.comparators.cell import (
+    AbstractComparator,
+    AbstractDenseCell,
+    Draw,
+    Options,
+)
 from isometry.nn.comparators.urnn import check_epsilon, smooth_modrelu
 
 
-class ScoRNN(AbstractRecurrent):
+class ScoRNN(AbstractComparator):
     r"""Orthogonal recurrent network by the scaled Cayley transform.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
@@ -30,11 +35,9 @@ class ScoRNN(AbstractRecurrent):
         num_layers: each reads the outputs of the layer before.
         negatives: how many entries of $D$ are $-1$, the last ones; half if None, as
             in the authors' copying task (a tenth in their MNIST).
-        device: device of the parameters.
-        dtype: dtype of the parameters.
-        generator: source of the first values.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [HWY18].
@@ -47,17 +50,10 @@ class ScoRNN(AbstractRecurrent):
         num_layers: int = 1,
         *,
         negatives: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: ScoRNNCell(size, hidden_size, negatives, draw),
-            **layers,
-        )
+        make_cell = partial(ScoRNNCell, negatives=negatives)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
 
 class ScoRNNCell(AbstractDenseCell):
@@ -114,7 +110,7 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     return X
 
 
-class ScuRNN(AbstractRecurrent):
+class ScuRNN(AbstractComparator):
     r"""Unitary recurrent network by the scaled Cayley transform.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
@@ -133,11 +129,9 @@ class ScuRNN(AbstractRecurrent):
         num_layers: each reads the outputs of the layer before.
         epsilon: of the modReLU, as in `URNN`. The authors' value needs a loop over
             time, with autograd; 0 is the exact modReLU, with the fast scan.
-        device: device of the parameters.
-        dtype: real dtype of the parameters; for complex ones, of their parts.
-        generator: source of the first values.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [MHY19].
@@ -150,18 +144,11 @@ class ScuRNN(AbstractRecurrent):
         num_layers: int = 1,
         *,
         epsilon: float = 1e-5,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
         check_epsilon(epsilon)
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: ScuRNNCell(size, hidden_size, epsilon, draw),
-            **layers,
-        )
+        make_cell = partial(ScuRNNCell, epsilon=epsilon)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
 
 class ScuRNNCell(AbstractDenseCell):
@@ -179,8 +166,7 @@ class ScuRNNCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
-        bound = glorot(inputs, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
+        self.weight_ih = draw.complex_kernel(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
         # the authors draw from (0, 2 pi), which gives the same phases

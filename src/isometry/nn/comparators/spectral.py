@@ -1,5 +1,6 @@
 """The recurrent network with singular values within a margin."""
 
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -9,11 +10,15 @@ from isometry._backend.constants import Sigma
 from isometry.groups import SO
 from isometry.groups._declare import record
 from isometry.nn._exp_rnn import NONLINEARITIES
-from isometry.nn._recurrent import AbstractRecurrent
-from isometry.nn.comparators.cell import AbstractDenseCell, Draw, LayerOptions, glorot
+from isometry.nn.comparators.cell import (
+    AbstractComparator,
+    AbstractDenseCell,
+    Draw,
+    Options,
+)
 
 
-class SpectralRNN(AbstractRecurrent):
+class SpectralRNN(AbstractComparator):
     r"""Recurrent network whose weight is nearly orthogonal, by a margin $m$.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t + b), \qquad
@@ -32,11 +37,9 @@ class SpectralRNN(AbstractRecurrent):
         num_layers: each reads the outputs of the layer before.
         margin: $m$, from 0 to 1.
         nonlinearity: "tanh", "relu", "modrelu" or "identity".
-        device: device of the parameters.
-        dtype: dtype of the parameters.
-        generator: source of the first values.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [VTKP17].
@@ -50,18 +53,11 @@ class SpectralRNN(AbstractRecurrent):
         *,
         margin: float = 0.1,
         nonlinearity: Sigma = "tanh",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
         _check(margin, nonlinearity)
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: SpectralCell(size, hidden_size, margin, nonlinearity, draw),
-            **layers,
-        )
+        make_cell = partial(SpectralCell, margin=margin, sigma=nonlinearity)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
 
 class SpectralCell(AbstractDenseCell):
@@ -79,7 +75,7 @@ class SpectralCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.uniform(n, inputs, bound=glorot(inputs, n))
+        self.weight_ih = draw.kernel(n, inputs)
         where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
         U, V = SO(n).random(2, **where)
         self.U, self.V = draw.parameter(U), draw.parameter(V)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -9,19 +10,19 @@ from torch import Tensor
 
 from isometry.groups import U
 from isometry.groups._declare import record
-from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn._scan import complex_modrelu
 from isometry.nn.comparators.cell import (
+    AbstractComparator,
     AbstractComparatorCell,
     AbstractDenseCell,
     Draw,
-    LayerOptions,
     Map,
+    Options,
     glorot,
 )
 
 
-class URNN(AbstractRecurrent):
+class URNN(AbstractComparator):
     r"""Unitary recurrent network whose map costs $O(n \log n)$.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad
@@ -41,11 +42,9 @@ class URNN(AbstractRecurrent):
         epsilon: of the modReLU, $z \max(m + b, 0) / (m + \epsilon)$ with
             $m = \sqrt{|z|^2 + \epsilon}$; 0 for the exact one.
         bias_bound: $b$ starts uniform between minus and plus this.
-        device: device of the parameters.
-        dtype: real dtype of the parameters; for complex ones, of their parts.
-        generator: source of the first values, and of the permutation.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [ASB16]; [WPH16] for the epsilon under the root.
@@ -59,18 +58,11 @@ class URNN(AbstractRecurrent):
         *,
         epsilon: float = 1e-5,
         bias_bound: float = 0.01,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
         check_epsilon(epsilon)
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: URNNCell(size, hidden_size, epsilon, bias_bound, draw),
-            **layers,
-        )
+        make_cell = partial(URNNCell, epsilon=epsilon, bias_bound=bias_bound)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
 
 class URNNCell(AbstractComparatorCell):
@@ -93,9 +85,7 @@ class URNNCell(AbstractComparatorCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
-        # Glorot's bound for a real matrix with 2n features
-        bound = glorot(inputs, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
+        self.weight_ih = draw.complex_kernel(n, inputs)
         self.theta = draw.uniform(3, n, bound=math.pi)
         self.v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n))
         order = torch.randperm(n, generator=draw.generator, device="cpu")
@@ -158,7 +148,7 @@ def check_epsilon(epsilon: float) -> None:
         )
 
 
-class FullCapacityURNN(AbstractRecurrent):
+class FullCapacityURNN(AbstractComparator):
     r"""Unitary recurrent network whose weight is itself the parameter.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W \in U(n), $$
@@ -181,11 +171,9 @@ class FullCapacityURNN(AbstractRecurrent):
         epsilon: of the modReLU, as in `URNN`. The authors' value needs a loop over
             time, with autograd; 0 is the exact modReLU, with the fast scan.
         bias_bound: $b$ starts uniform between minus and plus this.
-        device: device of the parameters.
-        dtype: real dtype of the parameters; for complex ones, of their parts.
-        generator: source of the first values.
-        **layers: `batch_first`, `dropout`, `bidirectional`, `last_only` and `chunk`, as
-            in `ExpRNN`.
+        **options: `device` and `dtype` of the parameters, the `generator` of their
+            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
+            and `chunk` as in `ExpRNN`.
 
     References:
         [WPH16].
@@ -199,18 +187,11 @@ class FullCapacityURNN(AbstractRecurrent):
         *,
         epsilon: float = 1e-5,
         bias_bound: float = 0.01,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        **options: Unpack[Options],
     ) -> None:
         check_epsilon(epsilon)
-        draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: FullCapacityCell(size, hidden_size, epsilon, bias_bound, draw),
-            **layers,
-        )
+        make_cell = partial(FullCapacityCell, epsilon=epsilon, bias_bound=bias_bound)
+        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
 
 class FullCapacityCell(AbstractDenseCell):
@@ -234,8 +215,7 @@ class FullCapacityCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
-        bound = glorot(inputs, 2 * n)
-        self.weight_ih = draw.complex_uniform(n, inputs, bound=bound)
+        self.weight_ih = draw.complex_kernel(n, inputs)
         self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
         self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
