@@ -4,7 +4,7 @@ from torch import nn
 
 from isometry.groups._declare import declared
 from isometry.nn._recurrent import AbstractCell
-from isometry.parametrizations._constrained import constrained
+from isometry.parametrizations._coordinates import constrained
 
 
 def count_parameters(module: nn.Module) -> int:

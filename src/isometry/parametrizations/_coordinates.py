@@ -1,7 +1,8 @@
-"""The list that torch's parametrize keeps: coordinates, and what constrains them."""
+"""Coordinates of constrained weights, in the lists that torch's parametrize keeps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
@@ -13,6 +14,7 @@ from isometry._dtypes import HALF
 from isometry.parametrizations._cache import Memory, once
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
+from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
 # The lists whose base moves by itself. torch calls a hook after the step of any
@@ -178,3 +180,53 @@ def holds_coordinates(parameter: nn.Parameter) -> bool:
     ways to convert, load and copy a module all keep or renew the mark.
     """
     return getattr(parameter, _MARK, False)
+
+
+def coordinates_of(module: nn.Module) -> dict[str, Coordinates]:
+    """Coordinates of the constrained weights that `module` itself has, by name."""
+    lists = getattr(module, "parametrizations", None)
+    items = lists.items() if isinstance(lists, nn.ModuleDict) else ()
+    return {name: parts for name, parts in items if isinstance(parts, Coordinates)}
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """A constrained weight: where it is, and what constrains it."""
+
+    key: str
+    owner: nn.Module
+    name: str
+    coordinates: nn.Parameter
+    constraint: Trivialization | Reflections
+
+
+def constrained(
+    module: nn.Module, *, remove_duplicate: bool = True
+) -> list[Constrained]:
+    """All constrained weights inside `module`.
+
+    Args:
+        module: a module.
+        remove_duplicate: whether to list a weight only once if it occurs several
+            times, because it is tied or because its module is used twice.
+
+    Returns:
+        One entry for each weight.
+
+    Raises:
+        TypeError: if `module` is not a module.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
+            f"Pass the model, or a constrained layer."
+        )
+    entries = {}
+    for path, owner in module.named_modules(remove_duplicate=remove_duplicate):
+        for name, parts in coordinates_of(owner).items():
+            X = cast("nn.Parameter", parts.original)
+            constraint = cast("Trivialization | Reflections", parts.constraint)
+            key = f"{path}.{name}" if path else name
+            entry = Constrained(key, owner, name, X, constraint)
+            entries.setdefault(parts if remove_duplicate else key, entry)
+    return list(entries.values())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isometry._checks import is_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.parametrizations._constrained import constrained
+from isometry.parametrizations._coordinates import constrained
 from isometry.parametrizations._layout import whole
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization

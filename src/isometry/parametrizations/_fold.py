@@ -8,9 +8,8 @@ from torch.nn.utils import parametrize
 
 from isometry._typing import Layer
 from isometry.groups._declare import record
-from isometry.parametrizations._constrained import Constrained, constrained
-from isometry.parametrizations._owner import own_class
-from isometry.parametrizations._recurrent import restore_weights
+from isometry.parametrizations._coordinates import Constrained, constrained
+from isometry.parametrizations._owner import own_class, restore_weights
 
 
 def fold(module: Layer) -> Layer:

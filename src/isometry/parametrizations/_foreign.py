@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from isometry.groups import Cayley, Exp, Householder
 from isometry.groups._maps import AbstractMap, parse_map
-from isometry.parametrizations._constrained import Constrained, constrained
 from isometry.parametrizations._constraint import worst_defect
+from isometry.parametrizations._coordinates import Constrained, constrained
 
 _PEERS = (Exp(), Cayley(), Householder())
 _log = logging.getLogger("isometry")

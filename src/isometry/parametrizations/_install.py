@@ -17,11 +17,10 @@ from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
 from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._owner import adapt, own_class
-from isometry.parametrizations._policy import check_policy, install_hooks
+from isometry.parametrizations._rebase import check_policy, install_hooks
 from isometry.parametrizations._reflections import Reflections
-from isometry.parametrizations._ties import refuse_later_ties, tie
+from isometry.parametrizations._target import Target, refuse_later_ties, tie
 from isometry.parametrizations._trivialization import Trivialization
-from isometry.parametrizations._weight import Target
 
 
 def install(

@@ -6,7 +6,7 @@ from torch import nn
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import declared, guard_steps
-from isometry.parametrizations._constrained import constrained
+from isometry.parametrizations._coordinates import constrained
 
 
 def param_groups(

@@ -8,8 +8,7 @@ from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
 from isometry.linalg import householder
 from isometry.linalg._householder import reflections
-from isometry.parametrizations._constraint import AbstractConstraint
-from isometry.parametrizations._filled import looks_initialized
+from isometry.parametrizations._constraint import AbstractConstraint, looks_initialized
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout, replicated_like, whole
 

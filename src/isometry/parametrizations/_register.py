@@ -12,7 +12,7 @@ from isometry.groups._maps import AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import install
 from isometry.parametrizations._layout import layout_of, matrix_layout
-from isometry.parametrizations._weight import target_of
+from isometry.parametrizations._target import target_of
 
 # names of the exponential in torch's `orthogonal`
 _TORCH = (None, "matrix_exp")

@@ -13,10 +13,10 @@ from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
+    looks_initialized,
     rounding_bound,
     worst_defect,
 )
-from isometry.parametrizations._filled import looks_initialized
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout, replicated_like, whole
 

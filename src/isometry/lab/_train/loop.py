@@ -16,7 +16,7 @@ from isometry.lab._train.recorder import Recorder
 from isometry.lab.task import Batch, Split, evaluate
 from isometry.linalg import skew
 from isometry.nn._recurrent import AbstractRecurrent
-from isometry.parametrizations._constrained import constrained
+from isometry.parametrizations._coordinates import constrained
 
 # a run has diverged if its loss is this many times that of its first step, or 1
 _DIVERGED = 1e3
