@@ -21,9 +21,10 @@ SOURCES = Path(isometry.__file__).parent
 
 
 def methods(backend: type) -> dict[str, inspect.Signature]:
-    """The public methods with their arguments."""
+    """The public methods with their arguments, as a caller sees them."""
     names = [name for name in vars(backend) if not name.startswith("_")]
-    return {name: inspect.signature(getattr(backend, name)) for name in names}
+    instance = object.__new__(backend)
+    return {name: inspect.signature(getattr(instance, name)) for name in names}
 
 
 @pytest.mark.once

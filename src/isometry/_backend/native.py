@@ -144,9 +144,7 @@ class NativeBackend:
         s2, s3, s4, _ = numbers
         return None if s2 <= least else (s2, s3, s4)
 
-    def power_sums(self, pair: Tensor) -> PowerSums:
-        """<X, X>, <X, Y> and <Y, Y> of each X and Y, halved."""
-        return operations.power_sums(pair)
+    power_sums = staticmethod(operations.power_sums)
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
         """p(A). Writes the products P_3, ... into the slots of W."""

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from isometry._backend import recurrence
 from isometry._backend.memory import scratch
-from isometry._backend.recurrence import Cell, Gradients, StepTable
 
 # A sum over a matrix is split into sums over a few of its rows, at least one, with at
 # most this many terms each. They are added in double precision. Sums of n^2 terms gave
@@ -86,6 +85,27 @@ class Polynomial:
         object.__setattr__(self, "squares", squares)
 
 
+def power_sums(pair: Tensor) -> PowerSums:
+    """<X, X>, <X, Y> and <Y, Y> of each X and Y, halved if they are real."""
+    b, n = pair.shape[1:3]
+    rows = torch.view_as_real(pair) if pair.is_complex() else pair
+    pieces = _pieces(n, 2 * n if pair.is_complex() else n)
+    rows = rows.reshape(2, b * pieces, -1).transpose(0, 1)
+    gram = torch.bmm(rows, rows.mT, out=rows.new_empty((len(rows), 2, 2)))
+    gram = gram.to("cpu", torch.float64).view(b, pieces, 4).sum(1)
+    if not pair.is_complex():
+        gram = gram / 2
+    s2, s3, _, s4 = gram[0].tolist() if b == 1 else gram.numpy().T
+    return s2, s3, s4
+
+
+@lru_cache
+def _pieces(n: int, terms: int) -> int:
+    """Into how many sums to split one over n rows of `terms` each: a divisor of n."""
+    divisors = (p for p in range(1, n) if n % p == 0)
+    return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
+
+
 class TorchBackend:
     """Torch's operations on matrices (batch, n, n) and slots (slots, batch, n, n)."""
 
@@ -115,10 +135,6 @@ class TorchBackend:
         """Write A and A^2 into the slots of W; see the function `powers`."""
         return powers(self.skew(A) if triangle else A, W, least, self.square)
 
-    def power_sums(self, pair: Tensor) -> PowerSums:
-        """<X, X>, <X, Y> and <Y, Y> of each X and Y, halved if they are real."""
-        return power_sums(pair)
-
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
         """p(A). Writes the products P_3, ... into the slots of W."""
         return evaluate(W, polynomial, self.square)
@@ -130,23 +146,9 @@ class TorchBackend:
         g = pull_back(W, polynomial, G)
         return self.skew_adjoint(g) if triangle else g
 
-    def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
-        """Turn the drive of each time step into its states, in place."""
-        recurrence.scan(H, cell, h0, steps)
-
-    def scan_adjoint(
-        self,
-        D: Tensor,
-        H: Tensor,
-        cell: Cell,
-        h0: Tensor,
-        steps: StepTable,
-        *,
-        every: Tensor | None,
-        last: Tensor | None,
-    ) -> Gradients:
-        """Write the gradient at the drive into D; see `recurrence.scan_adjoint`."""
-        return recurrence.scan_adjoint(D, H, cell, h0, steps, every=every, last=last)
+    power_sums = staticmethod(power_sums)
+    scan = staticmethod(recurrence.scan)
+    scan_adjoint = staticmethod(recurrence.scan_adjoint)
 
 
 def powers(
@@ -169,27 +171,6 @@ def powers(
             return None
     square(W[1], W[2])
     return power_sums(W[1:3])
-
-
-def power_sums(pair: Tensor) -> PowerSums:
-    """<X, X>, <X, Y> and <Y, Y> of each X and Y, halved if they are real."""
-    b, n = pair.shape[1:3]
-    rows = torch.view_as_real(pair) if pair.is_complex() else pair
-    pieces = _pieces(n, 2 * n if pair.is_complex() else n)
-    rows = rows.reshape(2, b * pieces, -1).transpose(0, 1)
-    gram = torch.bmm(rows, rows.mT, out=rows.new_empty((len(rows), 2, 2)))
-    gram = gram.to("cpu", torch.float64).view(b, pieces, 4).sum(1)
-    if not pair.is_complex():
-        gram = gram / 2
-    s2, s3, _, s4 = gram[0].tolist() if b == 1 else gram.numpy().T
-    return s2, s3, s4
-
-
-@lru_cache
-def _pieces(n: int, terms: int) -> int:
-    """Into how many sums to split one over n rows of `terms` each: a divisor of n."""
-    divisors = (p for p in range(1, n) if n % p == 0)
-    return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
 
 class StageTensors(NamedTuple):
