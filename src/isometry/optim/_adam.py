@@ -1,7 +1,6 @@
 """Adam on manifolds."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,8 +10,8 @@ from torch.optim.optimizer import ParamsT
 from isometry._backend.memory import recycled
 from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
-from isometry.optim._checks import check_gradient, check_numbers
-from isometry.optim._riemannian import AbstractRiemannian, Group, Update
+from isometry.optim._checks import check_numbers
+from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
 
 
 class RiemannianAdam(AbstractRiemannian):
@@ -78,26 +77,20 @@ class RiemannianAdam(AbstractRiemannian):
                 f"`betas` must be at least 0 and below 1; got {betas}. "
                 f"The usual values are (0.9, 0.999)."
             )
-        defaults: Group = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "manifold": manifold,
-            "retraction": retraction,
-        }
-        super().__init__(params, defaults)
+        super().__init__(
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            maximize=maximize,
+            manifold=manifold,
+            retraction=retraction,
+        )
 
-    def _rule(
-        self,
-        g: Tensor,
-        state: dict[str, Tensor],
-        square: Callable[[Tensor], Tensor],
-        group: Group,
-        step: int,
-    ) -> Update:
+    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
+        state, step, square = past
         beta1, beta2 = group["betas"]
         v = square(g).mul_(1 - beta2)
         m = g.mul_(1 - beta1)
@@ -118,31 +111,15 @@ class RiemannianAdam(AbstractRiemannian):
         return Update(m, scale, {"exp_avg": m}, squares)
 
     def _plain_step(self, group: Group) -> None:
-        params = [p for p in group["params"] if p.grad is not None]
-        for p in params:
-            check_gradient(p, of="parameters of RiemannianAdam")
-            if not self.state[p]:
-                self.state[p]["step"] = torch.zeros(
-                    (), dtype=torch.float32, device="cpu"
-                )
-                self.state[p]["exp_avg"] = torch.zeros_like(p)
-                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-                if group["amsgrad"]:
-                    self.state[p]["max_exp_avg_sq"] = torch.zeros_like(p)
-        states = [self.state[p] for p in params]
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 2 + group["amsgrad"]]
+        params, gradients, state = self._plain_state(group, **dict.fromkeys(names, 0.0))
+        steps, averages, squares, *largest = state
+        options = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         adam(
-            params,
-            [p.grad for p in params],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
-            [state["step"] for state in states],
+            *(params, gradients, averages, squares),
+            *(largest[0] if largest else [], steps),
             has_complex=any(p.is_complex() for p in params),
-            amsgrad=group["amsgrad"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=group["maximize"],
+            **{name: group[name] for name in options},
         )

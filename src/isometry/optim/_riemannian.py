@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,18 @@ class Update:
     start: float = 0.0
 
 
+class Past(NamedTuple):
+    """What a rule may look at besides the gradient.
+
+    `state` holds the vectors and squares of the last step, and is empty before the
+    first one. `step` counts from 1. `square` computes the squares of a vector.
+    """
+
+    state: dict[str, Tensor]
+    step: int
+    square: Callable[[Tensor], Tensor]
+
+
 class AbstractRiemannian(Optimizer):
     """An optimizer for plain parameters and for points of manifolds.
 
@@ -49,7 +61,7 @@ class AbstractRiemannian(Optimizer):
     one group must name a manifold, or pass None explicitly.
     """
 
-    def __init__(self, params: ParamsT, defaults: Group) -> None:
+    def __init__(self, params: ParamsT, **defaults: Any) -> None:
         # not a single tensor, which `list` would cut into rows; torch itself refuses it
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
@@ -62,14 +74,7 @@ class AbstractRiemannian(Optimizer):
         """Make a step of a group of plain parameters, by torch's functions."""
 
     @abstractmethod
-    def _rule(
-        self,
-        g: Tensor,
-        state: dict[str, Tensor],
-        square: Callable[[Tensor], Tensor],
-        group: Group,
-        step: int,
-    ) -> Update:
+    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
         """The update for real gradients `g`, which it may overwrite."""
 
     def add_param_group(self, param_group: Group) -> None:
@@ -118,6 +123,26 @@ class AbstractRiemannian(Optimizer):
                     self._advance(group, params, step)
         return loss
 
+    def _plain_state(
+        self, group: Group, **buffers: float
+    ) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
+        """Plain parameters with a gradient, the gradients, and lists of their state.
+
+        The state is the number of steps, and buffers that start at these numbers.
+        """
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            check_gradient(p, of=f"parameters of {type(self).__name__}")
+            state = self.state[p]
+            if "step" not in state:
+                state["step"] = _count(0)
+            for name, start in buffers.items():
+                if name not in state:
+                    parts = complex(start, start) if p.is_complex() else start
+                    state[name] = torch.full_like(p, parts)
+        states = [[self.state[p][name] for p in params] for name in ("step", *buffers)]
+        return params, [p.grad for p in params if p.grad is not None], states
+
     def _batches(self, group: Group) -> Iterator[tuple[list[Tensor], int]]:
         """Parameters that make one batch: of equal kind, and at the same step."""
         batches: dict[Any, list[Tensor]] = {}
@@ -129,8 +154,7 @@ class AbstractRiemannian(Optimizer):
         for p in moving:
             state = self.state[p]
             if "step" not in state:
-                # on the host, as in torch, because it is read in every step
-                state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+                state["step"] = _count(0)
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
             batches.setdefault(key, []).append(p)
@@ -146,7 +170,7 @@ class AbstractRiemannian(Optimizer):
         names = self.state[params[0]].keys() - {"step"}
         old = {name: _join([self.state[p][name] for p in params]) for name in names}
         g = frame.gradient(Q, -G if group["maximize"] else G)
-        update = self._rule(g, old, frame.square, group, step)
+        update = self._rule(g, Past(old, step, frame.square), group)
         vectors = list(update.vectors.values())
         P, carried = frame.advance(
             Q, update.direction, update.scale, vectors, group["retraction"]
@@ -183,9 +207,7 @@ class AbstractRiemannian(Optimizer):
         for values in self.state.values():
             step = values.get("step")
             if step is not None and not isinstance(step, Tensor):
-                values["step"] = torch.tensor(
-                    float(step), dtype=torch.float32, device="cpu"
-                )
+                values["step"] = _count(step)
 
     def state_dict(self) -> dict[str, Any]:
         """The state as in torch, with manifolds and retractions by name.
@@ -220,6 +242,11 @@ class AbstractRiemannian(Optimizer):
             # torch's own optimizers have fewer options, and their checkpoints load too
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
+
+
+def _count(steps: float) -> Tensor:
+    """A number of steps, on the host as in torch, because every step reads it."""
+    return torch.tensor(float(steps), dtype=torch.float32, device="cpu")
 
 
 def _map_name(retraction: AbstractMap | str) -> str:

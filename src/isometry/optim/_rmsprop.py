@@ -1,7 +1,5 @@
 """RMSprop on manifolds, with the variants of older libraries."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -9,8 +7,8 @@ from torch.optim.rmsprop import rmsprop
 
 from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
-from isometry.optim._checks import check_gradient, check_numbers
-from isometry.optim._riemannian import AbstractRiemannian, Group, Update
+from isometry.optim._checks import check_numbers
+from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
 
 
 class RiemannianRMSprop(AbstractRiemannian):
@@ -81,38 +79,27 @@ class RiemannianRMSprop(AbstractRiemannian):
         manifold: AbstractManifold | None = None,
         retraction: str | AbstractMap = "exp",
     ) -> None:
-        check_numbers(
-            lr=lr,
-            alpha=alpha,
-            eps=eps,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            initial_accumulator=initial_accumulator,
-        )
-        defaults: Group = {
+        numbers = {
             "lr": lr,
             "alpha": alpha,
             "eps": eps,
             "weight_decay": weight_decay,
             "momentum": momentum,
             "initial_accumulator": initial_accumulator,
-            "eps_inside": eps_inside,
-            "sum_squares": sum_squares,
-            "maximize": maximize,
-            "manifold": manifold,
-            "retraction": retraction,
         }
-        super().__init__(params, defaults)
+        check_numbers(**numbers)
+        super().__init__(
+            params,
+            **numbers,
+            eps_inside=eps_inside,
+            sum_squares=sum_squares,
+            maximize=maximize,
+            manifold=manifold,
+            retraction=retraction,
+        )
 
-    def _rule(
-        self,
-        g: Tensor,
-        state: dict[str, Tensor],
-        square: Callable[[Tensor], Tensor],
-        group: Group,
-        step: int,
-    ) -> Update:
-        del step
+    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
+        state, _, square = past
         start, alpha, mu = (
             group[name] for name in ("initial_accumulator", "alpha", "momentum")
         )
@@ -128,42 +115,21 @@ class RiemannianRMSprop(AbstractRiemannian):
         return Update(b, -group["lr"], {"momentum_buffer": b}, {"square_avg": v}, start)
 
     def _plain_step(self, group: Group) -> None:
-        params = [p for p in group["params"] if p.grad is not None]
-        for p in params:
-            check_gradient(p, of="parameters of RiemannianRMSprop")
-            if not self.state[p]:
-                v = torch.zeros_like(p)
-                _reals(v).fill_(group["initial_accumulator"])
-                self.state[p] |= {
-                    "step": torch.zeros((), dtype=torch.float32, device="cpu"),
-                    "square_avg": v,
-                }
-            if group["momentum"] > 0:
-                self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+        moving = group["momentum"] > 0
+        buffers = {"square_avg": group["initial_accumulator"]}
+        buffers |= {"momentum_buffer": 0.0} if moving else {}
+        params, gradients, state = self._plain_state(group, **buffers)
+        steps, squares, *momenta = state
         if group["eps_inside"] or group["sum_squares"]:
             for p in params:
                 self._historical_step(p, group)
-        else:
-            self._torch_step(params, group)
-
-    def _torch_step(self, params: list[Tensor], group: Group) -> None:
-        states = [self.state[p] for p in params]
-        moving = group["momentum"] > 0
+            return
+        options = ("maximize", "lr", "alpha", "eps", "weight_decay", "momentum")
         rmsprop(
-            params,
-            [p.grad for p in params if p.grad is not None],
-            [state["square_avg"] for state in states],
-            [],
-            [state["momentum_buffer"] for state in states] if moving else [],
-            [state["step"] for state in states],
-            maximize=group["maximize"],
+            *(params, gradients, squares, [], momenta[0] if moving else [], steps),
             has_complex=any(p.is_complex() for p in params),
-            lr=group["lr"],
-            alpha=group["alpha"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            momentum=group["momentum"],
             centered=False,
+            **{name: group[name] for name in options},
         )
 
     def _historical_step(self, p: Tensor, group: Group) -> None:
@@ -174,7 +140,8 @@ class RiemannianRMSprop(AbstractRiemannian):
         g = -p.grad if group["maximize"] else p.grad.clone()
         g.add_(p, alpha=group["weight_decay"])
         old = {name: _reals(state[name]) for name in state.keys() - {"step"}}
-        update = self._rule(_reals(g), old, torch.square, group, int(state["step"]))
+        past = Past(old, int(state["step"]), torch.square)
+        update = self._rule(_reals(g), past, group)
         _reals(p).add_(update.scale * update.direction)
         for name, value in (update.vectors | update.squares).items():
             old[name].copy_(value)

@@ -1,6 +1,5 @@
 """Riemannian gradient descent, with momentum."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch.optim.sgd import sgd
 from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
 from isometry.optim._checks import check_numbers
-from isometry.optim._riemannian import AbstractRiemannian, Group, Update
+from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
 
 
 class RiemannianSGD(AbstractRiemannian):
@@ -79,52 +78,46 @@ class RiemannianSGD(AbstractRiemannian):
                 f"`nesterov` must have a momentum and no dampening; got {momentum} "
                 f"and {dampening}. Pass momentum=0.9, for instance."
             )
-        defaults: Group = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "manifold": manifold,
-            "retraction": retraction,
-        }
-        super().__init__(params, defaults)
+        super().__init__(
+            params,
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+            maximize=maximize,
+            manifold=manifold,
+            retraction=retraction,
+        )
 
-    def _rule(
-        self,
-        g: Tensor,
-        state: dict[str, Tensor],
-        square: Callable[[Tensor], Tensor],
-        group: Group,
-        step: int,
-    ) -> Update:
-        del square, step
+    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
         mu, scale = group["momentum"], -group["lr"]
         if mu == 0:
             return Update(g, scale)
         b = g.clone() if group["nesterov"] else g
-        if "momentum_buffer" in state:
+        if "momentum_buffer" in past.state:
             if group["dampening"] != 0:
                 b.mul_(1 - group["dampening"])
-            b.add_(state["momentum_buffer"], alpha=mu)
+            b.add_(past.state["momentum_buffer"], alpha=mu)
         direction = g.add_(b, alpha=mu) if group["nesterov"] else b
         return Update(direction, scale, {"momentum_buffer": b})
 
     def _plain_step(self, group: Group) -> None:
         params = [p for p in group["params"] if p.grad is not None]
         buffers: list[Any] = [self.state[p].get("momentum_buffer") for p in params]
+        gradients = [p.grad for p in params]
+        options = (
+            "weight_decay",
+            "momentum",
+            "lr",
+            "dampening",
+            "nesterov",
+            "maximize",
+        )
         sgd(
-            params,
-            [p.grad for p in params],
-            buffers,
-            has_sparse_grad=any(p.grad.is_sparse for p in params),
-            **{
-                name: group[name]
-                for name in ("weight_decay", "momentum", "lr", "dampening")
-            },
-            nesterov=group["nesterov"],
-            maximize=group["maximize"],
+            *(params, gradients, buffers),
+            has_sparse_grad=any(g.is_sparse for g in gradients),
+            **{name: group[name] for name in options},
         )
         if group["momentum"] != 0:
             for p, buffer in zip(params, buffers, strict=True):
