@@ -14,8 +14,8 @@ import pytest
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 
 TESTS = [
-    *("test_kernels.py", "test_boundary.py", "test_snapshot.py", "test_scrambled.py"),
-    *("test_memory.py", "../linalg/test_rotation.py", "../nn/test_scan.py"),
+    *("test_kernels.py", "test_boundary.py", "test_snapshot.py", "test_memory.py"),
+    *("../linalg/test_rotation.py", "../nn/test_scan.py"),
 ]
 
 
