@@ -165,3 +165,25 @@ def test_what_is_one_block_of_memory():
     index = torch.zeros(2, 1, dtype=torch.int64)
     sparse = torch.sparse_coo_tensor(index, Z[:1], (3, 3), check_invariants=True)
     assert not is_block(sparse)
+
+
+DTYPES_OF_ALL_SIZES = [
+    *(torch.bool, torch.uint8, torch.bfloat16, torch.float16, torch.int32),
+    *(torch.float32, torch.float64, torch.complex64, torch.complex128),
+]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dtype", DTYPES_OF_ALL_SIZES, ids=str)
+def test_the_size_of_any_dtype_is_known_without_torch(dtype):
+    """torch 2.7 has no function in C that tells the size of a dtype."""
+    library, offset = memory.torch_library(), memory.offset_of_tensor()
+    assert offset is not None
+    size = memory._element_size(library.aoti_torch_get_dtype, offset)
+    code = ctypes.c_int32()
+    X = torch.zeros(129, dtype=dtype)
+    library.aoti_torch_get_dtype(ctypes.c_void_p(id(X) + offset), ctypes.byref(code))
+    assert size(code.value) == X.element_size()
+    same = unchanged(X)
+    X[-1] = 1
+    assert not same()

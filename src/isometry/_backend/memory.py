@@ -52,10 +52,7 @@ _MOST_VIEWS = 16
 # As in bytes.c: the largest number of axes, and the questions that C asks torch, in
 # this order.
 _MOST_AXES = 8
-_FUNCTIONS = (
-    *("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides"),
-    "dtype_element_size",
-)
+_FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 _NOTHING = bytearray()
 
 
@@ -276,16 +273,45 @@ def _bytes(tensor: Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b""
 
 
+# functions in Python whose addresses C has for good
+_callbacks: list[Any] = []
+
+
+def _element_size(get_dtype: Any, offset: int) -> Any:
+    """A function for C that tells the size of a dtype, which torch 2.7 does not have.
+
+    It is Python, and C calls it once for each tensor that it begins to watch.
+    """
+    sizes, code = {}, ctypes.c_int32()
+    # those of weights and of what they are computed from, and integers
+    for dtype in (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.complex64, torch.complex128),
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    ):
+        tensor = torch.empty(0, dtype=dtype, device="cpu")
+        get_dtype(ctypes.c_void_p(id(tensor) + offset), ctypes.byref(code))
+        sizes[code.value] = dtype.itemsize
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.c_int32)
+    _callbacks.append(prototype(sizes.__getitem__))
+    return _callbacks[-1]
+
+
 @cache
 def _watch() -> Callable[..., Question] | None:
     """The C function that makes such questions; None if there is none here."""
     c, offset = c_library(), offset_of_tensor()
     if c is None or offset is None:
         return None
+    library = torch_library()
     try:
-        functions = [getattr(torch_library(), f"aoti_torch_{f}") for f in _FUNCTIONS]
+        functions = [getattr(library, f"aoti_torch_{f}") for f in _FUNCTIONS]
     except AttributeError:
         return None
+    functions.append(
+        getattr(library, "aoti_torch_dtype_element_size", None)
+        or _element_size(library.aoti_torch_get_dtype, offset)
+    )
     pointers = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_long)
     connect = prototype(("isometry_connect", c))
