@@ -124,7 +124,12 @@ def _kind(hint: Any) -> str:
 
 
 def add_fields(
-    parser: argparse.ArgumentParser, config: type, title: str, *, several: bool = False
+    parser: argparse.ArgumentParser,
+    config: type,
+    title: str,
+    *,
+    several: bool = False,
+    only: Collection[str] | None = None,
 ) -> None:
     """Add an option for each field. The result lacks those that are not given.
 
@@ -133,10 +138,13 @@ def add_fields(
         config: a dataclass.
         title: title of the group in the help.
         several: whether an option takes one value or more, and gives their list.
+        only: names of the fields that become options; all if None.
     """
     group = parser.add_argument_group(title)
     hints, docs = hints_of(config), describe(config)
     for field in fields(config):
+        if only is not None and field.name not in only:
+            continue
         text = docs.get(field.name, "").replace("%", "%%")
         usual = field.default
         if isinstance(usual, int | float | str) and usual != "":

@@ -1,13 +1,15 @@
 """`isometry sweep`: options of `isometry train`, each with one value or several."""
 
 import argparse
+import functools
 import shlex
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._options import as_typed, option_of
+from isometry.lab._options import add_fields, as_typed, make, option_of
 from isometry.lab._sweep.engine import Engine, sweep
 from isometry.lab._sweep.plan import SweepRun, check_trust, expand, fit, load
 from isometry.lab._train.command import add_tasks, add_trust, read_file, words_of
@@ -15,35 +17,6 @@ from isometry.lab._train.folder import RunError
 
 # names that read better with several values; the singular works as well
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
-
-_OWN: dict[str, dict[str, Any]] = {
-    "--out": {"type": Path, "metavar": "DIR", "help": "folder of all its runs"},
-    "--config": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "options as a TOML file, with underscores, and lists for several "
-        "values; those of the line take precedence",
-    },
-    "--jobs": {
-        "type": int,
-        "metavar": "N",
-        "help": "runs at a time (default: as many as the cores allow)",
-    },
-    "--budget": {
-        "type": float,
-        "metavar": "HOURS",
-        "help": "stop after so many hours; the same command resumes every run",
-    },
-    "--engine": {
-        "choices": ["local", "ray"],
-        "help": "processes on this machine, or tasks of Ray (local)",
-    },
-    "--address": {
-        "metavar": "HOST:PORT",
-        "help": "address of a Ray cluster (default: RAY_ADDRESS, or this machine)",
-    },
-    "--dry-run": {"action": "store_true", "help": "print the commands and run none"},
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,12 +41,11 @@ def main(options: argparse.Namespace) -> int:
     given = {k: v for k, v in vars(options).items() if k != "command"}
     resume, trust = given.pop("resume", None), given.pop("trust", False)
     out, dry_run = resume or given.pop("out", None), given.pop("dry_run", False)
-    engine = {k: given.pop(k, None) for k in ("address", "jobs", "budget")}
-    name = given.pop("engine", "local")
     typed = given.keys() - {"task"}
+    engine = {k: given.pop(k) for k in [f.name for f in fields(Engine)] if k in given}
 
     def plan() -> tuple[list[SweepRun], Path, Engine]:
-        where = Engine(name, engine["address"], engine["jobs"], engine["budget"])
+        where = make(Engine, engine)
         if out is None:
             raise ValueError(
                 "`--out` must name the folder of the sweep; got none. The same command "
@@ -151,15 +123,23 @@ def _planned(
 def _add_own(parser: argparse.ArgumentParser) -> None:
     """Options of the sweep itself, before and after the task."""
     group = parser.add_argument_group("options of the sweep")
-    for option, how in _OWN.items():
-        group.add_argument(option, default=argparse.SUPPRESS, **how)
+    add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
+    add("--out", type=Path, metavar="DIR", help="folder of all its runs")
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="options as a TOML file, with underscores, and lists for several values; "
+        "those of the line take precedence",
+    )
+    add("--dry-run", action="store_true", help="print the commands and run none")
     for plural, field in PLURALS.items():
-        group.add_argument(
+        add(
             option_of(plural),
             dest=field,
             nargs="+",
             type=str if field == "model" else int,
-            default=argparse.SUPPRESS,
             metavar=field.upper(),
             help=f"the same as {option_of(field)}",
         )
+    add_fields(parser, Engine, "the machine of the sweep")

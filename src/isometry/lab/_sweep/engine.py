@@ -39,47 +39,48 @@ DONE = (*WHOLE, "diverged")
 
 @dataclass(frozen=True)
 class Engine:
-    """Where runs are made.
+    """Where runs are made, and how many at a time.
 
     Attributes:
-        name: "local" for processes of this machine, or "ray".
-        address: address of a Ray cluster, if there is one.
-        jobs: runs at a time; as many as there are cores for if None.
-        hours: time for all runs together; no end if None. What is not done by then
-            has its checkpoint.
+        engine: processes on this machine, or tasks of Ray
+        address: address of a Ray cluster, as HOST:PORT; RAY_ADDRESS or this machine if
+            it is left out
+        jobs: runs at a time; if it is left out, a sweep makes as many as the cores
+            allow, and `isometry reproduce` makes one
+        budget: stop after so many hours; the same command resumes every run
     """
 
-    name: Literal["local", "ray"] = "local"
+    engine: Literal["local", "ray"] = "local"
     address: str | None = None
     jobs: int | None = None
-    hours: float | None = None
+    budget: float | None = None
 
     def __post_init__(self) -> None:
-        if self.hours is not None and not self.hours > 0:
+        if self.budget is not None and not self.budget > 0:
             raise ValueError(
-                f"`--budget` must be a positive number of hours; got {self.hours}. "
+                f"`budget` must be a positive number of hours; got {self.budget}. "
                 f"Leave it out to run to the end."
             )
-        if self.hours is not None and self.name != "local":
+        if self.budget is not None and self.engine != "local":
             raise ValueError(
-                f"`--budget` must come with `--engine local`; got {self.hours} with "
-                f"{self.name!r}. Leave it out, and stop the command when you like: "
+                f"`budget` must come with `--engine local`; got {self.budget} with "
+                f"{self.engine!r}. Leave it out, and stop the command when you like: "
                 f"the same command resumes every run."
             )
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(
-                f"`--jobs` must be at least 1; got {self.jobs}. Leave it out for as "
-                f"many as there are cores."
+                f"`jobs` must be at least 1; got {self.jobs}. Leave it out for as many "
+                f"as there are cores."
             )
-        if self.address is not None and self.name != "ray":
+        if self.address is not None and self.engine != "ray":
             raise ValueError(
-                f"`--address` must come with `--engine ray`; got {self.address!r} "
+                f"`address` must come with `--engine ray`; got {self.address!r} "
                 f"without. Leave it out, or add the other."
             )
         if self.address is not None and self.jobs is not None:
             raise ValueError(
-                f"`--jobs` must be left out with `--address`, where the cluster "
-                f"decides; got {self.jobs}. Leave one of them out."
+                f"`jobs` must be left out with `--address`, where the cluster decides; "
+                f"got {self.jobs}. Leave one of them out."
             )
 
     def at_a_time(self, cells: Sequence[SweepRun]) -> int:
@@ -183,14 +184,14 @@ def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str,
     view = View(out, [c.name for c in missing], total=len(cells), done=done)
     jobs = engine.at_a_time(missing)
     try:
-        if engine.name == "ray":
+        if engine.engine == "ray":
             from isometry.lab._sweep import ray
 
             cpus = jobs * threads(missing)
             return ray.run(missing, out, view, address=engine.address, cpus=cpus)
         from isometry.lab._sweep import local
 
-        seconds = math.inf if engine.hours is None else 3600 * engine.hours
+        seconds = math.inf if engine.budget is None else 3600 * engine.budget
         return local.run(missing, out, view, jobs=jobs, seconds=seconds)
     finally:
         view.close()

@@ -4,60 +4,51 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from isometry.lab._options import suggestion
+from isometry.lab._options import add_fields, make, suggestion
 from isometry.lab._sweep.command import perform
 from isometry.lab._sweep.engine import Engine
 from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._train import command as train
+from isometry.lab._train.folder import data_folder
 from isometry.lab.paper.protocol import PLANS, PlannedRun, plan
-
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "--models": {"nargs": "+", "metavar": "MODEL", "help": "networks (default: all)"},
-    "--runs": {
-        "nargs": "+",
-        "metavar": "NAME",
-        "help": "these runs alone, in this order; a run has the name of its folder, "
-        "which `--dry-run` shows",
-    },
-    "--skip": {
-        "nargs": "+",
-        "metavar": "NAME",
-        "default": (),
-        "help": "all runs but these",
-    },
-    "--jobs": {"type": int, "default": 1, "metavar": "N", "help": "runs at a time (1)"},
-    "--budget": {
-        "type": float,
-        "metavar": "HOURS",
-        "help": "stop after so many hours; the same command resumes every run",
-    },
-    "--out": {
-        "type": Path,
-        "metavar": "DIR",
-        "help": "folder of the runs and the report (default: under the user's data "
-        "directory)",
-    },
-    "--timit": {
-        "type": Path,
-        "metavar": "DIR",
-        "help": "folder of the TIMIT corpus; for `recorded`, of its free sample",
-    },
-    "--dry-run": {"action": "store_true", "help": "print the commands and run none"},
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry reproduce` to its parser."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "what",
         choices=PLANS,
         help="a figure or table of the paper at full length; the shorter runs that are "
         "recorded in docs/reproduction.md; or a search beyond the paper",
     )
-    for option, how in _OPTIONS.items():
-        parser.add_argument(option, **how)
+    add("--models", nargs="+", metavar="MODEL", help="networks (default: all)")
+    add(
+        "--runs",
+        nargs="+",
+        metavar="NAME",
+        help="these runs alone, in this order; a run has the name of its folder, "
+        "which `--dry-run` shows",
+    )
+    add("--skip", nargs="+", metavar="NAME", default=(), help="all runs but these")
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the runs and the report (default: under the user's data "
+        "directory)",
+    )
+    add(
+        "--timit",
+        type=Path,
+        metavar="DIR",
+        help="folder of the TIMIT corpus; for `recorded`, of its free sample",
+    )
+    add("--dry-run", action="store_true", help="print the commands and run none")
+    # one at a time unless the user says otherwise, so that times are comparable
+    add_fields(parser, Engine, "the machine", only=("jobs", "budget"))
+    parser.set_defaults(jobs=1)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -70,34 +61,30 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 after
         an interruption.
     """
-    out = options.out or _default_folder()
+    out = options.out or data_folder() / "reproduce"
+    given = {k: v for k, v in vars(options).items() if k in ("jobs", "budget")}
 
     def plan() -> tuple[list[SweepRun], Path, Engine]:
-        engine = Engine(jobs=options.jobs, hours=options.budget)
-        runs = _planned(options)
-        cells = [cell_of(run, *_places(run, options.timit)) for run in runs]
-        return cells, out, engine
+        engine = make(Engine, given)
+        return [cell_of(run, options.timit) for run in _planned(options)], out, engine
 
     again = "The same command resumes every run."
-    dry_run, typed = options.dry_run, ("models", "runs", "skip")
-    return perform("reproduce", plan, again, dry_run=dry_run, typed=typed)
+    typed = ("models", "runs", "skip", *given)
+    return perform("reproduce", plan, again, dry_run=options.dry_run, typed=typed)
 
 
-def cell_of(run: PlannedRun, *more: str) -> SweepRun:
+def cell_of(run: PlannedRun, timit: Path | None = None) -> SweepRun:
     """A planned run as a cell of a sweep.
 
     Args:
         run: the planned run.
-        *more: options that depend on the machine, such as where data is.
+        timit: folder of the recordings, for a run on speech.
 
     Returns:
         Its name and its config.
     """
-    parser = argparse.ArgumentParser()
-    train.add_arguments(parser)
-    given = vars(parser.parse_args(run.command(*more)[1:]))
-    del given["resume"]
-    return SweepRun(run.name, train.read(given)[0])
+    options = run.all_options() | ({"root": f"{timit}"} if _is_speech(run) else {})
+    return SweepRun(run.name, train.read(options)[0])
 
 
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:
@@ -133,14 +120,4 @@ def _chosen(
 
 
 def _is_speech(run: PlannedRun) -> bool:
-    return run.words[0] == "timit"
-
-
-def _places(run: PlannedRun, timit: Path | None) -> tuple[str, ...]:
-    return ("--root", f"{timit}") if _is_speech(run) else ()
-
-
-def _default_folder() -> Path:
-    from platformdirs import user_data_path
-
-    return user_data_path("isometry") / "reproduce"
+    return run.options["task"] == "timit"

@@ -103,11 +103,16 @@ def default_folder(name: str) -> Path:
     Returns:
         A path that does not exist, numbered if need be.
     """
-    from platformdirs import user_data_path
-
-    runs = user_data_path("isometry") / "runs"
+    runs = data_folder() / "runs"
     candidates = (runs / f"{name}-{i:03}" for i in itertools.count(1))
     return next(path for path in candidates if not path.exists())
+
+
+def data_folder() -> Path:
+    """Folder of what is written where the user names no place."""
+    from platformdirs import user_data_path
+
+    return user_data_path("isometry")
 
 
 @contextlib.contextmanager

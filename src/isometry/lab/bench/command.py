@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab._options import suggestion
-from isometry.lab._train.folder import RunError, as_json, create
+from isometry.lab._train.folder import RunError, as_json, create, data_folder
 from isometry.lab.bench import PEERS, SUITE_NAMES, installed
 
 RECORD, TABLE = "record.json", "table.md"
@@ -137,7 +137,4 @@ def _write(record: dict[str, Any], out: Path) -> Path:
 
 
 def _default_folder() -> Path:
-    from platformdirs import user_data_path
-
-    now = datetime.now().astimezone()
-    return user_data_path("isometry") / "bench" / f"{now:%Y-%m-%d-%H%M%S}"
+    return data_folder() / "bench" / f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
