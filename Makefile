@@ -72,7 +72,7 @@ test: $(INSTALLED)
 endif
 
 demo: $(INSTALLED)
-	$(PY) -m isometry.lab._demo
+	$(PY) -m tools.demo
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
