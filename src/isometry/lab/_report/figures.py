@@ -60,16 +60,7 @@ STYLE: dict[Any, Any] = {
 MOST = 240
 
 
-class Buckets(NamedTuple):
-    """Medians of consecutive points, and their range."""
-
-    x: list[float]
-    middle: list[float]
-    low: list[float]
-    high: list[float]
-
-
-def buckets(x: Sequence[float], y: Sequence[float], most: int = MOST) -> Buckets:
+def buckets(x: Sequence[float], y: Sequence[float], most: int = MOST) -> Curve:
     """A curve, reduced to a few points.
 
     Args:
@@ -84,7 +75,7 @@ def buckets(x: Sequence[float], y: Sequence[float], most: int = MOST) -> Buckets
     size = -(-len(x) // most) or 1
     cuts = range(0, len(x), size)
     parts = [y[i : i + size] for i in cuts]
-    return Buckets(
+    return Curve(
         [x[min(i + size, len(x)) - 1] for i in cuts],
         [median(part) for part in parts],
         [min(part) for part in parts],
@@ -259,11 +250,11 @@ def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[floa
     return y
 
 
-def _thinned(curve: Curve) -> Buckets:
+def _thinned(curve: Curve) -> Curve:
     """The mean in a few points, with the lowest and highest values of all runs."""
     middle = buckets(curve.x, curve.middle)
     low, high = buckets(curve.x, curve.low), buckets(curve.x, curve.high)
-    return Buckets(middle.x, middle.middle, low.low, high.high)
+    return Curve(middle.x, middle.middle, low.low, high.high)
 
 
 def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:

@@ -5,32 +5,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from isometry.lab._report.runs import ELSEWHERE, Group
-from isometry.lab.paper.tables import LABELS
 
 # vermilion, blue, green, purple, brown, light blue, grey: found by a search for those
 # that readers without red or green cones tell apart, and that stand out from the page
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
-# colour and marker; networks that share a colour differ in the marker
-_DRAWN = {
-    "exprnn": (0, "o"),
-    "scornn": (1, "s"),
-    "lstm": (6, "D"),
-    "rgd": (2, "^"),
-    "urnn": (3, "v"),
-    "eurnn": (4, "P"),
-    "scurnn": (5, "X"),
-    "gru": (6, "h"),
-    "householder": (2, "<"),
-    "spectral": (3, ">"),
-    "lie": (4, "d"),
-    "explstm": (0, "*"),
-    "expgru": (0, "p"),
+# The label that papers use, colour and marker. Networks that share a colour differ in
+# their markers.
+NETWORKS = {
+    "exprnn": ("ExpRNN", 0, "o"),
+    "scornn": ("scoRNN", 1, "s"),
+    "lstm": ("LSTM", 6, "D"),
+    "rgd": ("RGD", 2, "^"),
+    "urnn": ("uRNN", 3, "v"),
+    "eurnn": ("EURNN", 4, "P"),
+    "scurnn": ("scuRNN", 5, "X"),
+    "gru": ("GRU", 6, "h"),
+    "householder": ("oRNN", 2, "<"),
+    "spectral": ("Spectral", 3, ">"),
+    "lie": ("Lie", 4, "d"),
+    "explstm": ("ExpLSTM", 0, "*"),
+    "expgru": ("ExpGRU", 0, "p"),
 }
-
-# label, colour and marker
-NETWORKS = {name: (LABELS[name], *drawn) for name, drawn in _DRAWN.items()}
 
 DASHES = ("-", "--", ":", "-.")
 
@@ -56,7 +53,7 @@ class Look:
 
 def network_label(model: str) -> str:
     """The name of a network as papers write it, or the name of its class."""
-    return LABELS.get(model, model.rpartition(":")[2])
+    return NETWORKS[model][0] if model in NETWORKS else model.rpartition(":")[2]
 
 
 def looks(groups: Sequence[Group]) -> list[Look]:

@@ -7,21 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._report import table as tables
 from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.figures import GRID, INK, PAGE, Figure
 from isometry.lab._report.looks import DARK, LIGHT, looks
 from isometry.lab._report.runs import Run
-from isometry.lab._report.table import (
-    Table,
-    TableRow,
-    best_group,
-    compared,
-    results_table,
-    runs_table,
-    small,
-    spread,
-    whole,
-)
+from isometry.lab._report.table import Table, TableRow
 from isometry.lab.paper.tables import SOURCE
 
 # besides the escaping, this lets no script run and fetches nothing
@@ -113,7 +104,7 @@ def _section(
     return f"""<section id="{escape(experiment.key)}">
 {heading}
 <p class="lead">{escape(headline(experiment))}</p>
-{_table(results_table(experiment))}
+{_table(tables.results_table(experiment))}
 {_each(experiment)}
 {_paper(experiment)}
 <div class="figures">{"".join(_figure(figure) for figure in figures)}</div>
@@ -129,7 +120,7 @@ def _labelled(experiment: ReportedExperiment):
 
 def _each(experiment: ReportedExperiment) -> str:
     """A table of the single runs behind rows of means, folded away."""
-    table = runs_table(experiment)
+    table = tables.runs_table(experiment)
     if table is None:
         return ""
     return f"<details><summary>Each run</summary>{_table(table)}</details>"
@@ -145,19 +136,19 @@ def headline(experiment: ReportedExperiment) -> str:
         Plain text.
     """
     groups = experiment.groups
-    top = best_group(experiment, groups)
+    top = tables.best_group(experiment, groups)
     if top is None:
         return "No run has measured anything yet."
-    value = spread(compared(experiment, top))
+    value = tables.spread(tables.compared(experiment, top))
     label = looks(groups)[groups.index(top)].label
     what = {"accuracy": "test accuracy", "mse": "test error"}.get(
         experiment.metric, "final training loss"
     )
     name = label if len(groups) == 1 else f"Best is {label}"
-    steps = whole(max(run.steps for run in top.counted))
+    steps = tables.whole(max(run.steps for run in top.counted))
     text = f"{name}: {what} {value} after {steps} steps."
     if experiment.baseline is not None and experiment.metric != "accuracy":
-        text += f" The trivial solution gets {small(experiment.baseline)}."
+        text += f" The trivial solution gets {tables.small(experiment.baseline)}."
     return text
 
 

@@ -1,13 +1,13 @@
 """The results of an experiment beside the paper's, as rows of text."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from isometry.lab._report.experiments import ReportedExperiment, at_best, result_of
 from isometry.lab._report.looks import Look, looks, network_label
 from isometry.lab._report.runs import Group, Run, as_number
-from isometry.lab.paper.tables import PaperTable, Row
+from isometry.lab.paper.tables import Row
 
 DASH = "–"
 
@@ -39,10 +39,6 @@ class Table:
     result: int
 
 
-# a column: its heading, the cell of a group, and the cell of a row of the paper alone
-Column = tuple[str, Callable[[Group], str], Callable[[Row], str]]
-
-
 def results_table(experiment: ReportedExperiment) -> Table:
     """The table of an experiment; runs that differ in their seeds alone are one row.
 
@@ -52,16 +48,19 @@ def results_table(experiment: ReportedExperiment) -> Table:
     Returns:
         A row for each group, then one for each row of the paper without a run.
     """
-    columns = _columns(experiment, experiment.groups)
-    rows = _rows(experiment, experiment.groups, columns)
+    table = _table(experiment, experiment.groups)
     done = {(run.model, run.hidden_size) for run in experiment.runs}
     paper = experiment.paper.rows if experiment.paper else ()
-    rows += [
-        TableRow(tuple(cell(row) for _, _, cell in columns))
+    blank = dict.fromkeys(table.columns, DASH) | {"Status": "not run"}
+    missing = [
+        blank
+        | {"Network": network_label(row.model), "n": f"{row.hidden_size}"}
+        | _paper_cells(row)
         for row in paper
         if (row.model, row.hidden_size) not in done
     ]
-    return Table(tuple(heading for heading, *_ in columns), tuple(rows), result=3)
+    rows = (TableRow(tuple(cells.values())) for cells in missing)
+    return replace(table, rows=(*table.rows, *rows))
 
 
 def runs_table(experiment: ReportedExperiment) -> Table | None:
@@ -75,21 +74,59 @@ def runs_table(experiment: ReportedExperiment) -> Table | None:
     """
     if len(experiment.groups) == len(experiment.runs):
         return None
-    columns = _columns(experiment, experiment.singles)
-    rows = _rows(experiment, experiment.singles, columns)
-    return Table(tuple(heading for heading, *_ in columns), tuple(rows), result=3)
+    return _table(experiment, experiment.singles)
 
 
-def _rows(
-    experiment: ReportedExperiment, groups: Sequence[Group], columns: Sequence[Column]
-) -> list[TableRow]:
+def _table(experiment: ReportedExperiment, groups: Sequence[Group]) -> Table:
+    """A row for each group. All rows have the same headings."""
     top = best_group(experiment, groups)
-    rows = []
+    rows, columns = [], ()
     for group, look in zip(groups, looks(groups), strict=True):
-        name, *cells = (cell(group) for _, cell, _ in columns)
-        name = ", ".join(filter(None, (name, look.note)))
-        rows.append(TableRow((name, *cells), look, best=group is top))
-    return rows
+        cells = _cells(
+            experiment, group, look, several=len(groups) < len(experiment.runs)
+        )
+        rows.append(TableRow(tuple(cells.values()), look, best=group is top))
+        columns = tuple(cells)
+    return Table(columns, tuple(rows), result=3)
+
+
+def _cells(
+    experiment: ReportedExperiment, group: Group, look: Look, *, several: bool
+) -> dict[str, str]:
+    """The cells of a row by heading.
+
+    Args:
+        experiment: the runs of all rows.
+        group: the runs of this row.
+        look: how the figures draw them.
+        several: whether a row of the table has several seeds.
+    """
+    first, counted, paper = group.first, group.counted, experiment.paper
+    name = ", ".join(filter(None, (network_label(first.model), look.note)))
+    cells = {"Network": name, "n": str(first.hidden_size or DASH)}
+    cells["Parameters"] = parameters(group)
+    for heading, take in _scores(experiment).items():
+        cells[heading] = spread(group.values(take))
+    if paper and paper.rows:
+        cells |= _paper_cells(paper.row(first.model, first.hidden_size))
+    if several:
+        cells["Seeds"] = group.seeds
+    elif len({run.config.get("seed") for run in experiment.runs}) > 1:
+        cells["Seed"] = f"{first.config.get('seed')}"
+    drift = group.values(lambda run: result_of(run, "loss").orthogonality)
+    return cells | {
+        "Steps": _steps(group),
+        "Time": duration(mean(run.seconds for run in counted)),
+        "Per step": pace(counted),
+        DRIFT: small(max(drift, default=None)),
+        "Status": group.status,
+    }
+
+
+def _paper_cells(row: Row | None) -> dict[str, str]:
+    """What the paper prints for a network of a size."""
+    result, parameters = (row.result, f"≈ {row.params}") if row else (None, DASH)
+    return {"Paper": result or DASH, "Paper’s parameters": parameters}
 
 
 def compared(experiment: ReportedExperiment, group: Group) -> list[float]:
@@ -111,68 +148,31 @@ def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group
     return groups[min(scores)[1]] if scores else None
 
 
-def _nothing(_row: Row) -> str:
-    return DASH
-
-
-def _columns(experiment: ReportedExperiment, groups: Sequence[Group]) -> list[Column]:
-    columns: list[Column] = [
-        (
-            "Network",
-            lambda group: network_label(group.first.model),
-            lambda row: network_label(row.model),
-        ),
-        (
-            "n",
-            lambda group: str(group.first.hidden_size or DASH),
-            lambda row: f"{row.hidden_size}",
-        ),
-        ("Parameters", parameters, _nothing),
-        *_scores(experiment),
-    ]
-    if experiment.paper and experiment.paper.rows:
-        columns += _paper_columns(experiment.paper)
-    if len(groups) < len(experiment.runs):
-        columns.append(("Seeds", lambda group: group.seeds, _nothing))
-    elif len({run.config.get("seed") for run in experiment.runs}) > 1:
-        columns.append(("Seed", lambda g: f"{g.first.config.get('seed')}", _nothing))
-    columns += [
-        ("Steps", _steps, _nothing),
-        ("Time", lambda g: duration(mean(r.seconds for r in g.counted)), _nothing),
-        ("Per step", _pace, _nothing),
-        (DRIFT, _drift, _nothing),
-        ("Status", lambda group: group.status, lambda _: "not run"),
-    ]
-    return columns
-
-
-def _scores(experiment: ReportedExperiment) -> list[Column]:
-    """What the runs reached: first the number that the paper would print."""
-    metric, headings = experiment.metric, experiment.headings
-
-    def of(heading: str, take: Callable[[Run], float | None]) -> Column:
-        return heading, lambda group: spread(group.values(take)), _nothing
-
+def _scores(
+    experiment: ReportedExperiment,
+) -> dict[str, Callable[[Run], float | None]]:
+    """Numbers of a run by heading; first the one that the paper would print."""
+    metric, headings, result = experiment.metric, experiment.headings, experiment.result
     others = {
-        name: heading
+        heading: _other(experiment, name)
         for name, heading in headings.items()
         if name != metric and _measured(experiment, name)
     }
     word = {"mse": "error"}.get(metric, metric)
-    best = of(f"Best test {word}", lambda run: experiment.result(run).best)
-    heading = f"Test {word} at best validation"
+    at_best = f"Test {word} at best validation"
     if others and metric in headings:
-        heading += f", {headings[metric]}"
-    chosen = of(heading, lambda run: experiment.result(run).chosen)
+        at_best += f", {headings[metric]}"
+    best: dict[str, Callable[[Run], float | None]] = {
+        f"Best test {word}": lambda run: result(run).best
+    }
+    chosen = {at_best: lambda run: result(run).chosen}
     if metric == "accuracy":
-        columns = [best, chosen]
-    elif metric == "loss":
-        columns = [of("Final training loss", lambda run: experiment.result(run).loss)]
-        if _measured(experiment, "accuracy"):
-            columns.append(of("Test accuracy at best validation", accuracy_of))
-    else:
-        columns = [chosen, best]
-    return columns + [of(text, _other(experiment, n)) for n, text in others.items()]
+        return best | chosen | others
+    if metric != "loss":
+        return chosen | best | others
+    loss = {"Final training loss": lambda run: result(run).loss}
+    accuracy = {"Test accuracy at best validation": accuracy_of}
+    return loss | (accuracy if _measured(experiment, "accuracy") else {}) | others
 
 
 def accuracy_of(run: Run) -> float | None:
@@ -205,22 +205,6 @@ def _other(experiment: ReportedExperiment, name: str) -> Callable[[Run], float |
     return take
 
 
-def _paper_columns(paper: PaperTable) -> list[Column]:
-    def row_of(group: Group) -> Row | None:
-        return paper.row(group.first.model, group.first.hidden_size)
-
-    def result(row: Row | None) -> str:
-        return row.result or DASH if row else DASH
-
-    def params(row: Row | None) -> str:
-        return f"≈ {row.params}" if row else DASH
-
-    return [
-        ("Paper", lambda group: result(row_of(group)), result),
-        ("Paper’s parameters", lambda group: params(row_of(group)), params),
-    ]
-
-
 def parameters(group: Group) -> str:
     """Number of parameters, from the first run that has ended."""
     known = (run.summary.get("parameters") for run in group.runs)
@@ -234,15 +218,10 @@ def _steps(group: Group) -> str:
     return text if planned is None or found == [planned] else f"{text} of {planned:,}"
 
 
-def _pace(group: Group) -> str:
-    paces = [1e3 * run.seconds / run.steps for run in group.counted if run.steps]
+def pace(runs: Sequence[Run]) -> str:
+    """Mean time of a step."""
+    paces = [1e3 * run.seconds / run.steps for run in runs if run.steps]
     return f"{small(mean(paces))} ms" if any(paces) else DASH
-
-
-def _drift(group: Group) -> str:
-    """The worst of all runs."""
-    found = group.values(lambda run: result_of(run, "loss").orthogonality)
-    return small(max(found, default=None))
 
 
 def spread(values: Sequence[float]) -> str:

@@ -4,26 +4,15 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any, Literal
 
+from isometry.lab._report import table as report
 from isometry.lab._report.experiments import ReportedExperiment, experiments
 from isometry.lab._report.looks import network_label
 from isometry.lab._report.runs import Group, Run, read_run
-from isometry.lab._report.table import (
-    DASH,
-    Table,
-    TableRow,
-    accuracy_of,
-    markdown,
-    one_line,
-    parameters,
-    small,
-    spread,
-)
 from isometry.lab._sweep.plan import SweepRun, fit, load, save
 from isometry.lab._sweep.view import View
 from isometry.lab._train.folder import last_good, locked, write_atomically
@@ -226,8 +215,6 @@ def verdicts(
     return found
 
 
-Column = tuple[str, Callable[[Group], str]]
-
 # entries of a config that the table shows elsewhere, or that change no number
 _KNOWN = (
     *("task", "task_options", "model", "hidden_size", "seed", "command"),
@@ -250,16 +237,14 @@ def table(runs: Sequence[Run]) -> str:
     """
     parts = []
     for experiment in experiments(runs):
-        columns, groups = _columns(experiment), experiment.groups
-        rows = [TableRow(tuple(cell(group) for _, cell in columns)) for group in groups]
-        made = Table(tuple(heading for heading, _ in columns), tuple(rows), result=0)
-        parts += [f"## {one_line(experiment.title)}", markdown(made)]
+        options = [_options(group) for group in experiment.groups]
+        names = dict.fromkeys(name for mine in options for name in mine)
+        varied = [n for n in names if len({repr(mine.get(n)) for mine in options}) > 1]
+        rows = [_row(experiment, group, varied) for group in experiment.groups]
+        lines = tuple(report.TableRow(tuple(row.values())) for row in rows)
+        text = report.markdown(report.Table(tuple(rows[0]), lines, result=0))
+        parts += [f"## {report.one_line(experiment.title)}", text]
     return "\n\n".join(parts) + "\n"
-
-
-def _done(group: Group) -> list[Run]:
-    """The runs that came to their end."""
-    return [run for run in group.runs if run.status in WHOLE]
 
 
 def _options(group: Group) -> dict[str, Any]:
@@ -267,65 +252,37 @@ def _options(group: Group) -> dict[str, Any]:
     return plain | (plain.pop("model_options", None) or {})
 
 
-def _columns(experiment: ReportedExperiment) -> list[Column]:
-    options = [_options(group) for group in experiment.groups]
-    names = dict.fromkeys(name for found in options for name in found)
-    varied = [n for n in names if len({repr(found.get(n)) for found in options}) > 1]
-
-    def of(name: str) -> Callable[[Group], str]:
-        # None stands for the default of the recipe
-        def cell(group: Group) -> str:
-            value = _options(group).get(name)
-            return DASH if value is None else str(value)
-
-        return cell
-
-    return [
-        ("Network", lambda group: network_label(group.first.model)),
-        ("n", lambda group: str(group.first.hidden_size or DASH)),
-        *((name.replace("_", " "), of(name)) for name in varied),
-        ("Seeds", lambda group: str(len(_done(group)))),
-        *_scores(experiment),
-        ("Parameters", parameters),
-        ("Per step", _pace),
-        ("Status", _status),
-    ]
-
-
-def _scores(experiment: ReportedExperiment) -> list[Column]:
-    metric = experiment.metric
-
-    def of(take: Callable[[Run], float | None]) -> Callable[[Group], str]:
-        def cell(group: Group) -> str:
-            found = [take(run) for run in _done(group)]
-            return spread([value for value in found if value is not None])
-
-        return cell
-
-    columns = [
-        (f"Test {metric} at best validation", of(lambda r: experiment.result(r).chosen))
-    ]
+def _row(
+    experiment: ReportedExperiment, group: Group, varied: Sequence[str]
+) -> dict[str, str]:
+    """The cells of a network by heading. Numbers are of the runs that have ended."""
+    metric, options = experiment.metric, _options(group)
+    done = [run for run in group.runs if run.status in WHOLE]
+    results = [experiment.result(run) for run in done]
+    scores = {f"Test {metric} at best validation": [r.chosen for r in results]}
     records = (record for run in experiment.runs for record in run.records)
     if metric == "loss" and any("accuracy" in record for record in records):
-        columns.append(("Test accuracy at best validation", of(accuracy_of)))
-    return [
-        *columns,
-        (f"Best test {metric}", of(lambda run: experiment.result(run).best)),
-        (f"Last test {metric}", of(lambda run: _last(run, metric))),
+        accuracies = [report.accuracy_of(run) for run in done]
+        scores["Test accuracy at best validation"] = accuracies
+    scores[f"Best test {metric}"] = [r.best for r in results]
+    scores[f"Last test {metric}"] = [
+        value for run in done for value in run.curve(metric, "test")[1][-1:]
     ]
-
-
-def _last(run: Run, metric: str) -> float | None:
-    _, values = run.curve(metric, "test")
-    return values[-1] if values else None
-
-
-def _pace(group: Group) -> str:
-    timed = [run for run in _done(group) or group.runs if run.steps]
-    paces = [1e3 * run.seconds / run.steps for run in timed]
-    return f"{small(mean(paces))} ms" if paces else DASH
-
-
-def _status(group: Group) -> str:
-    counts = Counter(run.status for run in group.runs)
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
+    statuses = Counter(run.status for run in group.runs)
+    return {
+        "Network": network_label(group.first.model),
+        "n": str(group.first.hidden_size or report.DASH),
+        # None stands for the default of the recipe
+        **{
+            name.replace("_", " "): str(report.DASH if value is None else value)
+            for name, value in ((name, options.get(name)) for name in varied)
+        },
+        "Seeds": str(len(done)),
+        **{
+            heading: report.spread([value for value in values if value is not None])
+            for heading, values in scores.items()
+        },
+        "Parameters": report.parameters(group),
+        "Per step": report.pace(done or group.runs),
+        "Status": ", ".join(f"{n} {status}" for status, n in statuses.items()),
+    }

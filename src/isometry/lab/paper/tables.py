@@ -12,24 +12,6 @@ SOURCE = (
 )
 
 
-# names of the networks as papers write them
-LABELS = {
-    "exprnn": "ExpRNN",
-    "scornn": "scoRNN",
-    "lstm": "LSTM",
-    "rgd": "RGD",
-    "urnn": "uRNN",
-    "eurnn": "EURNN",
-    "scurnn": "scuRNN",
-    "gru": "GRU",
-    "householder": "oRNN",
-    "spectral": "Spectral",
-    "lie": "Lie",
-    "explstm": "ExpLSTM",
-    "expgru": "ExpGRU",
-}
-
-
 @dataclass(frozen=True)
 class Row:
     """A row of a table of the paper.
