@@ -43,6 +43,15 @@ def errors(
     }
 
 
+def equal_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
+    """A random skew matrix whose angles all have the size of the norm."""
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    theta, V = torch.linalg.eigh(-1j * random_skew(n, norm=1.0, dtype=wide))
+    A = (V * (1j * theta.sign())) @ V.mH
+    A = A if dtype.is_complex else A.real
+    return (norm * (A - A.mH) / 2).to(dtype)
+
+
 def measure(
     n: int, *, dtype: torch.dtype, say: Callable[[str], None]
 ) -> list[dict[str, object]]:
@@ -51,7 +60,8 @@ def measure(
     rows = []
     for edge in (False, True):
         for norm in NORMS:
-            A = random_skew(n, norm=norm, dtype=dtype, edge=edge)
+            make = equal_angles if edge else random_skew
+            A = make(n, norm=norm, dtype=dtype)
             G = unit_cotangent(A)
             truth = exact(A, G)
             row = {"n": n, "dtype": str(dtype), "norm": norm, "edge": edge}

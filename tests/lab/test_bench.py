@@ -168,10 +168,7 @@ def test_peers_that_are_not_installed_are_left_out(suite, monkeypatch):
     """All others stay."""
     contenders = suites.SUITES[suite].contenders
     everyone = contenders(4, CPU).keys()
-    for module in ("suites",):
-        monkeypatch.setattr(
-            f"isometry.lab.bench.{module}.installed", lambda _peer: False
-        )
+    monkeypatch.setattr("isometry.lab.bench.installed", lambda _peer: False)
     gone = everyone - contenders(4, CPU).keys()
     assert gone
     assert all(name.startswith(PEERS) for name in gone)

@@ -4,20 +4,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isometry.lab import bench
 from isometry.lab._report.figures import STYLE
-from isometry.lab.bench import (
-    BARE,
-    GEOTORCH,
-    OUR_CAYLEY,
-    OUR_HOUSEHOLDER,
-    OURS,
-    PLAIN,
-    TORCH_CAYLEY,
-    TORCH_EXP,
-    TORCH_HOUSEHOLDER,
-    TORCH_MATRIX_EXP,
-    TORCH_RNN,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,22 +90,22 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # colours that colour-blind readers can tell apart [Wong 2011]; ours stands out
 OUR_COLOUR = "#d55e00"
 LOOKS: dict[str, dict[str, Any]] = {
-    OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
+    bench.OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
     "isometry, exp": {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
-    OUR_CAYLEY: {"color": OUR_COLOUR, "ls": "--", "marker": "o"},
+    bench.OUR_CAYLEY: {"color": OUR_COLOUR, "ls": "--", "marker": "o"},
     "isometry, cayley": {"color": OUR_COLOUR, "ls": "--", "marker": "s"},
-    OUR_HOUSEHOLDER: {"color": OUR_COLOUR, "ls": ":", "marker": "o"},
+    bench.OUR_HOUSEHOLDER: {"color": OUR_COLOUR, "ls": ":", "marker": "o"},
     "isometry, qr": {"color": OUR_COLOUR, "ls": ":", "marker": "D"},
-    TORCH_MATRIX_EXP: {"color": "#0072b2", "marker": "s"},
-    TORCH_EXP: {"color": "#0072b2", "marker": "v", "ls": ":"},
-    GEOTORCH: {"color": "#009e73", "marker": "^", "ls": "--"},
+    bench.TORCH_MATRIX_EXP: {"color": "#0072b2", "marker": "s"},
+    bench.TORCH_EXP: {"color": "#0072b2", "marker": "v", "ls": ":"},
+    bench.GEOTORCH: {"color": "#009e73", "marker": "^", "ls": "--"},
     "geoopt, canonical": {"color": "#009e73", "marker": "^", "ls": "--"},
     "geoopt, euclidean": {"color": "#009e73", "marker": "v"},
-    TORCH_HOUSEHOLDER: {"color": "#999999", "marker": "D"},
-    TORCH_CAYLEY: {"color": "#cc79a7", "marker": "P"},
-    TORCH_RNN: {"color": "#999999", "marker": "D"},
-    PLAIN: {"color": "#000000", "ls": "-.", "marker": "."},
-    BARE: {"color": "#000000", "ls": ":", "lw": 1.0, "marker": "_"},
+    bench.TORCH_HOUSEHOLDER: {"color": "#999999", "marker": "D"},
+    bench.TORCH_CAYLEY: {"color": "#cc79a7", "marker": "P"},
+    bench.TORCH_RNN: {"color": "#999999", "marker": "D"},
+    bench.PLAIN: {"color": "#000000", "ls": "-.", "marker": "."},
+    bench.BARE: {"color": "#000000", "ls": ":", "lw": 1.0, "marker": "_"},
     "SciPy": {"color": "#e6b800", "marker": "x"},
     "one product": {"color": "#000000", "ls": "-.", "lw": 1.0},
 }

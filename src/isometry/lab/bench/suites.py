@@ -10,20 +10,7 @@ from torch.nn.utils import parametrizations
 
 import isometry
 from isometry.groups import O, Stiefel
-from isometry.lab.bench import (
-    BARE,
-    GEOTORCH,
-    OUR_CAYLEY,
-    OUR_HOUSEHOLDER,
-    OURS,
-    PLAIN,
-    TORCH_CAYLEY,
-    TORCH_EXP,
-    TORCH_HOUSEHOLDER,
-    TORCH_MATRIX_EXP,
-    TORCH_RNN,
-    installed,
-)
+from isometry.lab import bench
 from isometry.lab.bench.timing import Run, Suite, random_skew, unit_cotangent
 from isometry.linalg import expm_skew
 from isometry.nn import ExpRNN, ModReLU
@@ -82,14 +69,14 @@ def kernel(n: int, device: torch.device) -> dict[str, Run]:
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     contenders = {
-        OURS: ours(A, G),
-        TORCH_MATRIX_EXP: matrix_exp(A, G),
-        TORCH_EXP: torch_orthogonal(A, G, "matrix_exp"),
-        TORCH_CAYLEY: torch_orthogonal(A, G, "cayley"),
-        TORCH_HOUSEHOLDER: torch_orthogonal(A, G, "householder"),
+        bench.OURS: ours(A, G),
+        bench.TORCH_MATRIX_EXP: matrix_exp(A, G),
+        bench.TORCH_EXP: torch_orthogonal(A, G, "matrix_exp"),
+        bench.TORCH_CAYLEY: torch_orthogonal(A, G, "cayley"),
+        bench.TORCH_HOUSEHOLDER: torch_orthogonal(A, G, "householder"),
     }
-    if installed("geotorch"):
-        contenders[GEOTORCH] = geotorch_orthogonal(A, G)
+    if bench.installed("geotorch"):
+        contenders[bench.GEOTORCH] = geotorch_orthogonal(A, G)
     return contenders
 
 
@@ -102,20 +89,20 @@ RATE = 1e-6
 
 def constrain(layer: nn.Linear, name: str) -> nn.Module:
     """The layer with its weight orthogonal as the contender `name` has it."""
-    if name == GEOTORCH:
+    if name == bench.GEOTORCH:
         import geotorch
 
         geotorch.orthogonal(layer, "weight")
         return layer
     maps = {
-        OURS: (isometry.orthogonal, "exp"),
-        OUR_CAYLEY: (isometry.orthogonal, "cayley"),
-        OUR_HOUSEHOLDER: (isometry.orthogonal, "householder"),
-        TORCH_EXP: (parametrizations.orthogonal, "matrix_exp"),
-        TORCH_CAYLEY: (parametrizations.orthogonal, "cayley"),
-        TORCH_HOUSEHOLDER: (parametrizations.orthogonal, "householder"),
+        bench.OURS: (isometry.orthogonal, "exp"),
+        bench.OUR_CAYLEY: (isometry.orthogonal, "cayley"),
+        bench.OUR_HOUSEHOLDER: (isometry.orthogonal, "householder"),
+        bench.TORCH_EXP: (parametrizations.orthogonal, "matrix_exp"),
+        bench.TORCH_CAYLEY: (parametrizations.orthogonal, "cayley"),
+        bench.TORCH_HOUSEHOLDER: (parametrizations.orthogonal, "householder"),
     }
-    if name == PLAIN:
+    if name == bench.PLAIN:
         return layer
     register, orthogonal_map = maps[name]
     return register(layer, orthogonal_map=orthogonal_map)
@@ -137,7 +124,7 @@ def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     """
     # what torch adds to a module has no type
     layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
-    if name not in (PLAIN, OUR_HOUSEHOLDER, TORCH_HOUSEHOLDER):
+    if name not in (bench.PLAIN, bench.OUR_HOUSEHOLDER, bench.TORCH_HOUSEHOLDER):
         A = random_skew(n, norm=norm, dtype=torch.float32, seed=seed)
         with torch.no_grad():
             layer.parametrizations.weight.original.copy_(A.tril(-1))
@@ -165,9 +152,15 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
 
 def layer(n: int, device: torch.device) -> dict[str, Run]:
     """A step of each contender at coordinates of norm 3."""
-    names = [OURS, TORCH_EXP, TORCH_CAYLEY, TORCH_HOUSEHOLDER, PLAIN]
-    if installed("geotorch"):
-        names.insert(-1, GEOTORCH)
+    names = [
+        bench.OURS,
+        bench.TORCH_EXP,
+        bench.TORCH_CAYLEY,
+        bench.TORCH_HOUSEHOLDER,
+        bench.PLAIN,
+    ]
+    if bench.installed("geotorch"):
+        names.insert(-1, bench.GEOTORCH)
     x, y = (tensor.to(device) for tensor in data(BATCH, n, n))
     layers = {name: layer_at(n, name, norm=3.0).to(device) for name in names}
     return {name: training_step(made, x, y) for name, made in layers.items()}
@@ -239,16 +232,16 @@ def recurrent(n: int, device: torch.device) -> dict[str, Run]:
     torch.manual_seed(5544)
     ours = ExpRNN(1, n, init="cayley")
     layers: dict[str, nn.Module] = {
-        OURS: ours,
-        PLAIN: isometry.fold(copy.deepcopy(ours)),
-        TORCH_RNN: nn.RNN(1, n),
+        bench.OURS: ours,
+        bench.PLAIN: isometry.fold(copy.deepcopy(ours)),
+        bench.TORCH_RNN: nn.RNN(1, n),
     }
-    names = [TORCH_EXP, TORCH_CAYLEY]
-    names += [GEOTORCH] if installed("geotorch") else []
+    names = [bench.TORCH_EXP, bench.TORCH_CAYLEY]
+    names += [bench.GEOTORCH] if bench.installed("geotorch") else []
     layers |= {name: Loop(n, name) for name in names}
     x = torch.rand(STEPS, BATCH, 1, device=device)
     steps = {name: whole_step(made.to(device), n, x) for name, made in layers.items()}
-    return steps | {BARE: bare(STEPS, n, BATCH, device)}
+    return steps | {bench.BARE: bare(STEPS, n, BATCH, device)}
 
 
 OUR_EXP = "isometry, exp"
@@ -304,10 +297,10 @@ def geoopt_steps(
 def optimizers(n: int, device: torch.device) -> dict[str, Run]:
     """Descent with momentum on square orthogonal matrices."""
     runs = our_steps(n, n, "SGD", device)
-    if installed("geoopt"):
+    if bench.installed("geoopt"):
         runs |= geoopt_steps(n, n, "SGD", device)
     p = _with_gradient(nn.Parameter(_point(n, n, device)))
-    runs[PLAIN] = torch.optim.SGD([p], lr=1e-3, momentum=0.9).step
+    runs[bench.PLAIN] = torch.optim.SGD([p], lr=1e-3, momentum=0.9).step
     return runs
 
 
@@ -331,18 +324,18 @@ SUITES = {
         "forward + backward pass of an exponential, norm 3",
         "Cayley's map and reflections are other maps: the first does not reach the "
         "eigenvalue -1.",
-        *(kernel, OURS, (64, 128, 256, 512)),
+        *(kernel, bench.OURS, (64, 128, 256, 512)),
     ),
     "layer": Suite(
         f"training step of an n x n layer, batch {BATCH}, Adam",
         "The coordinates have norm 3; those of reflections are where they start.",
-        *(layer, OURS, (64, 128, 256, 512)),
+        *(layer, bench.OURS, (64, 128, 256, 512)),
     ),
     "recurrent": Suite(
         f"training step over {STEPS} steps of time, batch {BATCH}, RMSprop",
         "isometry is ExpRNN. torch and geotorch have no such layer: their weights are "
         "in a loop in Python.",
-        *(recurrent, OURS, (64, 128, 256)),
+        *(recurrent, bench.OURS, (64, 128, 256)),
     ),
     "optimizers": Suite(
         "step of SGD with momentum on n x n orthogonal matrices",

@@ -93,22 +93,13 @@ def random_skew(
     dtype: torch.dtype,
     batch: tuple[int, ...] = (),
     seed: int = 5544,
-    edge: bool = False,
 ) -> Tensor:
-    """Gaussian skew matrices with this spectral norm.
-
-    With `edge`, every angle is equal to the norm.
-    """
+    """Gaussian skew matrices with this spectral norm."""
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     X = torch.randn(*batch, n, n, dtype=wide, generator=rng)
     A = X - X.mH
-    if edge:
-        theta, V = torch.linalg.eigh(-1j * A)
-        A = (V * (1j * theta.sign())[..., None, :]) @ V.mH
-        A = A if dtype.is_complex else A.real
-        A = (A - A.mH) / 2
-    elif n > 1 or dtype.is_complex:
+    if n > 1 or dtype.is_complex:
         A = A / torch.linalg.matrix_norm(A, 2)[..., None, None]
     return (norm * A).to(dtype)
 
