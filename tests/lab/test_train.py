@@ -15,8 +15,7 @@ from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step, orthogonality, recurrent_map
 from isometry.lab.paper.networks import NETWORKS, recipe
-from isometry.lab.paper.protocol import EPOCHS
-from isometry.lab.tasks import CopyingTask
+from isometry.lab.tasks import CopyingTask, MnistTask
 from tests.helpers import eps, shifted
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 
@@ -98,13 +97,7 @@ def test_defaults_are_written_out():
 def test_epochs_of_finite_data(given, expected):
     """MNIST: 55,000 images in 430 batches of 128; the paper has 70 epochs."""
     config = Config("mnist", {}, Training(**given))
-    resolved = config.resolved(
-        epoch=430,
-        hidden_size=170,
-        threads=1,
-        usual_iterations=None,
-        usual_epochs=EPOCHS["mnist"],
-    ).training
+    resolved = config.resolved(recipe("exprnn", MnistTask()), 430, threads=1).training
     assert resolved.iterations == expected
     assert resolved.evaluate_every == 430
 

@@ -4,9 +4,12 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from isometry.lab._options import make, spell
+
+if TYPE_CHECKING:
+    from isometry.lab.paper.training import Recipe
 
 # Format of `config.json` and the files beside it. It grows when the code of an earlier
 # format would read a folder and go on with another run than the one it holds. Folders
@@ -205,23 +208,13 @@ class Config:
         command = shlex.join(kept) if words else ""
         return replace(self, training=make(Training, values), command=command)
 
-    def resolved(
-        self,
-        *,
-        epoch: int | None,
-        hidden_size: int,
-        threads: int,
-        usual_iterations: int | None,
-        usual_epochs: int | None,
-    ) -> Self:
+    def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
         """This run with a number in place of every default.
 
         Args:
+            recipe: the network, with its usual number of steps or epochs.
             epoch: batches in an epoch, if data is finite.
-            hidden_size: features of the state of the network.
             threads: threads of torch.
-            usual_iterations: steps of the recipe, for endless data.
-            usual_epochs: epochs of the recipe, for finite data.
 
         Returns:
             The run whose `config.json` says all.
@@ -237,15 +230,15 @@ class Config:
                 f"{self.task}. Give `iterations` instead."
             )
         if before.iterations is None and epochs is None and epoch is not None:
-            epochs = usual_epochs or 1
+            epochs = recipe.epochs or 1
         iterations = before.iterations or (
-            epochs * epoch if epochs and epoch else usual_iterations or 1000
+            epochs * epoch if epochs and epoch else recipe.iterations or 1000
         )
         training = replace(
             before,
             iterations=iterations,
             epochs=None,
-            hidden_size=hidden_size,
+            hidden_size=recipe.hidden_size,
             threads=before.threads or threads,
             evaluate_every=before.evaluate_every or epoch or 100,
         )

@@ -13,7 +13,7 @@ import isometry.optim
 from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, Training
 from isometry.lab.paper.networks import NETWORKS, recipe
-from isometry.lab.paper.training import DECAYS, OptimizerRecipe, Recipe
+from isometry.lab.paper.training import DECAYS, Recipe
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
 from isometry.optim import RiemannianSGD
@@ -87,14 +87,9 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     training = config.training
     task, wanted, model = make_model(config, trust=trust)
     model = model.to(device)
-    resolved = config.resolved(
-        # the sizes of the data come last: reading them may take a while
-        epoch=task.epoch(training.batch_size),
-        hidden_size=wanted.hidden_size,
-        threads=torch.get_num_threads(),
-        usual_iterations=wanted.iterations,
-        usual_epochs=wanted.epochs,
-    )
+    # the sizes of the data come last: reading them may take a while
+    epoch = task.epoch(training.batch_size)
+    resolved = config.resolved(wanted, epoch, torch.get_num_threads())
     resolved = replace(resolved, recipe=described(wanted, model), about=task.about())
     return Experiment(resolved, task, wanted, model, make_optimizers(wanted, model))
 
@@ -252,27 +247,36 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
 
 def _adjusted(recipe: Recipe, training: Training) -> Recipe:
     """The recipe, with the optimizer, rates and retraction that the user wants."""
-    rest = next(wanted for wanted in recipe.optimizers if not wanted.parameters)
+    usual = recipe.schedule
+    rest = next(wanted for wanted in usual.optimizers if not wanted.parameters)
     lr = rest.options["lr"] if training.lr is None else training.lr
     optimizers = []
-    for wanted in recipe.optimizers:
+    for wanted in usual.optimizers:
         ratio = wanted.options["lr"] / rest.options["lr"]
         if wanted.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
         # descent on a manifold has a rule of its own, which a name does not replace
         keep = training.optimizer is None or wanted.kind is RiemannianSGD
-        options = dict(wanted.options) if keep else {}
         kind = wanted.kind if keep else _optimizer_class(training.optimizer or "")
-        usual = wanted.options["lr"]
-        rate = usual if ratio * lr == usual else lr * ratio
-        optimizers.append(replace(wanted, kind=kind, options=options | {"lr": rate}))
-    if training.retraction is not None:
-        optimizers = _retracted(optimizers, training)
+        options = dict(wanted.options) if keep else {}
+        if training.retraction is not None and "retraction" in options:
+            options["retraction"] = training.retraction
+        # a product that rounds must not change a rate that the user did not change
+        same = ratio * lr == wanted.options["lr"]
+        options["lr"] = wanted.options["lr"] if same else lr * ratio
+        optimizers.append(replace(wanted, kind=kind, options=options))
+    retracts = any("retraction" in wanted.options for wanted in optimizers)
+    if training.retraction is not None and not retracts:
+        raise ValueError(
+            f"`retraction` must be left out for {training.model}, which moves no "
+            f"weight on a manifold; got {training.retraction!r}. Only rgd and spectral "
+            f"take it."
+        )
     schedule = replace(
-        recipe.schedule,
+        usual,
         optimizers=tuple(optimizers),
-        clip_norm=training.clip_norm or recipe.schedule.clip_norm,
-        decay=_decay(training.decay) or recipe.schedule.decay,
+        clip_norm=training.clip_norm or usual.clip_norm,
+        decay=_decay(training.decay) or usual.decay,
     )
     return replace(recipe, schedule=schedule)
 
@@ -285,24 +289,6 @@ def _decay(name: str | None) -> Callable[[float], float] | None:
             f"{suggestion(name, DECAYS)} Leave it out for constant rates."
         )
     return None if name is None else DECAYS[name]
-
-
-def _retracted(
-    recipes: Sequence[OptimizerRecipe], training: Training
-) -> list[OptimizerRecipe]:
-    """Optimizers whose steps on a manifold go by the retraction of the user."""
-    if not any("retraction" in wanted.options for wanted in recipes):
-        raise ValueError(
-            f"`retraction` must be left out for {training.model}, which moves no "
-            f"weight on a manifold; got {training.retraction!r}. Only rgd and spectral "
-            f"take it."
-        )
-    return [
-        replace(wanted, options={**wanted.options, "retraction": training.retraction})
-        if "retraction" in wanted.options
-        else wanted
-        for wanted in recipes
-    ]
 
 
 def described(recipe: Recipe, model: Any) -> dict[str, Any]:

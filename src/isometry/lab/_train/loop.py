@@ -212,12 +212,9 @@ def _evaluate(
         metric = task.metric
         if new and (not kept or task.is_better(new[metric], kept[split][metric])):
             kept.update(state.last)
+    validation, finite = state.last["validation"], task.epoch(config.batch_size)
     # only a task with endless data can be solved
-    validation, endless = (
-        state.last["validation"],
-        task.epoch(config.batch_size) is None,
-    )
-    if task.baseline is None or not validation or not endless:
+    if task.baseline is None or not validation or finite is not None:
         return False
     if validation["loss"] >= config.solved * task.baseline:
         state.solved_at = None
@@ -254,12 +251,13 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
 
     Returns:
         The matrix (n, n), or the first of several if the cell has gates; None for
-        torch's layers.
+        torch's layers, or if it is not finite.
     """
     network = getattr(model, "network", model)
     if not isinstance(network, AbstractRecurrent):
         return None
-    return network.typed_cells()[0].recurrent_matrix().detach()
+    W = network.typed_cells()[0].recurrent_matrix().detach()
+    return W if bool(W.isfinite().all()) else None
 
 
 @torch.no_grad()
@@ -273,7 +271,7 @@ def orthogonality(model: nn.Module) -> float | None:
         The error; None for torch's layers, or if the map is not finite.
     """
     W = recurrent_map(model)
-    if W is None or not bool(W.isfinite().all()):
+    if W is None:
         return None
     gram = W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)
     return float(torch.linalg.matrix_norm(gram)) / len(W) ** 0.5
@@ -312,6 +310,6 @@ def angles(model: nn.Module) -> list[float]:
         The angles; none for torch's layers, or if the map is not finite.
     """
     W = recurrent_map(model)
-    if W is None or not bool(W.isfinite().all()):
+    if W is None:
         return []
     return torch.linalg.eigvals(W.cpu()).angle().sort().values.tolist()

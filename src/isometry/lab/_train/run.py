@@ -12,26 +12,10 @@ from torch import nn
 from isometry import count_parameters
 from isometry.lab._options import option_of
 from isometry.lab._process import Ranks, environment, joined
+from isometry.lab._train import folder as files
 from isometry.lab._train.config import Config
 from isometry.lab._train.experiment import Experiment, build, make_model
-from isometry.lab._train.folder import (
-    CHECKPOINT,
-    CONFIG,
-    ENVIRONMENT,
-    SUMMARY,
-    RunError,
-    as_json,
-    create,
-    damaged,
-    default_folder,
-    last_good,
-    locked,
-    origin,
-    read_checkpoint,
-    read_config,
-    read_summary,
-    write_atomically,
-)
+from isometry.lab._train.folder import RunError
 from isometry.lab._train.loop import SPLITS, State, angles, orthogonality, train
 from isometry.lab._train.recorder import (
     Progress,
@@ -80,9 +64,12 @@ def start(config: Config, out: Path | None = None) -> Outcome:
             names = (config.task, config.training.model)
             name = "-".join(word.rpartition(":")[2] for word in names)
             name += f"-{resolved.training.hidden_size}"
-            folder = out or default_folder(name)
-            surroundings = as_json(environment(ranks=ranks.count))
-            create(folder, {CONFIG: resolved.to_json(), ENVIRONMENT: surroundings})
+            folder = out or files.default_folder(name)
+            surroundings = files.as_json(environment(ranks=ranks.count))
+            files.create(
+                folder,
+                {files.CONFIG: resolved.to_json(), files.ENVIRONMENT: surroundings},
+            )
         return _go(experiment, folder, ranks)
 
 
@@ -110,13 +97,13 @@ def resume(
         ValueError: if an option may not change, or a class is not to be trusted.
     """
     folder = Path(folder)
-    before, summary = read_config(folder), read_summary(folder)
+    before, summary = files.read_config(folder), files.read_summary(folder)
     config = before.changed(options)
     steps, status = summary.get("steps", 0), summary.get("status")
     if status == "diverged":
         raise RunError(
             f"{folder} has diverged at step {steps}, and would again. Train anew with "
-            f"another rate, `--lr`. {last_good(folder)}."
+            f"another rate, `--lr`. {files.last_good(folder)}."
         )
     training, same = config.training, config.training == before.training
     # A longer run that was killed at once already has the larger number of steps in
@@ -167,7 +154,7 @@ def load(
         ValueError: if a class is not to be trusted.
     """
     folder = Path(run)
-    config, data = read_config(folder), read_checkpoint(folder)
+    config, data = files.read_config(folder), files.read_checkpoint(folder)
     if data is None:
         raise RunError(
             f"{folder} must have a checkpoint; it has none yet. Go on with the run: "
@@ -208,8 +195,8 @@ def _go(
     with contextlib.ExitStack() as stack:
         data = None
         if folder is not None:
-            stack.enter_context(locked(folder))
-            data = read_checkpoint(folder)
+            stack.enter_context(files.locked(folder))
+            data = files.read_checkpoint(folder)
         data = ranks.share(data)
         state, header = State(), dict[str, Any]()
         if data:
@@ -227,7 +214,7 @@ def _go(
             if options:
                 _amend(folder, experiment.config, state.step, options)
             # the summary of an earlier end, which no longer holds
-            (folder / SUMMARY).unlink(missing_ok=True)
+            (folder / files.SUMMARY).unlink(missing_ok=True)
         progress = Progress(iterations, state.step, quiet=folder is None)
         tensorboard = experiment.config.training.tensorboard
         recorder = Recorder(folder, progress, state=header, tensorboard=tensorboard)
@@ -241,7 +228,7 @@ def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) 
     entry = {"step": step, "options": dict(options)}
     if entry not in config.continued:
         config = replace(config, continued=(*config.continued, entry))
-    write_atomically(folder / CONFIG, config.to_json())
+    files.write_atomically(folder / files.CONFIG, config.to_json())
 
 
 def _train(
@@ -277,7 +264,9 @@ def _whole(folder: Path | None) -> Iterator[None]:
     # a file that somebody else wrote can be wrong in any way; nothing of it is run
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise RunError(damaged(Path(CHECKPOINT), first) + origin(folder)) from error
+        raise RunError(
+            files.damaged(Path(files.CHECKPOINT), first) + files.origin(folder)
+        ) from error
 
 
 def _final_scores(experiment: Experiment, ranks: Ranks) -> dict[str, Any]:
@@ -300,27 +289,9 @@ def _sum_up(
     folder: Path | None,
     scores: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    summary = summarize(experiment, state, status)
-    if scores:
-        summary["scores"] = scores
-    if folder is not None:
-        write_atomically(folder / SUMMARY, as_json(summary))
-    return summary
-
-
-def summarize(experiment: Experiment, state: State, status: str) -> dict[str, Any]:
-    """What `summary.json` holds.
-
-    Args:
-        experiment: what was trained.
-        state: where it ended.
-        status: how.
-
-    Returns:
-        Names and values.
-    """
+    """Write `summary.json`, and return what it holds."""
     model = experiment.model
-    return {
+    summary = {
         "status": status,
         "steps": state.step,
         "seconds": round(state.seconds, 3),
@@ -335,7 +306,10 @@ def summarize(experiment: Experiment, state: State, status: str) -> dict[str, An
         "angles": angles(model),
         "orthogonality": orthogonality(model),
         "source": experiment.recipe.schedule.source,
-    }
+    } | ({"scores": scores} if scores else {})
+    if folder is not None:
+        files.write_atomically(folder / files.SUMMARY, files.as_json(summary))
+    return summary
 
 
 def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:

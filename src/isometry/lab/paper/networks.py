@@ -11,39 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import PackedSequence
 
+from isometry import nn as layers
 from isometry.lab._options import Registry
+from isometry.lab.paper import training
 from isometry.lab.paper.protocol import EPOCHS, ITERATIONS, SIZES
-from isometry.lab.paper.training import (
-    USUAL,
-    Recipe,
-    Schedule,
-    train_eurnn,
-    train_exp_gated,
-    train_exprnn,
-    train_gru,
-    train_householder,
-    train_lie,
-    train_lstm,
-    train_rgd,
-    train_scornn,
-    train_scurnn,
-    train_spectral,
-    train_urnn,
-)
+from isometry.lab.paper.training import USUAL, Recipe, Schedule
 from isometry.lab.task import AbstractTask
-from isometry.nn import (
-    EURNN,
-    URNN,
-    ExpGRU,
-    ExpLSTM,
-    ExpRNN,
-    FullCapacityURNN,
-    HouseholderRNN,
-    LieRNN,
-    ScoRNN,
-    ScuRNN,
-    SpectralRNN,
-)
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn.comparators.cell import Draw, glorot
 
@@ -272,7 +245,7 @@ def options_eurnn(task: str, _size: int) -> dict[str, Any]:
     return {"capacity": {"copying": 12, "mnist": 4, "pmnist": 4}.get(task, 2)}
 
 
-def renormalize(network: HouseholderRNN) -> None:
+def renormalize(network: layers.HouseholderRNN) -> None:
     """Make the vectors of all reflections unit vectors, as their authors do."""
     network.renormalize_()
 
@@ -315,25 +288,41 @@ NETWORKS: Registry[Network] = Registry(
     "model",
     "isometry.networks",
     {
-        "exprnn": Network(made_by(ExpRNN), train_exprnn, output_exprnn, options_exprnn),
-        "scornn": Network(made_by(ScoRNN), train_scornn, output_scornn, options_scornn),
-        "scurnn": Network(made_by(ScuRNN), train_scurnn),
-        "urnn": Network(made_by(URNN), train_urnn, options=options_structured),
+        "exprnn": Network(
+            made_by(layers.ExpRNN), training.train_exprnn, output_exprnn, options_exprnn
+        ),
+        "scornn": Network(
+            made_by(layers.ScoRNN), training.train_scornn, output_scornn, options_scornn
+        ),
+        "scurnn": Network(made_by(layers.ScuRNN), training.train_scurnn),
+        "urnn": Network(
+            made_by(layers.URNN), training.train_urnn, options=options_structured
+        ),
         "rgd": Network(
-            made_by(FullCapacityURNN), train_rgd, options=options_structured
+            made_by(layers.FullCapacityURNN),
+            training.train_rgd,
+            options=options_structured,
         ),
         "eurnn": Network(
-            made_by(EURNN), train_eurnn, output_eurnn, options_eurnn, parts="real"
+            made_by(layers.EURNN),
+            training.train_eurnn,
+            output_eurnn,
+            options_eurnn,
+            parts="real",
         ),
         "householder": Network(
-            made_by(HouseholderRNN), train_householder, after_step=renormalize
+            made_by(layers.HouseholderRNN),
+            training.train_householder,
+            after_step=renormalize,
         ),
-        "spectral": Network(made_by(SpectralRNN), train_spectral),
-        "lie": Network(made_by(LieRNN), train_lie),
-        "explstm": Network(made_by(ExpLSTM, gated=True), train_exp_gated),
-        "expgru": Network(made_by(ExpGRU, gated=True), train_exp_gated),
-        "lstm": Network(torch_lstm, train_lstm),
-        "gru": Network(torch_gru, train_gru),
+        "spectral": Network(made_by(layers.SpectralRNN), training.train_spectral),
+        "lie": Network(made_by(layers.LieRNN), training.train_lie),
+        "explstm": Network(
+            made_by(layers.ExpLSTM, gated=True), training.train_exp_gated
+        ),
+        "expgru": Network(made_by(layers.ExpGRU, gated=True), training.train_exp_gated),
+        "lstm": Network(torch_lstm, training.train_lstm),
+        "gru": Network(torch_gru, training.train_gru),
     },
     _accept,
 )
@@ -383,7 +372,7 @@ def recipe(
     return Recipe(
         name=model,
         hidden_size=size,
-        make=make,
+        model=make,
         options=options,
         schedule=network.training(task.recipe, size),
         after_step=lambda model: network.after_step(getattr(model, "network", model)),

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Adam, Optimizer, RMSprop
 
@@ -59,8 +58,9 @@ class Recipe:
     Attributes:
         name: name of the network.
         hidden_size: features of the state.
-        make: makes the network with its output layer. It takes `device`, `dtype` and
-            `generator`, the source of the first values, as keywords.
+        model: makes the network with its output layer, as training begins. It takes as
+            keywords `device`, the `dtype` of the real parameters, and `generator`, the
+            source of the first values; all may be left out.
         options: options of the network, besides its sizes, for the record.
         schedule: its optimizers.
         after_step: called with the network after each step of the optimizers.
@@ -70,7 +70,7 @@ class Recipe:
 
     name: str
     hidden_size: int
-    make: Callable[..., nn.Module]
+    model: Callable[..., Any]
     options: Mapping[str, Any]
     schedule: Schedule
     after_step: Callable[[nn.Module], None] = lambda _model: None
@@ -81,26 +81,6 @@ class Recipe:
     def optimizers(self) -> tuple[OptimizerRecipe, ...]:
         """The optimizers, each with the parameters that it moves."""
         return self.schedule.optimizers
-
-    def model(
-        self,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Any:
-        """Make the network with its output layer, as training begins.
-
-        Args:
-            device: where the parameters are.
-            dtype: dtype of the real parameters; complex ones have the complex dtype of
-                the same precision.
-            generator: source of their first values.
-
-        Returns:
-            The model.
-        """
-        return self.make(device=device, dtype=dtype, generator=generator)
 
     def groups(
         self, model: nn.Module
