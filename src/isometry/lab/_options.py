@@ -88,8 +88,7 @@ def hints_of(config: type) -> dict[str, Any]:
     types = get_type_hints(config)
     hints = {field.name: types[field.name] for field in fields(config)}
     for name, hint in hints.items():
-        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        for part in parts:
+        for part in _members(hint):
             if get_origin(part) is not Literal and _plain(part) not in _KINDS:
                 raise ValueError(
                     f"`{name}` must be annotated as bool, int, float, str, dict, a "
@@ -100,27 +99,35 @@ def hints_of(config: type) -> dict[str, Any]:
 
 
 def _plain(hint: Any) -> Any:
+    """The type without its parameters."""
     return get_origin(hint) or hint
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the only type."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _fits(value: object, hint: Any) -> bool:
     """True if a value of TOML or JSON is of a type. Booleans are no numbers."""
-    if get_origin(hint) in (Union, UnionType):
-        return any(_fits(value, part) for part in get_args(hint))
     if get_origin(hint) is Literal:
         return value in get_args(hint)
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, _KINDS[_plain(hint)][0])
+    if len(_members(hint)) > 1:
+        return any(_fits(value, part) for part in _members(hint))
+    return isinstance(value, _KINDS[_plain(hint)][0]) and (
+        hint is bool or not isinstance(value, bool)
+    )
 
 
 def _kind(hint: Any) -> str:
-    if get_origin(hint) in (Union, UnionType):
-        parts = [part for part in get_args(hint) if part is not NoneType]
-        return " or ".join(_kind(part) for part in parts)
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(get_args(hint))}"
-    return _KINDS[_plain(hint)][1]
+    """What a value of a type is called."""
+    return " or ".join(
+        f"one of {', '.join(get_args(part))}"
+        if get_origin(part) is Literal
+        else _KINDS[_plain(part)][1]
+        for part in _members(hint)
+        if part is not NoneType
+    )
 
 
 def add_fields(
@@ -140,11 +147,10 @@ def add_fields(
         several: whether an option takes one value or more, and gives their list.
         only: names of the fields that become options; all if None.
     """
-    group = parser.add_argument_group(title)
-    hints, docs = hints_of(config), describe(config)
-    for field in fields(config):
-        if only is not None and field.name not in only:
-            continue
+    group, hints = parser.add_argument_group(title), hints_of(config)
+    docs = describe(config)
+    names = hints if only is None else only
+    for field in [field for field in fields(config) if field.name in names]:
         text = docs.get(field.name, "").replace("%", "%%")
         usual = field.default
         if isinstance(usual, int | float | str) and usual != "":
@@ -178,20 +184,12 @@ def add_hidden(
 
 
 def option_of(name: str) -> str:
-    """How a field is spelled on the command line."""
+    """The option of a field: `--hidden-size` for `hidden_size`."""
     return "--" + name.replace("_", "-")
 
 
 def spell(name: str, value: Any) -> list[str]:
-    """The words that give an option a value.
-
-    Args:
-        name: the field.
-        value: its value.
-
-    Returns:
-        Such as "--hidden-size" and "64".
-    """
+    """The words that give a field a value, such as "--hidden-size" and "64"."""
     option = option_of(name)
     if isinstance(value, bool):
         return [option if value else option.replace("--", "--no-", 1)]
@@ -219,14 +217,7 @@ def as_typed(message: str, names: Iterable[str]) -> str:
 
 
 def describe(config: type) -> dict[str, str]:
-    """What the docstring says about each field, in its `Args` or `Attributes`.
-
-    Args:
-        config: a dataclass.
-
-    Returns:
-        Texts by name.
-    """
+    """What the docstring of a dataclass says about each field, by name."""
     _, _, section = re.sub(
         r"^ *Attributes:$", "    Args:", config.__doc__ or "", flags=re.MULTILINE
     ).partition("    Args:\n")
@@ -262,9 +253,7 @@ def _add_field(
 
 def _reading(hint: Any) -> dict[str, Any]:
     """How argparse reads a value of a type."""
-    if get_origin(hint) in (Union, UnionType):
-        inner = [part for part in get_args(hint) if part is not NoneType]
-        hint = inner[0]
+    hint = next(part for part in _members(hint) if part is not NoneType)
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(hint) is Literal:
@@ -291,14 +280,14 @@ def _value(text: str) -> Any:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """A question about the closest known word, with a space before it.
+    """A question about the closest known word, such as " Do you mean lag?".
 
     Args:
         word: what was typed.
         known: the words that would have been right.
 
     Returns:
-        Such as " Do you mean lag?"; empty if none is close.
+        The question, with a space before it; empty if no word is close.
     """
     # capitals are mistyped, too
     folded = {name.lower(): name for name in known}

@@ -6,17 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from isometry.lab._data.catalogue import (
-    CATALOGUE,
-    DamagedFileError,
-    Dataset,
-    File,
-    UnreachableError,
-    find,
-    read,
-    sources,
-    write,
-)
+from isometry.lab._data import catalogue
+from isometry.lab._data.catalogue import CATALOGUE, DamagedFileError, Dataset, File
 from isometry.lab._options import as_typed
 
 _log = logging.getLogger(__name__)
@@ -72,20 +63,20 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
 
 def _holds(dataset: Dataset, folder: Path) -> bool:
     """True if a folder has all files. A damaged file is an error."""
-    paths = [find(file, folder) for file in dataset.files]
+    paths = [catalogue.find(file, folder) for file in dataset.files]
     for file, path in zip(dataset.files, paths, strict=True):
         if path is not None:
-            read(file, path)
+            catalogue.read(file, path)
     return None not in paths
 
 
 def _kept(file: File, place: Path) -> bool:
     """True if the cache has a file. A damaged one is fetched again."""
-    path = find(file, place)
+    path = catalogue.find(file, place)
     if path is None:
         return False
     try:
-        read(file, path)
+        catalogue.read(file, path)
     except DamagedFileError as error:
         _log.warning("%s", error)
         # a damaged file must not hide the good one of the other name
@@ -97,15 +88,15 @@ def _kept(file: File, place: Path) -> bool:
 def _fetch(name: str, dataset: Dataset, missing: list[File], place: Path) -> None:
     """Put the missing files into the cache, from the first places that have them."""
     tried: list[str] = []
-    for where, source in sources(dataset):
+    for where, source in catalogue.sources(dataset):
         if not missing:
             return
         _log.info("%s: looking at %s", name, where)
         try:
             for file, content in source(list(missing)):
-                write(place / file.name, content)
+                catalogue.write(place / file.name, content)
                 missing.remove(file)
-        except (UnreachableError, DamagedFileError) as error:
+        except (catalogue.UnreachableError, DamagedFileError) as error:
             tried.append(f"  {where}: {error}")
     if missing:
         raise FileNotFoundError(_advice(name, missing, place, tried))

@@ -6,19 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from isometry.lab._data.speech import (
-    BINS,
-    SILENCE,
-    Splits,
-    log_power,
-    read_recording,
-    recording_frames,
-    recordings,
-    speaker_splits,
-    spectra,
-    timit_splits,
-    waveform,
-)
+from isometry.lab._data import speech
+from isometry.lab._data.speech import BINS, Splits, log_power, read_recording
 from isometry.lab.task import (
     AbstractTask,
     Batch,
@@ -175,7 +164,7 @@ class TimitTask(AbstractTask):
                 F = len(frames)
                 ahead = torch.cat((frames[:1], said[: F - 1]))
                 y = said[:F] if self.target == "previous" else ahead
-                estimate = waveform(y, spectra(samples), len(samples))
+                estimate = speech.waveform(y, speech.spectra(samples), len(samples))
                 yield samples, estimate.numpy()
 
     def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
@@ -198,7 +187,7 @@ class TimitTask(AbstractTask):
         lengths = torch.tensor([len(spectrum) for spectrum in spectra])
         steps = max(steps, int(lengths.max()))
         # one more frame, for the shift: silence, as the last frame of a recording is
-        frames = torch.full((steps + 1, len(spectra), BINS), SILENCE)
+        frames = torch.full((steps + 1, len(spectra), BINS), speech.SILENCE)
         for index, spectrum in enumerate(spectra):
             frames[: len(spectrum), index] = spectrum
         now, after = frames[:-1], frames[1:]
@@ -217,13 +206,17 @@ class TimitTask(AbstractTask):
 
     @functools.cached_property
     def _splits(self) -> Splits:
-        choose = {"timit": timit_splits, "speakers": speaker_splits}[self.split]
-        return choose(recordings(self._root))
+        choose = {"timit": speech.timit_splits, "speakers": speech.speaker_splits}[
+            self.split
+        ]
+        return choose(speech.recordings(self._root))
 
     @functools.cached_property
     def _longest(self) -> int:
         """The literature pads both held-out sets to the longest test recording."""
-        return max(recording_frames(self._root / path) for path in self._splits.padding)
+        return max(
+            speech.recording_frames(self._root / path) for path in self._splits.padding
+        )
 
     # kept, about 0.4 GB for TIMIT: each is needed once an epoch or evaluation
     @functools.cached_property
