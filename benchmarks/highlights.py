@@ -40,9 +40,9 @@ def results(records: dict[str, Record]) -> str:
 
 How fast and how accurate isometry is, on {place["processor"]} with {place["threads"]}
 threads and torch {place["torch"]}. Contenders take turns, and the best of several
-rounds counts. On another machine the seconds differ; ratios travel better, and
-[`isometry bench`](laboratory/bench.md) measures them on yours. Other processors,
-medians, memory and all that is asked of the code are in the [ledger](ledger.md).
+rounds counts. Times differ from machine to machine, ratios less so;
+[`isometry bench`](laboratory/bench.md) measures both on yours. The
+[ledger](ledger.md) has other processors, medians, memory, and the goals.
 
 {body}"""
 
@@ -88,7 +88,7 @@ norm for every method. [Rebasing](how-to/rebase.md) keeps the norm small.
 
 
 def training_step(part: Record) -> str:
-    """The section on a training step with one layer; tall weights get a sentence."""
+    """The section on a training step of one layer, with a sentence on tall weights."""
     rows, tall = part["step"], part["tall"]["slow"]["seconds"]
     body = [
         [name, *(f"{1e3 * row['seconds'][name]:.1f}" for row in rows)]
@@ -99,19 +99,19 @@ def training_step(part: Record) -> str:
     slow = min(tall[layers.TORCH_HOUSEHOLDER], tall[layers.TORCH_CAYLEY])
     return f"""## A training step
 
-`orthogonal(nn.Linear({n}, {n}))`, batch {batch}, Adam, float32. The norm is that of the
-coordinates: 0 is where training begins.
+`orthogonal(nn.Linear({n}, {n}))`, batch {batch}, Adam, float32. The columns differ in
+the norm of the coordinates, which is 0 where training begins.
 
 {table(["weight", *labels], body)}
 
-With larger batches the constraint costs less beside the rest of the step. The figure
-has a network of {layers.DEPTH} such layers:
+The larger the batch, the smaller the share of the constraint in a step. The figure
+shows this for a network of {layers.DEPTH} such layers:
 
 ![training steps](assets/network.png)
 
 For a tall weight, {part["tall"]["n"]} x {part["tall"]["k"]}, a step takes
-{1e3 * tall[layers.OURS]:.0f} ms; with torch's `orthogonal` it takes {slow:.1f} s, since
-torch computes with a square matrix of {part["tall"]["n"]} rows.
+{1e3 * tall[layers.OURS]:.0f} ms; with torch's `orthogonal` it takes {slow:.1f} s,
+because torch computes with a square matrix of {part["tall"]["n"]} rows.
 """
 
 
@@ -130,7 +130,7 @@ def recurrent(part: Record) -> str:
     header = ["features", "`ExpRNN`, ms", "unconstrained, ms", "`nn.RNN`, ms"]
     return f"""## Recurrent layers
 
-The whole training step of pixel-by-pixel MNIST, 784 steps of time, batch 128. The
+A whole training step on MNIST, pixel by pixel: 784 time steps, batch 128. The
 unconstrained layer is an `ExpRNN` whose weight is a plain parameter:
 
 {table(header, body)}
@@ -149,17 +149,17 @@ def optimizers(part: Record) -> str:
     ]
     return f"""## Riemannian optimizers
 
-Milliseconds of a step with a given gradient, float32, on matrices with orthonormal
-columns. The ledger has geoopt's other metric, and pymanopt on a whole problem.
+Milliseconds per step, for a given gradient, in float32, on matrices with orthonormal
+columns. The ledger also has geoopt's other metric, and pymanopt on a whole problem.
 
-{table(["ms a step", *names], body)}
+{table(["ms per step", *names], body)}
 
 ![loss against iterations and seconds](assets/optimizers.png)
 """
 
 
 def quality(part: Record) -> str:
-    """The section on MNIST: accuracy, and the seconds that it took."""
+    """The section on MNIST: accuracy, and seconds of training."""
     body = []
     for name in dict.fromkeys(run["name"] for run in part["runs"]):
         last = [run["points"][-1] for run in part["runs"] if run["name"] == name]
@@ -180,6 +180,6 @@ All contenders begin at the same weights.
 
 ![test error against seconds](assets/quality.png)
 
-The unconstrained network shows what the constraint costs here. When it is worth that is
-told in [exponential, Cayley, or nothing](how-to/maps.md).
+The unconstrained network shows what the constraint costs here. When it is worth its
+cost is the subject of [exponential, Cayley, or nothing](how-to/maps.md).
 """

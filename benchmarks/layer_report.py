@@ -108,14 +108,13 @@ def step_section(part: dict[str, Any]) -> str:
     return f"""## A training step
 
 `orthogonal(nn.Linear({n}, {n}))`, batch {batch}, Adam, float32. The coordinates are
-random, of a spectral norm that is the same for all contenders: 0 is where they begin
-and where an exponential is cheapest, and training moves them away. The rate is
-{RATE:g}, so that they stay there while they are timed. Reflections, which have
-no such norm, are timed as they start. {part["threads"]} threads; runs of consecutive
-steps, a quarter of a second each, interleaved, best of
-{part["rounds"]} rounds.
+random, with the same spectral norm for all contenders. Training begins at norm 0, where
+an exponential is cheapest, and moves away from it. The rate is {RATE:g}, so that the
+norm hardly changes while steps are timed. Reflections, which have no such norm, are
+timed where they start. {part["threads"]} threads; contenders take turns of a quarter of
+a second; best of {part["rounds"]} rounds.
 
-{table(["ms a step (multiple of ours)", *labels], times)}
+{table(["ms per step (multiple of ours)", *labels], times)}
 
 {table(["ratio of bests (of medians)", "must be", *labels, "reached"], limits)}
 
@@ -124,7 +123,7 @@ steps, a quarter of a second each, interleaved, best of
 
 
 def network_section(part: dict[str, Any]) -> str:
-    """The section on the network, with the lower limit set by its products."""
+    """The section on the network, with the ratio that its products alone would give."""
     rows = part["network"]
     plain, ours = layers.PLAIN, layers.OURS
     names = [name for name in rows[0]["seconds"] if name != plain]
@@ -159,16 +158,17 @@ def network_section(part: dict[str, Any]) -> str:
     extra = (work[ours] - work[plain]) / layers.DEPTH
     return f"""## A network
 
-{layers.DEPTH} orthogonal layers of {n} x {n} with ReLU between, Adam, float32: time of
-a step as a multiple of the unconstrained network's (of the medians).
+{layers.DEPTH} orthogonal layers of {n} x {n} with ReLU between them, Adam, float32. The
+table has the time of a step as a multiple of the time of the unconstrained network (in
+parentheses, the ratio of the medians).
 
-Where the limit is: a plain layer takes three products of batch x {n} x {n} (the first
-layer two, as its input needs no gradient), which at batch {batch} is the work of
-{work[plain]:.0f} products of {n} x {n} for the network. Ours adds
-{extra:.0f} for each layer: the exponential and its gradient, and two for the base. If
-products were all there is, the ratio would be that of the column "ours by products",
-{work[ours] / work[plain]:.2f} at batch {batch}. It is asked to be at most
-{MUST_NETWORK:g} there. Reached: {verdict(held, labels)}.
+What is possible: a plain layer takes three products of batch x {n} x {n} (the first
+layer takes two, since its input needs no gradient). At batch {batch} that is the work
+of {work[plain]:.0f} products of {n} x {n} for the whole network. Ours adds
+{extra:.0f} for each layer: the exponential and its gradient, and two for the base. If a
+step were products alone, the ratio would be that in the column "ours by products",
+{work[ours] / work[plain]:.2f} at batch {batch}. There it must be at most
+{MUST_NETWORK:g}. Reached: {verdict(held, labels)}.
 
 {table([*header, *names], body)}
 """
@@ -197,7 +197,7 @@ def tall_section(part: dict[str, Any]) -> str:
     n, k = memory["n"], memory["k"]
     small = memory["small"]
     used = memory[layers.OURS] / MB
-    # nearly all memory of torch's is n x n matrices
+    # nearly all of torch's memory holds n x n matrices
     grown = (n / small[0]) ** 2
     householder, cayley = (
         grown * memory[name] / GB
@@ -206,32 +206,31 @@ def tall_section(part: dict[str, Any]) -> str:
     return f"""## Tall weights
 
 `orthogonal(nn.Linear({tall["k"]}, {tall["n"]}))`, a weight of {tall["n"]} x
-{tall["k"]}, batch {tall["batch"]}, Adam, float32. Torch's default map for such a weight
-is Householder's; with every map it keeps a base of {tall["n"]} x {tall["n"]}.
+{tall["k"]}, batch {tall["batch"]}, Adam, float32. For such a weight torch's default is
+Householder reflections; with every map it keeps a base of {tall["n"]} x {tall["n"]}.
 
-{table(["ours", "ms a step", "median"], body)}
+{table(["ours", "ms per step", "median"], body)}
 
 {
         table(
-            ["torch", "s a step", "ratio to ours at norm 3", "must be", "reached"],
+            ["torch", "s per step", "ratio to ours at norm 3", "must be", "reached"],
             limits,
         )
     }
 
 Memory: one forward and backward pass of a weight of {n} x {k} allocates at most
-{used:.0f} MB ({memory[layers.OUR_CAYLEY] / MB:.0f} MB with the Cayley map); it must be
-within {MUST_MEMORY:g} MB. Reached: {
-        verdict([used <= MUST_MEMORY], [f"{used:.0f} MB"])
-    }.
-Torch's base alone is {grown * memory["base"] / GB:.1f} GB at that size. Its pass takes
-{memory[layers.TORCH_HOUSEHOLDER] / MB:.0f} MB (Householder) and
-{memory[layers.TORCH_CAYLEY] / MB:.0f} MB (Cayley) at {small[0]} x {small[1]}; growing
-with the square of the rows, that would be {householder:.1f} GB and {cayley:.1f} GB.
+{used:.0f} MB ({memory[layers.OUR_CAYLEY] / MB:.0f} MB with the Cayley map). The limit
+is {MUST_MEMORY:g} MB. Reached: {verdict([used <= MUST_MEMORY], [f"{used:.0f} MB"])}.
+Torch's base alone would take {grown * memory["base"] / GB:.1f} GB at that size. At
+{small[0]} x {small[1]} its pass takes {memory[layers.TORCH_HOUSEHOLDER] / MB:.0f} MB
+(Householder) and {
+        memory[layers.TORCH_CAYLEY] / MB:.0f} MB (Cayley). This grows with the
+square of the rows, to {householder:.1f} GB and {cayley:.1f} GB.
 """
 
 
 def quality_section(part: dict[str, Any]) -> str:
-    """The section on MNIST: accuracy, and the seconds that it took."""
+    """The section on MNIST: accuracy, and seconds of training."""
     names = list(dict.fromkeys(run["name"] for run in part["runs"]))
     ours = _seconds(part, layers.OURS)
     # the highest whole percent that every run reaches
@@ -271,12 +270,10 @@ def quality_section(part: dict[str, Any]) -> str:
 
 MNIST: 784 inputs, three orthogonal hidden layers of 512 x 512 with ReLU, 10 outputs;
 {part["steps"]} steps of Adam ({epochs:.1f} epochs) with batch {part["batch"]}, the rate
-falling from 0.001 to 0 by a cosine. All contenders begin at the same weights and see
-the same batches; they train in turns of a few steps, so that the noise of the machine
-is everyone's. Means of {seeds} seeds, {part["threads"]} threads; the time of
-evaluation is not counted.
-The defect is
-$\\lVert W^T W - I \\rVert_F / \\sqrt n$ at the end.
+falling from 0.001 to 0 along a cosine. All contenders begin at the same weights and see
+the same batches. They take turns of a few steps, so that noise on the machine slows all
+of them alike. Means of {seeds} seeds, {part["threads"]} threads; evaluation is not
+timed. The defect is $\\lVert W^T W - I \\rVert_F / \\sqrt n$ at the end.
 
 {table(header, body)}
 
@@ -292,5 +289,5 @@ def _seconds(part: dict[str, Any], name: str) -> float:
 
 
 def _seconds_to(accuracy: float, points: Sequence[dict[str, float]]) -> float:
-    """Seconds of training before the first test with this accuracy."""
+    """Seconds of training up to the first evaluation that reaches this accuracy."""
     return next(p["seconds"] for p in points if p["accuracy"] >= accuracy)

@@ -228,24 +228,25 @@ def section(part: dict[str, Any]) -> str:
     times = [[name, f"{1e3 * t:.0f}"] for name, t in seconds.items()]
     return f"""## Riemannian optimizers
 
-Milliseconds of a step with a given gradient on the Stiefel manifold, float32 (SGD with
-momentum 0.9), and the faster of geoopt's two metrics over ours with exp.
-{part["threads"]} threads, interleaved, best of {part["rounds"]} rounds.
+Milliseconds per step on the Stiefel manifold, for a given gradient, in float32 (SGD
+with momentum 0.9). The last column divides geoopt's time, with the faster of its two
+metrics, by ours with the exponential. {part["threads"]} threads; contenders take turns;
+best of {part["rounds"]} rounds.
 
-{table(["ms a step", *names, "geoopt / ours"], body)}
+{table(["ms per step", *names, "geoopt / ours"], body)}
 
-Brockett's function, n = {n}, k = {k}, float64: milliseconds until the value is within
-{GOAL:g} of the least one, relatively. Both have the gradient by hand, pymanopt the
-Hessian too. Ours is `RiemannianSGD` with a rate of
-{DESCENT["lr"]:g} and a momentum of {DESCENT["momentum"]:g}, chosen for this problem;
-pymanopt's methods choose their steps themselves.
-Its steepest descent is missing if it did not get there. Ours is asked to be no slower:
-{theirs / ours:.2f} times as fast ({"yes" if ours <= theirs else "**no**"}).
+Brockett's function, n = {n}, k = {k}, float64: milliseconds until the value is within a
+relative distance of {GOAL:g} from the minimum. Both libraries are given the gradient,
+and pymanopt also the Hessian. Ours is `RiemannianSGD` with a rate of {DESCENT["lr"]:g}
+and a momentum of {DESCENT["momentum"]:g}, chosen for this problem; pymanopt's methods
+choose their steps themselves. Its steepest descent is left out if it did not get that
+far. Ours must be no slower, and is {theirs / ours:.2f} times as fast
+({"yes" if ours <= theirs else "**no**"}).
 
 {table(["", "ms"], times)}
 
-One problem five ways, a weighted Procrustes problem in SO({PROCRUSTES}): descent at the
-same rate in the metric of the group.
+A weighted Procrustes problem in SO({PROCRUSTES}), solved in five ways: descent at the
+same rate, in the metric of the group.
 
 ![loss against iterations and seconds](assets/optimizers.png)
 """

@@ -177,19 +177,19 @@ def section(part: dict[str, Any]) -> str:
     ratio = compiled["compiled"] / compiled["eager"]
     return f"""## Reading a weight
 
-A constrained weight is computed once per autograd graph, and without gradients once
-until something changes.
+A constrained weight is computed once per autograd graph. Without gradients it is
+computed again only after something has changed.
 
-Evaluation of `nn.Linear`, batch {part["batch"]}; at most 5 percent more than the plain
-layer's time is asked:
+Evaluation of `nn.Linear`, batch {part["batch"]}, may take at most 5 percent longer than
+with a plain weight:
 
 {evaluation_table(part["evaluation"])}
 
 - Reading a weight of n = {part["n"]} a hundred times in one training pass costs
-  {extra / once:.2f} times what reading it once does ({1e3 * extra:.1f} against
-  {1e3 * once:.1f} ms beyond the same work with a plain weight).
-- A compiled training step (fullgraph, batch 64) takes {ratio:.2f} times the eager one;
-  it must not be slower. Reached: {_reached(ratio <= 1)}.
+  {extra / once:.2f} times as much as reading it once: {1e3 * extra:.1f} instead of
+  {1e3 * once:.1f} ms, each in addition to the same work with a plain weight.
+- A compiled training step (fullgraph, batch 64) takes {ratio:.2f} times as long as an
+  eager one; it must not take longer. Reached: {_reached(ratio <= 1)}.
 """
 
 

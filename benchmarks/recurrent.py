@@ -201,16 +201,17 @@ def section(part: dict[str, Any]) -> str:
     return f"""## Recurrent layers
 
 Forward and backward pass of $h_t = \\sigma(W h_{{t-1}} + T x_t)$ with modReLU, float32.
-"Bare" is the time of the three products a step that no implementation avoids, made by
-torch one after the other; the C kernel goes below it, because each thread takes some of
-the sequences through all of time, and waits for nobody. {part["threads"]} threads,
-interleaved, best of {part["rounds"]} rounds.
+"Bare" is the time that torch takes for the products alone: three for each time step,
+one after the other, which no implementation can avoid. The C kernel is faster than
+that, because each thread takes some of the sequences through all time steps and never
+waits for another. {part["threads"]} threads; contenders take turns; best of
+{part["rounds"]} rounds.
 
 {table(header, body)}
 
-The whole training step of pixel-by-pixel MNIST (784 steps, batch 128; exponential,
-output layer, loss and RMSprop included), as a multiple of the same layer with an
-unconstrained weight: what the paper calls negligible.
+A whole training step on MNIST, pixel by pixel (784 time steps, batch 128; exponential,
+output layer, loss and RMSprop included), as a multiple of the same step with an
+unconstrained weight. The paper calls the difference negligible.
 
 {
         table(

@@ -127,12 +127,11 @@ def section(part: dict[str, Any]) -> str:
     seconds = part["help"]["median"]
     return f"""## A step of `isometry train`
 
-The whole training step of the laboratory's loop with `ExpRNN` and the paper's
-optimizers, batch {part["cases"][0]["batch"]}: data, exponential, recurrence, output
-layer, loss, gradients and update. "Bare" is the time of the recurrence's three products
-a step and nothing else, as above; they gain less from a second thread than the loop
-does. Runs of consecutive steps of about a second, interleaved, best of {part["rounds"]}
-rounds.
+A whole step of the laboratory's training loop with `ExpRNN` and the paper's optimizers,
+batch {part["cases"][0]["batch"]}: data, exponential, recurrence, output layer, loss,
+gradients and update. "Bare" is the time of the recurrence's products alone, three for
+each time step, as above; they gain less from a second thread than the loop does.
+Contenders take turns of about a second; best of {part["rounds"]} rounds.
 
 {table([*header, "at most", "reached"], body)}
 

@@ -35,7 +35,7 @@ from isometry.lab.bench.timing import ProgressLine
 from tests.lab.small_runs import small, start
 
 CPU = torch.device("cpu")
-LEFT = "geotorch is not installed and left out; to have it: pip install geotorch"
+LEFT = "geotorch is left out: it is not installed. To add it: pip install geotorch"
 
 
 def bench(*words: object) -> tuple[int, str, str]:

@@ -24,5 +24,5 @@ PEERS = ("geotorch", "geoopt")
 
 
 def installed(peer: str) -> bool:
-    """Whether a package can be imported."""
+    """True if a package can be imported."""
     return find_spec(peer) is not None

@@ -15,11 +15,7 @@ RECORD, TABLE = "record.json", "table.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command.
-
-    Args:
-        parser: parser of `isometry bench`.
-    """
+    """Add the arguments of `isometry bench` to its parser."""
     parser.add_argument(
         "suites",
         nargs="*",
@@ -27,12 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(SUITE_NAMES)} (default: all, about two minutes)",
     )
     parser.add_argument(
-        "--sizes", nargs="+", type=int, metavar="N", help="of the n x n matrices"
+        "--sizes",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="sizes n of the n x n matrices",
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--threads", type=int, help="of torch (default: its own)")
     parser.add_argument(
-        "--rounds", type=int, default=5, help="samples of each (default: %(default)s)"
+        "--threads", type=int, help="threads of torch (default: torch decides)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="samples of each contender (%(default)s)"
     )
     parser.add_argument(
         "--out",
@@ -57,7 +59,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         _check(options)
         record = _measured(options)
-        # first, for minutes are not to be lost to a full disk
+        # print before writing: a full disk must not cost minutes of measurements
         sys.stdout.write(f"{summary(record)}\n\n")
         out = _write(record, options.out or _default_folder())
     except (OSError, RunError, ValueError) as error:
@@ -71,7 +73,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise before minutes are spent."""
+    """Raise for options that make no sense, before minutes are spent."""
     unknown = [name for name in options.suites if name not in SUITE_NAMES]
     if unknown:
         raise ValueError(
@@ -84,7 +86,7 @@ def _check(options: argparse.Namespace) -> None:
         if value is not None and value < least:
             raise ValueError(
                 f"`--{name}` must be at least {least}; got {value}. Leave it out for "
-                f"the usual."
+                f"the default."
             )
     if options.out is not None and options.out.exists():
         raise ValueError(
@@ -128,7 +130,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(record: dict[str, Any], out: Path) -> Path:
-    """The folder, which is there with all its files or not."""
+    """Write the folder with all its files, or nothing at all."""
     from isometry.lab.bench.report import draw, page
 
     files = {RECORD: as_json(record), TABLE: page(record).encode()} | draw(record)

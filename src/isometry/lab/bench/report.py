@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def page(record: dict[str, Any]) -> str:
-    """The file `table.md`: where it was measured, the tables and the figure."""
+    """The content of `table.md`: the machine, the tables and the figure."""
     return f"{summary(record)}\n\n![time against size](figure.svg)\n"
 
 
 def summary(record: dict[str, Any]) -> str:
-    """Where it was measured, and the tables, to be read and posted.
+    """The machine and the tables, to be read or posted.
 
     Args:
         record: what `record.json` holds.
@@ -38,12 +38,12 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def left_out(peer: str) -> str:
-    """Which contender is missing, and how to get it."""
-    return f"{peer} is not installed and left out; to have it: pip install {peer}"
+    """A sentence on a peer that is missing, and how to get it."""
+    return f"{peer} is left out: it is not installed. To add it: pip install {peer}"
 
 
 def tables(record: dict[str, Any]) -> str:
-    """One table a suite: milliseconds, and the multiple of ours."""
+    """A table for each suite: milliseconds, and multiples of our time."""
     return "\n\n".join(
         f"## {part['suite'].capitalize()}: {part['title']}\n\n{part['note']}\n\n"
         f"{_table(part)}"
@@ -67,15 +67,15 @@ def _table(part: dict[str, Any]) -> str:
 
 
 def short(value: float, digits: int) -> str:
-    """A positive number to so many digits, never as a power of ten."""
+    """A positive number with so many significant digits, and no power of ten."""
     if value >= 10 ** (digits - 1):
         return f"{value:.0f}"
-    # `#` keeps zeros at the end, and a point that nothing follows
+    # `#` keeps trailing zeros, and also a trailing point
     return f"{value:#.{digits}g}".rstrip(".")
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns stand below each other, numbers to the right."""
+    """A Markdown table with aligned columns, which reads as plain text, too."""
     columns = zip(header, *rows, strict=True)
     first, *rest = [max(map(len, column)) for column in columns]
 
@@ -112,13 +112,13 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def draw(record: dict[str, Any]) -> dict[str, bytes]:
-    """One panel a suite.
+    """Draw a panel for each suite.
 
     Args:
         record: what `record.json` holds.
 
     Returns:
-        The figure by name of its file, as PNG and SVG.
+        The figure as PNG and as SVG, by the names of the files.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
     columns = min(2, len(parts))
     lines = -(-len(parts) // columns)
     files = {}
-    # a figure of its own, outside pyplot: no state, no window, no memory kept
+    # without pyplot there is no global state, no window and no memory that stays
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6 * columns, 4.8 * lines))
         figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
@@ -159,5 +159,5 @@ def _panel(axes: "Axes", part: dict[str, Any]) -> None:
     axes.set_xlabel("n")
     axes.set_ylabel("milliseconds")
     axes.set_title(f"{part['suite']}: {part['title']}", fontsize=10)
-    # below, where it covers nothing
+    # below the axes, where it covers no line
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=8.5)

@@ -30,7 +30,7 @@ def matrix_exp(A: Tensor, G: Tensor) -> Run:
 
 
 def torch_orthogonal(A: Tensor, G: Tensor, orthogonal_map: str) -> Run:
-    """`torch.nn.utils.parametrizations.orthogonal` at the coordinates of A."""
+    """A pass of torch's `orthogonal`, with A as its coordinates."""
     return _parametrized(
         A,
         G,
@@ -41,7 +41,7 @@ def torch_orthogonal(A: Tensor, G: Tensor, orthogonal_map: str) -> Run:
 
 
 def geotorch_orthogonal(A: Tensor, G: Tensor) -> Run:
-    """`geotorch.orthogonal`, evaluated at the coordinates of A."""
+    """A pass of `geotorch.orthogonal`, with A as its coordinates."""
     import geotorch
 
     def register(layer: nn.Module) -> nn.Module:
@@ -56,7 +56,7 @@ def _parametrized(
 ) -> Run:
     plain = nn.Module()
     plain.weight = nn.Parameter(torch.linalg.qr(A)[0])
-    # what torch adds to a module has no type
+    # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = register(plain)
     original = layer.parametrizations.weight.original
     with torch.no_grad():
@@ -65,7 +65,7 @@ def _parametrized(
 
 
 def kernel(n: int, device: torch.device) -> dict[str, Run]:
-    """Every peer at one size, float32, norm 3."""
+    """A forward and backward pass of each contender, for a matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     contenders = {
@@ -82,13 +82,14 @@ def kernel(n: int, device: torch.device) -> dict[str, Run]:
 
 BATCH = 64
 
-# Adam does the same arithmetic at any rate, and here coordinates stay where they are:
-# at 1e-3 the steps that are timed would move each of them by more than it measures
+# The rate does not change the work of a step, and a tiny one leaves the coordinates
+# where they are. At 1e-3 the steps that are timed would move each of them by more than
+# its size.
 RATE = 1e-6
 
 
 def constrain(layer: nn.Linear, name: str) -> nn.Module:
-    """The layer with its weight orthogonal as the contender `name` has it."""
+    """Make the weight of a layer orthogonal, as the contender of this name does."""
     if name == bench.GEOTORCH:
         import geotorch
 
@@ -109,7 +110,7 @@ def constrain(layer: nn.Linear, name: str) -> nn.Module:
 
 
 def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
-    """A plain layer that starts orthogonal, so that all contenders start alike."""
+    """A plain layer with an orthogonal weight, where all contenders start."""
     rng = torch.Generator().manual_seed(seed)
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, generator=rng)
@@ -118,11 +119,11 @@ def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
 
 
 def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
-    """A square layer, moved to random coordinates of a spectral norm.
+    """A square layer at random coordinates of the given spectral norm.
 
-    Reflections have other coordinates: they stay where they start.
+    Reflections have coordinates of another kind, and stay where they start.
     """
-    # what torch adds to a module has no type
+    # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
     if name not in (bench.PLAIN, bench.OUR_HOUSEHOLDER, bench.TORCH_HOUSEHOLDER):
         A = random_skew(n, norm=norm, dtype=torch.float32, seed=seed)
@@ -139,7 +140,7 @@ def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
-    """One step of Adam, gradients of the last one cleared first."""
+    """A step of Adam, which first clears the gradients of the step before."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
 
     def step() -> None:
@@ -170,7 +171,7 @@ STEPS, CLASSES = 200, 10
 
 
 def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> Run:
-    """Forward W h, backward its two adjoints, for every step."""
+    """The products of a recurrent layer alone: for each time step one, and two back."""
     h, out = torch.randn(2, batch, n, device=device)
     W = torch.linalg.qr(torch.randn(n, n, device=device))[0]
     dW = torch.empty_like(W)
@@ -186,7 +187,7 @@ def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> 
 
 
 class Loop(nn.Module):
-    r"""$h_t = \sigma(W h_{t-1} + T x_t)$ as one writes it around a parametrized weight.
+    r"""$h_t = \sigma(W h_{t-1} + T x_t)$ in a Python loop around an orthogonal weight.
 
     Args:
         n: dimension of the state.
@@ -196,12 +197,12 @@ class Loop(nn.Module):
     def __init__(self, n: int, name: str) -> None:
         super().__init__()
         self.input_map = nn.Linear(1, n)
-        # a weight that torch has parametrized has no type
+        # type checkers cannot see what a parametrized weight is
         self.state_map: Any = constrain(orthogonal_linear(n, n, seed=0), name)
         self.activation = ModReLU(n)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The states at all steps, and the last one as `nn.RNN` has it."""
+        """Return all states, and the last one in the shape that `nn.RNN` gives it."""
         # read once: each access to a parametrized weight evaluates its map
         W, u = self.state_map.weight, self.input_map(x)
         h, states = torch.zeros_like(u[0]), []
@@ -212,7 +213,7 @@ class Loop(nn.Module):
 
 
 def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
-    """A training step that classifies sequences, the optimizer included."""
+    """A whole training step that classifies sequences, with its optimizer."""
     head = nn.Linear(n, CLASSES, device=x.device)
     target = torch.randint(CLASSES, (x.shape[1],), device=x.device)
     parameters = [*layer.parameters(), *head.parameters()]
@@ -255,7 +256,7 @@ def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Run]:
-    """Ours, by retraction."""
+    """Steps of our optimizers by name, one for each retraction."""
     optimizer = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
     runs: dict[str, Run] = {}
     for retraction in ("exp", "cayley", "qr"):
@@ -274,7 +275,7 @@ def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str
 def geoopt_steps(
     n: int, k: int, rule: str, device: torch.device = CPU
 ) -> dict[str, Run]:
-    """Geoopt's, by metric."""
+    """Steps of geoopt's optimizers by name, one for each metric."""
     import geoopt
 
     optimizers = geoopt.optim
@@ -282,7 +283,7 @@ def geoopt_steps(
         "SGD": optimizers.RiemannianSGD,
         "Adam": optimizers.RiemannianAdam,
     }[rule]
-    # a metaclass makes the class, which type checkers cannot see
+    # a metaclass makes these classes, which type checkers cannot follow
     stiefel: Any = geoopt.Stiefel
     parameter: Any = geoopt.ManifoldParameter
     runs: dict[str, Run] = {}
@@ -322,29 +323,30 @@ def _with_gradient(p: nn.Parameter) -> nn.Parameter:
 SUITES = {
     "kernel": Suite(
         "forward + backward pass of an exponential, norm 3",
-        "Cayley's map and reflections are other maps: the first does not reach the "
-        "eigenvalue -1.",
+        "The Cayley map and reflections are not exponentials; the Cayley map cannot "
+        "reach the eigenvalue -1.",
         *(kernel, bench.OURS, (64, 128, 256, 512)),
     ),
     "layer": Suite(
         f"training step of an n x n layer, batch {BATCH}, Adam",
-        "The coordinates have norm 3; those of reflections are where they start.",
+        "The coordinates have norm 3, except those of reflections, which stay where "
+        "they start.",
         *(layer, bench.OURS, (64, 128, 256, 512)),
     ),
     "recurrent": Suite(
-        f"training step over {STEPS} steps of time, batch {BATCH}, RMSprop",
-        "isometry is ExpRNN. torch and geotorch have no such layer: their weights are "
-        "in a loop in Python.",
+        f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
+        "isometry is ExpRNN. torch and geotorch have no such layer, so their weights "
+        "are used in a loop in Python.",
         *(recurrent, bench.OURS, (64, 128, 256)),
     ),
     "optimizers": Suite(
         "step of SGD with momentum on n x n orthogonal matrices",
-        "The gradient is given: this is what the optimizer itself costs.",
+        "The gradient is given, so this is the cost of the optimizer alone.",
         *(optimizers, OUR_EXP, (64, 128, 256, 512)),
     ),
 }
 
 
 def sizes_of(suite: str, sizes: Sequence[int] | None) -> Sequence[int]:
-    """The sizes that the user wants, in ascending order, or the usual ones."""
+    """The sizes that the user asks for, in ascending order, or the usual ones."""
     return sorted(set(sizes)) if sizes else SUITES[suite].sizes

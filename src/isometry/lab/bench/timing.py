@@ -1,4 +1,4 @@
-"""Interleaved timing: a machine is noisy, so only ratios within a run are stated."""
+"""Timing in turns: machines are noisy, so only ratios within one run are stated."""
 
 import statistics
 import sys
@@ -24,9 +24,9 @@ class Suite:
     Attributes:
         title: what the work is.
         note: what a reader of the table must know.
-        contenders: by name, for a size and a device.
-        ours: the one to which ratios are given.
-        sizes: the usual ones.
+        contenders: makes the contenders, by name, for a size and a device.
+        ours: name of the contender by whose time the others are divided.
+        sizes: sizes that are timed unless the user names others.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call: the best and the median over rounds."""
+    """Seconds per call: those of the best round, and the median."""
 
     best: float
     median: float
@@ -50,7 +50,7 @@ def interleave(
     rounds: int = 9,
     sample: float = 0.02,
 ) -> dict[str, Timing]:
-    """Time all contenders in turn, `rounds` times, by samples of about `sample` s."""
+    """Time all contenders in turns, in samples of about `sample` seconds."""
     repeats = {}
     for name, call in contenders.items():
         call()
@@ -59,8 +59,8 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
-            # the thread pool of the contender before spins on for a while: SciPy's
-            # doubled the time of whoever came next
+            # The threads of the previous contender keep spinning for a while: those of
+            # SciPy doubled the time of whoever came next.
             time.sleep(0.1)
             if repeats[name] > 1:
                 call()
@@ -112,11 +112,11 @@ def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
 
 
 def device_of(name: str, threads: int | None) -> torch.device:
-    """The device, with as many threads of torch as are wanted.
+    """The device to measure on; the number of torch's threads is set, too.
 
     Args:
         name: cpu or cuda.
-        threads: of torch; its own number if None.
+        threads: number of torch's threads; unchanged if None.
 
     Returns:
         The device.
@@ -138,7 +138,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
     """The environment of a run, the device, and the versions of the peers.
 
     Args:
-        device: where it is measured.
+        device: the device that is measured.
 
     Returns:
         Names and values.
@@ -153,11 +153,11 @@ _WIDTH = 24
 
 
 class ProgressLine:
-    """One line that is renewed on a terminal; elsewhere a line a step.
+    """Tells what is measured next: on a terminal in one line, elsewhere in a new one.
 
     Args:
-        total: steps of the whole measurement.
-        stream: where to; standard error if None.
+        total: parts of the whole measurement.
+        stream: where to write; standard error if None.
     """
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
@@ -170,7 +170,7 @@ class ProgressLine:
         filled = _WIDTH * self.done // self.total
         bar = "#" * filled + "." * (_WIDTH - filled)
         live = self.stream.isatty()
-        # \x1b[K clears what a longer line has left
+        # \x1b[K clears the rest of a longer line
         start = "\r\x1b[K" if live else ""
         end = "" if live and self.done < self.total else "\n"
         self.stream.write(f"{start}[{bar}] {self.done}/{self.total} {what}{end}")
@@ -186,18 +186,18 @@ def measure(
     rounds: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Time one suite; all in float32.
+    """Time one suite, in float32.
 
     Args:
         name: name of the suite.
         suite: what is timed.
         sizes: the n of its matrices.
-        device: where to.
+        device: the device to measure on.
         rounds: samples of each contender.
-        say: told what is measured next, once a size.
+        say: called with what is measured next, once for each size.
 
     Returns:
-        What is timed and, by size, seconds of each contender: the best and the median.
+        What is timed and, for each size, the best and median seconds of each contender.
     """
     rows = []
     for n in sizes:
