@@ -1,7 +1,7 @@
 """A task and networks as a user would write them, in a module of their own."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class Layer(nn.Module):
         self.turn = isometry.orthogonal(hidden)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h, states = torch.zeros(()), []
+        h, states = x.new_zeros(()), []
         for u in self.read(x):
             h = torch.tanh(self.turn(h.expand_as(u)) + u)
             states.append(h)
@@ -70,6 +70,7 @@ class Layer(nn.Module):
 class Whole(nn.Module):
     """A network with its own input and output layers, and its own optimizer."""
 
+    reads_classes = True
     schedule = Schedule((OptimizerRecipe(SGD, {"lr": 0.125}),), "tests")
 
     def __init__(self, *, hidden_size: int, output_size: int, input_size: int) -> None:
@@ -80,6 +81,32 @@ class Whole(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.layer(self.embed(x))[0])
+
+
+class Plain(nn.Module):
+    """A network with its own output layer, which reads features."""
+
+    def __init__(self, input_size: int, hidden_size: int, output_size: int) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(input_size, hidden_size)
+        self.head = nn.Linear(hidden_size, output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0])
+
+
+class OneTensor(Layer):
+    """A layer that forgets to return its last state."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x)[0]
+
+
+class Failing(Layer):
+    """A layer with a mistake inside."""
+
+    def forward(self, x: Tensor) -> Any:
+        raise ValueError(f"a scale of {x.ndim} went wrong")
 
 
 class NoSizes(nn.Module):

@@ -1,5 +1,6 @@
 """Tasks and networks of one's own, in Python and on the command line."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -249,9 +250,12 @@ def test_metrics_without_a_weight_have_the_weight_of_the_loss():
     assert evaluate(task, model, "test", 6)["right"] == pytest.approx(expected)
 
 
-def test_a_layer_reads_classes_as_unit_vectors():
+@pytest.mark.parametrize("name", ["Layer", "Plain"])
+def test_a_network_reads_classes_as_unit_vectors(name):
+    """With its own output layer or not; it used to get raw integers with one."""
     task = OrderTask()
-    layer: Any = NETWORKS.find(LAYER, trust=True)
-    model = layer.model(task, 4, {}, Draw())
+    network: Any = NETWORKS.find(f"tests.lab.own:{name}", trust=True)
+    model = network.model(task, 4, {}, Draw())
     x = task.batch(0, size=2, seed=1).x
     assert torch.equal(model(x), model(torch.nn.functional.one_hot(x, 3).float()))
+    assert copy.deepcopy(model).double()(x).dtype == torch.float64

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -63,8 +64,6 @@ class SequenceModel(nn.Module):
         output: the layer.
         parts: what it reads of complex states.
         last_only: whether outputs are wanted at the last time step alone.
-        classes: number of classes of the input, for a network that cannot read class
-            indices and has no `input_size`.
     """
 
     def __init__(
@@ -74,40 +73,51 @@ class SequenceModel(nn.Module):
         *,
         parts: Parts = "both",
         last_only: bool = False,
-        classes: int | None = None,
     ) -> None:
         super().__init__()
         self.network, self.output = network, output
         self.parts: Parts = parts
-        self.last_only, self.classes = last_only, classes
+        self.last_only = last_only
 
     def forward(self, x: Any) -> Any:
         """Outputs of a sequence.
 
         Args:
-            x: what the network takes. Class indices become unit vectors where it takes
-                none.
+            x: what the network takes.
 
         Returns:
             (time, batch, outputs); the time is one if only the last is wanted.
+
+        Raises:
+            TypeError: if the network returns anything but its states and the last one.
         """
-        H, _ = self.network(self._read(x))
+        answer = self.network(x)
+        # a tensor of two time steps would unpack as well
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise TypeError(
+                f"`{type(self.network).__name__}` must return a tuple of its states "
+                f"and its last state; got {type(answer).__name__}. A network that "
+                f"computes outputs itself takes `output_size`."
+            )
+        H = answer[0]
         if isinstance(H, PackedSequence):
             return PackedSequence(self._outputs(H.data), *H[1:])
         return self._outputs(H[-1:] if self.last_only else H)
-
-    def _read(self, x: Any) -> Any:
-        ours = isinstance(self.network, AbstractRecurrent)
-        if ours or not isinstance(x, Tensor) or x.is_floating_point():
-            return x
-        size: Any = self.classes or self.network.input_size
-        return one_hot(x.long(), size).to(self.output.weight.dtype)
 
     def _outputs(self, H: Tensor) -> Tensor:
         if H.is_complex():
             both = self.parts == "both"
             H = torch.cat((H.real, H.imag), -1) if both else H.real
         return self.output(H)
+
+
+def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
+    """The inputs of a network, with class indices as unit vectors in its dtype."""
+    x, *rest = inputs
+    if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
+        return inputs
+    real = (p.dtype for p in network.parameters() if p.is_floating_point())
+    return one_hot(x.long(), classes).to(next(real, torch.get_default_dtype())), *rest
 
 
 def made_by(
@@ -211,18 +221,15 @@ class Network:
     ) -> nn.Module:
         """Make the network with its output layer, as training begins."""
         network = self.make(task, size, dict(options), draw)
+        ours = isinstance(network, AbstractRecurrent)
+        if not ours and not getattr(network, "reads_classes", False):
+            network.register_forward_pre_hook(partial(unit_vectors, task.input_size))
         if self.output is None:
             return network
         is_complex = any(p.is_complex() for p in network.parameters())
         features = size * (2 if is_complex and self.parts == "both" else 1)
         layer = self.output(task, features).layer(features, task.output_size, draw)
-        return SequenceModel(
-            network,
-            layer,
-            parts=self.parts,
-            last_only=task.last_only,
-            classes=task.input_size,
-        )
+        return SequenceModel(network, layer, parts=self.parts, last_only=task.last_only)
 
 
 def options_exprnn(task: str, _size: int) -> dict[str, Any]:
