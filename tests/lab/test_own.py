@@ -229,6 +229,63 @@ def test_a_network_that_is_none_is_told(options, message, tmp_path):
 
 
 @pytest.mark.errors
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("OneTensor", "`OneTensor` must return a tuple of its states and its last .*"),
+        ("Failing", "a scale of 3 went wrong"),
+    ],
+)
+def test_a_mistake_in_a_network_keeps_its_traceback(name, message, tmp_path):
+    """The command line used to print one line, and to leave a folder behind.
+
+    The mended command was then refused, since the folder existed.
+    """
+    out, model = tmp_path / "run", f"tests.lab.own:{name}"
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        main(["train", TASK, *LINE, "--model", model, "--out", str(out)])
+    assert caught.value.__notes__ == ["isometry: raised in step 1 of the run"]
+    assert not out.exists()
+    assert main(["train", TASK, *LINE, "--model", LAYER, "--out", str(out)]) == 0
+
+
+@pytest.mark.errors
+def test_a_mistake_in_a_constructor_keeps_its_traceback(monkeypatch, tmp_path):
+    """A `ValueError` without options used to be printed as one line."""
+
+    def fail(self: Layer, input_size: int, hidden_size: int, scale: int = 1) -> None:
+        raise ValueError(f"a width of {hidden_size * scale} went wrong")
+
+    monkeypatch.setattr(Layer, "__init__", fail)
+    line = ["train", TASK, *LINE, "--model", LAYER, "--out", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="a width of 4 went wrong"):
+        main(line)
+    # here the option may be wrong, and one line is enough
+    assert main([*line, "--model-options", "scale=3"]) == 2
+
+
+def test_a_mistake_after_recorded_steps_keeps_the_folder(monkeypatch, tmp_path):
+    """What was recorded is not thrown away with the failure."""
+
+    def fail(task: OrderTask, step: int, **kwargs: Any) -> Any:
+        if step == 3:
+            raise ValueError("no batch")
+        return OrderTask.__mro__[1].batch(task, step, **kwargs)
+
+    monkeypatch.setattr(OrderTask, "batch", fail)
+    with pytest.raises(ValueError, match="no batch"):
+        start(config(), tmp_path / "run")
+    assert len(records(tmp_path / "run")) > 2
+
+
+def test_folders_may_be_strings(tmp_path, monkeypatch):
+    """`start` and `write_report` used to fail on the first method of a path."""
+    monkeypatch.chdir(tmp_path)
+    start(config(), "run")
+    assert write_report(["run"], "report").exists()
+
+
+@pytest.mark.errors
 def test_names_of_ours_are_taken():
     with pytest.raises(ValueError, match=r"`name` must differ from ours, copying, .*"):
         register(OrderTask, "copying")

@@ -54,7 +54,7 @@ def _lies_beside(path: Path) -> bool:
     return path.is_file() or (bool(reports) and not (path / "config.json").is_file())
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     """Write a report of runs: a page, its figures, its tables.
 
     `report.html` needs no other file; the figures lie beside it as SVG and PNG, the
@@ -81,6 +81,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     from isometry.lab._report.figures import draw
     from isometry.lab._report.page import page
 
+    out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     parts = [(experiment, draw(experiment, out)) for experiment in found]
     (out / "results.md").write_text(_markdown(found), encoding="utf-8")

@@ -176,11 +176,12 @@ def work(folder: Path, config: Config) -> str:
                 resume(folder, trust=(config.task, config.training.model))
             else:
                 start(config, folder)
-        except (RunError, ValueError, TypeError, FileNotFoundError) as error:
-            sys.stderr.write(f"isometry: {error}\n")
-            return str(error)
         # whatever went wrong, the other runs go on, and the user is told
         except Exception as error:  # noqa: BLE001 - as said above
+            known = (RunError, ValueError, TypeError, FileNotFoundError)
+            if isinstance(error, known) and not hasattr(error, "__notes__"):
+                sys.stderr.write(f"isometry: {error}\n")
+                return str(error)
             traceback.print_exc()
             return f"{type(error).__name__}: {error}. See {log_of(folder)}."
     return ""

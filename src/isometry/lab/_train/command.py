@@ -139,6 +139,8 @@ def main(options: argparse.Namespace) -> int:
             config, out = read(values)
             outcome = start(config, out)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
+        if hasattr(error, "__notes__"):
+            raise
         message = as_typed(str(error), typed)
         print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - it reports
         return 2

@@ -157,9 +157,12 @@ def _model(
     """Make the network. An error names an unknown option, and those that exist."""
     try:
         return wanted.model(generator=generator)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         options = training.model_options
-        if not options:
+        if not options and training.model not in NETWORKS.ours:
+            # no option is wrong but the class, and the command prints the traceback
+            error.add_note(f"isometry: raised by the constructor of {training.model}")
+        if not options or isinstance(error, ValueError):
             raise
         names = _options_of(training.model, task)
         unknown = [name for name in options if name not in {*names, *_RENAMED}]

@@ -149,6 +149,24 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+@contextlib.contextmanager
+def removed_unused(folder: Path | None) -> Iterator[None]:
+    """Remove the folder of a run that fails before it has recorded a step.
+
+    The command can then be repeated once the mistake is mended. A `RunError` may tell
+    the user to go on with the folder, which stays.
+    """
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception:
+        files = () if folder is None else (folder / METRICS, folder / CHECKPOINT)
+        if folder and not any(file.exists() and file.stat().st_size for file in files):
+            shutil.rmtree(folder)
+        raise
+
+
 class Metrics:
     """The records of a run: one JSON object a line.
 

@@ -39,13 +39,13 @@ class Outcome:
     summary: dict[str, Any]
 
 
-def start(config: Config, out: Path | None = None) -> Outcome:
+def start(config: Config, out: Path | str | None = None) -> Outcome:
     """Train from the beginning.
 
     Args:
         config: the run. A class that it names as package.module:Class is imported.
         out: its folder, which must not exist; if None, a new one under the user's data
-            directory.
+            directory. It is removed if the run fails before it has recorded a step.
 
     Returns:
         The folder and the summary.
@@ -64,13 +64,14 @@ def start(config: Config, out: Path | None = None) -> Outcome:
             names = (config.task, config.training.model)
             name = "-".join(word.rpartition(":")[2] for word in names)
             name += f"-{resolved.training.hidden_size}"
-            folder = out or files.default_folder(name)
+            folder = Path(out) if out else files.default_folder(name)
             surroundings = files.as_json(environment(ranks=ranks.count))
             files.create(
                 folder,
                 {files.CONFIG: resolved.to_json(), files.ENVIRONMENT: surroundings},
             )
-        return _go(experiment, folder, ranks)
+        with files.removed_unused(folder):
+            return _go(experiment, folder, ranks)
 
 
 def resume(
@@ -245,6 +246,10 @@ def _train(
             f"the run stopped at step {state.step}: {error}. Once that is solved, go "
             f"on: isometry train --resume {folder}"
         ) from error
+    except (ValueError, TypeError) as error:
+        # it is no option that is wrong, and the command line prints the traceback
+        error.add_note(f"isometry: raised in step {state.step + 1} of the run")
+        raise
     scores: dict[str, Any] = {}
     if status == "finished" and ranks.is_first:
         try:
