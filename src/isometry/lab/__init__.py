@@ -1,4 +1,4 @@
-"""Tasks, training, records and reports: `pip install isometry[lab]`.
+"""Tasks, training, records and reports: `pip install ".[lab]"`.
 
 Names are loaded on first use (PEP 562), so that the command line starts at once: torch
 is imported when it is needed, and not before.
@@ -15,13 +15,20 @@ if TYPE_CHECKING:
     from isometry.lab._train.folder import RunError
     from isometry.lab._train.run import Outcome, load, resume, start
     from isometry.lab.paper.training import OptimizerRecipe, Recipe, Schedule
-    from isometry.lab.task import AbstractEndlessTask, AbstractTask, Batch, evaluate
+    from isometry.lab.task import (
+        AbstractEndlessTask,
+        AbstractTask,
+        Batch,
+        evaluate,
+        training_rows,
+    )
 
 __all__ = [
     "AbstractTask",
     "AbstractEndlessTask",
     "Batch",
     "evaluate",
+    "training_rows",
     "Recipe",
     "Schedule",
     "OptimizerRecipe",
@@ -40,7 +47,7 @@ __all__ = [
 # the module that holds each public name
 _PLACES = {
     **dict.fromkeys(("AbstractTask", "AbstractEndlessTask"), "task"),
-    **dict.fromkeys(("Batch", "evaluate"), "task"),
+    **dict.fromkeys(("Batch", "evaluate", "training_rows"), "task"),
     **dict.fromkeys(("Recipe", "Schedule", "OptimizerRecipe"), "paper.training"),
     **dict.fromkeys(("Config", "Training"), "_train.config"),
     **dict.fromkeys(("Outcome", "start", "resume", "load"), "_train.run"),

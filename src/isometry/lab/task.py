@@ -320,9 +320,24 @@ def batches_per_epoch(examples: int, size: int) -> int:
 def training_rows(
     examples: int, step: int, *, size: int, seed: int, rank: int, ranks: int
 ) -> "np.ndarray":
-    """Numbers of the examples in one part of the batch of a step.
+    """Numbers of the examples in a training batch of finite data.
 
-    Each epoch is a permutation of all examples, cut into batches.
+    Each epoch is a new permutation of all examples, cut into batches. The last batch of
+    an epoch may be smaller.
+
+    Args:
+        examples: how many examples there are.
+        step: number of the step, from 0.
+        size: examples in the batch of all ranks.
+        seed: seed of the run.
+        rank: which part of the batch is wanted.
+        ranks: number of parts.
+
+    Returns:
+        Indices from 0 to `examples - 1`, as NumPy's int64.
+
+    Raises:
+        ValueError: if the batch has fewer examples than there are ranks.
     """
     epoch, index = divmod(step, batches_per_epoch(examples, size))
     rows = _order(examples, epoch, seed)[index * size : (index + 1) * size]
