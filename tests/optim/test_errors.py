@@ -260,6 +260,34 @@ def test_other_optimizers_do_not_step_on_a_manifold(make):
     assert torch.equal(model.weight, torch.eye(3))
 
 
+@pytest.mark.errors
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.LBFGS])
+def test_a_declared_parameter_does_not_leave_its_manifold_silently(kind):
+    """`Adam(model.parameters())` used to: only groups of `param_groups` were looked at.
+
+    LBFGS computes its gradients after the hook has been called.
+    """
+    model = declared_model()
+    optimizer = kind(model.parameters(), lr=0.1)
+
+    def loss() -> Any:
+        value = model(torch.ones(3)).square().sum()
+        value.backward()
+        return value
+
+    loss()
+    with pytest.raises(TypeError, match=r"got \w+, which ignores the SO\(n=3\) of"):
+        optimizer.step(loss)
+    assert torch.equal(model.weight, torch.eye(3))
+    # a frozen weight does not move, and a constrained one stays where it belongs
+    model.requires_grad_(False)
+    optimizer.step(lambda: torch.zeros(()))
+    model.requires_grad_(True)
+    isometry.constrain(model, SO(3))
+    optimizer.step(loss)
+    assert not torch.equal(model.weight, torch.eye(3))
+
+
 def test_optimizers_that_know_manifolds_step_on_them():
     """Ours, one that wraps ours, and others on plain parameters and coordinates."""
 

@@ -6,6 +6,7 @@ FSDP, all of which make new parameters; the module and the name survive them all
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
 _hooks: list[Any] = []
+# modules with declared parameters. torch calls a hook before the step of any optimizer
+# and does not say which modules it trains, so the hook looks here.
+_OWNERS: "WeakSet[nn.Module]" = WeakSet()
 
 
 @torch.no_grad()
@@ -23,7 +27,8 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
 
     This is for optimizers that move on the manifold itself. The parameter must be a
     point already, and only an optimizer of `isometry.optim` keeps it there; any other
-    optimizer that gets it from `isometry.param_groups` raises at its first step. The
+    optimizer raises before its first step. (A copy of the module has new parameters:
+    the step raises if the optimizer got them from `isometry.param_groups`.) The
     alternative is `isometry.constrain`, which works with any optimizer, and declares
     its weight too.
 
@@ -55,6 +60,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
         )
     manifold.check(points(weight, manifold), name=name)
     guard_steps()
+    _OWNERS.add(module)
     record(module, name, manifold)
     return module
 
@@ -115,14 +121,22 @@ def guard_steps() -> None:
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     if _knows_manifolds(optimizer):
         return
+    # a weight that was constrained since is not a parameter of its module any more
+    manifolds = {
+        id(p): manifold_of(module, name)
+        for module in _OWNERS
+        for name, p in module.named_parameters(recurse=False)
+    }
     for i, group in enumerate(optimizer.param_groups):
-        if group.get("manifold") is not None:
+        known = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)
+        manifold = group.get("manifold") or next(filter(None, known), None)
+        if manifold is not None:
             raise TypeError(
                 f"`optimizer` must keep parameters on their manifold; got "
-                f"{type(optimizer).__name__}, which ignores the {group['manifold']} of "
-                f"`param_groups[{i}]`. Use an optimizer of `isometry.optim`, or "
-                f"constrain the weight with `isometry.constrain`, which works with any "
-                f"optimizer."
+                f"{type(optimizer).__name__}, which ignores the {manifold} of "
+                f"`param_groups[{i}]`. Use an optimizer of `isometry.optim` with "
+                f"`isometry.param_groups`, or constrain the weight with "
+                f"`isometry.constrain`, which works with any optimizer."
             )
 
 
