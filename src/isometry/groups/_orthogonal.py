@@ -64,9 +64,22 @@ class SO(AbstractOrthogonal):
         self.check_tensor(Q, name=name)
         if Q.is_meta:
             return
-        reflection = determinant(Q) < 0
-        unitary = unitarity_defect(Q) <= self.tolerance(Q.dtype)
-        if reflection.any() and unitary.all():
+        det, defect, bound = (
+            determinant(Q),
+            unitarity_defect(Q),
+            self.tolerance(Q.dtype),
+        )
+        reflection = det < 0
+        odd = reflection & ~(defect <= bound)
+        if odd.any():
+            # `defect` of a reflection is infinite, and says nothing about the matrix
+            raise ValueError(
+                f"`{name}` must be a point of {self}; got a defect of "
+                f"{float(defect[odd].max()):.1e}, above {bound:.1e} for {Q.dtype}, and "
+                f"determinant {float(det[odd].min()):.2g}. Project it first, with "
+                f"`{self}.nearest({name})`."
+            )
+        if reflection.any():
             raise ValueError(
                 f"`{name}` must have determinant 1 to be a point of {self}; got "
                 f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
