@@ -168,3 +168,27 @@ def test_result_with_strict_false():
     result = isometry.load_foreign(model, {"weight": weight}, strict=False)
     assert result.missing_keys == ["bias"]
     assert_close(model.weight, weight)
+
+
+@pytest.mark.errors
+def test_parameters_alone_are_not_the_model(caplog):
+    """The base is a buffer. A file without it used to give another weight silently.
+
+    `load_state_dict` refused it, but named `load_foreign` as the only remedy, which
+    took the identity for the base: the weights were as far apart as two random ones.
+    """
+    one, other = (isometry.orthogonal(nn.Linear(8, 8)) for _ in range(2))
+    state = {name: p.detach().clone() for name, p in one.named_parameters()}
+    with pytest.raises(RuntimeError, match=r"must be the whole `state_dict\(\)`: the"):
+        other.load_state_dict(state, strict=False)
+    assert not caplog.records
+    isometry.load_foreign(other, state)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("isometry", "WARNING")
+    assert record.getMessage().startswith("weight: the checkpoint has no base, so")
+    assert torch.dist(one.weight, other.weight) > 1
+    # the whole state is the model, and says nothing
+    caplog.clear()
+    isometry.load_foreign(other, one.state_dict())
+    assert torch.equal(one.weight, other.weight)
+    assert not caplog.records

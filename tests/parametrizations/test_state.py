@@ -41,6 +41,28 @@ def test_a_checkpoint_of_another_map_is_refused(saved):
 
 
 @pytest.mark.errors
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_base_is_saved_if_and_only_if_there_is_one(saved, strict):
+    """Otherwise the same coordinates are another weight.
+
+    torch spoke of an unexpected or missing key, and with `strict=False` it loaded
+    another weight silently.
+    """
+    one, other = (
+        isometry.orthogonal(nn.Linear(4, 4), det=1, use_trivialization=has_base)
+        for has_base in (saved, not saved)
+    )
+    before = other.weight.detach().clone()
+    message = rf"0\.base` must be in .* was saved {'with' if saved else 'without'} one"
+    with pytest.raises(RuntimeError, match=message):
+        other.load_state_dict(one.state_dict(), strict=strict)
+    isometry.load_foreign(other, {"weight": one.weight.detach(), "bias": one.bias})
+    assert_close(other.weight, one.weight)
+    assert torch.dist(before, one.weight) > 0.1
+
+
+@pytest.mark.errors
 def test_a_base_that_is_not_orthogonal_is_refused():
     layer = isometry.orthogonal(nn.Linear(4, 4))
     state = layer.state_dict()

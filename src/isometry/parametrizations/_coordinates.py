@@ -136,10 +136,23 @@ class Coordinates(ParametrizationList):
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
         errors: list[str] = args[-1]
-        if f"{prefix}original" in state_dict and f"{prefix}0.map" not in state_dict:
+        saved = f"{prefix}0.base" in state_dict
+        # a file that holds tied weights once has no coordinates under the other name
+        if f"{prefix}original" not in state_dict:
+            pass
+        elif f"{prefix}0.map" not in state_dict:
             errors.append(
-                f"`{prefix}0.map` is missing: the checkpoint of another library loads "
-                f"with `isometry.load_foreign`."
+                f"`{prefix}0.map` is missing. A checkpoint of your own must be the "
+                f"whole `state_dict()`: the parameters mean nothing without their "
+                f"base, a buffer. One of another library loads with "
+                f"`isometry.load_foreign`."
+            )
+        elif saved != (getattr(self.constraint, "base", None) is not None):
+            errors.append(
+                f"`{prefix}0.base` must be in the checkpoint if the weight has a base, "
+                f"and only then; the weight was saved {'with' if saved else 'without'} "
+                f"one. Constrain it with the map and the `use_trivialization` that it "
+                f"was saved with."
             )
         # the remembered weights refer to the old tensors, and torch cannot swap
         # tensors that something refers to (`set_swap_module_params_on_conversion`)

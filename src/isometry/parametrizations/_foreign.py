@@ -16,6 +16,11 @@ from isometry.parametrizations._coordinates import Constrained, constrained
 _PEERS = (Exp(), Cayley(), Householder())
 _log = logging.getLogger("isometry")
 _NEAREST = "%s: took the nearest point of %s, at distance %.2g"
+_NO_BASE = (
+    "%s: the checkpoint has no base, so the identity was taken. If the file is your "
+    "own, this is another weight than the one you trained: save the whole "
+    "`state_dict()`, whose buffers hold the base."
+)
 
 
 @runtime_checkable
@@ -46,7 +51,9 @@ def load_foreign(
     - the `original` $X$ and the `base` $B$ of torch or geotorch (square, even for a
       tall weight): then $W = B\,\phi(A)$, cut to its columns, with $A = L - L^H$ and
       $L$ the lower triangle of $X$ padded to a square (for torch's Householder map, the
-      reflections of $X$). The nearest point is taken, which removes rounding errors;
+      reflections of $X$). The nearest point is taken, which removes rounding errors.
+      Without a `base`, $B = I$, and the logger warns: a file of parameters alone looks
+      like this too, and gives another weight than the one that was trained;
     - our own keys, which load as they are.
 
     An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads the checkpoint of an `nn.RNN`,
@@ -155,7 +162,9 @@ def _peer_weight(
             f"geotorch."
         )
     Q = _peer_map(named or own).columns(X.mT if wide else X)
-    if base is not None:
+    if base is None:
+        _log.warning(_NO_BASE, entry.key)
+    else:
         Q = base.to(Q) @ Q
     W = Q.mT if wide else Q
     _check_weight(entry, W)
