@@ -191,3 +191,33 @@ def test_rebasing_under_autocast_is_in_full_precision():
     with torch.autocast("cpu", torch.bfloat16):
         isometry.rebase(layer)
     assert torch.dist(layer.weight, W) <= 1e-5
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_momentum_of_another_dtype_is_pushed_too(by_hand):
+    """`module.double()` leaves the state of an optimizer in float32.
+
+    torch goes on then, and so did a fixed base, but a rebase raised a RuntimeError: "m1
+    and m2 to have the same dtype".
+    """
+    layer = isometry.orthogonal(nn.Linear(4, 4), rebase_every=None if by_hand else 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        layer(torch.ones(4, dtype=layer.weight.dtype)).pow(3).sum().backward()
+        optimizer.step()
+
+    step()
+    layer.double()
+    step()
+    before = layer.weight.detach().clone()
+    if by_hand:
+        isometry.rebase(layer, optimizer)
+    X = layer.parametrizations.weight.original
+    assert torch.equal(X, torch.zeros_like(X))
+    assert torch.dist(layer.weight, before) < 1e-12
+    momentum = optimizer.state[X]["momentum_buffer"]
+    assert momentum.abs().max() > 0
+    step()
+    assert orthonormality(layer.weight) < 1e-12

@@ -56,8 +56,10 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     coordinates (FSDP2) are gathered, moved by all processes alike, and sharded again.
 
     Args:
-        module: the module; its submodules are visited too.
-        optimizer: the optimizer of the coordinates, if it has run.
+        module: the module; its submodules are visited too. Without a constrained
+            weight, nothing happens.
+        optimizer: the optimizer of the coordinates, if it has run. If it is left out,
+            its momentum stays as it was in the old coordinates.
 
     Returns:
         The module.
@@ -94,7 +96,8 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     velocities = [state[key] for key in _VELOCITIES if _like(state.get(key), X)]
     if constraint.base is None:
         return
-    moved = constraint.move_base(whole(X), [whole(v) for v in velocities])
+    # the state of an optimizer keeps its dtype when the module is cast
+    moved = constraint.move_base(whole(X), [whole(v).to(X.dtype) for v in velocities])
     for velocity, new in zip(velocities, moved, strict=True):
         velocity.copy_(sharded_like(new, velocity))
     X.zero_()
