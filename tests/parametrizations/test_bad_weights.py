@@ -199,3 +199,11 @@ def test_not_a_module():
 def test_stiefel_of_a_wide_shape():
     with pytest.raises(ValueError, match="`k` must be between 0 and n = 3; got 5"):
         Stiefel(3, 5)
+
+
+def test_a_class_is_not_a_group():
+    """`constrain(layer, SO)` said that the class must be a parameter of the module."""
+    with pytest.raises(
+        TypeError, match=r"`group` must .* such as SO\(4\); got .*\.SO'>"
+    ):
+        isometry.constrain(nn.Linear(3, 3), SO)

@@ -319,7 +319,8 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
         raise RuntimeError(
             "a constrained weight must not change between two backward passes through "
             "one graph; an optimizer, an assignment or a write to its coordinates has "
-            "changed it. Call `backward` on all losses before the step."
+            "changed it. Call `backward` on all losses before the step, or read the "
+            "weight again after it."
         )
     with torch.enable_grad():
         # An alias, because the cotangent may depend on the coordinates too: a

@@ -18,8 +18,10 @@ def fold(module: Layer) -> Layer:
     Use it before inference, export and quantization. The module computes the same
     function as before, has its original class again, and its `state_dict` has its
     original names. The weights are new parameters, and nothing keeps them orthogonal
-    when they are trained. Weights that are tied inside `module` stay tied. An `ExpRNN`,
-    `ExpLSTM` or `ExpGRU` can also become one of torch's layers, by its `to_torch`.
+    when they are trained. Weights that are tied inside `module` stay tied. A
+    parametrization of your own that contains a constrained weight is not removed. An
+    `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become one of torch's layers, by its
+    `to_torch`.
 
     Args:
         module: the module; its submodules are visited too.

@@ -232,7 +232,7 @@ def constrain(
     References:
         [LM19]; [Lez19] for a moving base.
     """
-    if isinstance(name, AbstractManifold):
+    if not isinstance(name, str):
         if group is not None:
             raise TypeError(
                 f"`name` must be a string; got {name!r}. In the short form, "
