@@ -58,7 +58,18 @@ def test_claims_are_judged_by_the_records(tmp_path):
         assert verdict(other).startswith("not confirmed")
 
 
+def test_minutes_are_those_of_the_processor(tmp_path):
+    """Where a run has them; the clock of a busy machine is marked."""
+    runs = known_runs(tmp_path, status="solved", jumps=0)
+    (summary,) = (run["summary"] for run in runs.values())
+    summary |= {"seconds": 7200.0, "cpu_seconds": 3600.0}
+    summary["final"] = {"validation": {"loss": 1.0}}
+    assert page(runs, []).count("| 60 |") == 2
+    del summary["cpu_seconds"]
+    assert page(runs, []).count(r"| 120\* |") == 2
+
+
 def test_parts_without_runs_say_so():
     text = page({}, [])
-    assert text.count("No run of this part is recorded yet") == 7
+    assert text.count("No run of this part is recorded yet") == 6
     assert "not run yet" in text
