@@ -24,7 +24,7 @@ SECTIONS = {
     "Reference": ("api", "isometry nn optim groups rotations linalg testing lab"),
 }
 FIRST = ({"Home": "index.md"}, "first-steps.md")
-LAST = ("reproduction.md", "results.md", "bibliography.md", "ledger.md")
+LAST = ("reproduction.md", "results.md", "bibliography.md", "ledger.md", "walk.md")
 
 
 def on_config(config):
