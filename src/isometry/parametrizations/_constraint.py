@@ -44,10 +44,9 @@ class AbstractConstraint(nn.Module):
         self,
         manifold: AbstractManifold,
         layout: Layout,
-        *,
         retraction: AbstractMap,
         dtype: torch.dtype,
-        init: Init = None,
+        init: Init,
     ) -> None:
         super().__init__()
         self.manifold = manifold

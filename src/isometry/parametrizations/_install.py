@@ -1,5 +1,6 @@
 """Registering a constraint: everything that can fail runs before the module changes."""
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -23,48 +24,44 @@ from isometry.parametrizations._target import Target, refuse_later_ties, tie
 from isometry.parametrizations._trivialization import Trivialization
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options that `orthogonal`, `unitary` and `constrain` share."""
+
+    use_trivialization: bool
+    init: Init
+    generator: torch.Generator | None
+    rebase_every: int | None
+    rebase_radius: float | None
+
+
 def install(
     target: Target[Layer],
     manifold: AbstractManifold,
     layout: Layout,
-    *,
     retraction: AbstractMap,
-    use_trivialization: bool,
-    init: Init,
-    generator: torch.Generator | None,
-    rebase_every: int | None,
-    rebase_radius: float | None,
+    options: Options,
 ) -> Layer:
-    """Constrain a weight that has been checked, with the options of `constrain`."""
-    weight = target.weight
-    has_base = use_trivialization and retraction.steps
-    check_policy(rebase_every, rebase_radius, moving=has_base)
+    """Constrain a weight that has been checked."""
+    weight, every, radius = target.weight, options.rebase_every, options.rebase_radius
+    has_base = options.use_trivialization and retraction.steps
+    check_policy(every, radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
-    Q = initial_point(manifold, X, init, generator)
+    Q = initial_point(manifold, X, options.init, options.generator)
     constraint: AbstractConstraint
-    if not isinstance(retraction, AbstractRetraction):
-        batch, k = Q.shape[:-2], Q.shape[-1]
-        phase = torch.ones(*batch, k, dtype=Q.dtype, device=Q.device)
-        constraint = Reflections(
-            manifold,
-            layout,
-            retraction=retraction,
-            dtype=weight.dtype,
-            phase=phase,
-            init=init,
+    if isinstance(retraction, AbstractRetraction):
+        base = layout.weight(Q).clone(memory_format=torch.contiguous_format)
+        base = base if has_base else None
+        constraint = Trivialization(
+            *(manifold, layout, retraction, weight.dtype, options.init),
+            base=base,
+            rebase_every=every,
+            rebase_radius=radius,
         )
     else:
-        constraint = Trivialization(
-            manifold,
-            layout,
-            retraction=retraction,
-            base=layout.weight(Q).clone(memory_format=torch.contiguous_format)
-            if has_base
-            else None,
-            dtype=weight.dtype,
-            init=init,
-            rebase_every=rebase_every,
-            rebase_radius=rebase_radius,
+        phase = torch.ones(*Q.shape[:-2], Q.shape[-1], dtype=Q.dtype, device=Q.device)
+        constraint = Reflections(
+            *(manifold, layout, retraction, weight.dtype, options.init), phase=phase
         )
     _register(target, constraint, _coordinates(constraint, Q))
     return target.module

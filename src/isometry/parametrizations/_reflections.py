@@ -30,8 +30,8 @@ class Reflections(AbstractConstraint):
         layout: how the weight is seen as points of the manifold.
         retraction: the Householder map.
         dtype: dtype of the weight.
-        phase: the initial $d$.
         init: where the weight started.
+        phase: the initial $d$.
     """
 
     depends_on = "phase"
@@ -41,15 +41,13 @@ class Reflections(AbstractConstraint):
         self,
         manifold: AbstractManifold,
         layout: Layout,
-        *,
         retraction: AbstractMap,
         dtype: torch.dtype,
+        init: Init,
+        *,
         phase: Tensor,
-        init: Init = None,
     ) -> None:
-        super().__init__(
-            manifold, layout, retraction=retraction, dtype=dtype, init=init
-        )
+        super().__init__(manifold, layout, retraction, dtype, init)
         self.register_buffer("phase", phase)
 
     def forward(self, X: Tensor) -> Tensor:

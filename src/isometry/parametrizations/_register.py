@@ -10,9 +10,9 @@ from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, O, Stiefel, U
 from isometry.groups._maps import AbstractMap
 from isometry.parametrizations._initial import Init
-from isometry.parametrizations._install import install
+from isometry.parametrizations._install import Options, install
 from isometry.parametrizations._layout import layout_of, matrix_layout
-from isometry.parametrizations._target import target_of
+from isometry.parametrizations._target import Target, target_of
 
 # names of the exponential in torch's `orthogonal`
 _TORCH = (None, "matrix_exp")
@@ -101,29 +101,8 @@ def orthogonal(
         initialisations.
     """
     target = target_of(module, name)
-    weight = target.weight
-    if weight.ndim < 2:
-        raise ValueError(
-            f"`{name}` must have two or more axes to be orthogonal; got shape "
-            f"{tuple(weight.shape)}. For a unit vector use `isometry.constrain` with "
-            f"`groups.Sphere`."
-        )
-    layout = matrix_layout(module, name, weight, blocks)
-    manifold = _matrices(layout.points(weight), det)
-    return install(
-        target,
-        manifold,
-        layout,
-        retraction=manifold.resolve_coordinates(
-            "exp" if orthogonal_map in _TORCH else orthogonal_map,
-            name="orthogonal_map",
-        ),
-        use_trivialization=use_trivialization,
-        init=init,
-        generator=generator,
-        rebase_every=rebase_every,
-        rebase_radius=rebase_radius,
-    )
+    options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
+    return _install_matrices(target, orthogonal_map, blocks, det, options)
 
 
 @outside_graphs
@@ -166,23 +145,14 @@ def unitary(
     References:
         [LM19].
     """
-    weight = target_of(module, name).weight
-    if not weight.is_complex():
+    target = target_of(module, name)
+    if not target.weight.is_complex():
         raise TypeError(
-            f"`{name}` must have a complex dtype to be unitary; got {weight.dtype}. "
-            f"Use `isometry.orthogonal` for a real weight."
+            f"`{name}` must have a complex dtype to be unitary; got "
+            f"{target.weight.dtype}. Use `isometry.orthogonal` for a real weight."
         )
-    return orthogonal(
-        module,
-        name,
-        retraction,
-        blocks=blocks,
-        use_trivialization=use_trivialization,
-        init=init,
-        generator=generator,
-        rebase_every=rebase_every,
-        rebase_radius=rebase_radius,
-    )
+    options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
+    return _install_matrices(target, retraction, blocks, None, options)
 
 
 @outside_graphs
@@ -248,17 +218,32 @@ def constrain(
         )
     layout = layout_of(module, name, weight, group, blocks)
     group.check_tensor(layout.points(weight), name=name)
+    options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
     return install(
-        target,
-        group,
-        layout,
-        retraction=group.resolve_coordinates(retraction),
-        use_trivialization=use_trivialization,
-        init=init,
-        generator=generator,
-        rebase_every=rebase_every,
-        rebase_radius=rebase_radius,
+        target, group, layout, group.resolve_coordinates(retraction), options
     )
+
+
+def _install_matrices(
+    target: Target[Layer],
+    orthogonal_map: str | AbstractMap | None,
+    blocks: int,
+    det: Literal[1] | None,
+    options: Options,
+) -> Layer:
+    """Constrain a weight on the manifold that its shape and dtype determine."""
+    weight, name = target.weight, target.name
+    if weight.ndim < 2:
+        raise ValueError(
+            f"`{name}` must have two or more axes to be orthogonal; got shape "
+            f"{tuple(weight.shape)}. For a unit vector use `isometry.constrain` with "
+            f"`groups.Sphere`."
+        )
+    layout = matrix_layout(target.module, name, weight, blocks)
+    manifold = _matrices(layout.points(weight), det)
+    value = "exp" if orthogonal_map in _TORCH else orthogonal_map
+    retraction = manifold.resolve_coordinates(value, name="orthogonal_map")
+    return install(target, manifold, layout, retraction, options)
 
 
 def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:

@@ -38,9 +38,9 @@ class Trivialization(AbstractConstraint):
         manifold: where the weight lives.
         layout: how the weight is seen as points of the manifold.
         retraction: the map $\phi$.
-        base: $B$, in the shape of the weight; None fixes it at the origin.
         dtype: dtype of the weight.
         init: where the weight started.
+        base: $B$, in the shape of the weight; None fixes it at the origin.
         rebase_every: move the base to the weight after this many optimizer steps.
         rebase_radius: move it when an angle of the coordinates exceeds this.
 
@@ -57,17 +57,15 @@ class Trivialization(AbstractConstraint):
         self,
         manifold: AbstractManifold,
         layout: Layout,
-        *,
         retraction: AbstractRetraction,
-        base: Tensor | None,
         dtype: torch.dtype,
-        init: Init = None,
-        rebase_every: int | None = None,
-        rebase_radius: float | None = None,
+        init: Init,
+        *,
+        base: Tensor | None,
+        rebase_every: int | None,
+        rebase_radius: float | None,
     ) -> None:
-        super().__init__(
-            manifold, layout, retraction=retraction, dtype=dtype, init=init
-        )
+        super().__init__(manifold, layout, retraction, dtype, init)
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)
