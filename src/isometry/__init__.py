@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# public names, each with the module that holds it; None if the name is a module itself
+# public names, each with the module that holds it; all others are modules themselves
 _PLACES = {
     "orthogonal": "isometry.parametrizations._register",
     "unitary": "isometry.parametrizations._register",
@@ -39,12 +39,6 @@ _PLACES = {
     "load_foreign": "isometry.parametrizations._foreign",
     "count_parameters": "isometry.nn._count",
     "show_config": "isometry._config",
-    "groups": None,
-    "linalg": None,
-    "nn": None,
-    "optim": None,
-    "rotations": None,
-    "testing": None,
 }
 __all__ = [
     "orthogonal",
@@ -67,12 +61,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module 'isometry' has no attribute {name!r}")
-    place = _PLACES[name]
-    if place is None:
+    if name not in _PLACES:
         return importlib.import_module(f"isometry.{name}")
-    return getattr(importlib.import_module(place), name)
+    return getattr(importlib.import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -198,9 +198,8 @@ def _cross(v: Tensor) -> Tensor:
 
 def _square(v: Tensor) -> Tensor:
     """The square of `_cross(v)`, which is v v^T - (v . v) I."""
-    return v[..., :, None] * v[..., None, :] - (v * v).sum(-1)[..., None, None] * _eye(
-        v
-    )
+    outer, square = v[..., :, None] * v[..., None, :], (v * v).sum(-1)[..., None, None]
+    return outer - square * _eye(v)
 
 
 def _eye(v: Tensor) -> Tensor:

@@ -314,6 +314,10 @@ def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
     # fake tensors have no value
     except RuntimeError:
         return _compiled_repeated_square(Q, s)
+    return _squared(Q, s, steps)
+
+
+def _squared(Q: Tensor, s: Tensor, steps: int) -> Tensor:
     for j in range(steps):
         Q = torch.where(s > j, Q @ Q, Q)
     return Q
@@ -326,10 +330,7 @@ def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
 
 def _square_again(Q: Tensor, s: Tensor) -> Tensor:
     steps = int(s.max()) if s.numel() else 0
-    P = Q.clone(memory_format=torch.contiguous_format)
-    for j in range(steps):
-        P = torch.where(s > j, P @ P, P)
-    return P
+    return _squared(Q.clone(memory_format=torch.contiguous_format), s, steps)
 
 
 def _square_again_adjoint(Q: Tensor, s: Tensor, G: Tensor) -> Tensor:

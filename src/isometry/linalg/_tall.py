@@ -220,10 +220,6 @@ def _adjoint(M: Tensor, s: Tensor, G: Tensor) -> Tensor:
         return pull_back(G)[0].contiguous()
 
 
-def _forward(M: Tensor) -> tuple[Tensor, Tensor]:
-    return _scaled_and_squared(M, None)
-
-
 def _empty(M: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs of the right shapes."""
     s = torch.empty(M.shape[:-2], dtype=M.dtype.to_real(), device="cpu")
@@ -232,7 +228,7 @@ def _empty(M: Tensor) -> tuple[Tensor, Tensor]:
 
 _expm_op = opaque(
     "expm",
-    _forward,
+    _Expm.forward,
     fake=_empty,
     adjoint=_adjoint,
     saves=lambda inputs, outputs: (inputs[0], outputs[1]),

@@ -159,9 +159,7 @@ def value_and_adjoint(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 class Exponential(torch.autograd.Function):
     """A -> exp(A), with the kernels' slots and plan as further outputs."""
 
-    @staticmethod
-    def forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
-        return _forward(A, norm_bound)
+    forward = staticmethod(_forward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
