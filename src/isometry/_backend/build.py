@@ -181,7 +181,7 @@ def compile_sources(
 
 
 def _run(command: list[str], timeout: float) -> tuple[int, str]:
-    """Return code and complaint of a compiler that is not waited for for ever."""
+    """Run a compiler for at most `timeout` seconds: its exit code and its complaint."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

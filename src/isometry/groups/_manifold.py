@@ -12,13 +12,7 @@ from torch import Tensor
 
 from isometry._checks import unitary_bound
 from isometry.groups._frames import AbstractFrame, AmbientFrame
-from isometry.groups._maps import (
-    KNOWN,
-    AbstractMap,
-    AbstractRetraction,
-    Exp,
-    parse_map,
-)
+from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction, Exp, parse_map
 
 #: a map, or its name
 Retraction = AbstractMap | str

@@ -3,11 +3,7 @@
 from isometry._backend.memory import release_memory
 from isometry._checks import check_skew
 from isometry.linalg._cayley import cayley, cayley_inverse
-from isometry.linalg._expm_skew import (
-    expm_skew,
-    expm_skew_adjoint,
-    expm_skew_frechet,
-)
+from isometry.linalg._expm_skew import expm_skew, expm_skew_adjoint, expm_skew_frechet
 from isometry.linalg._householder import householder
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._pade import pade

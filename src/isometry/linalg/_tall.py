@@ -77,11 +77,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
 
 
 def tall_map(
-    X: Matrix,
-    B: Matrix | None,
-    *,
-    of_skew: Columns,
-    of_block: Columns | None = None,
+    X: Matrix, B: Matrix | None, *, of_skew: Columns, of_block: Columns | None = None
 ) -> Matrix:
     r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ instead of exp.
 

@@ -161,7 +161,6 @@ class ExpRNNCell(AbstractNamedCell):
         if self.h0 is not None:
             nn.init.zeros_(self.h0)
 
-    # the name is torch's
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:  # noqa: A002 - the name is torch's
         """Return the next state.
 

@@ -173,7 +173,6 @@ class Rows:
         return states if order is None else states.index_select(1, order)
 
 
-# the name is torch's
 def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002 - the name is torch's
     """The rows of an input, whose form is checked."""
     if isinstance(input, PackedSequence):

@@ -32,10 +32,7 @@ ANGLES: dict[str, Angles] = {"henaff": henaff, "cayley": cayley}
 
 
 def initial_point(
-    manifold: AbstractManifold,
-    X: Tensor,
-    init: Init,
-    generator: torch.Generator | None,
+    manifold: AbstractManifold, X: Tensor, init: Init, generator: torch.Generator | None
 ) -> Tensor:
     """The point nearest to `X`, or one that `init` draws, in the dtype of `X`."""
     if init is None:

@@ -50,6 +50,7 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     new momentum: then they are raised to it, so that no step of Adam is longer than its
     rate. (Both are first corrected for their start at zero, as Adam does.) The history
     of `LBFGS` is dropped.
+
     Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched:
     keep the base fixed with these optimizers. Keep it fixed under
     `ZeroRedundancyOptimizer` too, whose processes step different parameters. Sharded

@@ -1,26 +1,17 @@
 """Contracts of derivatives: autograd agrees with differences, in every argument."""
 
-from collections.abc import Callable, Iterator
-
 import torch
 from torch import Tensor
 
-from isometry.groups import (
-    AbstractGroup,
-    AbstractManifold,
-    AbstractRetraction,
-    Cayley,
-)
+from isometry.groups import AbstractGroup
 from isometry.testing._case import Case, dot, norm
-from isometry.testing._points import retractions
+from isometry.testing._points import Method, methods
 
 # Step of the central differences of fourth order, and the bound of their error. On the
 # manifolds of tests/groups the error is 4e-11, and more where two angles nearly cross.
 # A missing term makes an error of 1e-3 or more
 _STEP, _BOUND = 2e-4, 1e-8
 
-#: a method as a function of two points and of two matrices or vectors of their shape
-Method = Callable[..., Tensor]
 _ARGUMENTS = ("Q", "P", "X", "Y")
 
 
@@ -36,13 +27,14 @@ def derivatives(case: Case) -> None:
         return
     M, Q = wide.manifold, wide.points(2)
     near = M.exp(Q, wide.tangent(Q, angle=1.2))
-    for name, method in _methods(M):
+    table = dict(methods(M))
+    for name, method in table.items():
         _check(wide, name, method, Q, near)
-    _check(wide, "log", _log(M), Q, Q)
+    _check(wide, "log", table["log"], Q, Q)
     _distance_to_itself(wide)
     if isinstance(M, AbstractGroup):
         # beyond a half turn, where the logarithm need not be the principal one
-        _check(wide, "log", _log(M), Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
+        _check(wide, "log", table["log"], Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
 
 
 def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
@@ -95,44 +87,3 @@ def _gradients(value: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
 
 def _sum(C: Tensor, value: Tensor) -> Tensor:
     return (C.conj() * value).real.sum()
-
-
-def _log(M: AbstractManifold) -> Method:
-    return lambda Q, P, _X, _Y: M.log(Q, P)
-
-
-def _methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
-    """All methods that are smooth functions of their arguments, by name."""
-    tangent = M.project
-    yield "log", _log(M)
-    yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)
-    yield "coordinates", lambda Q, P, _X, _Y: M.coordinates(P, Q)
-    yield "project", lambda Q, _P, X, _Y: M.project(Q, X)
-    yield "inner", lambda Q, _P, X, Y: M.inner(Q, tangent(Q, X), tangent(Q, Y))
-    yield "gradient", lambda Q, _P, X, _Y: M.gradient(Q, X)
-    yield "exp", lambda Q, _P, X, _Y: M.exp(Q, tangent(Q, X))
-    yield "transport", lambda Q, P, X, _Y: M.transport(Q, P, tangent(Q, X))
-    yield "velocity", lambda Q, _P, X, _Y: M.velocity(Q, tangent(Q, X))
-    yield "border_distance", lambda Q, _P, X, _Y: M.border_distance(Q, tangent(Q, X))
-    if M.dimension > 1:
-        yield (
-            "curvature",
-            lambda Q, _P, X, Y: M.curvature(Q, tangent(Q, X), tangent(Q, Y)),
-        )
-    yield "nearest", lambda Q, _P, X, _Y: M.nearest(Q + 0.1 * X)
-    yield "nearest", lambda Q, _P, _X, _Y: M.nearest(Q)
-    yield "polish", lambda Q, _P, _X, _Y: M.polish(Q)
-    yield "defect", lambda Q, _P, X, _Y: M.defect(Q + 0.1 * X)
-    for phi in retractions(M):
-        yield f"retract({phi.name})", _retract(M, phi)
-        yield f"point({phi.name})", _point(M, phi)
-    if isinstance(Cayley(), M.maps) and isinstance(M, AbstractGroup):
-        yield "coordinates(cayley)", lambda Q, P, _X, _Y: M.coordinates(P, Q, Cayley())
-
-
-def _retract(M: AbstractManifold, phi: AbstractRetraction) -> Method:
-    return lambda Q, _P, X, _Y: M.retract(Q, M.project(Q, X), phi)
-
-
-def _point(M: AbstractManifold, phi: AbstractRetraction) -> Method:
-    return lambda Q, _P, X, _Y: M.point(X, Q, phi)

@@ -10,6 +10,7 @@ from torch.autograd import gradcheck
 
 from isometry.groups import (
     QR,
+    AbstractGroup,
     AbstractManifold,
     AbstractRetraction,
     Cayley,
@@ -22,6 +23,9 @@ from isometry.testing._case import Case, dot, norm
 # Number of samples for the moments, and the largest z-score. The right law exceeds it
 # with probability 1e-9 for one functional
 _DRAWS, _Z = 2000, 6.0
+
+#: a method as a function of two points and of two matrices or vectors of their shape
+Method = Callable[..., Tensor]
 
 
 def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
@@ -182,34 +186,49 @@ def derivatives(case: Case) -> None:
 def batches(case: Case) -> None:
     """A batch gives the same results as its points one by one, and may be empty."""
     M = case.manifold
-    for method, f in _calls(M):
+    for method, f in methods(M):
         Q = case.points(2, 2)
-        E = case.tangent(Q, angle=0.5)
-        P = M.exp(Q, E)
-        batched = f(Q, P, E)
-        each = [f(Q[i, j], P[i, j], E[i, j]) for i in range(2) for j in range(2)]
+        E, F = case.tangent(Q, angle=0.5), case.tangent(Q, angle=0.5)
+        inputs = (Q, M.exp(Q, E), E, F)
+        batched = f(*inputs)
+        each = [f(*(X[i, j] for X in inputs)) for i in range(2) for j in range(2)]
         want = torch.stack(each).reshape(batched.shape)
         case.require(method, "take batches", (batched.to(want.dtype) - want).abs())
         if batched.dtype not in (case.dtype, want.real.dtype, torch.bool):
             case.fail(method, "keep the dtype", f"it is {batched.dtype}")
-        none = f(Q[:0], P[:0], E[:0])
+        none = f(*(X[:0] for X in inputs))
         if none.shape != (0, 2, *batched.shape[2:]):
             facts = f"the shape is {tuple(none.shape)}"
             case.fail(method, "take empty batches", facts)
 
 
-def _calls(M: AbstractManifold) -> Iterator[tuple[str, Callable[..., Tensor]]]:
-    yield "project", lambda Q, P, _: M.project(Q, P)
-    yield "inner", lambda Q, _, E: M.inner(Q, E, E)
-    yield "gradient", lambda Q, P, _: M.gradient(Q, P)
+def methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
+    """All methods that are smooth functions of their arguments, by name."""
+    tangent = M.project
+    yield "log", lambda Q, P, _X, _Y: M.log(Q, P)
+    yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)
+    yield "coordinates", lambda Q, P, _X, _Y: M.coordinates(P, Q)
+    yield "project", lambda Q, _P, X, _Y: M.project(Q, X)
+    yield "inner", lambda Q, _P, X, Y: M.inner(Q, tangent(Q, X), tangent(Q, Y))
+    yield "gradient", lambda Q, _P, X, _Y: M.gradient(Q, X)
+    yield "exp", lambda Q, _P, X, _Y: M.exp(Q, tangent(Q, X))
+    yield "transport", lambda Q, P, X, _Y: M.transport(Q, P, tangent(Q, X))
+    yield "velocity", lambda Q, _P, X, _Y: M.velocity(Q, tangent(Q, X))
+    yield "border_distance", lambda Q, _P, X, _Y: M.border_distance(Q, tangent(Q, X))
+    if M.dimension > 1:
+        yield (
+            "curvature",
+            lambda Q, _P, X, Y: M.curvature(Q, tangent(Q, X), tangent(Q, Y)),
+        )
+    yield "nearest", lambda Q, _P, X, _Y: M.nearest(Q + 0.1 * X)
+    yield "nearest of a point", lambda Q, _P, _X, _Y: M.nearest(Q)
+    yield "polish", lambda Q, _P, _X, _Y: M.polish(Q)
+    yield "defect", lambda Q, _P, X, _Y: M.defect(Q + 0.1 * X)
     for phi in retractions(M):
-        yield "retract", lambda Q, _, E, phi=phi: M.retract(Q, E, phi)
-    yield "log", lambda Q, P, _: M.log(Q, P)
-    yield "distance", lambda Q, P, _: M.distance(Q, P)
-    yield "transport", M.transport
-    yield "border_distance", lambda Q, _, E: M.border_distance(Q, E)
-    yield "point", lambda Q, _, E: M.point(M.velocity(Q, E), Q)
-    yield "coordinates", lambda Q, P, _: M.coordinates(P, Q)
-    yield "nearest", lambda Q, _, E: M.nearest(Q + 0.1 * E)
-    yield "polish", lambda Q, _P, _E: M.polish(Q)
-    yield "defect", lambda Q, _P, _E: M.defect(Q)
+        yield (
+            f"retract({phi.name})",
+            lambda Q, _P, X, _Y, phi=phi: M.retract(Q, tangent(Q, X), phi),
+        )
+        yield f"point({phi.name})", lambda Q, _P, X, _Y, phi=phi: M.point(X, Q, phi)
+    if isinstance(Cayley(), M.maps) and isinstance(M, AbstractGroup):
+        yield "coordinates(cayley)", lambda Q, P, _X, _Y: M.coordinates(P, Q, Cayley())

@@ -5,11 +5,10 @@ multiplications each. The product of several layers has small dense blocks, whic
 processor multiplies at full speed, and the cost is still $O(nL)$:
 
 - Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
-each
-  interval, first apply the rotations inside a triangle: layer $l$ leaves out $l - 1$
-  coordinates at either end. Then apply the rotations in the gaps between triangles,
-  which lie in intervals shifted by $k$. No rotation in a triangle depends on one in a
-  gap.
+  each interval, first apply the rotations inside a triangle: layer $l$ leaves out
+  $l - 1$ coordinates at either end. Then apply the rotations in the gaps between
+  triangles, which lie in intervals shifted by $k$. No rotation in a triangle depends on
+  one in a gap.
 - $m$ layers of a fast Fourier transform mix groups of $2^m$ coordinates.
 
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
@@ -102,8 +101,7 @@ class Planes:
         n: coordinates of a state.
         padded: `n`, plus coordinates that stay zero so that blocks fit.
         shape: the shape of the angles. In the tunable style, a row has the angles of
-        two
-            layers.
+            two layers.
         layers: the layers, in the order in which they act.
         stages: the same product, in blocks.
     """
