@@ -135,7 +135,7 @@ class AbstractRiemannian(Optimizer):
             check_gradient(p, of=f"parameters of {type(self).__name__}")
             state = self.state[p]
             if "step" not in state:
-                state["step"] = _count(0)
+                state["step"] = _count(0.0)
             for name, start in buffers.items():
                 if name not in state:
                     parts = complex(start, start) if p.is_complex() else start
@@ -154,7 +154,7 @@ class AbstractRiemannian(Optimizer):
         for p in moving:
             state = self.state[p]
             if "step" not in state:
-                state["step"] = _count(0)
+                state["step"] = _count(0.0)
             state["step"] += 1
             key = (p.shape, p.dtype, p.device, frozenset(state), int(state["step"]))
             batches.setdefault(key, []).append(p)
@@ -207,7 +207,7 @@ class AbstractRiemannian(Optimizer):
         for values in self.state.values():
             step = values.get("step")
             if step is not None and not isinstance(step, Tensor):
-                values["step"] = _count(step)
+                values["step"] = _count(float(step))
 
     def state_dict(self) -> dict[str, Any]:
         """The state as in torch, with manifolds and retractions by name.
@@ -246,7 +246,7 @@ class AbstractRiemannian(Optimizer):
 
 def _count(steps: float) -> Tensor:
     """A number of steps, on the host as in torch, because every step reads it."""
-    return torch.tensor(float(steps), dtype=torch.float32, device="cpu")
+    return torch.tensor(steps, dtype=torch.float32, device="cpu")
 
 
 def _map_name(retraction: AbstractMap | str) -> str:
