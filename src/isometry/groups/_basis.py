@@ -1,27 +1,17 @@
 """Linear algebra of a Lie algebra that is known only through its coordinates."""
 
 import functools
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-
-@runtime_checkable
-class Algebra(Protocol):
-    """What these functions need to know about a group. It must be hashable, too."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def is_complex(self) -> bool: ...
-
-    def algebra(self, X: Tensor) -> Tensor: ...
+if TYPE_CHECKING:
+    from isometry.groups._group import AbstractGroup
 
 
 @functools.lru_cache(maxsize=64)
-def basis(group: Algebra) -> tuple[Tensor, Tensor]:
+def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
     """Orthonormal rows that span the algebra, and the pseudoinverse of `algebra`.
 
     Matrices are flattened to rows of real numbers in double precision. The basis is
@@ -41,7 +31,7 @@ def basis(group: Algebra) -> tuple[Tensor, Tensor]:
         return Vh[:rank], torch.linalg.pinv(rows, rtol=1e-10).mT
 
 
-def _check_skew(group: Algebra, A: Tensor) -> None:
+def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
     """Raise unless the group is compact, that is, its algebra is skew."""
     defect = float((A + A.mH).abs().max()) if A.numel() else 0.0
     # written so that NaN fails; algebras of tests/groups leave at most 2e-16

@@ -2,17 +2,20 @@
 
 import itertools
 import math
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from isometry.groups._basis import Algebra, basis, matrices
+from isometry.groups._basis import basis, matrices
 from isometry.groups._nearest import newton_schulz
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import in_front
 from isometry.linalg._logm import Dlogm, Logm
+
+if TYPE_CHECKING:
+    from isometry.groups._group import AbstractGroup
 
 # number of random starts, of the best starts followed for each point, and of Newton
 # steps from each of these
@@ -22,13 +25,7 @@ _STARTS, _FOLLOWED, _STEPS = 128, 4, 12
 _ZERO = 1e-6
 
 
-class Projected(Algebra, Protocol):
-    """An algebra and the projection to it."""
-
-    def algebra_projection(self, X: Tensor) -> Tensor: ...
-
-
-def derived_log(group: Projected, Q: Tensor) -> Tensor:
+def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     r"""An element $A$ of the Lie algebra with $\exp A = Q$, for a unitary `Q`.
 
     It is the principal logarithm, if that is in the algebra. In a representation of
@@ -119,7 +116,7 @@ def _linearized(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
     return _components(units, Dlogm.apply(wide_N.expand_as(turned), turned)).mT, N
 
 
-def _units(group: Algebra, *, like: Tensor) -> Tensor:
+def _units(group: "AbstractGroup", *, like: Tensor) -> Tensor:
     """Orthonormal basis of the algebra."""
     rows = basis(group)[0].to(device=like.device, dtype=like.dtype.to_real())
     return matrices(rows, group.size, group.is_complex)
@@ -140,7 +137,7 @@ def _combined(c: Tensor, units: Tensor) -> Tensor:
     return torch.einsum("...a,aij->...ij", c.to(units.dtype), units)
 
 
-def _search(group: Projected, Q: Tensor, A: Tensor) -> Tensor:
+def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     """Logarithms of matrices `(m, n, n)`, by Newton's method from several starts.
 
     The first start is `A`, the second comes from a torus, and if both fail there are
@@ -169,7 +166,7 @@ def _far(A: Tensor, Q: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
-def _search_from_many(group: Projected, Q: Tensor, A: Tensor) -> Tensor:
+def _search_from_many(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     starts = _starts(group, Q)
     overlap = torch.einsum("sij,mij->ms", expm_skew(starts).conj(), Q).real
     best = overlap.topk(_FOLLOWED, -1).indices
@@ -180,7 +177,7 @@ def _search_from_many(group: Projected, Q: Tensor, A: Tensor) -> Tensor:
     return A.take_along_dim(closest[:, None, None, None], 1)[:, 0]
 
 
-def _newton(group: Projected, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
+def _newton(group: "AbstractGroup", A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
     for _ in range(steps):
         step = _newton_step(group, A, Q)
         A = A + step
@@ -189,7 +186,7 @@ def _newton(group: Projected, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
     return A
 
 
-def _newton_step(group: Projected, A: Tensor, Q: Tensor) -> Tensor:
+def _newton_step(group: "AbstractGroup", A: Tensor, Q: Tensor) -> Tensor:
     r"""$W$ in the algebra with $e^{-A} D\exp(A)[W] = \log(e^{-A} Q)$, projected."""
     units = _units(group, like=A)
     J = _components(units, _moved(A, units)).mT
@@ -200,7 +197,7 @@ def _newton_step(group: Projected, A: Tensor, Q: Tensor) -> Tensor:
     return _combined(step, units)
 
 
-def _starts(group: Projected, like: Tensor) -> Tensor:
+def _starts(group: "AbstractGroup", like: Tensor) -> Tensor:
     """Random elements of the algebra, of all lengths up to a full turn."""
     n = group.size
     rng = torch.Generator().manual_seed(1)
