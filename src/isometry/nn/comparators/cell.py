@@ -89,7 +89,7 @@ class LayerOptions(TypedDict, total=False):
     chunk: int | None
 
 
-class Options(LayerOptions, total=False):
+class ComparatorOptions(LayerOptions, total=False):
     """The options of all comparators: how to stack cells, and how to draw them."""
 
     device: torch.device | str | None

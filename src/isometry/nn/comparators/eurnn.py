@@ -29,9 +29,9 @@ from isometry.nn._scan import modrelu, real_blocks
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
+    ComparatorOptions,
     Draw,
     Map,
-    Options,
 )
 
 Style = Literal["tunable", "fft"]
@@ -263,7 +263,7 @@ class EURNN(AbstractComparator):
         capacity: int = 2,
         style: Style = "tunable",
         unitary: bool = True,
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         check_sizes(input_size, hidden_size)
         check_flags(unitary=unitary)

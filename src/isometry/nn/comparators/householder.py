@@ -11,8 +11,8 @@ from isometry.linalg import householder
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractDenseCell,
+    ComparatorOptions,
     Draw,
-    Options,
 )
 
 
@@ -53,7 +53,7 @@ class HouseholderRNN(AbstractComparator):
         num_layers: int = 1,
         *,
         reflections: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         make_cell = partial(HouseholderCell, reflections=reflections)
         super().__init__(input_size, hidden_size, num_layers, make_cell, **options)

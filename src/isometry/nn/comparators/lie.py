@@ -10,8 +10,8 @@ from isometry.linalg import expm_skew, skew
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractDenseCell,
+    ComparatorOptions,
     Draw,
-    Options,
 )
 
 # the authors' gain of the recurrent weight, by nonlinearity
@@ -58,7 +58,7 @@ class LieRNN(AbstractComparator):
         *,
         nonlinearity: Literal["tanh", "relu"] = "tanh",
         gain: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         if nonlinearity not in _GAIN:
             raise ValueError(

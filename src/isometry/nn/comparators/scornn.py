@@ -11,8 +11,8 @@ from isometry.linalg import cayley, skew
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractDenseCell,
+    ComparatorOptions,
     Draw,
-    Options,
 )
 from isometry.nn.comparators.urnn import check_epsilon, smooth_modrelu
 
@@ -50,7 +50,7 @@ class ScoRNN(AbstractComparator):
         num_layers: int = 1,
         *,
         negatives: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         make_cell = partial(ScoRNNCell, negatives=negatives)
         super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
@@ -144,7 +144,7 @@ class ScuRNN(AbstractComparator):
         num_layers: int = 1,
         *,
         epsilon: float = 1e-5,
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         check_epsilon(epsilon)
         make_cell = partial(ScuRNNCell, epsilon=epsilon)

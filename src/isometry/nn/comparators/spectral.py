@@ -13,8 +13,8 @@ from isometry.nn._exp_rnn import NONLINEARITIES
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractDenseCell,
+    ComparatorOptions,
     Draw,
-    Options,
 )
 
 
@@ -53,7 +53,7 @@ class SpectralRNN(AbstractComparator):
         *,
         margin: float = 0.1,
         nonlinearity: Sigma = "tanh",
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         _check(margin, nonlinearity)
         make_cell = partial(SpectralCell, margin=margin, sigma=nonlinearity)

@@ -15,9 +15,9 @@ from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
     AbstractDenseCell,
+    ComparatorOptions,
     Draw,
     Map,
-    Options,
     glorot,
 )
 
@@ -58,7 +58,7 @@ class URNN(AbstractComparator):
         *,
         epsilon: float = 1e-5,
         bias_bound: float = 0.01,
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         check_epsilon(epsilon)
         make_cell = partial(URNNCell, epsilon=epsilon, bias_bound=bias_bound)
@@ -187,7 +187,7 @@ class FullCapacityURNN(AbstractComparator):
         *,
         epsilon: float = 1e-5,
         bias_bound: float = 0.01,
-        **options: Unpack[Options],
+        **options: Unpack[ComparatorOptions],
     ) -> None:
         check_epsilon(epsilon)
         make_cell = partial(FullCapacityCell, epsilon=epsilon, bias_bound=bias_bound)
