@@ -121,7 +121,7 @@ def nan_unless_finite(X: Tensor) -> Tensor:
     """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
 
     Every map adds this to its result, since LAPACK may return finite numbers for such
-    a matrix. It is a comparison because Inductor simplifies `0 * sum` to zero.
+    a matrix. The code tests `isfinite`, since Inductor simplifies `0 * sum` to zero.
     """
     return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
 

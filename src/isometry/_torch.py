@@ -78,7 +78,7 @@ class _NotForTransforms(torch.autograd.Function):
 
 
 class _SomeTransform:
-    """A transform of which no more is known."""
+    """A transform about which nothing more is known."""
 
     def key(self) -> None:
         """Its kind."""
@@ -133,7 +133,7 @@ forward_mode: Mapping[str, Any] = (
 
 _use_count = _private("torch._C", "_storage_Use_Count", None)
 
-# the method of a class that leaves torch's operations alone
+# `__torch_dispatch__` of a class that does not intercept torch's operations
 _NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
 
 
@@ -159,7 +159,7 @@ def in_forward_mode() -> bool:
 def refuse_nested_forward_mode(name: str) -> None:
     """Raise where `nested_forward_mode` would make derivatives silently wrong.
 
-    Inside a graph nothing is asked: Dynamo takes no autograd function with a `jvp`.
+    Skipped while compiling: Dynamo accepts no autograd function with a `jvp`.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
@@ -259,7 +259,7 @@ def packing_hook() -> Any:
 
 
 def _packs_saved_tensors() -> bool:
-    """Whether a hook packs saved tensors: where there is one, torch refuses a ban."""
+    """Whether a hook packs saved tensors: then torch refuses to disable such hooks."""
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks("there is one"):
             return False
@@ -314,7 +314,7 @@ def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-# Dynamo of torch 2.7 cannot trace the question
+# Dynamo in torch 2.7 cannot trace `is_autocast_available`
 @constant_in_graphs
 def _has_autocast(device_type: str) -> bool:
     return torch.amp.is_autocast_available(device_type)

@@ -53,7 +53,7 @@ def loaded() -> Loaded:
         return Loaded(None, reason)
     places = {"wheel": bundled, "cache": cached, "built just now": build}
     if setting == "build":
-        # made for this very processor, which shows what a wheel would cost
+        # a build for this very processor shows how much slower a wheel is
         del places["wheel"]
     try:
         for origin, find in places.items():
@@ -97,8 +97,8 @@ _OPENMP = (
 
 def openmp() -> list[int | None] | None:
     """Addresses of the functions of OpenMP that torch calls; None if it has none."""
-    # As the linker looks for them: among the names that all libraries see, where a
-    # runtime is that was loaded before Python, and then in what torch is linked to.
+    # In the order of the linker: first the names that all libraries see, such as those
+    # of a runtime that was loaded before Python, and then what torch is linked to.
     for library in (ctypes.CDLL(None), torch_library()):
         with contextlib.suppress(AttributeError):
             functions = [getattr(library, name) for name in _OPENMP]
@@ -107,5 +107,5 @@ def openmp() -> list[int | None] | None:
 
 
 def torch_library() -> Any:
-    """Functions of torch, and its BLAS: all products share one pool of threads."""
+    """torch's CPU library. We call its BLAS, so that we share its pool of threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -73,7 +73,7 @@ class AbstractGroup(AbstractManifold):
         """Dimension of the group: the rank of `algebra`."""
         return len(self._basis()[0])
 
-    # a method: as an argument of a function, Dynamo of torch 2.7 refuses a group
+    # a method, because Dynamo in torch 2.7 refuses a group as a function's argument
     @constant_in_graphs
     def _basis(self) -> tuple[Tensor, Tensor]:
         return basis(self)

@@ -80,7 +80,7 @@ class SU(AbstractClassicalGroup):
         return _traceless(skew(X))
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangle; the real diagonal holds the imaginary parts of `A`."""
+        """The lower triangle, with the imaginary parts of the diagonal made real."""
         return lower_triangle(A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:

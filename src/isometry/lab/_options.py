@@ -31,7 +31,7 @@ _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
 # how a class of the user's own is named: package.module:Class
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
-# how TOML and JSON have values of a type, and what they are called
+# for each type: its type as read from TOML or JSON, and what a message calls it
 _KINDS = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
@@ -55,7 +55,7 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
         The object.
 
     Raises:
-        ValueError: if a name is no field, or a value is not of its type.
+        ValueError: if a name is not a field, or a value is not of its field's type.
     """
     kind: Any = config
     hints = hints_of(config)
@@ -109,7 +109,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """True if a value of TOML or JSON is of a type. Booleans are no numbers."""
+    """Whether a value of TOML or JSON has this type. A boolean is not a number."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if len(_members(hint)) > 1:
@@ -289,7 +289,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     Returns:
         The question, with a space before it; empty if no word is close.
     """
-    # capitals are mistyped, too
+    # wrong capitals are typing errors, too
     folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1)
     return f" Do you mean {folded[close[0]]}?" if close else ""
@@ -371,7 +371,7 @@ class Registry(Generic[Thing]):
             for part in path.split("."):
                 value = getattr(value, part)
         except (ModuleNotFoundError, AttributeError) as error:
-            # what the user's own module lacks is for the user to see
+            # an import that fails inside the user's module is for the user to see
             if isinstance(error, ModuleNotFoundError) and not (
                 error.name and module.startswith(error.name)
             ):

@@ -92,10 +92,11 @@ _M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in the process, where glibc would return it to the system.
+    """Keep freed memory in the process, instead of returning it to the system.
 
-    The states of a long sequence take 100 MB, which every step would get again, page by
-    page. Only for a process that does nothing but train. Without glibc it does nothing.
+    Otherwise each training step would ask the system again, page by page, for the
+    100 MB that the states of a long sequence take. Call this only in a process that
+    does nothing but train. Without glibc it has no effect.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -113,7 +114,7 @@ class Signals:
     """Remembers that the process was asked to end, instead of ending it.
 
     Attributes:
-        came: whether it was.
+        came: whether it was asked to end.
     """
 
     def __init__(self) -> None:

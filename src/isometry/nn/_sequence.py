@@ -55,7 +55,7 @@ class Steps:
         return self.sizes[0] == self.sizes[-1]
 
     def part(self, begin: int, end: int) -> "Steps":
-        """The steps from `begin` to `end`, for a buffer that starts there."""
+        """The steps from `begin` to `end`, for a buffer whose first step is `begin`."""
         if (begin, end) == (0, len(self.sizes)):
             return self
         return Steps(self.sizes[begin:end])

@@ -27,7 +27,7 @@ class AbstractFactor(AbstractRetraction):
 
     @abstractmethod
     def of(self, X: Tensor) -> Tensor:
-        """The factor of a matrix of full rank, with a gradient."""
+        """The orthonormal factor of a matrix of full rank, differentiable in `X`."""
 
     def at_identity(self, A: Tensor) -> Tensor:
         """The factor of $I + A$."""
@@ -128,8 +128,8 @@ class QR(AbstractFactor):
 def q_factor(X: Tensor) -> Tensor:
     """Q of X = QR with a positive diagonal of R, which makes it unique.
 
-    It commutes with rotations from the left, as the law of a Gaussian matrix does, so
-    the factor of a Gaussian matrix is uniform. LAPACK's own factor is not.
+    If a rotation multiplies X from the left, it multiplies Q too. The law of a Gaussian
+    matrix does not change under rotations, so its factor is uniform. LAPACK's is not.
     """
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()

@@ -55,7 +55,7 @@ class Dataset:
     Attributes:
         files: all of them.
         mirrors: addresses that `NAME.gz` is appended to.
-        package: where mirrors are out of reach.
+        package: package to use if the mirrors are out of reach.
     """
 
     files: tuple[File, ...]
@@ -127,9 +127,9 @@ def find(file: File, folder: Path) -> Path | None:
 
 
 def bound(file: File) -> int:
-    """The most bytes to read: a few more than the file has, to see a longer one.
+    """The most bytes to read: a few more than `file.size`, to notice a longer file.
 
-    Data that cannot be compressed grows by a header.
+    They also leave room for gzip's header, if compression does not shrink the data.
     """
     return file.size + 1024
 
@@ -153,12 +153,12 @@ def read(file: File, path: Path) -> bytes:
 
 
 def verified(file: File, content: bytes, where: str) -> bytes:
-    """The content of a file, if it has the size and the hash.
+    """The content of a file, if it has the right size and hash.
 
     Args:
         file: what it should be.
         content: as it came; compressed if `where` ends in `.gz`.
-        where: to be named in the message.
+        where: the source, as the message names it.
 
     Returns:
         The content, not compressed.
@@ -184,7 +184,7 @@ def verified(file: File, content: bytes, where: str) -> bytes:
 
 
 def _expand(content: bytes, limit: int, where: str) -> bytes:
-    """At most so many bytes: a small compressed file may expand to any size."""
+    """At most `limit` bytes: a small compressed file may expand to any size."""
     try:
         with gzip.open(io.BytesIO(content)) as stream:
             return stream.read(limit)
@@ -253,7 +253,7 @@ def from_mirror(mirror: str, files: list[File]) -> Iterator[tuple[File, bytes]]:
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 content = answer.read(bound(file))
-        # an answer that breaks off is no OSError
+        # an answer that breaks off raises HTTPException, which is not an OSError
         except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(str(error)) from error
         yield file, verified(file, content, url)

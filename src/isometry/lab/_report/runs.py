@@ -101,8 +101,8 @@ def as_number(value: object) -> float | None:
 def read_run(path: Path) -> Run:
     """The run in a folder.
 
-    A summary that is missing and a last line of metrics that was cut off are what a
-    killed run leaves behind: they are no errors.
+    A run that was killed may lack its summary, and its last line of metrics may be cut
+    off. Neither is an error.
 
     Args:
         path: the folder.
@@ -111,7 +111,7 @@ def read_run(path: Path) -> Run:
         What it holds.
 
     Raises:
-        ValueError: if the folder holds no run, or a file of it is damaged.
+        ValueError: if the folder holds no run, or one of its files is damaged.
     """
     if not (path / "config.json").is_file():
         raise ValueError(
@@ -300,10 +300,10 @@ class Group:
 def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
     """Group the runs of one task that differ in their seeds alone.
 
-    A second run of the same seed is no other sample: it stands for itself.
+    A second run with the same seed is not a new sample: it goes into another group.
 
     Args:
-        runs: with the same task and options of it.
+        runs: runs of one task, with the same options of the task.
 
     Returns:
         The groups, in the order in which they first appear.
@@ -321,7 +321,7 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
 
 
 def _key(run: Run) -> str:
-    # an option that an earlier version did not have yet is one that was left out
+    # an option that an earlier version did not have counts as left out
     options = {
         name: value
         for name, value in run.config.items()

@@ -1,4 +1,4 @@
-"""Runs in processes of their own on this machine, so that none can harm another."""
+"""Starts each run in its own process on this machine, so that none harms another."""
 
 import contextlib
 import math
@@ -36,7 +36,7 @@ def run(
     jobs: int,
     seconds: float = math.inf,
 ) -> dict[str, str]:
-    """Make runs, some at a time, until all have ended or the time is over.
+    """Make runs, `jobs` at a time, until all have ended or the time is over.
 
     Args:
         cells: the runs, in order.
@@ -156,8 +156,8 @@ def _ended(children: dict[int, _Child]) -> Iterator[None]:
 def _without_ctrl_c() -> Iterator[None]:
     """Start processes that never see Ctrl-C, since they inherit blocked signals.
 
-    A terminal tells all its processes, also those that are still importing torch. The
-    sweep alone listens, and tells its children by SIGTERM.
+    A terminal signals all its processes, even those that are still importing torch.
+    Only the sweep listens, and it tells its children by SIGTERM.
     """
     if os.name != "posix":
         yield

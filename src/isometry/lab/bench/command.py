@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, print the tables, and write them into a folder, which is printed too.
+    """Measure, print the tables, write them into a folder, and print its path.
 
     Args:
         options: options of the command line.

@@ -30,10 +30,10 @@ class Output:
     """The first values of an output layer.
 
     Attributes:
-        bound: of uniform weights.
-        std: of normal weights, instead.
-        bias_bound: of uniform biases.
-        bias: what is added to them.
+        bound: bound of the weights, if they are uniform.
+        std: standard deviation of the weights, if they are normal; None if uniform.
+        bias_bound: bound of the biases, which are uniform.
+        bias: number that is added to the biases.
     """
 
     bound: float = 0.0
@@ -42,7 +42,7 @@ class Output:
     bias: float = 0.0
 
     def layer(self, features: int, outputs: int, draw: Draw) -> nn.Linear:
-        """A layer that starts with them."""
+        """A linear layer that starts with these values."""
         linear = nn.Linear(features, outputs, device="meta")
         if self.std is None:
             linear.weight = draw.uniform(outputs, features, bound=self.bound)
@@ -60,10 +60,10 @@ class SequenceModel(nn.Module):
     imaginary parts, or the real parts alone.
 
     Args:
-        network: `ExpRNN`, a comparator, or a layer that is called like torch's `RNN`.
-        output: the layer.
-        parts: what it reads of complex states.
-        last_only: whether outputs are wanted at the last time step alone.
+        network: `ExpRNN`, a comparator, or a layer with the interface of torch's `RNN`.
+        output: the output layer.
+        parts: what the output layer reads of complex states.
+        last_only: whether to return the output of the last time step alone.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class SequenceModel(nn.Module):
         """Outputs of a sequence.
 
         Args:
-            x: what the network takes.
+            x: input of the network.
 
         Returns:
-            (time, batch, outputs); the time is one if only the last is wanted.
+            (time, batch, outputs), with a single time step if `last_only`.
 
         Raises:
             TypeError: if the network returns anything but its states and the last one.
@@ -166,7 +166,7 @@ def torch_gru(
 
 
 def glorot_output(task: AbstractTask, features: int) -> Output:
-    """Glorot's weights, no bias."""
+    """Glorot's weights, and biases that start at zero."""
     return Output(bound=glorot(features, task.output_size))
 
 
@@ -184,14 +184,14 @@ def output_exprnn(task: AbstractTask, features: int) -> Output:
 
 
 def output_scornn(task: AbstractTask, features: int) -> Output:
-    """Glorot's weights; in the copying task the biases are drawn so, too."""
+    """Glorot's weights; for copying, the biases are drawn in the same way."""
     outputs = task.output_size
     bias = glorot(outputs, outputs) if task.recipe == "copying" else 0.0
     return Output(bound=glorot(features, outputs), bias_bound=bias)
 
 
 def output_eurnn(task: AbstractTask, _features: int) -> Output:
-    """The authors' bound has the inputs where Glorot's has the features."""
+    """Glorot's rule with the input size for the features, as EURNN's authors do."""
     return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
 
 
@@ -334,7 +334,7 @@ NETWORKS: Registry[Network] = Registry(
     _accept,
 )
 
-# features of the state of a network that the paper does not have
+# the default hidden size of a network that is not in the paper
 USUAL_SIZE = 128
 
 

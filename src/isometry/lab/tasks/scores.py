@@ -46,7 +46,7 @@ def judge(pairs: "Iterable[tuple[np.ndarray, np.ndarray]]") -> dict[str, float]:
     """Mean scores of recordings that a network predicts.
 
     Args:
-        pairs: each true recording with its estimate, at 8 kHz, of one length.
+        pairs: each true recording with its estimate, of the same length, at 8 kHz.
 
     Returns:
         "segsnr" in dB, "stoi" and "pesq". A score that no recording has is left out.
@@ -71,7 +71,7 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
 
     Args:
         reference: the true recording.
-        estimate: as long as that.
+        estimate: the predicted recording, of the same length.
 
     Returns:
         The mean; None for silence, or less than a segment.
@@ -87,7 +87,7 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     if loudest == 0:
         return None
     heard = signal >= loudest * 10 ** (-RANGE / 10)
-    # without noise: infinite, which the limit takes care of
+    # the ratio is infinite where there is no noise, and `clip` then limits it
     with np.errstate(divide="ignore"):
         ratios = 10 * np.log10(signal[heard] / noise[heard])
     return float(ratios.clip(LOWEST, HIGHEST).mean())
@@ -98,7 +98,7 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
 
     Args:
         reference: the true recording.
-        estimate: as long as that.
+        estimate: the predicted recording, of the same length.
 
     Returns:
         The score; None for less than 0.4 s of speech.
@@ -108,11 +108,11 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     """
     from pystoi import stoi as measure
 
-    # 30 of its windows; of less than one it cannot even make an array
+    # pystoi needs 30 of its windows, and fails on less than one window
     if not reference.any() or len(reference) < 0.4 * RATE:
         return None
     with warnings.catch_warnings():
-        # it warns and returns 1e-5, which is no score
+        # without enough speech it warns and returns 1e-5, which is not a score
         warnings.simplefilter("error", RuntimeWarning)
         try:
             return float(measure(reference, estimate, RATE))
@@ -125,7 +125,7 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
 
     Args:
         reference: the true recording.
-        estimate: as long as that.
+        estimate: the predicted recording, of the same length.
 
     Returns:
         The score, as the mean of listeners' opinions; None where no speech is found.
@@ -133,7 +133,7 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     References:
         ITU-T P.862 and P.862.1.
     """
-    # an extra, which a machine that checks types need not have
+    # an optional dependency, which may be missing where types are checked
     package: Any = importlib.import_module("pesq")
     if not reference.any() or not estimate.any():
         return None
