@@ -128,6 +128,6 @@ def nan_unless_finite(X: Tensor) -> Tensor:
 
 def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
     """Zero where the condition holds; elsewhere NaN, in both parts if complex."""
-    # 0/0, because torch 2.7 cannot write a graph with the constant NaN to a file
-    poison = 0 / condition.to(like.real.dtype)
+    # not 0 / condition, which Inductor simplifies to zero
+    poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
     return torch.complex(poison, poison) if like.is_complex() else poison
