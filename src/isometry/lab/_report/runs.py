@@ -160,7 +160,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# bytes that are read of each file, since the folder may come from anybody
+# what the entries of each file must be; they are checked, since the folder may come
+# from anybody
 _KINDS = {
     "config.json": {
         **dict.fromkeys(("task", "model", "command"), "a text"),

@@ -126,10 +126,10 @@ class Config:
     """A run, as `config.json` has it.
 
     Attributes:
-        task: its name, or a class as package.module:Class.
+        task: name of the task, or a class as package.module:Class.
         task_options: the fields of the task.
         training: how its network is trained.
-        command: what makes the same run again.
+        command: the command that makes the same run again.
         recipe: what the names in `training` stand for: every option of the network and
             of its optimizers, whatever the defaults of a later version are.
         about: what a report needs to know about the task.

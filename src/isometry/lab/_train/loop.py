@@ -18,7 +18,8 @@ from isometry.linalg import skew
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
 
-# a run has diverged if its loss is this many times that of its first step, or 1
+# A run has diverged if its loss exceeds the loss of its first step, or 1 if that is
+# larger, by this factor.
 _DIVERGED = 1e3
 SPLITS: tuple[Split, ...] = ("validation", "test")
 
@@ -162,8 +163,8 @@ class Step:
     def _decay_rates(self) -> None:
         """Set the rates of this step. They depend on the step alone, as the batch does.
 
-        So a resumed run has them to the bit, which torch's own schedulers, computing
-        each rate from the last, would not give without a state in the checkpoint.
+        So a resumed run has the same rates to the last bit. Most of torch's schedulers
+        compute each rate from the previous one, and would need a state of their own.
         """
         decay = self.experiment.recipe.schedule.decay
         iterations = self.experiment.config.training.iterations

@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics, checkpoints, events, and words on a terminal."""
+"""What a run writes: metrics, checkpoints, events, and progress on a terminal."""
 
 import hashlib
 import json
@@ -210,11 +210,11 @@ _BAR = 20
 
 
 class Progress:
-    """On a terminal a bar that is renewed, and a line for each evaluation everywhere.
+    """Shows how far a run is: a bar on a terminal, and a line for each evaluation.
 
     Args:
         total: steps of the whole run.
-        done: steps that were made before.
+        done: steps that were made before the run was resumed.
         stream: where to write; standard error if None.
         quiet: write nothing, as all processes but the first do.
     """

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 class AddingTask(AbstractEndlessTask):
     r"""Add the two numbers of a sequence that are marked.
 
-    The first feature is uniform in $[0, 1)$; the second is 1 at one step of each half
-    of the sequence, and 0 elsewhere. The answer is due at the last step. The best
-    constant, 1, has the mean squared error $2/12$.
+    The first feature is uniform in $[0, 1)$; the second is 1 at one time step of each
+    half of the sequence, and 0 elsewhere. The answer is due at the last time step. The
+    best constant, 1, has the mean squared error $2/12$.
 
     Args:
-        length: steps.
+        length: time steps of a sequence.
         held_out: sequences for validation, and as many for test.
 
     References:
@@ -37,7 +37,7 @@ class AddingTask(AbstractEndlessTask):
         check_positive(held_out=self.held_out)
         if self.length < 2:
             raise ValueError(
-                f"`length` must be at least 2, a step for each number; "
+                f"`length` must be at least 2, a time step for each number; "
                 f"got {self.length}. The literature has 100, 200, 400 and 750."
             )
 

@@ -16,14 +16,15 @@ class CopyingTask(AbstractEndlessTask):
     r"""Remember a word for a long time, and say it when asked.
 
     A word of $K$ symbols out of $N$ is followed by blanks (0), then by a marker
-    ($N + 1$), in $L + 2K$ steps. The answer is blank, except for the word in the last
-    $K$ steps. Without memory the best cross-entropy is $K \ln N / (L + 2K)$.
+    ($N + 1$), in $L + 2K$ time steps. The answer is blank, except for the word in the
+    last $K$ time steps. Without memory the best cross-entropy is
+    $K \ln N / (L + 2K)$.
 
     Args:
         lag: $L$.
-        length: $K$, of the word.
+        length: $K$, the length of the word.
         symbols: $N$.
-        answer: the first symbol is due "at-marker" (the paper) or in the step
+        answer: the first symbol is due "at-marker" (the paper) or in the time step
             "after-marker" (the systems that it compares with).
         held_out: sequences for validation, and as many for test.
 

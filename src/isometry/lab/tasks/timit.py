@@ -28,8 +28,8 @@ class TimitTask(AbstractTask):
 
     Frames $f_1, \ldots, f_F$ are log-power spectra in dB, 62.5 a second. With the
     target "next" the answer to $f_t$ is $f_{t+1}$: this is prediction. With "previous"
-    it is $f_t$ to the input $f_{t+1}$, a copy delayed by one step: this is what the
-    paper's published programs compute, and what its numbers compare with.
+    it is $f_t$ to the input $f_{t+1}$, a copy delayed by one time step: this is what
+    the paper's published programs compute, and what its numbers compare with.
 
     The loss is the squared error in dB² over valid frames; "padded_mse" divides by all
     frames of the padded split instead, as [WPH16] does.
