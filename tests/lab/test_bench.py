@@ -344,9 +344,7 @@ def test_without_matplotlib_nothing_is_measured(monkeypatch):
     monkeypatch.setattr("isometry.lab.bench.command.find_spec", lambda _name: None)
     code, _, err = bench("kernel")
     assert code == 2
-    assert (
-        'matplotlib must be installed to draw; got none. Run: pip install "iso' in err
-    )
+    assert "matplotlib must be installed to draw; got none. Run: pip install mat" in err
 
 
 def test_the_step_that_is_timed_is_that_of_a_run(tmp_path):

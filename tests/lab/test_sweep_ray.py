@@ -88,7 +88,7 @@ def test_ray_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     line = ["sweep", "copying", *words(), "--engine", "ray", "--out", str(tmp_path)]
     assert main(line) == 2
-    assert 'pip install "isometry[ray]"' in capsys.readouterr().err
+    assert "pip install ray`" in capsys.readouterr().err
 
 
 @pytest.mark.errors

@@ -109,7 +109,7 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
     except ImportError:
         raise RunError(
             "`--engine ray` needs Ray, which is not installed. Install it, "
-            '`pip install "isometry[ray]"`, or leave the option out.'
+            "`pip install ray`, or leave the option out."
         ) from None
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

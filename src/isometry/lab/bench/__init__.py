@@ -19,7 +19,7 @@ BARE = "bare products"
 
 SUITE_NAMES = ("kernel", "layer", "recurrent", "optimizers")
 
-# not needed by the laboratory: `pip install isometry[bench]`
+# not needed by the laboratory: they are in the extra `bench`
 PEERS = ("geotorch", "geoopt")
 
 

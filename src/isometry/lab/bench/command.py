@@ -96,7 +96,7 @@ def _check(options: argparse.Namespace) -> None:
     if find_spec("matplotlib") is None:
         raise ValueError(
             "matplotlib must be installed to draw; got none. "
-            'Run: pip install "isometry[lab]"'
+            "Run: pip install matplotlib"
         )
 
 

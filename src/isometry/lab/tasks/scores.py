@@ -37,8 +37,8 @@ def check_installed() -> None:
     if missing:
         raise ImportError(
             f"`--scores` needs the packages {' and '.join(PACKAGES)}; not installed: "
-            f"{', '.join(missing)}. Install them, `pip install "
-            f'"isometry[speech]"` (pesq needs a C compiler), or leave the option out.'
+            f"{', '.join(missing)}. Install them, `pip install {' '.join(PACKAGES)}` "
+            f"(pesq needs a C compiler), or leave the option out."
         )
 
 

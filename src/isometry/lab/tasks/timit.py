@@ -42,7 +42,7 @@ class TimitTask(AbstractTask):
         validation: set for validation, the other is for test: "core" (the paper), or
             "development" ([WPH16]).
         scores: whether to judge, when the training ends, how the predictions sound:
-            SegSNR, STOI and PESQ. Needs the packages of "isometry[speech]".
+            SegSNR, STOI and PESQ. Needs the packages pystoi and pesq.
 
     References:
         [LM19] section 5.3; [WPH16].
