@@ -71,7 +71,8 @@ def orthogonal(
         name: name of the parameter.
         orthogonal_map: $\phi$: "exp" (also called "matrix_exp" or None), "cayley",
             "pade-m" with a degree m, or "householder"; or a map object of
-            `isometry.groups` or of your own.
+            `isometry.groups` or of your own. This is torch's name for it; everywhere
+            else in isometry it is `retraction`.
         blocks: number of matrices of equal size, one above the other in the weight.
             Each of them is orthogonal.
         use_trivialization: whether there is a base that can move.
