@@ -1,4 +1,4 @@
-"""Optimizers for weights that live on a manifold: gradient descent on the group."""
+"""Optimizers that step along a manifold, for weights that must stay on it."""
 
 from isometry.optim._adam import RiemannianAdam
 from isometry.optim._rmsprop import RiemannianRMSprop

@@ -17,29 +17,29 @@ from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
 class RiemannianAdam(AbstractRiemannian):
     r"""Adam, or AMSGrad, on a manifold.
 
-    On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and entry by
-    entry, with real and imaginary parts separate,
+    On a group, let $A_t = Q_t^H \operatorname{grad} f(Q_t)$, a skew matrix. The moments
+    are computed entry by entry, with real and imaginary parts separate:
 
     $$ M_t = \beta_1 M_{t-1} + (1 - \beta_1) A_t, \qquad
        V_t = \beta_2 V_{t-1} + (1 - \beta_2) A_t^2, $$
 
     $$ Q_{t+1} = Q_t\, \phi \Bigl( -\eta\, \frac{M_t / (1 - \beta_1^t)}
-       {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr), $$
+       {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr). $$
 
-    The quotient is projected to the Lie algebra if that does not contain all skew
-    matrices. With `amsgrad` the largest $V$ so far takes the place of $V_t$. The
-    moments live in the Lie algebra, which is the same at every point. On the Stiefel
-    manifold and the sphere no frame is the same at every point. There $V$ is one
-    number, the mean square of the gradient's entries, and $M$ is transported with the
-    point, see docs/theory/optimizers.md.
+    If the Lie algebra does not contain all skew matrices, the quotient is projected to
+    it. With `amsgrad` the largest $V$ so far takes the place of $V_t$. The moments live
+    in the Lie algebra, which is the same at every point. The Stiefel manifold and the
+    sphere have no frame that is the same at every point. There $V$ is one number, the
+    mean square of the gradient's entries, and $M$ is transported with the point; see
+    docs/theory/optimizers.md.
 
-    Plain groups get the update of `torch.optim.Adam`. They, weight decay and numbers
-    that are not finite are treated as in `RiemannianSGD`.
+    Plain groups get the update of `torch.optim.Adam`. Plain groups, weight decay and
+    numbers that are not finite are treated as in `RiemannianSGD`.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
             `manifold` and `retraction`; `isometry.param_groups` makes them.
-        lr: $\eta$, about the change of an entry in one step.
+        lr: $\eta$, roughly the change of an entry in one step.
         betas: $\beta_1$ and $\beta_2$.
         eps: $\epsilon$.
         weight_decay: weight decay of the plain groups.
@@ -101,7 +101,7 @@ class RiemannianAdam(AbstractRiemannian):
         if group["amsgrad"]:
             v = torch.maximum(v, state.get("max_exp_avg_sq", torch.zeros_like(v)))
             squares["max_exp_avg_sq"] = v
-        # both bias corrections are numbers, so their quotient goes into the scale
+        # both bias corrections are single numbers, so the scale takes their quotient
         c = math.sqrt(1 - beta2**step)
         root = torch.sqrt(v, out=recycled(v.shape, v)).add_(c * group["eps"])
         if group["eps"] == 0:

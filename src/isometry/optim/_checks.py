@@ -1,4 +1,4 @@
-"""Checks that an optimizer makes of its groups and parameters."""
+"""Checks of the parameter groups and parameters that an optimizer is given."""
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> N
 
 
 def check_group(group: dict) -> None:
-    """Raise unless the parameters are points of the group's manifold, if any."""
+    """Raise if a group names a manifold and a parameter is not a point of it."""
     manifold = group["manifold"]
     if manifold is None:
         return
@@ -44,13 +44,13 @@ def check_group(group: dict) -> None:
     for name, p in zip(names, group["params"], strict=True):
         _check_parameter(p, name)
         manifold.check_tensor(points(p, manifold), name=name)
-        # a parameter without values is checked at its first step
+        # a meta tensor has no values yet; its first step checks them
         if not p.is_meta:
             check_point(p, manifold, name=name)
 
 
 def resolve_retraction(group: dict) -> None:
-    """Replace the name of the retraction by the map, if the group has a manifold."""
+    """Replace a retraction's name by the map, in a group that has a manifold."""
     manifold, retraction = group.get("manifold"), group.get("retraction")
     if manifold is not None and retraction is not None:
         group["retraction"] = manifold.resolve(retraction)
@@ -58,7 +58,7 @@ def resolve_retraction(group: dict) -> None:
 
 def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:
     """Raise unless a parameter is on its manifold."""
-    # refuse half precision first, where a defect would say nothing
+    # autocast would compute the defect in half precision, where it says nothing
     with torch.no_grad(), autocast_off(p.device):
         manifold.check(points(p, manifold), name=name)
 
@@ -73,7 +73,7 @@ def check_gradient(p: Tensor, of: str = "points of a manifold") -> None:
 
 
 def check_same_manifold(ours: str | None, theirs: str | None) -> None:
-    """Raise unless a loaded group is on the manifold of the optimizer's group."""
+    """Raise unless a loaded group has the manifold of the optimizer's own group."""
     if ours != theirs:
         raise ValueError(
             f"`state_dict` must belong to the same manifolds; got a group on {theirs} "
@@ -82,7 +82,7 @@ def check_same_manifold(ours: str | None, theirs: str | None) -> None:
 
 
 def check_same_rule(group: dict) -> None:
-    """Raise if a loaded group was trained by a rule of torch that we do not have."""
+    """Raise if a loaded group has an update rule of torch's that we do not have."""
     for option in _OTHER_RULES:
         if group.get(option):
             raise ValueError(
@@ -106,7 +106,7 @@ def _check_parameter(p: Tensor, name: str) -> None:
             f"got {p.dtype}. Keep it in float32 and use `torch.autocast`, or constrain "
             f"the layer with `isometry.orthogonal`."
         )
-    # a DTensor, as FSDP makes it; `isinstance` would have to import its class
+    # FSDP makes DTensors, which have this method; `isinstance` would need an import
     if hasattr(p, "full_tensor"):
         raise TypeError(
             f"`{name}` must be whole on every rank to step on a manifold; got a "

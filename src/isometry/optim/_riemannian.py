@@ -1,4 +1,4 @@
-"""The base of the Riemannian optimizers: one step on a batch of points."""
+"""The base class of the Riemannian optimizers, which steps batches of points."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -29,23 +29,23 @@ Group = dict[str, Any]
 
 @dataclass(frozen=True)
 class Update:
-    """The decision of a rule: a step along `scale * direction`, and the new state."""
+    """What an update rule returns: a step `scale * direction`, and the new state."""
 
     direction: Tensor
     scale: Scale
-    #: tangent vectors of the state, which are transported with the point
+    #: new tangent vectors of the state, which are transported with the point
     vectors: dict[str, Tensor] = field(default_factory=dict)
-    #: squares of the state, which are not transported
+    #: new averages of squares, which are not transported
     squares: dict[str, Tensor] = field(default_factory=dict)
-    #: value of the squares before the first step
+    #: value of these averages before the first step
     start: float = 0.0
 
 
 class Past(NamedTuple):
-    """What a rule may look at besides the gradient.
+    """What an update rule sees besides the gradient.
 
-    `state` holds the vectors and squares of the last step, and is empty before the
-    first one. `step` counts from 1. `square` computes the squares of a vector.
+    `state` holds the vectors and squares of the last step, and is empty at the first
+    step. `step` counts from 1. `square` computes the squares of a vector.
     """
 
     state: dict[str, Tensor]
@@ -56,13 +56,13 @@ class Past(NamedTuple):
 class AbstractRiemannian(Optimizer):
     """An optimizer for plain parameters and for points of manifolds.
 
-    A group with `manifold=None` is plain, and gets exactly the update of torch's
-    optimizer. In any other group all parameters are points of its manifold. At least
-    one group must name a manifold, or pass None explicitly.
+    A group with `manifold=None` is plain, and gets the update of torch's optimizer. In
+    any other group all parameters are points of its manifold. If the optimizer itself
+    gets no `manifold`, at least one group must have this option, even if it is None.
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
-        # not a single tensor, which `list` would cut into rows; torch itself refuses it
+        # `list` would cut a single tensor into rows; torch refuses a single tensor
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
             check_manifold_is_named(entries, defaults["manifold"], type(self).__name__)
@@ -71,18 +71,18 @@ class AbstractRiemannian(Optimizer):
 
     @abstractmethod
     def _plain_step(self, group: Group) -> None:
-        """Make a step of a group of plain parameters, by torch's functions."""
+        """Step a group of plain parameters, by torch's own functions."""
 
     @abstractmethod
     def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
-        """The update for real gradients `g`, which it may overwrite."""
+        """The update for the gradients `g`, which are real and may be overwritten."""
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group, as torch does, after checking its manifold and its points.
 
         Args:
-            param_group: `params`, and options that are not the defaults; `manifold` and
-                `retraction` are among them.
+            param_group: `params`, and the options that differ from the defaults, such
+                as `manifold` and `retraction`.
 
         Raises:
             TypeError: if `manifold` is not a manifold, or a parameter is real and the
@@ -128,7 +128,8 @@ class AbstractRiemannian(Optimizer):
     ) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
         """Plain parameters with a gradient, the gradients, and lists of their state.
 
-        The state is the number of steps, and buffers that start at these numbers.
+        The first list holds the step counts. One list follows for each of `buffers`,
+        which maps the name of a buffer to the number at which its entries start.
         """
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
@@ -144,7 +145,10 @@ class AbstractRiemannian(Optimizer):
         return params, [p.grad for p in params if p.grad is not None], states
 
     def _batches(self, group: Group) -> Iterator[tuple[list[Tensor], int]]:
-        """Parameters that make one batch: of equal kind, and at the same step."""
+        """Count a step of each parameter with a gradient, and yield them in batches.
+
+        The parameters of a batch have equal shapes, dtypes, devices and step counts.
+        """
         batches: dict[Any, list[Tensor]] = {}
         moving = [p for p in group["params"] if p.grad is not None and p.numel() > 0]
         for p in moving:
@@ -162,7 +166,7 @@ class AbstractRiemannian(Optimizer):
             yield params, key[-1]
 
     def _advance(self, group: Group, params: list[Tensor], step: int) -> None:
-        """Make one step of parameters of equal shape, as one batch of points."""
+        """Step parameters of equal shape together, as one batch of points."""
         manifold = group["manifold"]
         frame = manifold.frame()
         Q = _join([_flat(p, manifold) for p in params])
@@ -210,10 +214,10 @@ class AbstractRiemannian(Optimizer):
                 values["step"] = _count(float(step))
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as in torch, with manifolds and retractions by name.
+        """Return the state as torch does, with manifolds and retractions as names.
 
         Returns:
-            The state, for `load_state_dict` of an optimizer of the same manifolds.
+            The state, for `load_state_dict` of an optimizer with the same manifolds.
         """
         packed = super().state_dict()
         for group in packed["param_groups"]:
@@ -239,13 +243,13 @@ class AbstractRiemannian(Optimizer):
             # keep our own map: the name of a user's map cannot be parsed
             if theirs.get("retraction") == _map_name(ours["retraction"]):
                 theirs["retraction"] = ours["retraction"]
-            # torch's own optimizers have fewer options, and their checkpoints load too
+            # checkpoints of torch's optimizers, which have fewer options, load too
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
 
 
 def _count(steps: float) -> Tensor:
-    """A number of steps, on the host as in torch, because every step reads it."""
+    """A step count on the CPU, where torch keeps it too: every step reads it."""
     return torch.tensor(steps, dtype=torch.float32, device="cpu")
 
 
@@ -258,25 +262,26 @@ def _name(manifold: AbstractManifold | None) -> str | None:
 
 
 def _flat(X: Tensor | None, manifold: AbstractManifold) -> Tensor:
-    """Points, or their gradients, with one batch axis."""
+    """Points, or their gradients, reshaped to have exactly one batch axis."""
     assert X is not None
     return points(X, manifold).reshape(-1, *manifold.shape)
 
 
 def _join(tensors: list[Tensor]) -> Tensor:
-    """Tensors joined to one batch. A single tensor is returned as it is."""
+    """The tensors joined into one batch. A single tensor is returned as it is."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _part(X: Tensor, number: int) -> Sequence[Tensor]:
-    """The inverse of `_join`."""
+    """A batch split into `number` equal parts: the inverse of `_join`."""
     return (X,) if number == 1 else X.chunk(number)
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """Whether the sum of all entries is finite: one number to read from the device.
+    """Whether the sum of all entries is finite.
 
-    It is also False if the sum of finite numbers overflows.
+    Only one number is read from the device. The answer is also False if finite numbers
+    have a sum that overflows.
     """
     total = sum(X.sum() for X in tensors)
     assert isinstance(total, Tensor)
@@ -284,7 +289,7 @@ def _all_finite(tensors: list[Tensor]) -> bool:
 
 
 def _finite(tensors: list[Tensor]) -> Tensor:
-    """For each point of the batch, whether all of its numbers are finite."""
+    """For each point of the batch, whether the sum of its numbers is finite."""
     total = sum(X.flatten(1).sum(1) for X in tensors)
     assert isinstance(total, Tensor)
     return total.isfinite()

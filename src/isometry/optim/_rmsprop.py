@@ -14,20 +14,21 @@ from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
 class RiemannianRMSprop(AbstractRiemannian):
     r"""RMSprop, or Adagrad, on a manifold.
 
-    On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and entry by
+    On a group, let $A_t = Q_t^H \operatorname{grad} f(Q_t)$, a skew matrix. Entry by
     entry, with real and imaginary parts separate,
 
     $$ V_t = \alpha V_{t-1} + (1 - \alpha) A_t^2, \qquad
        B_t = \mu B_{t-1} + \frac{A_t}{\sqrt{V_t} + \epsilon}, \qquad
-       Q_{t+1} = Q_t\, \phi(-\eta B_t), $$
+       Q_{t+1} = Q_t\, \phi(-\eta B_t). $$
 
-    The quotient is projected to the Lie algebra if that does not contain all skew
-    matrices. On the Stiefel manifold and the sphere $V$ is one number, the mean square
-    of the gradient's entries, and $B$ is transported with the point, see
+    If the Lie algebra does not contain all skew matrices, the quotient is projected to
+    it. On the Stiefel manifold and the sphere $V$ is one number, the mean square of the
+    gradient's entries, and $B$ is transported with the point; see
     docs/theory/optimizers.md.
 
-    Implementations of RMSprop differ in these options. The values of `alpha`, `eps`,
-    `initial_accumulator`, `eps_inside` and `sum_squares` are, in
+    Implementations of RMSprop differ in five options. This list gives their values in
+    the order `alpha`, `eps`, `initial_accumulator`, `eps_inside`, `sum_squares`, where
+    "any" means that the option has no effect:
 
     - torch: 0.99, 1e-8, 0, no, no
     - TensorFlow 1, RMSProp: 0.9, 1e-10, 1, yes, no
@@ -35,8 +36,9 @@ class RiemannianRMSprop(AbstractRiemannian):
     - Keras, RMSprop: 0.9, 1e-8, 0, no, no
     - Theano code of the unitary RNN: 0.9, 0, 1e-3, any, no
 
-    Plain groups get the update of `torch.optim.RMSprop`, if it has the option. They,
-    weight decay and numbers that are not finite are treated as in `RiemannianSGD`.
+    Plain groups get the update of `torch.optim.RMSprop`, extended by `eps_inside` and
+    `sum_squares`, which torch does not have. Plain groups, weight decay and numbers
+    that are not finite are treated as in `RiemannianSGD`.
 
     Args:
         params: parameters, or parameter groups with their own options, such as

@@ -15,8 +15,8 @@ from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
 class RiemannianSGD(AbstractRiemannian):
     r"""Riemannian gradient descent (RGD), with momentum.
 
-    On a group, with the skew $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and a retraction
-    $\phi$ at the identity,
+    On a group, with the skew matrix $A_t = Q_t^H \operatorname{grad} f(Q_t)$ and a
+    retraction $\phi$ at the identity,
 
     $$ B_t = \mu B_{t-1} + (1 - \tau) A_t, \quad B_1 = A_1, \qquad
        Q_{t+1} = Q_t\, \phi(-\eta D_t), $$
@@ -28,11 +28,11 @@ class RiemannianSGD(AbstractRiemannian):
     is transported with the point. The equations are in docs/theory/optimizers.md.
 
     Groups without a manifold are plain: they get exactly the update of
-    `torch.optim.SGD`. `weight_decay` affects only these, because the gradient of
+    `torch.optim.SGD`. `weight_decay` affects only plain groups, because the gradient of
     $\lVert Q \rVert^2$ is normal to every manifold. A matrix whose gradient or step is
-    not finite keeps its value and its momentum. So does a matrix whose step is so long
-    that too few digits are left, such as $1 / \sqrt\varepsilon$ radians: then clip the
-    gradients, or choose a smaller rate.
+    not finite keeps its value and its momentum. So does a matrix whose step is so long,
+    such as $1 / \sqrt\varepsilon$ radians, that too few digits would be left. In that
+    case clip the gradients, or choose a smaller rate.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
@@ -41,7 +41,7 @@ class RiemannianSGD(AbstractRiemannian):
         momentum: $\mu$.
         dampening: $\tau$.
         weight_decay: weight decay of the plain groups.
-        nesterov: whether to look ahead.
+        nesterov: whether to use Nesterov's direction $A_t + \mu B_t$.
         maximize: whether to ascend instead of descend.
         manifold: where the parameters live, for groups that do not name a manifold.
             Without it, at least one group must name a manifold; the others are then
@@ -56,7 +56,7 @@ class RiemannianSGD(AbstractRiemannian):
             option is out of range.
 
     References:
-        [LM19] section 4.2 for retractions better than the Cayley map.
+        [LM19] section 4.2, for retractions that are better than the Cayley map.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
 """Constrained weights: parametrizations for torch.nn.utils.parametrize.
 
-The front door is `isometry` itself, which exports what is public here.
+Users import from `isometry` itself, which exports the public names of this package.
 """

@@ -2,12 +2,12 @@
 
 In training a weight is computed once per autograd graph: every read returns the same
 tensor until a backward pass goes through it. Without gradients it is computed once, and
-again only after a change. To notice every change, a read compares each byte of the
-coordinates, of the base and of the weight itself, O(n^2) of them, because a write
-through `.data` or a numpy view leaves no other trace.
+again only after a change. To notice every change, a read compares all O(n^2) bytes of
+the coordinates, of the base and of the weight itself, because a write through `.data`
+or a numpy view leaves no other trace.
 
 On devices other than the CPU, comparing bytes would wait for the device. There a weight
-is kept only while a graph holds it, and torch's version counters must do.
+is kept only while a graph holds it, and only torch's version counters are compared.
 """
 
 import operator
@@ -37,7 +37,7 @@ from isometry._torch import (
 )
 from isometry.parametrizations._constraint import AbstractConstraint
 
-# looked up once: a read of a small weight takes half a microsecond
+# looked up once, at import, because a read should take only half a microsecond
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -52,20 +52,20 @@ def read_fast(module: nn.Module, name: str) -> None:
     """Make reading a weight that torch has parametrized faster.
 
     torch's own property looks up the list of coordinates by name and calls it as a
-    module, which takes longer than a small layer itself. That property still serves
+    module, which takes longer than a small layer itself. We still use that property for
     compilers, forward mode, other parametrizations on top and `parametrize.cached`.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
-    # not looked up inside: Dynamo of torch 2.7 cannot look into a property
+    # looked up here, because Dynamo of torch 2.7 cannot look into a property
     read_slowly = slow.fget
 
     def read(module: Any) -> Tensor:
-        # a compiler must see the computation, not this memory
+        # a compiler must trace the computation, not a remembered weight
         if _is_compiling() or is_tracing():
             return read_slowly(module)
         holder = module._modules["parametrizations"]._modules[name]
-        # one attribute of a module takes as long as three lookups in a dictionary
+        # reading an attribute of a module takes as long as three dictionary lookups
         own = holder.__dict__
         parts, entry = own["_modules"], own["memory"].plain
         if "1" in parts or forward_mode["_current_level"] >= 0:
@@ -88,7 +88,7 @@ def read_fast(module: nn.Module, name: str) -> None:
 
 
 def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
-    """The weight with coordinates `X`: from memory if nothing has changed.
+    """The weight with coordinates `X`, from memory if nothing has changed.
 
     Args:
         memory: the weights that were computed before.
@@ -114,7 +114,7 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
         return weight
     if graph and not torch.is_inference_mode_enabled():
         return _compute(memory, inputs, constraint, graph=True, region=region)
-    # leave inference mode, whose tensors could not be used again after it
+    # leave inference mode: its tensors could not be used again outside of it
     with torch.inference_mode(False), torch.set_grad_enabled(graph):
         return _compute(memory, inputs, constraint, graph=graph, region=region)
 
@@ -161,7 +161,7 @@ class Entry:
         self.rest = inputs[1] if len(inputs) > 1 else None
         self.depends_on = constraint.depends_on
         self.constraint, self.buffers = constraint, constraint._buffers
-        # the region of activation checkpointing in which it was computed
+        # the checkpointed region in which the weight was computed, if any
         self.region: weakref.ref[Any] | None = None
         self._versions = _versions(weight, *inputs)
         self._reference = TensorWeakRef(weight)
@@ -172,12 +172,12 @@ class Entry:
             self.unchanged = unchanged_bytes(weight, after=unchanged)
 
     def find(self, inputs: Inputs, region: Any) -> Tensor | None:
-        """The weight, if computing it now would give the same."""
+        """The weight if computing it now would give the same value, else None."""
         weight = self._reference()
         if weight is None or (self.region and self.region()) is not region:
             return None
-        # versions too: writing equal bytes does not change the value, but torch refuses
-        # a backward pass through a graph whose saved tensors were written to
+        # Compare versions too: writing equal bytes does not change the value, but torch
+        # refuses a backward pass through a graph whose saved tensors were written to
         same = (
             inputs[0] is self.X
             and (inputs[1] if len(inputs) > 1 else None) is self.rest
@@ -198,28 +198,28 @@ def _versions(*tensors: Tensor) -> list[int | None]:
 
 
 def _nothing() -> None:
-    """Stands for a weak reference to a weight that is gone."""
+    """Takes the place of the weak reference once a weight was dropped."""
 
 
 def _never() -> bool:
-    """Stands for `unchanged` of a weight that is gone."""
+    """Takes the place of `unchanged` once a weight was dropped."""
     return False
 
 
 class Memory:
-    """The remembered weights of one list of coordinates.
+    """The remembered weights of one `Coordinates` object.
 
-    One weight has no graph, and all threads share it. Besides, each thread has its own
-    weight with a graph, because a backward pass in one thread must not consume the
-    graph of another. A copy of a module starts with an empty memory.
+    It holds one weight without a graph, which all threads share. It also holds a weight
+    with a graph for each thread, because a backward pass in one thread must not consume
+    the graph of another. A copy of a module starts with an empty memory.
     """
 
     def __init__(self) -> None:
         self.plain: Entry | None = None
         self._threads = threading.local()
         # The tensors from which the last weight was computed, the question whether they
-        # are unchanged, and the same question without the coordinates. One tuple,
-        # because other threads read it
+        # are unchanged, and the same question without the coordinates. They are one
+        # tuple, so that another thread never sees only some of them replaced
         self._watched: tuple[tuple[Tensor, ...], Question, Question]
         self._watched = (), _never, _never
         self._steps = _steps
@@ -228,7 +228,7 @@ class Memory:
         return Memory, ()
 
     def entry(self, *, graph: bool) -> Entry | None:
-        """The entry with a graph of this thread, or the shared entry without one."""
+        """This thread's entry with a graph, or the shared entry without a graph."""
         return getattr(self._threads, "entry", None) if graph else self.plain
 
     def keep(self, entry: Entry, *, graph: bool) -> None:
@@ -239,12 +239,12 @@ class Memory:
             self.plain = entry
 
     def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> Question:
-        """Check the tensors from which a weight is computed, and watch them.
+        """Check the tensors from which a weight is computed, and watch for changes.
 
         If the base has changed, it is repaired: an average of models takes the mean of
         its buffers, and a mean of orthogonal matrices is not orthogonal. Coordinates
-        that someone initialized are refused. This check takes time, so it is left out
-        after a step of an optimizer.
+        that look like an initialized weight are refused. Looking takes time, so this
+        check is left out after a step of an optimizer.
         """
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
@@ -279,7 +279,7 @@ class Shared(torch.autograd.Function):
     Two losses that use a plain weight share nothing but the weight, so `backward` works
     for one and then for the other. Here they also share the graph from the coordinates
     to the weight. This node hides that graph: the first backward pass uses and frees
-    it, and another one computes it again, if it is `unchanged`.
+    it, and a later one computes it again, if `unchanged` says that it still may.
     """
 
     @staticmethod
@@ -306,7 +306,7 @@ class Shared(torch.autograd.Function):
 
 
 def _take(ctx: Any) -> tuple[Tensor, Tensor] | None:
-    """The graph of the forward pass for the first caller, and then None."""
+    """The graph of the forward pass for the first caller, None for later ones."""
     try:
         return ctx.once.pop()
     except IndexError:
@@ -314,7 +314,7 @@ def _take(ctx: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
-    """The coordinates and their weight, with a new graph; raises after a change."""
+    """Compute the weight again, with a new graph; raise if its inputs have changed."""
     if not ctx.unchanged():
         raise RuntimeError(
             "a constrained weight must not change between two backward passes through "
@@ -323,7 +323,7 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
             "weight again after it."
         )
     with torch.enable_grad():
-        # An alias, because the cotangent may depend on the coordinates too: a
+        # Use an alias, because the cotangent may depend on the coordinates too: a
         # derivative with respect to `X` itself would include that dependence
         X = ctx.X.view_as(ctx.X)
         return X, ctx.compute(X)
@@ -347,7 +347,7 @@ class Versions:
         self._then = self._now()
 
     def __call__(self) -> bool:
-        """Whether torch has counted no write."""
+        """Whether torch has counted no write since this object was created."""
         return self._then == self._now()
 
     def _now(self) -> list[object]:
@@ -385,7 +385,7 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     # its weights separate
     if backward_pass() != -1 and packing_hook() is None:
         return False
-    # a tangent belongs to its level of forward mode
+    # a weight with a tangent is valid only inside its level of forward mode
     if in_forward_mode():
         return False
     for t in inputs:

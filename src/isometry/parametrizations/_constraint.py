@@ -1,4 +1,4 @@
-"""What all constraints have: manifold, layout and map, and checks of what comes in."""
+"""The base class of constraints, with checks of assigned and loaded values."""
 
 import math
 from abc import abstractmethod
@@ -15,15 +15,16 @@ from isometry.groups._maps import AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 
-# The gains of `nn.init.calculate_gain`, and the norms of columns of three or four
-# orthogonal matrices one above the other, as in the gates of nn.GRU and nn.LSTM. Other
-# gains must not count: after the first step of Adam all coordinates are equal in size,
-# and columns of equal entries with different signs can be orthogonal too.
+# The column norms that `looks_initialized` recognizes: the gains of
+# `nn.init.calculate_gain`, and the norms for three or four orthogonal matrices one
+# above the other, as in the gates of nn.GRU and nn.LSTM. Other norms must not count:
+# after the first step of Adam all coordinates are equal in size, and columns of equal
+# entries with different signs can be orthogonal too.
 _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 
 
 class AbstractConstraint(nn.Module):
-    """A parametrization of a manifold: coordinates to weight, and back.
+    """A parametrization of a manifold, from coordinates to the weight and back.
 
     The name of the map is in the `state_dict`, as bytes. Coordinates of one map mean
     nothing to another map, so a checkpoint that was made with another map is refused.
@@ -36,7 +37,7 @@ class AbstractConstraint(nn.Module):
         init: where the weight started, and starts again after `reset_parameters`.
     """
 
-    # name of the buffer from which the weight is computed, besides the coordinates
+    # name of the buffer on which the weight depends, besides the coordinates
     depends_on: ClassVar[str]
     map: Tensor
 
@@ -51,7 +52,7 @@ class AbstractConstraint(nn.Module):
         super().__init__()
         self.manifold = manifold
         self.layout = layout
-        # whether the weight is a point as it is, or a batch of points
+        # whether the weight needs no reshaping to be a point or a batch of points
         self.is_upright = layout == Layout(layout.shape)
         self.retraction = retraction
         self.dtype = dtype
@@ -68,7 +69,7 @@ class AbstractConstraint(nn.Module):
 
     @abstractmethod
     def repair(self) -> None:
-        """Bring the buffer back to the manifold, if a write has moved it off."""
+        """Make the buffer of the constraint valid again, if a write has spoiled it."""
 
     @abstractmethod
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
@@ -86,7 +87,7 @@ class AbstractConstraint(nn.Module):
         """Raise if coordinates were initialized as if they were the weight.
 
         Raises:
-            ValueError: if they were.
+            ValueError: if they were initialized so.
         """
         if can_look(X) and self.is_filled(X.detach()):
             sizes = ", ".join(map(str, X.shape))
@@ -100,7 +101,7 @@ class AbstractConstraint(nn.Module):
 
     @property
     def has_policy(self) -> bool:
-        """Whether there is a base that moves by itself."""
+        """Whether there is a base that moves by itself, as the user has asked."""
         return False
 
     def point(self, W: Tensor) -> Tensor:
@@ -175,9 +176,9 @@ class AbstractConstraint(nn.Module):
                     f"got {bytes(saved.tolist()).decode()!r}. Constrain with the map "
                     f"that was saved, then assign the weight to a layer with another."
                 )
-            # one message is enough: torch would add that the sizes differ. The bytes
-            # are made again, because our own buffer may be on the meta device, and
-            # loading with `assign=True` would leave it there
+            # Put our own name in its place, so that torch does not complain as well
+            # that the sizes differ. The bytes are made again, because our buffer may be
+            # on the meta device, and loading with `assign=True` would leave it there
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:
@@ -205,7 +206,7 @@ def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
 
 
 def can_look(X: Tensor) -> bool:
-    """Whether the values of `X` can be read now: outside of graphs and transforms."""
+    """Whether the values of `X` can be read now: not in transforms or CUDA graphs."""
     if transforms() or type(X) not in (Tensor, nn.Parameter) or is_fake(X):
         return False
     return not (X.is_cuda and torch.cuda.is_current_stream_capturing())
@@ -221,7 +222,7 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
 
     Args:
         X: coordinates.
-        points: the coordinates, arranged like points of the manifold.
+        points: the coordinates in the shape of points of the manifold.
 
     Returns:
         True for an orthogonal matrix, or for a multiple of it that `nn.init` makes.
@@ -230,14 +231,14 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
     n, k = M.shape
-    # the first two columns exclude nearly all coordinates; a single column says nothing
+    # two norms rule out nearly all other coordinates; a single column says nothing
     if k < 2:
         return False
     squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()
     gains = [g for g in _GAINS if all(abs(s / g**2 - 1) < 1e-3 for s in squares)]
     if not gains:
         return False
-    # skew matrices can be orthogonal, too, and are good coordinates
+    # a skew matrix can be orthogonal, and is a valid choice of coordinates
     if points.shape[-2] == points.shape[-1] and torch.equal(points, -points.mH):
         return False
     eye = torch.eye(k, dtype=M.dtype, device=M.device)

@@ -17,12 +17,12 @@ from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
-# The lists whose base moves by itself. torch calls a hook after the step of any
-# optimizer and does not say which modules it trains, so the hook looks here. Weak
-# references: a list leaves the set when its module is deleted.
+# All `Coordinates` whose base moves by itself. torch calls a hook after the step of any
+# optimizer and does not say which modules it trains, so the hook looks here. References
+# are weak: coordinates leave the set when their module is deleted.
 MOVING: "WeakSet[Coordinates]" = WeakSet()
 
-# set on a parameter that holds coordinates. A copy of the parameter does not have it
+# attribute that marks a parameter with coordinates. A copy does not have it
 _MARK = "_isometry_coordinates"
 
 
@@ -32,7 +32,7 @@ class Coordinates(ParametrizationList):
     The coordinates stay in float32 or wider when the module is cast to half precision.
     """
 
-    # remembers computed weights. `begin` creates it, because torch creates the list
+    # remembers computed weights. `begin` sets it, as torch creates this object, not we
     memory: Memory
     # True while a function initializes the weight: `original` is then the weight itself
     is_plain = False
@@ -43,7 +43,7 @@ class Coordinates(ParametrizationList):
         return cast("AbstractConstraint", self[0])
 
     def forward(self) -> Tensor:
-        """The weight: computed, or from memory."""
+        """The weight, either computed or from memory."""
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             self.__prepare_scriptable__()
         if self.is_plain:
@@ -57,17 +57,17 @@ class Coordinates(ParametrizationList):
 
     def constrained_weight(self) -> Tensor:
         """The constrained weight, without parametrizations added on top of it."""
-        # not by attribute: looking one up in a module takes as long as the whole rest
-        # of a read
+        # not `self[0]`: looking up an attribute of a module takes as long as the whole
+        # rest of a read
         constraint: Any = self._modules["0"]
         X = cast("Tensor", self._parameters["original"])
-        # a graph must not depend on what is remembered
+        # a compiled graph must compute the weight, not refer to a remembered one
         if torch.compiler.is_compiling():
             return constraint(X)
         return once(self.memory, X, constraint)
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Called by `torch.jit.script`, before it looks into the module."""
+        """Refuse TorchScript, which calls this before it looks into the module."""
         raise TypeError(
             f"the module must have plain weights for TorchScript; got one with a "
             f"weight on {self.constraint.manifold}. Give it "
@@ -76,24 +76,24 @@ class Coordinates(ParametrizationList):
 
     @torch.no_grad()
     def right_inverse(self, value: Tensor) -> None:
-        """Assign a weight."""
+        """Assign a weight, by replacing the coordinates."""
         if len(self) > 1:
             super().right_inverse(value)
             return
-        # torch would compare the dtype of the value with the coordinates. They differ
-        # for a half-precision weight, whose coordinates are float32, or float64 if the
-        # module was in double precision before
+        # torch would require the value to have the dtype of the coordinates. The two
+        # differ for a half-precision weight, whose coordinates are float32, or float64
+        # if the module was in double precision before
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
-        """Start with an empty memory, after torch has created or copied the list."""
+        """Start with an empty memory, after torch has created or copied this object."""
         self.memory = Memory()
         self._mark()
         if self.constraint.has_policy:
             MOVING.add(self)
 
     def _mark(self) -> None:
-        """Mark the parameter; a conversion or a load may have replaced a marked one."""
+        """Mark the parameter, which a conversion or a load may have replaced."""
         setattr(self._parameters["original"], _MARK, True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -105,9 +105,9 @@ class Coordinates(ParametrizationList):
         """Let the weight be a plain parameter, for a function that initializes it.
 
         Inside the context, the parameter holds the weight instead of the coordinates,
-        and a read of the weight returns it. Afterwards the weight starts at the point
-        nearest to what was written, or where the `init` of the constraint says. If
-        nothing was written, the weight is as before.
+        and a read of the weight returns the parameter. Afterwards the weight starts at
+        the point nearest to what was written, or where the `init` of the constraint
+        says. If nothing was written, the weight is as before.
         """
         X = self.original
         with torch.no_grad():
@@ -137,7 +137,7 @@ class Coordinates(ParametrizationList):
     ) -> None:
         errors: list[str] = args[-1]
         saved = f"{prefix}0.base" in state_dict
-        # a file that holds tied weights once has no coordinates under the other name
+        # a file that stores tied weights once has no coordinates for the second name
         if f"{prefix}original" not in state_dict:
             pass
         elif f"{prefix}0.map" not in state_dict:
@@ -189,8 +189,8 @@ class Coordinates(ParametrizationList):
 def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
-    It misses only a parameter that someone has put into the list by hand. torch's own
-    ways to convert, load and copy a module all keep or renew the mark.
+    The mark is missing only on a parameter that someone has put in place by hand.
+    torch's own ways to convert, load and copy a module all keep or renew it.
     """
     return getattr(parameter, _MARK, False)
 

@@ -1,4 +1,4 @@
-"""Numbers about constrained weights: are they orthogonal, and how far may they go?"""
+"""Diagnosis of constrained weights: orthogonality, angles, and the map's condition."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Diagnosis:
         angles: angles of the eigenvalues of the weight, ascending; None if it is not
             square.
         border_distance: $\pi$ minus the largest angle of the coordinates. It is
-            negative outside the domain where the exponential is one to one: then it is
+            negative outside the domain where the exponential is one to one. Then it is
             time for `isometry.rebase`. None for reflections.
         condition: largest over smallest singular value of the derivative of the map at
             the coordinates. None for reflections, for weights that are not square, and
@@ -52,15 +52,17 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
        \qquad \text{for exp } \left| \operatorname{sinc}
        \tfrac{\theta_j - \theta_l}{2} \right|, $$
 
-    over all pairs in $\mathfrak{u}(n)$; in $\mathfrak{so}(n)$ over all pairs of planes,
-    $\theta_j \pm \theta_l$. On other groups these are a superset, and `condition` an
-    upper bound. It grows without bound as `border_distance` goes to zero, where steps
-    in the coordinates no longer move the weight: `isometry.rebase` sets it to 1.
+    In $\mathfrak{u}(n)$ all pairs of angles count. In $\mathfrak{so}(n)$ all pairs of
+    planes count, with the gaps $\theta_j \pm \theta_l$. On other groups the singular
+    values are among these, and `condition` is an upper bound. For exp it is finite
+    while `border_distance` is positive. It can grow without bound as that distance goes
+    to zero, where some steps in the coordinates no longer move the weight.
+    `isometry.rebase` sets it to 1.
 
-    A weight or coordinates that hold NaN or infinity are reported as NaN, which is
-    what `diagnose` finds after a training run has diverged.
+    For a weight or coordinates with NaN or infinity, as after a training run that has
+    diverged, the numbers are NaN.
 
-    It costs eigendecompositions: call it now and then, not after every step.
+    Eigendecompositions are costly: call it now and then, not after every step.
 
     Args:
         module: the module; its submodules are visited too.
@@ -99,7 +101,7 @@ def _diagnosis(
 
 
 def _coordinates(constraint: Trivialization, X: Tensor) -> tuple[float, float | None]:
-    """Distance from the border, and the condition if the weight is square."""
+    """The `border_distance`, and the `condition` if the weight is square."""
     manifold = constraint.manifold
     X = constraint.layout.points(X)
     if X.numel() == 0:
@@ -120,7 +122,7 @@ def _eigenvalue_angles(Q: Tensor) -> Tensor:
 
 
 def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
-    """The values of each matrix, of shape `(*batch, n)`; NaN if it is not finite.
+    """The result of `values`, shape `(*batch, n)`, with NaN for a matrix not finite.
 
     LAPACK must not see NaN: MKL's eigenvalue solver ends the process.
     """
@@ -142,7 +144,7 @@ def map_condition(
         Largest over smallest singular value, for the worst matrix of a batch; infinite
         where the derivative is singular.
     """
-    # by how much the map turns each plane, and the derivative with respect to its angle
+    # the angle by which the map turns each plane, and its derivative in theta
     turn, slope = retraction.phase(theta)
     gap = theta[..., :, None] - theta[..., None, :]
     chord = 2 * torch.sin((turn[..., :, None] - turn[..., None, :]) / 2)

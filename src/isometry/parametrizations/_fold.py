@@ -1,4 +1,4 @@
-"""Constrained weights as plain parameters, for inference and export."""
+"""Turning constrained weights into plain parameters, for inference and export."""
 
 from typing import cast
 
@@ -40,8 +40,8 @@ def fold(module: Layer) -> Layer:
         if not parametrize.is_parametrized(owner, name):
             continue
         own_class(owner)
-        # torch makes a parameter of what the list holds. Ours holds the coordinates,
-        # so replace it by a list that holds the weight
+        # When it removes a parametrization, torch makes a parameter of the tensor in
+        # its list. Ours holds the coordinates, so put in a list that holds the weight
         weight = weights[id(entry.coordinates)]
         plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
         cast("nn.ModuleDict", owner.parametrizations)[name] = plain

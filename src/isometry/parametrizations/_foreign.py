@@ -1,4 +1,4 @@
-"""Checkpoints of unconstrained layers, of torch's `orthogonal` and of geotorch."""
+"""Loading checkpoints of plain layers, of torch's `orthogonal` and of geotorch."""
 
 import copy
 import logging
@@ -48,12 +48,13 @@ def load_foreign(
 
     - a plain `weight`: the nearest point of the manifold is taken, and the logger
       "isometry" says so at level INFO;
-    - the `original` $X$ and the `base` $B$ of torch or geotorch (square, even for a
-      tall weight): then $W = B\,\phi(A)$, cut to its columns, with $A = L - L^H$ and
-      $L$ the lower triangle of $X$ padded to a square (for torch's Householder map, the
-      reflections of $X$). The nearest point is taken, which removes rounding errors.
-      Without a `base`, $B = I$, and the logger warns: a file of parameters alone looks
-      like this too, and gives another weight than the one that was trained;
+    - the `original` $X$ and the `base` $B$ of torch or geotorch, where $B$ is square
+      even for a tall weight. The weight is $B\,\phi(A)$, cut to its first columns,
+      where $A = L - L^H$ and $L$ is the lower triangle of $X$ padded to a square. For
+      torch's Householder map, a product of reflections takes the place of $\phi(A)$.
+      The nearest point is taken, which removes rounding errors. Without a `base`,
+      $B = I$, and the logger warns: a file of parameters alone looks like this too, and
+      gives another weight than the one that was trained;
     - our own keys, which load as they are.
 
     An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads the checkpoint of an `nn.RNN`,
@@ -63,9 +64,9 @@ def load_foreign(
 
     Everything else loads as with `module.load_state_dict`. The checkpoint does not say
     which map it was made with, so `load_foreign` assumes the map of our constraint. You
-    must name the map only for rectangular weights of torch, where its default is
-    "householder". Torch and geotorch see the kernel of a convolution as many small
-    matrices. This is another constraint, so such a checkpoint is refused.
+    must name the map only for rectangular weights of torch, because torch's default for
+    them is "householder". Torch and geotorch see the kernel of a convolution as many
+    small matrices. That is another constraint, so such a checkpoint is refused.
 
     Args:
         module: a model whose weights `isometry` constrains.
@@ -119,7 +120,7 @@ def load_foreign(
 
 
 def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
-    """Raise before anything is loaded; torch would load what fits, and then raise."""
+    """Raise unless all keys fit. torch itself would load what fits, and then raise."""
     own = module.state_dict()
     odd = [
         f"{key} {tuple(state[key].shape)}"
@@ -141,7 +142,7 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 def _peer_weight(
     state: dict[str, Tensor], holder: str, entry: Constrained, named: Any
 ) -> Tensor | None:
-    """The weight of torch's or geotorch's keys, which are removed; None without any."""
+    """Pop torch's or geotorch's keys and compute their weight; None without keys."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     X = state.pop(f"{holder}original")
@@ -182,14 +183,14 @@ def _peer_weight(
 
 
 def _is_torchs_rectangle(X: Tensor) -> bool:
-    """Whether torch made these coordinates: it leaves -1 on their diagonal."""
+    """Whether `X` is of torch and rectangular: torch leaves 1 or -1 on the diagonal."""
     diagonal = X.diagonal(dim1=-2, dim2=-1)
     return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
 
 
 def _peer_map(value: str | AbstractMap) -> AbstractMap:
     """The map with which torch or geotorch made a checkpoint."""
-    # geotorch and torch use other names for the exponential
+    # "expm" is the name of the exponential in geotorch, "matrix_exp" in torch
     result = parse_map("exp" if value in ("expm", "matrix_exp") else value)
     if result not in _PEERS:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Where a constrained weight starts."""
+"""The points at which constrained weights start."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def henaff(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
 
 
 def cayley(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    r"""$-\sqrt{(1 - \cos u)/(1 + \cos u)}$ with $u$ uniform in $(0, \pi/2)$ [HWY18]."""
+    r"""Angles $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$ [HWY18]."""
     return -torch.tan(math.pi / 4 * _uniform(shape, generator))
 
 

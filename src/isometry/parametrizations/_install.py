@@ -42,7 +42,7 @@ def install(
     retraction: AbstractMap,
     options: Options,
 ) -> Layer:
-    """Constrain a weight that has been checked."""
+    """Constrain the weight of a `Target`, which has been checked already."""
     weight, every, radius = target.weight, options.rebase_every, options.rebase_radius
     has_base = options.use_trivialization and retraction.steps
     check_policy(every, radius, moving=has_base)
@@ -71,7 +71,7 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
     """Coordinates of the initial weight.
 
     Raises:
-        ValueError: if there is no base, and the map does not reach the weight.
+        ValueError: if there is no base, and the map cannot reach the weight.
     """
     try:
         return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
@@ -90,8 +90,8 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     module, name, weight = target.module, target.name, target.weight
     if parametrize.is_parametrized(module):
         own_class(module)
-    # torch would ask for the coordinates of the weight as it was, but that weight need
-    # not be a point of the manifold
+    # torch asks `right_inverse` for the coordinates of the old weight, which need not
+    # be a point of the manifold. Answer with `X`
     object.__setattr__(constraint, "right_inverse", lambda _: X)
     # The coordinates of a half-precision weight are wider than the weight. The
     # parameter object stays, because an optimizer may refer to it already

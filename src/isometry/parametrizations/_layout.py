@@ -25,7 +25,7 @@ _CONVOLUTIONS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """A weight as points of a manifold, and back.
+    """The way in which a weight is seen as points of a manifold.
 
     Args:
         shape: shape of the weight.
@@ -42,14 +42,14 @@ class Layout:
     blocks: int = 1
 
     def points(self, W: Tensor) -> Tensor:
-        """A view of `W` with shape `(*batch, n, k)` and n >= k."""
+        """A view of `W` as points; matrices are `(*batch, n, k)` with n >= k."""
         X = W.flatten(1) if self.flatten else W
         if self.blocks > 1:
             X = X.unflatten(-2, (self.blocks, -1))
         return X.mT if self.transpose else X
 
     def weight(self, Q: Tensor) -> Tensor:
-        """The inverse of `points`."""
+        """The weight made of the points `Q`: the inverse of `points`."""
         W = Q.mT if self.transpose else Q
         return W.reshape(self.shape) if self.flatten or self.blocks > 1 else W
 
@@ -66,7 +66,7 @@ def matrix_layout(
     groups, flatten, (rows, columns) = 1, False, shape[-2:]
     if name == "weight" and isinstance(module, _CONVOLUTIONS):
         # The first axis of a kernel holds the output channels, or the input channels of
-        # a transposed convolution. The channels of a group use no other group's weights
+        # a transposed convolution. Each group of channels has weights of its own
         groups, flatten = module.groups, True
         rows, columns = shape[0], math.prod(shape[1:])
     if type(blocks) is not int or blocks < 1 or rows % (blocks * groups):
@@ -88,9 +88,9 @@ def layout_of(
     manifold: AbstractManifold,
     blocks: int = 1,
 ) -> Layout:
-    """How `constrain` sees a weight: the first layout that fits the manifold.
+    """The layout in which `constrain` sees a weight: the first that fits the manifold.
 
-    If none fits, it is the weight as it is, and a later check raises.
+    If no layout fits, the first candidate is returned, and a later check raises.
     """
     plain = Layout(tuple(weight.shape))
     if len(manifold.shape) < 2 or weight.ndim < 2:
@@ -103,7 +103,7 @@ def layout_of(
         return plain
     upright = replace(matrix_layout(module, name, weight, blocks), transpose=False)
     wide = replace(upright, transpose=True)
-    # a manifold of 3 x 3 matrices may also hold every 3 x 3 kernel of a convolution
+    # the plain layout makes every 3 x 3 kernel of a convolution a point of SO(3), say
     candidates = (plain, upright, wide) if blocks == 1 else (upright, wide)
     for candidate in candidates:
         if tuple(candidate.points(weight).shape[-2:]) == manifold.shape:
@@ -128,7 +128,7 @@ def sharded_like(value: Tensor, X: Tensor) -> Tensor:
 
 
 def replicated_like(value: Tensor, X: Tensor) -> Tensor:
-    """`value` itself, or a DTensor whole on every process if `X` is a DTensor."""
+    """`value` itself, or a DTensor replicated on all processes if `X` is a DTensor."""
     if not hasattr(X, "full_tensor"):
         return value
     from torch.distributed.tensor import DTensor, Replicate

@@ -1,7 +1,7 @@
-"""What a module does differently once it owns a constrained weight.
+"""Changes to a module that owns a constrained weight.
 
 torch's parametrize gives every such module a class of its own. We wrap methods in that
-class, so all wrappers disappear with it when the constraint is removed.
+class, so all wrappers disappear with the class when the constraint is removed.
 """
 
 import functools
@@ -47,7 +47,7 @@ def adapt(module: nn.Module, name: str) -> None:
 
 
 def _resetting(reset: Method) -> Method:
-    """Let torch initialize the weight, then start at the nearest point."""
+    """Wrap `reset_parameters`: afterwards, the weight starts at the nearest point."""
 
     def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
@@ -59,7 +59,7 @@ def _resetting(reset: Method) -> Method:
 
 
 def _registering(register: Method) -> Method:
-    """Refuse a parameter in place of the weight, and say how to assign a value."""
+    """Wrap `register_parameter`: refuse a parameter in place of the weight."""
 
     def wrapped(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         if name in coordinates_of(module):
@@ -75,7 +75,7 @@ def _registering(register: Method) -> Method:
 
 
 def _loading(load: Method) -> Method:
-    """Refuse the plain weight of another layer, even with `strict=False`."""
+    """Wrap the loading of a checkpoint: refuse plain weights, strict or not."""
 
     def wrapped(
         module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
@@ -108,7 +108,7 @@ def keep_weights_fresh(module: nn.Module) -> None:
     nn.RNN, nn.LSTM and nn.GRU keep a list of their weights, which they fill when a
     weight is assigned. A parametrized weight is computed at each access, so the list
     would hold an old one. Then training freezes (pytorch#65688), stops with "backward a
-    second time", or a deepcopy raises. Here the list is computed at each access, too.
+    second time", or a deepcopy raises. So the list is computed at each access as well.
     """
     if not isinstance(module, nn.RNNBase):
         return
@@ -122,21 +122,21 @@ def keep_weights_fresh(module: nn.Module) -> None:
     cls.flatten_parameters = _nothing
     # torch's own method reads all weights in order to update the list
     cls.__setattr__ = nn.Module.__setattr__
-    # The property hides these two attributes. When the constraint is removed, torch
-    # sees that they are not the weights, and fills the list again
+    # The property hides these attributes until the constraint is removed. Then torch
+    # sees that they do not refer to the weights, and fills the list again
     module.__dict__["_flat_weights"] = []
     names = cast("Any", module)._flat_weights_names
     module.__dict__["_flat_weight_refs"] = [weakref.ref(nn.RNNBase) for _ in names]
 
 
 def restore_weights(module: nn.Module) -> None:
-    """Let a recurrent module without parametrizations fill its list again."""
+    """Let a recurrent module fill its list of weights, if none is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
         cast("Any", module)._init_flat_weights()
 
 
 def _reading_once(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward pass that computes each weight once, though torch reads it often."""
+    """Wrap `forward`: compute each weight once, though torch reads it several times."""
 
     @functools.wraps(forward)
     def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -159,8 +159,8 @@ def _read(module: Any) -> list[Tensor | None]:
 
 
 def _ignore(module: Any, value: Any) -> None:
-    """Ignore the assignments to the list that torch makes in several places."""
+    """Ignore assignments to the list of weights, of which torch makes several."""
 
 
 def _nothing(module: Any) -> None:
-    """Do nothing: there is no list to update, and no block of memory for cuDNN."""
+    """Do nothing: no list must be updated, and no weights gathered for cuDNN."""

@@ -1,4 +1,4 @@
-"""Groups of parameters for an optimizer."""
+"""Parameter groups of a model, for an optimizer."""
 
 from typing import Any
 
@@ -16,18 +16,18 @@ def param_groups(
     orthogonal_lr_ratio: float = 0.1,
     weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimizer: coordinates apart from plain parameters.
+    """Parameter groups for an optimizer, with coordinates apart from plain parameters.
 
     Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio` (the
-    paper trains them with a tenth of the rate of the rest) and no weight decay, which
-    would pull them towards their base. A scheduler that sets rates, such as
-    `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list of rates. `LBFGS`
-    takes no groups.
+    paper trains them with a tenth of the rate of the rest). They get no weight decay,
+    which would pull the weights towards their base. A scheduler that sets rates, such
+    as `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list of rates.
+    `LBFGS` does not accept groups.
 
-    Parameters that `groups.declare` has put on a manifold form a group that names the
-    manifold, for the optimizers of `isometry.optim`; these step parameters of equal
-    shape as one batch. Any other optimizer would leave the manifold, so it raises at
-    its first step.
+    Parameters that `groups.declare` has put on a manifold form one group for each
+    manifold, for the optimizers of `isometry.optim`, which step parameters of equal
+    shape as one batch. With any other optimizer they would leave the manifold, so its
+    first step raises.
 
     Args:
         module: the model.

@@ -1,9 +1,9 @@
 """Moving the base of a trivialization, between the steps of an optimizer.
 
 The base never moves inside a forward pass, so a gradient always belongs to the function
-that was evaluated. A base that moves by itself does so after a step of the optimizer of
-its coordinates. That decision depends on the coordinates alone, so processes that hold
-equal coordinates decide alike.
+that was evaluated. A base that moves by itself moves after a step of the optimizer that
+trains its coordinates. Whether it moves depends only on the coordinates and the number
+of steps, so processes with equal coordinates decide alike.
 """
 
 import math
@@ -24,16 +24,16 @@ from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
 # Averages of gradients that move the coordinates. The average that centered RMSprop
-# keeps is not among them: it is only subtracted from the average of squares, entry by
-# entry, so it stays as it is, like that average.
+# keeps is not among them: its square is only subtracted from the average of squares,
+# entry by entry. So it stays as it is, like the average of squares.
 _VELOCITIES = ("exp_avg", "momentum_buffer")
 
-# The state by which an optimizer divides the entries of a velocity, with its power: the
+# The state by which an optimizer divides the entries of a velocity, and a power: the
 # state grows like this power of the velocity.
 _SCALES = {"exp_avg_sq": 2, "max_exp_avg_sq": 2, "exp_inf": 1}
 
 _hooks: list[Any] = []
-# optimizers whose step is running: one may call another
+# optimizers whose step is running; there can be several, as one may call another
 _running: list["weakref.ref[Optimizer]"] = []
 
 
@@ -47,14 +47,15 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     RMSprop, `exp_avg` of the Adam family) is pushed forward by the derivative of the
     map, so that it moves the weight as before. Averages of squares belong to entries
     and have no direction to push. They stay, unless they are below the square of the
-    new momentum: then they are raised to it, so that no step of Adam is longer than its
-    rate. (Both are first corrected for their start at zero, as Adam does.) The history
-    of `LBFGS` is dropped.
+    new momentum: then they are raised to this square, so that no step of Adam is longer
+    than the learning rate. (Both are first corrected for their start at zero, as in
+    Adam.) The history of `LBFGS` is dropped.
 
-    Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched:
-    keep the base fixed with these optimizers. Keep it fixed under
-    `ZeroRedundancyOptimizer` too, whose processes step different parameters. Sharded
-    coordinates (FSDP2) are gathered, moved by all processes alike, and sharded again.
+    Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched,
+    so keep the base fixed with these optimizers. Keep it fixed under
+    `ZeroRedundancyOptimizer` too, because its processes step different parameters.
+    Sharded coordinates (FSDP2) are gathered, moved alike by all processes, and sharded
+    again.
 
     Args:
         module: the module; its submodules are visited too. Without a constrained
@@ -86,7 +87,7 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
 
 @torch.no_grad()
 def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> None:
-    """Move one base, and change the optimizer's state of its coordinates `X`."""
+    """Move one base, set its coordinates to zero, and adapt their optimizer state."""
     state: dict[str, Any] = {}
     if isinstance(optimizer, LBFGS):
         # its history holds directions in the old coordinates of all parameters, in one
@@ -112,12 +113,12 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """The smallest scale with which a step of Adam is no longer than its rate.
+    """The smallest scale with which no step of Adam is longer than the learning rate.
 
-    Averages start at zero and are too small at first, and averages of squares are far
-    too small: at the third step by a factor of 0.003, the momentum by 0.27. Adam
-    corrects both, and so must this bound. Without the correction the scales were raised
-    for good, and the steps were five times too short.
+    Averages start at zero and are too small at first. At the third step the momentum is
+    too small by a factor of 0.27, and an average of squares by a factor of 0.003. Adam
+    corrects both, and so must this bound. Without the correction, the scales would be
+    raised for good, and steps would be five times too short.
     """
     step = float(state.get("step", math.inf))
     momentum = _real(whole(state["exp_avg"])).abs()
@@ -160,7 +161,7 @@ def _check_owner(optimizer: Optimizer, coordinates: list[Any]) -> None:
 
 
 def check_policy(every: int | None, radius: float | None, *, moving: bool) -> None:
-    """Raise unless the options fit together; `moving` says whether there is a base."""
+    """Raise unless the options fit together. `moving`: whether there is a base."""
     options = [v for v in (every, radius) if v is not None]
     if options and not moving:
         raise ValueError(
@@ -188,8 +189,8 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
 def install_hooks() -> None:
     """Let each step of any optimizer move the bases that are due."""
     if not _hooks:
-        # a compiled step must not trace the hooks: torch 2.13 would go on using the
-        # gradient that a move of the base has dropped
+        # A compiled step must not trace the hooks. In torch 2.13 it would go on using
+        # the gradient that a move of the base has dropped
         eager: Any = torch.compiler.disable
         _hooks.append(register_optimizer_step_pre_hook(eager(_before_step)))
         _hooks.append(register_optimizer_step_post_hook(eager(_after_step)))
@@ -203,15 +204,15 @@ def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     """Called by torch after the step of every optimizer, even a fused one."""
     _forget(optimizer)
-    # one optimizer may wrap another; both together make one step, which ends with the
-    # step of the outer optimizer
+    # one optimizer may wrap another; together they make a single step, which ends when
+    # the step of the outer optimizer ends
     if _running:
         return
     if _skipped(optimizer):
         return
     moving = {id(coordinates.original): coordinates for coordinates in MOVING}
-    # in the order of the optimizer, which all ranks share: they gather sharded
-    # coordinates together
+    # go in the order of the optimizer, which is equal on all ranks, because they must
+    # gather the same sharded coordinates at the same time
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
         if id(X) not in moving or not X.requires_grad:
             continue
@@ -222,7 +223,7 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 
 
 def _skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler found infinity: it calls a fused optimizer all the same."""
+    """Whether a GradScaler found infinity. It calls a fused optimizer all the same."""
     return bool(getattr(optimizer, "found_inf", False))
 
 
@@ -239,8 +240,8 @@ def _due(constraint: Trivialization, X: Tensor) -> bool:
     if every is not None and int(constraint.steps) < every:
         return False
     X = whole(X)
-    # keep NaN in the coordinates, where a good checkpoint can overwrite it; a move
-    # would spread it to the base
+    # leave NaN in the coordinates, where loading a good checkpoint overwrites it; a
+    # move would spread it to the base
     if not bool(X.isfinite().all()):
         return False
     if radius is None:

@@ -1,4 +1,4 @@
-"""Orthonormal columns as a product of reflections, as a parametrization."""
+"""A parametrization of orthonormal columns by products of reflections."""
 
 import torch
 from torch import Tensor
@@ -19,11 +19,11 @@ class Reflections(AbstractConstraint):
     $$ H_j = I - 2 \frac{x_j x_j^H}{x_j^H x_j}, \qquad
        D = \operatorname{diag}(d), \quad |d_j| = 1. $$
 
-    $x_j$ is the $j$-th column of the lower triangle of $X$, the first $k$ columns of
-    the product are taken, and the phases $d$ are a buffer. The map is onto the
-    component of the manifold in which the weight was assigned. The lengths of the
-    columns do not matter, so this map needs its own learning rate: a rate that suits
-    the other maps does not suit this one.
+    Here $x_j$ is the $j$-th column of the lower triangle of $X$. The weight is made of
+    the first $k$ columns of the product. The phases $d$ are a buffer. The map reaches
+    every point in the component of the manifold where the weight was assigned. The
+    lengths of the columns do not matter, so this map needs its own learning rate: a
+    rate that suits the other maps does not suit this one.
 
     Args:
         manifold: O, SO, U or Stiefel.
@@ -94,6 +94,6 @@ class Reflections(AbstractConstraint):
         return not torch.equal(V, V.tril()) and looks_initialized(X, V)
 
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Do nothing: rounded signs and vectors still make an orthogonal weight."""
+        """Do nothing: rounded vectors still reflect, and `repair` fixes the phases."""
         del state, prefix
         return None

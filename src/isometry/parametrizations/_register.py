@@ -1,4 +1,4 @@
-"""The front door: one line makes a weight orthogonal."""
+"""The functions that constrain a weight: `orthogonal`, `unitary`, `constrain`."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ from isometry.parametrizations._install import Options, install
 from isometry.parametrizations._layout import layout_of, matrix_layout
 from isometry.parametrizations._target import Target, target_of
 
-# names of the exponential in torch's `orthogonal`
+# values of `orthogonal_map` that mean the exponential in torch's `orthogonal`
 _TORCH = (None, "matrix_exp")
 
 
@@ -36,7 +36,7 @@ def orthogonal(
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
 
-    where the parameter is now the free $X$. The arguments are the same as in
+    where the parameter is now $X$, without constraint. The arguments are those of
     `torch.nn.utils.parametrizations.orthogonal`, with these differences: the weight
     starts at the orthogonal matrix nearest to its old value (torch: at a QR factor);
     assigning a matrix that is not orthogonal raises (torch: projects it); None means
@@ -55,16 +55,16 @@ def orthogonal(
     makes each of them orthogonal: 3 for queries, keys and values in the
     `in_proj_weight` of `nn.MultiheadAttention`, 4 for the gates in `weight_hh_l0` of
     `nn.LSTM`, 3 for `nn.GRU`. The kernel of a convolution is one matrix here,
-    `(out, in * kh * kw)` (for a transposed one `(in, out * kh * kw)`): orthogonal as
-    that matrix, which is not an orthogonal operator on images. A grouped convolution
-    has one such matrix for each group, and each filter of a depthwise one has norm 1.
-    Other weights with more than two axes are batches.
+    `(out, in * kh * kw)`, or `(in, out * kh * kw)` if transposed. This matrix is
+    orthogonal, which does not make the convolution an orthogonal operator on images. A
+    grouped convolution has one such matrix for each group. In a depthwise convolution
+    each filter has norm 1. Other weights with more than two axes are batches.
 
-    A weight of lower rank has more than one nearest orthogonal matrix, and starts at
-    one of them; a weight of zeros starts at the identity. `reset_parameters()` starts
-    again: it initializes the weight as the layer does, and then takes the nearest
-    orthogonal matrix, or the point that `init` names. If other modules share the
-    parameter, it stays tied: they all compute with the orthogonal weight.
+    A weight without full rank has more than one nearest orthogonal matrix, and starts
+    at one of them; a weight of zeros starts at the identity. `reset_parameters()`
+    starts again: it initializes the weight as the layer does, and then takes the
+    nearest orthogonal matrix, or the point that `init` names. If other modules share
+    the parameter, it stays tied: they all compute with the orthogonal weight.
 
     Args:
         module: the module that owns the weight: a layer, or a module of your own.
@@ -80,14 +80,14 @@ def orthogonal(
             uniformly random one, "identity" at the identity. "henaff" turns the planes
             (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$, and "cayley" by
             $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19] does. A function
-            (shape, generator) -> angles draws other angles: n // 2 for a real matrix
-            with n rows, n for a complex one.
+            (shape, generator) -> angles draws other angles: n // 2 of them for a real
+            matrix with n rows, n for a complex one.
         generator: source of the random numbers of `init`.
         det: 1 to start with determinant +1 and keep it (square and real weights only).
         rebase_every: move the base to the weight after this many steps of a torch
             optimizer; see `rebase`.
-        rebase_radius: move it after a step when an angle of $A$ is above this radius,
-            which must be below $\pi$. This costs a few products after each step.
+        rebase_radius: move the base after a step if an angle of $A$ is above this
+            radius, which must be below $\pi$. This costs a few products per step.
 
     Returns:
         The module.
@@ -98,8 +98,8 @@ def orthogonal(
             finite, or an option does not fit. The module is then as it was.
 
     References:
-        [LM19]; [Lez19] for a moving base; [HSL16] and [HWY18] for the two
-        initialisations.
+        [LM19]; [Lez19] for a moving base; [HSL16] for the initialization "henaff" and
+        [HWY18] for "cayley".
     """
     target = target_of(module, name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)

@@ -1,4 +1,4 @@
-"""The parameter to constrain: its checks, and all modules that hold it.
+"""Checks of the parameter to constrain, and the search for modules that share it.
 
 A constraint turns the parameter into coordinates. Every module that holds it must then
 compute with the constrained weight, or it would silently compute with coordinates.
@@ -58,7 +58,7 @@ class Target(Generic[Layer]):
 
 
 def target_of(module: Layer, name: str) -> Target[Layer]:
-    """The parameter, if it can be constrained, and where else it is used."""
+    """The parameter `name` with its ties. Raises if it cannot be constrained."""
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"`module` must be a torch.nn.Module; got {type(module).__name__}. "
@@ -87,8 +87,8 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
             f"{known}. Pass the layer that owns it (in a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
-    # first, while no variable here refers to the parameter: `other_places` counts
-    # references
+    # do this while no variable here refers to the parameter, because `other_places`
+    # counts references
     ties = other_places(module, name)
     weight = cast("nn.Parameter", mine[name])
     for owner, key in (module, name), *ties:
@@ -129,9 +129,9 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
         ValueError: if a parametrized weight is computed from the parameter.
     """
     mine = parameters_of(module)
-    # Looking at all objects takes up to a second in a large program. There is no other
-    # place if the parameter has no more references than a new one has, or if no other
-    # dictionary holds it.
+    # Looking at all objects takes up to a second in a large program. It is not needed
+    # if the parameter has no more references than a new parameter has, or if only the
+    # dictionary of this module holds it.
     lone = {name: nn.Parameter()}
     if _references(mine, name) <= _references(lone, name):
         return []
@@ -158,23 +158,23 @@ def tie(place: Place, coordinates: Coordinates) -> None:
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)
-    # torch turns the weight into a property with a list of parametrizations. Replace
-    # its list by ours
+    # torch turns the weight into a property that reads a list of parametrizations.
+    # Replace this list by ours
     parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
     cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
     adapt(module, name)
 
 
 def refuse_later_ties() -> None:
-    """Raise from now on when coordinates become a parameter of another module."""
+    """From now on, raise when coordinates become a parameter of another module."""
     if not _hooks:
         _hooks.append(register_module_parameter_registration_hook(_check_place))
 
 
 def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
-    """Called by torch for every parameter that a module gets."""
-    # Tying a weight replaces a parameter. Compilers, exporters and lists of parameters
-    # add the coordinates under a new name, and treat them as coordinates
+    """Raise if a module gets a parameter that holds coordinates of another module."""
+    # Only tying a weight replaces a parameter. Compilers, exporters and lists of
+    # parameters add coordinates under a new name, and treat them as coordinates
     replaces = parameters_of(module).get(name, parameter) is not parameter
     # torch's own removal of a constraint gives the parameter back to its owner
     returns = manifold_of(module, name) is not None
@@ -195,7 +195,7 @@ def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """The parameters of `module` itself; none while its constructor is running."""
+    """The parameters of `module` itself; none before `nn.Module.__init__` has run."""
     return vars(module).get("_parameters", {})
 
 

@@ -1,4 +1,4 @@
-"""A manifold around one of its points, as a parametrization."""
+"""A parametrization of a manifold around one of its points."""
 
 import logging
 import math
@@ -28,11 +28,13 @@ class Trivialization(AbstractConstraint):
 
     $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
     $\phi$ is the exponential, the Cayley map or a Pade approximant. On a homogeneous
-    space the geodesic (or its approximant) starts at $B$ with velocity $X$. The weight
-    is differentiable in $X$; $B$ is a buffer, and moves only between optimizer steps.
+    space the weight is the end of the geodesic (or of its approximant) that starts at
+    $B$ with velocity $X$. The weight is differentiable in $X$. The base $B$ is a
+    buffer, and moves only between optimizer steps.
 
-    The exponential is onto, and a diffeomorphism where all angles are below $\pi$.
-    Base and coordinates are float32 or wider, whatever the dtype of the weight.
+    The exponential reaches the whole component of $B$. On a group, it is a
+    diffeomorphism where all angles are below $\pi$. Base and coordinates are float32 or
+    wider, whatever the dtype of the weight.
 
     Args:
         manifold: where the weight lives.
@@ -42,7 +44,7 @@ class Trivialization(AbstractConstraint):
         init: where the weight started.
         base: $B$, in the shape of the weight; None fixes it at the origin.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move it when an angle of the coordinates exceeds this.
+        rebase_radius: move the base when an angle of the coordinates exceeds this.
 
     References:
         [LM19] for a fixed $B$; [Lez19] for a moving one.
@@ -90,14 +92,18 @@ class Trivialization(AbstractConstraint):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Coordinates of `W`: zero, after the base has moved to `W`.
 
-        With a fixed base (`use_trivialization=False`), its coordinates around the
-        origin.
+        If the base is fixed (`use_trivialization=False`), these are the coordinates
+        around the origin.
         """
         return self.start(self.point(W))
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """Coordinates of `Q`, after the base has moved there. `Q` is not checked."""
+        """Coordinates of `Q`: zero, after the base has moved to `Q`.
+
+        If the base is fixed, these are the coordinates around the origin. `Q` is not
+        checked.
+        """
         if self.base is None and Q.is_meta:
             return self.layout.weight(Q).contiguous()
         if self.base is None:
@@ -150,8 +156,8 @@ class Trivialization(AbstractConstraint):
     def repair(self) -> None:
         """Move a base that is off the manifold to the nearest point.
 
-        The mean of several bases is off the manifold, and
-        `AveragedModel(use_buffers=True)` makes one.
+        `AveragedModel(use_buffers=True)` takes the mean of several bases, which is off
+        the manifold.
         """
         base = self.base
         if base is None or base.is_meta or type(base) is not Tensor:
@@ -175,8 +181,9 @@ class Trivialization(AbstractConstraint):
         A checkpoint without a counter of steps gets one that starts at zero.
         """
         base = state.get(f"{prefix}base")
-        # A file of safetensors holds the tensors of only one of two tied weights. The
-        # other weight must then miss all of its tensors: without a base, no counter.
+        # A safetensors file holds the tensors of only one of two tied weights. All
+        # tensors of the other weight must be missing, so a counter without a base is
+        # not added.
         if base is not None:
             state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
         if self.base is None or base is None or base.shape != self.base.shape:
@@ -199,13 +206,13 @@ class Trivialization(AbstractConstraint):
 
     @torch.no_grad()
     def polish(self) -> None:
-        """Remove the rounding error of the base, after a cast to a wider dtype."""
+        """Remove the rounding error of the base, after it was cast to a wider dtype."""
         if self.base is not None and not self.base.is_meta:
             Q = self.manifold.polish(self.layout.points(self.base))
             self.base.copy_(self.layout.weight(Q))
 
     def base_point(self) -> Tensor | None:
-        """The base as points of the manifold; None at the origin."""
+        """The base as points of the manifold; None if it is fixed at the origin."""
         return None if self.base is None else self.layout.points(whole(self.base))
 
     def extra_repr(self) -> str:
