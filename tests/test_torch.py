@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import isometry
 from isometry import _torch
-from isometry._torch import opaque
+from isometry._operators import opaque
 from tests.conftest import TorchRecorder
 
 SOURCES = Path(_torch.__file__).parent

@@ -1,4 +1,4 @@
-r"""Every private name of torch that this library touches, and operators for graphs.
+r"""Every private name of torch that this library touches.
 
 Torch has no public way to ask which of its transforms and modes are active, nor who
 refers to a storage. The names below are in torch 2.7.1, 2.13.0 and 2.15.0, but
@@ -31,7 +31,6 @@ import contextlib
 import ctypes
 import functools
 import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -337,46 +336,3 @@ class Maximum(torch.autograd.Function):
     @staticmethod
     def vmap(_info: Any, _in_dims: tuple, X: Tensor) -> tuple[Tensor, None]:
         return Maximum.apply(X), None
-
-
-def opaque(
-    name: str,
-    forward: Callable[..., Any],
-    *,
-    fake: Callable[..., Any],
-    adjoint: Callable[..., Tensor],
-    saves: Callable[[tuple, Any], tuple[Tensor | None, ...]],
-) -> Callable[..., Any]:
-    """Make a differentiable operator that graphs of torch cannot look into.
-
-    A graph cannot trace a computation that looks at its numbers, as the choice of a
-    polynomial does. It calls an operator instead, which looks when the graph runs.
-    Torch derives the schema from the annotations of `forward` and `adjoint`. The
-    gradient is contiguous, and goes to the first argument only.
-
-    Args:
-        name: the operator is `isometry::name`, and its gradient
-            `isometry::name_adjoint`.
-        forward: computes the outputs; the first one is the differentiable one.
-        fake: makes empty outputs of the right shapes.
-        adjoint: the gradient at the first argument, given what `saves` returns and
-            then the gradient at the first output.
-        saves: what the gradient needs, given all inputs and the outputs.
-    """
-    operator = torch.library.custom_op(f"isometry::{name}", forward, mutates_args=())
-    gradient = torch.library.custom_op(
-        f"isometry::{name}_adjoint", adjoint, mutates_args=()
-    )
-    others = len(inspect.signature(forward).parameters) - 1
-
-    # torch passes these arguments by name
-    def save(ctx: Any, inputs: tuple, output: Any) -> None:
-        ctx.save_for_backward(*saves(inputs, output))
-
-    def pull_back(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return gradient(*ctx.saved_tensors, G), *(None,) * others
-
-    operator.register_fake(fake)
-    gradient.register_fake(lambda *tensors: tensors[-1].new_empty(tensors[-1].shape))
-    operator.register_autograd(pull_back, setup_context=save)
-    return operator

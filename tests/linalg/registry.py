@@ -117,11 +117,7 @@ def along_itself(f: Callable[..., Any]) -> Callable[[Tensor], Any]:
 on_skew = partial(Row, domain=skew)
 derivative = partial(
     on_skew,
-    exempt=dict.fromkeys(
-        ("shapes_without_values", "compiles_to_one_graph", "exports"),
-        "chooses its plan by the values: in a graph use the gradient of `expm_skew`",
-    )
-    | {
+    exempt={
         "half_precision_is_rounded_from_float32": "torch adds the gradients of the two "
         "arguments in half precision; tests/linalg/test_expm_autograd.py has the values"
     },
@@ -166,11 +162,7 @@ ROWS = [
         exempt={
             "half_precision_is_rounded_from_float32": "in float32 the defect of half "
             "precision is refused; tests/linalg/test_logm.py compares with SciPy"
-        }
-        | dict.fromkeys(
-            ("shapes_without_values", "compiles_to_one_graph", "exports"),
-            "checks the values, so that a graph breaks there and goes on",
-        ),
+        },
     ),
     on_tall("expm_tall", expm_tall),
     on_tall("expm_tall, base", based(expm_tall)),

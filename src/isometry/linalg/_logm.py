@@ -16,6 +16,7 @@ from torch import Tensor
 
 from isometry._checks import check_square, is_finite, unitary_bound
 from isometry._dtypes import in_float32_or_wider
+from isometry._operators import needs_operator, opaque
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
@@ -50,9 +51,9 @@ def logm_unitary(Q: Square) -> Square:
 
     Cost: one `eigh`, a second one for the eigenspaces with $|\theta| > \pi/2$ if there
     are any, and about 5 products; the derivative takes one complex `eigh` and 5
-    products. The checks and the split read from the device, and `torch.compile` breaks
-    the graph here. Derivatives nest to any order and in any modes except forward over
-    forward.
+    products. The checks and the split read from the device; in a graph of
+    `torch.compile` this is one operator, which raises its errors when the graph runs.
+    Derivatives nest to any order and in any modes except forward over forward.
 
     Args:
         Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 are computed
@@ -70,8 +71,9 @@ def logm_unitary(Q: Square) -> Square:
     check_square(Q, name="Q")
     refuse_nested_forward_mode("logm_unitary")
     bound = unitary_bound(Q.shape[-1], Q.dtype)
+    X = in_float32_or_wider(Q)
     with autocast_off(Q.device):
-        A = Logm.apply(in_float32_or_wider(Q), bound)
+        A = _logm_op(X, bound) if needs_operator(X) else Logm.apply(X, bound)
     # a copy: the derivative needs the logarithm, and a caller may write to the result
     return A.to(Q.dtype, copy=True)
 
@@ -81,8 +83,6 @@ class Logm(Implicit):
 
     @staticmethod
     def forward(Q: Tensor, bound: float) -> Tensor:
-        if Q.is_meta:
-            return torch.empty_like(Q)
         n = Q.shape[-1]
         # not -1, which would be ambiguous for n = 0
         flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
@@ -97,13 +97,30 @@ class Logm(Implicit):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
         Q, A = ctx.saved_tensors
-        with autocast_off(Q.device):
-            return Q @ Dlogm.apply(-A, grad_outputs[0]), None
+        return _adjoint(Q, A, grad_outputs[0]), None
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
         Q, A = ctx.saved_tensors
         return Dlogm.apply(A, Q.mH @ grad_inputs[0])
+
+
+def _logm(Q: Tensor, bound: float) -> Tensor:
+    return Logm.forward(Q, bound)
+
+
+def _adjoint(Q: Tensor, A: Tensor, G: Tensor) -> Tensor:
+    with autocast_off(Q.device):
+        return Q @ Dlogm.apply(-A, G)
+
+
+_logm_op = opaque(
+    "logm_unitary",
+    _logm,
+    fake=lambda Q, _: Q.new_empty(Q.shape),
+    adjoint=_adjoint,
+    saves=lambda inputs, A: (inputs[0], A),
+)
 
 
 class Dlogm(Implicit):

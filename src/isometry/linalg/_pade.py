@@ -9,7 +9,8 @@ from torch import Tensor
 
 from isometry._checks import check_square, is_finite, nan_unless, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
-from isometry._torch import Maximum, autocast_off, constant_in_graphs, opaque
+from isometry._operators import needs_operator, opaque
+from isometry._torch import Maximum, autocast_off, constant_in_graphs
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._expm.exponential import one_norm
@@ -307,13 +308,9 @@ def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
 
 def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
     """Q^(2^s), with its own s of shape (*batch, 1, 1) for each matrix."""
-    if torch.compiler.is_compiling() or s.is_meta:
+    if needs_operator(Q):
         return _compiled_repeated_square(Q, s)
-    try:
-        steps = int(Maximum.apply(s)) if s.numel() else 0
-    # fake tensors have no value
-    except RuntimeError:
-        return _compiled_repeated_square(Q, s)
+    steps = int(Maximum.apply(s)) if s.numel() else 0
     return _squared(Q, s, steps)
 
 

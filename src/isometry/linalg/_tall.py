@@ -9,7 +9,8 @@ from torch import Tensor
 
 from isometry._checks import check_matrix, check_same_shape, is_finite, nan_unless
 from isometry._dtypes import PRECISIONS, in_float32_or_wider
-from isometry._torch import Maximum, autocast_off, is_fake, nested_forward_mode, opaque
+from isometry._operators import needs_operator, opaque
+from isometry._torch import Maximum, autocast_off, nested_forward_mode, outside_graphs
 from isometry._typing import Matrix
 from isometry.linalg._expm.exponential import one_norm
 from isometry.linalg._expm_skew import expm_skew
@@ -168,8 +169,13 @@ def _rounding(Y: Tensor) -> Tensor:
 def _expm(M: Tensor) -> Tensor:
     """The exponential of the matrices `M`, which are not normal."""
     # reading the number of squarings would break a graph
-    if torch.compiler.is_compiling() or is_fake(M):
+    if needs_operator(M):
         return _expm_op(M)[0]
+    return _by_function(M)
+
+
+@outside_graphs
+def _by_function(M: Tensor) -> Tensor:
     # an autograd function would lose a tangent: `nested_forward_mode` says how
     if nested_forward_mode():
         finite = is_finite(M)

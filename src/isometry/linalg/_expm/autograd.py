@@ -13,25 +13,33 @@ import torch
 from torch import Tensor
 
 from isometry._backend import backend_for
+from isometry._operators import needs_operator, opaque
 from isometry._torch import (
     Maximum,
     autocast_off,
     is_batched_gradient,
-    is_fake,
     is_wrapper,
     nested_forward_mode,
-    opaque,
+    outside_graphs,
     transforms,
 )
 from isometry.linalg._expm import exponential as kernel
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from isometry.linalg._skew import with_skew_gradient
 
+# a matrix and its derivative along a direction
+Pair = tuple[Tensor, Tensor]
+
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
     """exp(A), differentiable, by the mechanism that fits."""
-    if torch.compiler.is_compiling() or is_fake(A):
+    if needs_operator(A):
         return _expm_op(A, norm_bound)[0]
+    return _by_function(A, norm_bound)
+
+
+@outside_graphs
+def _by_function(A: Tensor, norm_bound: float | None) -> Tensor:
     if not transforms():
         return EagerExponential.apply(A, norm_bound)
     if nested_forward_mode():
@@ -50,9 +58,6 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
             f"`A` must be a plain tensor here and for second derivatives; got "
             f"{type(A).__name__}. Gather it first, a DTensor with `A.full_tensor()`."
         )
-    if A.is_meta:
-        # no values, no angles: the shapes are those of every plan
-        norm_bound = 1.0
     Q, W, plan = kernel.forward(_flat(A), norm_bound)
     # Resized, not viewed: torch refuses in-place changes of a view that an autograd
     # function returned.
@@ -68,8 +73,15 @@ def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     return gradient.contiguous().resize_(G.shape)
 
 
-def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> Pair:
     """exp(A) and its derivative along any E, in differentiable operations."""
+    if needs_operator(A):
+        return _frechet_op(A, E)
+    return _frechet_by_plan(A, E, plan)
+
+
+@outside_graphs
+def _frechet_by_plan(A: Tensor, E: Tensor, plan: Tensor | None) -> Pair:
     if A.numel() == 0:
         return A.clone(), E.clone()
     if plan is None:
@@ -78,9 +90,7 @@ def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> tuple[Tensor, T
         return _by_longest_plan(A, E, plan, Maximum.apply(plan))
 
 
-def _by_longest_plan(
-    A: Tensor, E: Tensor, plan: Tensor, longest: Tensor
-) -> tuple[Tensor, Tensor]:
+def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pair:
     """exp(A) and its derivative along E, by the longest plan for all matrices.
 
     In ordinary torch operations, which second derivatives go through.
@@ -110,10 +120,6 @@ def _correction(Q: Tensor) -> Tensor:
     return 1.5 * eye - 0.5 * (Q.mH @ Q)
 
 
-# a matrix and its derivative along a direction
-Pair = tuple[Tensor, Tensor]
-
-
 def _push_forward(scheme: Scheme, A: Tensor, E: Tensor, squarings: int) -> Pair:
     """p(A / 2^squarings) and its derivative along any E, differentiable themselves."""
     unit = scheme.theta * 2.0**squarings
@@ -138,7 +144,7 @@ def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
     return torch.as_tensor(value), torch.as_tensor(slope)
 
 
-def adjoint(A: Tensor, G: Tensor, plan: Tensor) -> Tensor:
+def adjoint(A: Tensor, G: Tensor, plan: Tensor | None = None) -> Tensor:
     """The skew gradient at A, in differentiable operations.
 
     L(A, E) is an integral of exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G),
@@ -150,6 +156,13 @@ def adjoint(A: Tensor, G: Tensor, plan: Tensor) -> Tensor:
 
 def value_and_adjoint(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     """exp(A) and the skew gradient at A for the cotangent G, both differentiable."""
+    if needs_operator(A):
+        return exponential(A, None), adjoint(A, G)
+    return _both_by_function(A, G)
+
+
+@outside_graphs
+def _both_by_function(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     Q, W, plan = Exponential.apply(A, None)
     if nested_forward_mode():
         return frechet(A, torch.zeros_like(A), plan)[0], adjoint(A, G, plan)
@@ -266,6 +279,25 @@ def _empty(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
     return Q, A.new_empty((kernel.slots(A.dtype), *A.shape)), plan
 
 
+def _frechet_forward(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
+    return frechet(A, E)
+
+
+def _frechet_adjoint(
+    A: Tensor, E: Tensor, G: Tensor, H: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients at A and E, for the cotangents G of exp(A) and H of L(A, E)."""
+    gradient, along = torch.func.vjp(frechet, A, E)[1]((G, H))
+    return gradient.contiguous(), along.contiguous()
+
+
+_frechet_op = opaque(
+    "expm_skew_frechet",
+    _frechet_forward,
+    fake=lambda A, E: (A.new_empty(A.shape), E.new_empty(E.shape)),
+    adjoint=_frechet_adjoint,
+    saves=lambda inputs, _: inputs,
+)
 _expm_op = opaque(
     "expm_skew",
     _forward,

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
-from isometry._torch import autocast_off, nested_forward_mode
+from isometry._torch import (
+    autocast_off,
+    in_forward_mode,
+    nested_forward_mode,
+    outside_graphs,
+)
 from isometry.linalg._expm import autograd
 
 
@@ -25,8 +30,13 @@ def expm_eigh(A: Tensor) -> Tensor:
     special case. Cost: one complex `eigh`, one product, and four products for the
     gradient; if `A` is real, also a QR factorization.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not in_forward_mode():
         return EighExponential.apply(A)[0]
+    return _with_forward_mode(A)
+
+
+@outside_graphs
+def _with_forward_mode(A: Tensor) -> Tensor:
     if nested_forward_mode():
         return autograd.frechet(A, torch.zeros_like(A))[0]
     return EagerEighExponential.apply(A)[0]

@@ -9,11 +9,12 @@ from torch import Tensor
 from isometry._backend import backend_for
 from isometry._checks import check_square
 from isometry._dtypes import PRECISIONS
+from isometry._operators import opaque
 from isometry._torch import (
     autocast_off,
+    in_forward_mode,
     is_batched_gradient,
     needs_plain_operations,
-    opaque,
     version,
 )
 from isometry._typing import Square
@@ -44,7 +45,7 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
     """
     if not _is_one_node(X, B):
         check_square(X, name="X")
-    elif torch.compiler.is_compiling():
+    elif torch.compiler.is_compiling() and not in_forward_mode():
         return _rotation_op(X, B)[0]
     elif not needs_plain_operations(X, B):
         return Rotation.apply(X, B)
