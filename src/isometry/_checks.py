@@ -8,6 +8,8 @@ matrix NaN.
 import torch
 from torch import Tensor
 
+from isometry._torch import is_fake
+
 
 def check_matrix(X: Tensor, *, name: str) -> None:
     """Raise unless `X` is a batch of real or complex matrices."""
@@ -48,6 +50,16 @@ def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
                 f"`{names[1]}` must have the {what} of `{names[0]}`, {ours}; "
                 f"got {theirs}. Convert or expand one of them first."
             )
+
+
+def check_has_numbers(X: Tensor, *, name: str) -> None:
+    """Raise for tensors without numbers, where all depends on the numbers."""
+    if is_fake(X):
+        device = "on the meta device" if X.is_meta else "in FakeTensorMode"
+        raise TypeError(
+            f"`{name}` must have numbers, which decide what is computed here; got a "
+            f"tensor {device}, which has a shape only. Call this on plain tensors."
+        )
 
 
 def check_flags(**flags: bool) -> None:
@@ -93,11 +105,13 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
         name: name of the matrices in the message.
 
     Raises:
+        TypeError: on the meta device and in FakeTensorMode.
         ValueError: if a matrix is not skew; the message has the defect and its bound.
     """
     check_square(A, name=name)
     if A.numel() == 0:
         return
+    check_has_numbers(A, name=name)
     defect = torch.linalg.matrix_norm(A + A.mH)
     # X - X^H is skew to the last bit; 4 eps also allows for a product Q^H G - G^H Q
     bound = 4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from isometry._backend.memory import recycled
+from isometry._operators import largest
 from isometry.groups._maps import AbstractRetraction
 from isometry.groups._nearest import (
     after_newton_schulz,
@@ -286,7 +287,7 @@ def _coefficients(
     r"""$\varphi(M) R$ with $M = J Z^H Z$, $R = J Z^H Q$; None if the norm is large."""
     # these Frobenius norms bound the norms of Omega and E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
-    norm = float(bounds.max())
+    norm = largest(bounds, unknown=math.inf)
     # written so that NaN counts as large
     if not norm < _LONG:
         return None
@@ -312,7 +313,7 @@ def settle(P: Tensor, length: Tensor) -> Tensor:
     # written so that NaN does not count as close
     is_close = (defect < _LOST) & (length < eps**-0.5)
     P = torch.where(is_close[:, None, None], P, math.nan)
-    e = float(torch.where(is_close, defect, 0.0).max())
+    e = largest(torch.where(is_close, defect, 0.0), unknown=_LOST)
     P, e = newton_schulz(P), after_newton_schulz(e)
     while e > eps / 4:
         P, e = newton_schulz(P), after_newton_schulz(e)

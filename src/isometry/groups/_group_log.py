@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from isometry._checks import check_has_numbers
 from isometry.groups._basis import basis, matrices
 from isometry.groups._nearest import newton_schulz
 from isometry.linalg import expm_skew, logm_unitary
@@ -34,6 +35,7 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     `torus_log`. If `Q` is not in the group, $\exp A$ is a point of the group that
     Newton's method finds close to `Q`.
     """
+    check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
     with torch.no_grad():
         rest = torch.linalg.matrix_norm(expm_skew(A) - Q)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import unitary_bound
+from isometry._checks import check_has_numbers, unitary_bound
+from isometry._torch import is_fake
 from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction, Exp, parse_map
 
@@ -18,8 +19,7 @@ from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction, Exp, p
 Retraction = AbstractMap | str
 EXP = Exp()
 
-# Iterations for the mean. Each one squares the distance to the mean if the points are
-# close, and halves it if they are not
+# for the mean; each squares the distance to it for close points, and halves it else
 _ITERATIONS = 100
 
 
@@ -242,13 +242,14 @@ class AbstractManifold(ABC):
             One point for each element of the other batch axes.
 
         Raises:
+            TypeError: on the meta device and in FakeTensorMode.
             ValueError: if there are no points, or the iteration does not converge.
         """
         self.check_tensor(Q, name="Q")
+        check_has_numbers(Q, name="Q")
         if Q.ndim == len(self.shape) or len(Q) == 0:
             raise ValueError(
-                f"`Q` must have a first axis that counts the points; got "
-                f"{tuple(Q.shape)}."
+                f"`Q` must have a first axis that counts points; got {[*Q.shape]}."
             )
         if weights is None:
             weights = torch.ones(len(Q), dtype=Q.dtype, device=Q.device)
@@ -318,11 +319,10 @@ class AbstractManifold(ABC):
     def check(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a point, and name the defect and its bound."""
         self.check_tensor(Q, name=name)
-        # a meta tensor has no values yet
-        if Q.numel() == 0 or Q.is_meta:
+        # meta and fake tensors have no numbers that could be wrong
+        if Q.numel() == 0 or is_fake(Q):
             return
-        defect = self.defect(Q)
-        bound = self.tolerance(Q.dtype)
+        defect, bound = self.defect(Q), self.tolerance(Q.dtype)
         # written so that NaN fails
         if not bool((defect <= bound).all()):
             worst = float(torch.where(defect.isnan(), math.inf, defect).max())

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._torch import is_fake
 from isometry.groups._group import AbstractFreeGroup
 from isometry.groups._nearest import determinant, nearest_rotation, unitarity_defect
 
@@ -62,7 +63,7 @@ class SO(AbstractOrthogonal):
     def check(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a rotation, and say what is wrong with it."""
         self.check_tensor(Q, name=name)
-        if Q.is_meta:
+        if is_fake(Q):
             return
         det, defect, bound = (
             determinant(Q),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite
+from isometry._checks import check_has_numbers, is_finite
 from isometry._torch import refuse_nested_forward_mode
 from isometry.groups._nearest import determinant, newton_schulz
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
@@ -70,12 +70,14 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
 
     Raises:
         NotImplementedError: inside two levels of `torch.func.jvp`.
+        TypeError: on the meta device and in FakeTensorMode.
         ValueError: if no geodesic was found.
 
     References:
         [Zim17] algorithm 1 for the first steps.
     """
     refuse_nested_forward_mode("log")
+    check_has_numbers(P, name="P")
     dtype = torch.promote_types(Q.dtype, torch.float64)
     # two steps make the columns orthonormal up to the rounding of double precision
     base, target = (newton_schulz(newton_schulz(X.to(dtype))) for X in (Q, P))

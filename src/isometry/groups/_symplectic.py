@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
+from isometry._torch import is_fake
 from isometry.groups._group import AbstractClassicalGroup, lower_triangle
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
@@ -87,7 +88,7 @@ class Sp(AbstractClassicalGroup):
         finite = is_finite(A)
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
         border = (theta.abs() > math.pi - _BORDER)[..., None, :]
-        if not border.any():
+        if not is_fake(A) and not border.any():
             return A
         outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
         inside = (inner * (1j * theta)[..., None, :]) @ inner.mH

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry._backend import StepTable
-from isometry._torch import transforms
+from isometry._torch import is_fake, transforms
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`.float()` for numbers, `.long()` for indices."
         )
     # values cannot be read here; torch's own indexing still checks them
-    if torch.compiler.is_compiling() or transforms() or not x.numel():
+    if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
     if low < 0 or high >= inputs:

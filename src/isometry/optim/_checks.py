@@ -44,9 +44,7 @@ def check_group(group: dict) -> None:
     for name, p in zip(names, group["params"], strict=True):
         _check_parameter(p, name)
         manifold.check_tensor(points(p, manifold), name=name)
-        # a meta tensor has no values yet; its first step checks them
-        if not p.is_meta:
-            check_point(p, manifold, name=name)
+        check_point(p, manifold, name=name)
 
 
 def resolve_retraction(group: dict) -> None:

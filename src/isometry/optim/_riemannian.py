@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from isometry._torch import autocast_off
+from isometry._torch import autocast_off, is_fake
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
 from isometry.groups._frames import Scale
@@ -281,11 +281,11 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     """Whether the sum of all entries is finite.
 
     Only one number is read from the device. The answer is also False if finite numbers
-    have a sum that overflows.
+    have a sum that overflows, and for tensors without numbers.
     """
     total = sum(X.sum() for X in tensors)
     assert isinstance(total, Tensor)
-    return bool(total.isfinite())
+    return not is_fake(total) and bool(total.isfinite())
 
 
 def _finite(tensors: list[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from isometry._checks import is_finite
+from isometry._checks import check_has_numbers, is_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.parametrizations._coordinates import constrained
@@ -70,6 +70,9 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     Returns:
         A dictionary with one `Diagnosis` for each weight.
 
+    Raises:
+        TypeError: on the meta device and in FakeTensorMode.
+
     References:
         [LM19] section 3.3; [Hig08] theorem 3.11.
     """
@@ -78,6 +81,7 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         holder = cast("Any", entry.owner).parametrizations[entry.name]
         W = whole(holder.constrained_weight().detach())
         X = whole(entry.coordinates.detach())
+        check_has_numbers(X, name=entry.key)
         report[entry.key] = _diagnosis(entry.constraint, X, W)
     return report
 

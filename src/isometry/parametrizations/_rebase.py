@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from isometry._torch import is_fake
 from isometry._typing import Layer
 from isometry.parametrizations._coordinates import MOVING, constrained
 from isometry.parametrizations._layout import sharded_like, whole
@@ -236,6 +237,9 @@ def _forget(optimizer: Optimizer) -> None:
 
 @torch.no_grad()
 def _due(constraint: Trivialization, X: Tensor) -> bool:
+    # without numbers there is no place to move the base to
+    if is_fake(X):
+        return False
     every, radius = constraint.rebase_every, constraint.rebase_radius
     if every is not None and int(constraint.steps) < every:
         return False

@@ -1,5 +1,6 @@
 """The exponential, as a map."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from isometry._backend import backend_for
 from isometry._backend.memory import recycled
 from isometry._dtypes import PRECISIONS
+from isometry._operators import largest
 from isometry._torch import autocast_off
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import expm_skew, expm_tall, logm_unitary, skew
@@ -99,7 +101,7 @@ class Exp(AbstractRetraction):
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
         # a cheap first test: for a random matrix the norm is at most n^(1/4) times the
         # bound below
-        norm = float(torch.linalg.matrix_norm(A).max())
+        norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:
             return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isometry._operators import largest
 from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._nearest import after_newton_schulz, newton_schulz
 from isometry.linalg import polar
@@ -83,7 +84,7 @@ class Polar(AbstractFactor):
         c = 2 / (2 + d)
         X = (X * c.sqrt()) @ (1.5 * eye - gram * (c / 2))
         # a matrix with NaN stays NaN, and does not count for the number of steps
-        farthest = float(d.nan_to_num(nan=0.0).max())
+        farthest = largest(d.nan_to_num(nan=0.0), unknown=1 / eps)
         e = after_newton_schulz(farthest / (2 + farthest))
         # eps / 4, because the vector is tangent only up to rounding, and the true e may
         # be three times as large
@@ -117,7 +118,7 @@ class QR(AbstractFactor):
         X = Q + E
         length = torch.linalg.matrix_norm(E, keepdim=True)
         # written so that NaN counts as long
-        if not float(length.max()) <= _LONG:
+        if not largest(length, unknown=math.inf) <= _LONG:
             has_digits = length < torch.finfo(X.dtype).eps ** -0.5
             P = q_factor(torch.where(has_digits, X, Q))
             return torch.where(has_digits, P, math.nan)

@@ -1,5 +1,6 @@
 """The Cayley map and the Pade approximants of the exponential, as maps."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import nan_unless_finite
+from isometry._operators import largest
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import cayley, pade
 from isometry.linalg._cayley import cayley_inverse
@@ -70,7 +72,7 @@ class AbstractRational(AbstractRetraction):
 
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$r_m(A) - I$, or None if a step is long."""
-        norm = float(torch.linalg.matrix_norm(A).max())
+        norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * _LONG:
             return None
