@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 import isometry
 from isometry.groups import (
@@ -33,6 +33,8 @@ WAITING = {
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select"),
     *("_unique2", "unique_dim", "unique_consecutive", "repeat_interleave", "bincount"),
 }
+# operators that take tensors of several devices: copies, and indices
+ALLOWED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_"}
 backend_registration._setup_privateuseone_for_python_backend("remote")
 DEVICE = torch.device("remote", 0)
 
@@ -63,6 +65,10 @@ class Remote(Tensor):
         del tensor_contents
         return f"Remote({tuple(self.shape)})"
 
+    def resize_(self, *shape: Any, **options: Any) -> "Remote":
+        """Another tensor: the shape of a wrapper is there for good."""
+        return Remote(self.local.resize_(*shape, **options))
+
     @classmethod
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -76,6 +82,8 @@ class Remote(Tensor):
         arrives = name in ("copy_", "_copy_from") and not isinstance(args[0], Remote)
         if leaves or arrives or name in WAITING:
             waits[name] += 1
+        elif name not in ALLOWED:
+            _check_same_device(name, (args, kwargs))
         if device is not None:
             kwargs["device"] = "cpu"
         out = kwargs.get("out")
@@ -88,6 +96,13 @@ class Remote(Tensor):
         if name.endswith("_") and not name.startswith("_"):
             return args[0]
         return tree_map(_outer, result)
+
+
+def _check_same_device(name: str, arguments: Any) -> None:
+    """Raise as a card would: of tensors on the CPU it takes only single numbers."""
+    for X in tree_leaves(arguments):
+        if isinstance(X, Tensor) and not isinstance(X, Remote) and X.ndim > 0:
+            raise RuntimeError(f"{name} got {tuple(X.shape)} on {X.device}")
 
 
 def _inner(x: Any) -> Any:

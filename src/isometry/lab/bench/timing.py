@@ -125,9 +125,16 @@ def device_of(name: str, threads: int | None) -> torch.device:
         ValueError: if there is no such device.
     """
     if name == "cuda" and not torch.cuda.is_available():
+        missing = (
+            f"torch {torch.__version__} was built without CUDA. Install a build with "
+            f"it, which torch's web site helps to choose"
+            if torch.version.cuda is None and torch.version.hip is None
+            else "torch finds no card. See whether `nvidia-smi` lists one, and whether "
+            "CUDA_VISIBLE_DEVICES hides it"
+        )
         raise ValueError(
-            "`--device` must be one that torch can use; got cuda, and torch finds no "
-            "card. Leave it out for cpu."
+            f"`--device` must be one that torch can use; got cuda, and {missing}; or "
+            f"leave `--device` out to measure the CPU."
         )
     if threads is not None:
         torch.set_num_threads(threads)
@@ -145,8 +152,15 @@ def surroundings(device: torch.device) -> dict[str, Any]:
     """
     found = environment(ranks=1)
     found["versions"] |= {peer: version(peer) for peer in PEERS if installed(peer)}
-    cuda = device.type == "cuda"
-    return found | {"device": torch.cuda.get_device_name(device) if cuda else "cpu"}
+    return found | {"device": _device_name(device)}
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "cpu"
+    runtime = "ROCm" if torch.version.hip else "CUDA"
+    number = torch.version.hip or torch.version.cuda
+    return f"{torch.cuda.get_device_name(device)}, {runtime} {number}"
 
 
 _WIDTH = 24
