@@ -96,6 +96,33 @@ def test_without(tmp_path, environment, reason):
     assert not list(tmp_path.rglob("*.so"))
 
 
+# what a user has: no configuration of the log, a layer of each dtype, and training
+PLAIN_SCRIPT = """
+import torch, isometry
+for dtype in (torch.float32, torch.float64):
+    layer = isometry.orthogonal(torch.nn.Linear(64, 64, dtype=dtype))
+    for _ in range(2):
+        layer(torch.ones(1, 64, dtype=dtype)).sum().backward()
+isometry.show_config()
+"""
+
+
+def test_a_failed_build_is_seen_once_without_any_configuration(tmp_path):
+    """One line on standard error, with the reason and the remedy."""
+    process = subprocess.run(
+        [sys.executable, "-c", PLAIN_SCRIPT],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CC": "no-such-compiler"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert process.stderr == (
+        "isometry runs without its C library, which is slower: no C compiler was "
+        "found: there is no `no-such-compiler`. Install one, such as gcc, or name it "
+        "in CC. ISOMETRY_NATIVE=0 silences this.\n"
+    )
+
+
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """For builds in this process."""
