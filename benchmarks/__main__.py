@@ -8,6 +8,7 @@ python -m benchmarks recurrent  # only the loop over time
 python -m benchmarks optimizers # only Riemannian descent
 python -m benchmarks quality    # only the accuracy on MNIST (--data DIR)
 python -m benchmarks training   # only steps of `isometry train` (--data DIR)
+python -m benchmarks wheel      # only the kernels of a wheel, beside the native ones
 python -m benchmarks report     # write the docs from the records, measure nothing
 
 Each processor has its own record, under records/benchmarks.
@@ -32,6 +33,7 @@ from benchmarks import (
     recurrent,
     tall,
     training,
+    wheel,
 )
 from benchmarks.records import ROOT, environment
 from isometry.lab.bench.timing import ProgressLine
@@ -107,6 +109,12 @@ def measure_training(folder: Path, rounds: int) -> dict[str, Any]:
     return {"training": environment(rounds) | measured}
 
 
+def measure_wheel(rounds: int) -> dict[str, Any]:
+    """Time of the libraries of a wheel, beside the native build."""
+    measured = wheel.measure(rounds=rounds, say=ProgressLine(len(wheel.CASES)))
+    return {"wheel": environment(rounds) | measured}
+
+
 def draw(record: dict[str, Any], assets: Path) -> None:
     """Draw the figures of one processor, for the parts that its record has."""
     from benchmarks import figures, layer_figures
@@ -150,7 +158,7 @@ def main() -> None:
         default="all",
         choices=[
             *("all", "kernels", "layers", "reads", "recurrent", "optimizers"),
-            *("quality", "training", "report"),
+            *("quality", "training", "wheel", "report"),
         ],
     )
     parser.add_argument(
@@ -170,6 +178,7 @@ def main() -> None:
         "reads": lambda: measure_reads(options.rounds),
         "recurrent": lambda: measure_recurrent(options.rounds),
         "optimizers": lambda: measure_optimizers(options.rounds),
+        "wheel": lambda: measure_wheel(options.rounds),
         "quality": lambda: measure_quality(options.data),
         # last, because it changes how the process keeps its memory
         "training": lambda: measure_training(options.data, options.rounds),

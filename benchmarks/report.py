@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
-from benchmarks import layer_report
+from benchmarks import layer_report, wheel
 from benchmarks.records import table, where
 
 
@@ -170,6 +170,7 @@ def _section(name: str, record: dict[str, Any]) -> str:
     """All measurements of one processor, with headings one level down."""
     parts = kernel_sections(record) if "kernel" in record else ""
     parts += layer_report.sections(record)
+    parts += wheel.section(record["wheel"]) if "wheel" in record else ""
     parts = re.sub(r"^#", "##", parts, flags=re.MULTILINE)
     parts = parts.replace("](assets/", f"](assets/{name}/")
     return f"## {where(record)['processor']}\n\n{parts.lstrip()}\n"

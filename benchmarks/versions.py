@@ -24,7 +24,7 @@ from benchmarks.version_cases import CASES
 _SECONDS = 0.06
 
 
-class _Version:
+class Version:
     """A process that times cases with the library of one checkout."""
 
     def __init__(self, checkout: Path) -> None:
@@ -52,13 +52,13 @@ class _Version:
         return json.loads(line)
 
     def close(self) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait()
-        self._errors.close()
+        # the end of its input ends the process; leaving the block closes all pipes
+        with self._child, self._errors:
+            assert self._child.stdin is not None
+            self._child.stdin.close()
 
 
-def _best(case: str, versions: list[_Version], rounds: int) -> list[float]:
+def best_times(case: str, versions: list[Version], rounds: int) -> list[float]:
     """The shortest time of each version."""
     first = [version.ask(case=case, calls=1) for version in versions]
     calls = max(1, round(_SECONDS / max(min(first), 1e-7)))
@@ -70,20 +70,20 @@ def _best(case: str, versions: list[_Version], rounds: int) -> list[float]:
     return best
 
 
-def _mean(ratios: list[float]) -> float:
+def geometric_mean(ratios: list[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def compare(old: Path, new: Path, *, only: str, rounds: int) -> dict[str, object]:
     """Measure every case whose name starts with `only`, and print a line for each."""
-    versions = [_Version(old), _Version(old), _Version(new)]
+    versions = [Version(old), Version(old), Version(new)]
     suites: dict[str, list[tuple[float, float]]] = defaultdict(list)
     rows = []
     print(f"{'case':28} {'old':>10} {'old / old':>10} {'new / old':>10}  memory")
     for case in CASES:
         if not case.startswith(only):
             continue
-        first, again, ours = _best(case, versions, rounds)
+        first, again, ours = best_times(case, versions, rounds)
         noise, ratio = again / first, ours / min(first, again)
         before, after = (versions[i].ask(case=case, memory=True) for i in (0, 2))
         memory = after / before if before else 1.0
@@ -97,8 +97,8 @@ def compare(old: Path, new: Path, *, only: str, rounds: int) -> dict[str, object
         rows.append({"case": case, "noise": noise, "ratio": ratio, "memory": memory})
     means = {
         suite: {
-            "noise": _mean([noise for noise, _ in pairs]),
-            "ratio": _mean([ratio for _, ratio in pairs]),
+            "noise": geometric_mean([noise for noise, _ in pairs]),
+            "ratio": geometric_mean([ratio for _, ratio in pairs]),
         }
         for suite, pairs in suites.items()
     }

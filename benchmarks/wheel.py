@@ -1,0 +1,124 @@
+"""The kernels of a wheel beside the kernels that are built for this very processor.
+
+A wheel has one library for each kind of processor. Here every library that this
+processor can run is compiled as `make wheel` does it, and takes turns with the native
+build; a second process of the native build shows the noise.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.records import ROOT, table
+from benchmarks.versions import Version, best_times, geometric_mean
+from isometry._backend import build
+from isometry._backend.build import Variant
+
+NATIVE, AGAIN = "native", "native again"
+
+# cases of `version_cases` in which C computes; torch does complex matrices alone
+CASES = (
+    *("kernels: 4096 x 8 x 8", "kernels: 1024 x 32 x 32", "kernels: 16", "kernels: 64"),
+    *("kernels: 128, norm 3", "kernels: 512, norm 3", "kernels: 256, float64"),
+    *("layers: 64", "layers: 512", "reads: 64", "optimizers: SGD 512"),
+    *("recurrent: ExpRNN 16", "recurrent: ExpRNN 64", "recurrent: ExpRNN 190"),
+    "recurrent: ExpLSTM 64",
+)
+
+
+def variants() -> list[Variant]:
+    """The kinds of processor that this one is, the best first."""
+    instructions = build._instructions()  # noqa: SLF001 - what `bundled` asks, too
+    return [v for v in build.VARIANTS[platform.machine()] if v.needs <= instructions]
+
+
+def _installed(variant: Variant, folder: Path) -> Path:
+    """A checkout whose package has this one library, as if from a wheel."""
+    package = folder / "src" / "isometry"
+    shutil.copytree(
+        ROOT / "src" / "isometry", package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    library = folder / "kernels.so"
+    build.compile_sources(build.compiler(), [*variant.options, "-s"], library)
+    bundled = package / "_backend" / "bundled"
+    bundled.mkdir()
+    name = build.file_name(variant.key(), library.read_bytes())
+    shutil.move(library, bundled / name)
+    return folder
+
+
+def origin(checkout: Path) -> str:
+    """Where the kernels of a checkout come from."""
+    script = "from isometry._backend import kernels_origin; print(kernels_origin())"
+    environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
+    words = [sys.executable, "-c", script]
+    return subprocess.check_output(words, env=environment, text=True, cwd=checkout)
+
+
+def measure(
+    *, rounds: int, say: Callable[[str], None], cases: Sequence[str] = CASES
+) -> dict[str, Any]:
+    """Seconds of each case with the native build, and what each library multiplies.
+
+    Args:
+        rounds: samples of each library.
+        say: told what is measured next, once a case.
+        cases: names in `version_cases`.
+
+    Returns:
+        The rows, and the geometric mean of each column of ratios.
+
+    Raises:
+        RuntimeError: if a process would not use the library that it stands for.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        checkouts = {NATIVE: ROOT, AGAIN: ROOT}
+        for variant in variants():
+            folder = Path(scratch) / variant.name
+            checkouts[variant.name] = _installed(variant, folder)
+            if f"kernels-{variant.name}-" not in (found := origin(folder)):
+                raise RuntimeError(
+                    f"{variant.name} must come from a wheel; got {found}"
+                )
+        if not (found := origin(ROOT)).startswith(("cache", "built just now")):
+            raise RuntimeError(f"the native kernels must be built here; got {found}")
+        processes = [Version(checkout) for checkout in checkouts.values()]
+        rows = []
+        for case in cases:
+            say(f"wheel: {case}")
+            seconds = best_times(case, processes, rounds)
+            others = zip(list(checkouts)[1:], seconds[1:], strict=True)
+            ratios = {name: time / seconds[0] for name, time in others}
+            rows.append({"case": case, "seconds": seconds[0], "ratios": ratios})
+        for process in processes:
+            process.close()
+    means = {
+        name: geometric_mean([row["ratios"][name] for row in rows])
+        for name in rows[0]["ratios"]
+    }
+    return {"rows": rows, "means": means}
+
+
+def section(record: dict[str, Any]) -> str:
+    """The section of docs/ledger.md."""
+    names = list(record["means"])
+    body = [
+        [row["case"], f"{1e3 * row['seconds']:.3g}"]
+        + [f"{row['ratios'][name]:.2f}" for name in names]
+        for row in record["rows"]
+    ]
+    means = [f"{record['means'][name]:.3f}" for name in names]
+    return f"""
+## The kernels of a wheel
+
+Time over the time of the native build, `-march=native`; best of {record["rounds"]}
+rounds, in which all take turns. The second process of the native build shows the noise.
+
+{table(["case", "native, ms", *names], [*body, ["geometric mean", "", *means]])}
+"""
