@@ -1,1 +1,1 @@
-"""Reports: one page of HTML from the folders of runs, with figures and tables."""
+"""Reports: turn folders of runs into one HTML page with figures and tables."""

@@ -1,4 +1,4 @@
-"""From folders of runs to a report: `isometry report RUN...`."""
+"""The command `isometry report RUN...`, which makes a report from folders of runs."""
 
 import argparse
 import sys
@@ -30,10 +30,11 @@ def main(options: argparse.Namespace) -> int:
         options: options of the command line.
 
     Returns:
-        The exit code: 2 if a folder is no run, or the report cannot be written.
+        The exit code: 0, or 2 if a folder does not hold a run or the report cannot be
+        written.
     """
     out = options.out or options.runs[0].resolve().parent / "report"
-    # for DIR/* a shell also names earlier reports and the files of a sweep
+    # the pattern DIR/* of a shell also matches earlier reports and the files of a sweep
     runs = [path for path in options.runs if not _lies_beside(path)]
     try:
         page = write_report(runs, out)
@@ -45,35 +46,35 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _lies_beside(path: Path) -> bool:
-    # `isometry reproduce` has a report for each figure
+    # `isometry reproduce` writes a report for each figure, one folder further down
     reports = (*path.glob("report.html"), *path.glob("*/report.html"))
     return path.is_file() or (bool(reports) and not (path / "config.json").is_file())
 
 
 def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
-    """Write a report of runs: a page, its figures, its tables.
+    """Write a report of runs: a page, its figures and its tables.
 
-    `report.html` needs no other file; the figures lie beside it as SVG and PNG, the
-    tables in `results.md`. Files of an earlier report are replaced.
+    `report.html` needs no other file. The figures also lie beside it as SVG and PNG
+    files, and the tables in `results.md`. Files of an earlier report are replaced.
 
     Args:
         runs: folders that `isometry train` wrote, finished or not.
-        out: folder of the report; made if it is missing.
+        out: folder of the report; it is created if it does not exist.
 
     Returns:
         The path of the page.
 
     Raises:
-        ValueError: if there is no run, or a folder holds none.
+        ValueError: if no folder is given, or one of them does not hold a run.
     """
     if not runs:
         raise ValueError(
             "`runs` must name at least one folder; got none. Train one first, with "
             "`isometry train`."
         )
-    # all are read before anything is written
+    # read all runs before anything is written, so that an error leaves nothing behind
     found = experiments([read_run(Path(path)) for path in runs])
-    # importing matplotlib takes a second, so only those who draw pay for it
+    # importing matplotlib takes a second, so only do it when there is something to draw
     from isometry.lab._report.figures import draw
     from isometry.lab._report.page import page
 

@@ -1,4 +1,4 @@
-"""Runs of one task side by side: what is compared, and what each has reached."""
+"""Runs of the same task, to be compared, and the numbers that each has reached."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,16 +14,16 @@ from isometry.lab.paper.tables import PAPER, PaperTable
 
 @dataclass(frozen=True)
 class ReportedExperiment:
-    """Runs that may be compared, since they have the same task and options of it.
+    """Runs that may be compared, since they have the same task and task options.
 
     Attributes:
-        key: short name, which names files.
-        title: heading of its part of the report.
+        key: short name, used in the names of files.
+        title: heading of this experiment in the report.
         metric: the metric that the table compares.
-        runs: in the order given.
-        paper: the paper's table or figure, if it has one.
+        runs: the runs, in the order given.
+        paper: the table or figure of the paper on this task, if there is one.
         larger_is_better: True if a larger value of the metric is better.
-        headings: headings of other columns, by metric.
+        headings: for each other metric, the heading of its column.
     """
 
     key: str
@@ -36,34 +36,34 @@ class ReportedExperiment:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The runs, grouped where they differ in their seeds alone."""
+        """The runs in groups; those of one group differ only in their seeds."""
         return groups(self.runs)
 
     @cached_property
     def singles(self) -> tuple[Group, ...]:
-        """Each run by itself."""
+        """Each run as a group of its own."""
         return tuple(Group((run,)) for run in self.runs)
 
     def result(self, run: Run) -> "Result":
-        """The numbers of a run."""
+        """The numbers that a run of this experiment has reached."""
         return result_of(run, self.metric, larger_is_better=self.larger_is_better)
 
     @property
     def baseline(self) -> float | None:
-        """Loss of the trivial solution, as the runs or the task know it."""
+        """Loss of the trivial solution, if a run or the task knows it."""
         summaries = (as_number(run.summary.get("baseline")) for run in self.runs)
         known = (value for value in summaries if value is not None)
         return next(known, as_number(about(self.runs[0].config)["baseline"]))
 
 
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
-    """Runs by task and its options, in the order in which they first appear.
+    """Sort runs into experiments by their task and its options.
 
     Args:
-        runs: any.
+        runs: runs of any tasks.
 
     Returns:
-        One experiment for each task with its options.
+        An experiment for each task with its options, in the order of the first runs.
     """
     together: dict[str, list[Run]] = {}
     for run in runs:
@@ -73,7 +73,7 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     listed = []
     for members in together.values():
         task = about(members[0].config)
-        # a run may have any name, and names of files are made of it
+        # the key may hold any character, and it becomes a part of the names of files
         key = re.sub(r"[^\w.+=-]+", "_", task["key"])
         keys.append(key)
         if (nth := keys.count(key)) > 1:
@@ -97,11 +97,12 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
 def about(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's task says about itself, as `AbstractTask.about` returns it.
 
-    A registered task is asked. Otherwise `config.json` knows it, unless it was written
-    by an earlier version. Code that the folder names is never imported.
+    A registered task is asked directly. For any other task, the answer is in
+    `config.json`, unless an earlier version wrote it; then defaults are returned. Code
+    that `config.json` names is never imported.
 
     Args:
-        config: `config.json` of a run.
+        config: content of `config.json` of a run.
 
     Returns:
         Values by name.
@@ -123,11 +124,12 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return make(TASKS.known[name], options).about()
     except (KeyError, TypeError, ValueError, AttributeError, OSError):
-        # no task of ours, options of another version, or data that is not here
+        # the task is not registered, its options are from another version, or its data
+        # is not on this machine
         pass
     told = config.get("about")
     told = told if isinstance(told, Mapping) else {}
-    # a file that somebody else wrote may hold anything
+    # keep only values of the right type: somebody else may have written the file
     return plain | {k: v for k, v in told.items() if k in plain and _alike(v, plain[k])}
 
 
@@ -137,20 +139,20 @@ def _alike(value: object, usual: object) -> bool:
     return usual is None or type(value) is type(usual)
 
 
-# records of the end of training that are taken together: one batch is noisy
+# The final loss is the median of this many last records, since one batch is noisy.
 LAST = 5
 
 
 @dataclass(frozen=True)
 class Result:
-    r"""The numbers that a run has reached; None for one that it has not measured.
+    r"""The numbers that a run has reached; None where it has not measured one.
 
     Attributes:
-        chosen: the metric on the test set at the best validation.
-        best: the best metric on the test set, chosen on the test set itself.
-        loss: median of the last losses of training.
-        orthogonality: the largest $\lVert Q^H Q - I \rVert$ of all records.
-        parameters: how many the network learns.
+        chosen: the metric on the test set at the step with the best validation.
+        best: the best value of the metric on the test set at any step.
+        loss: median of the last training losses.
+        orthogonality: the largest $\lVert Q^H Q - I \rVert$ in the summary and records.
+        parameters: number of parameters that the network learns.
     """
 
     chosen: float | None
@@ -161,15 +163,15 @@ class Result:
 
 
 def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Result:
-    """The numbers of a run.
+    """The numbers that a run has reached.
 
     Args:
-        run: finished or not.
+        run: the run, finished or not.
         metric: the metric that is compared.
-        larger_is_better: True if a larger value of it is better.
+        larger_is_better: True if a larger value of the metric is better.
 
     Returns:
-        Its numbers.
+        The numbers.
     """
     better = max if larger_is_better else min
     _, test = run.curve(metric, "test")
@@ -188,16 +190,16 @@ def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Resul
 def at_best(
     run: Run, metric: str, what: str, *, larger_is_better: bool
 ) -> float | None:
-    """A number of the test set at the step of the best validation.
+    """A metric on the test set at the step with the best validation.
 
     Args:
-        run: finished or not.
-        metric: the metric that chooses the step.
-        what: the number, of the same metric or of another.
-        larger_is_better: True if a larger value of the metric is better.
+        run: the run, finished or not.
+        metric: the metric whose best validation value determines the step.
+        what: the metric to return; it may be the same one.
+        larger_is_better: True if a larger value of `metric` is better.
 
     Returns:
-        Its value; None if it was not measured there.
+        The value of `what`; None if it was not measured at that step.
     """
     better = max if larger_is_better else min
     steps, validation = run.curve(metric, "validation")

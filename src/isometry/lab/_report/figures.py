@@ -1,4 +1,4 @@
-"""Figures of an experiment, drawn by matplotlib without a window."""
+"""The figures of an experiment, which matplotlib draws into files."""
 
 import math
 import textwrap
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
 
-# size of a figure in inches, with at most three rows of its legend
+# size of a figure in inches, if its legend has at most three rows
 WIDTH, HEIGHT = 4.5, 3.7
 
-# beyond this ratio of largest to smallest value an axis is logarithmic
+# an axis is logarithmic if its largest value is more than this times its smallest
 DECADES = 30
 
 UNITS = {"step": "iterations", "seconds": "seconds"}
 
-# parts of the circle in which eigenvalues are counted
+# number of equal arcs of the unit circle in which eigenvalues are counted
 BINS = 32
 
 STYLE: dict[Any, Any] = {
@@ -44,33 +44,34 @@ STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "savefig.facecolor": PAGE,
-    # keep text as text, which can be searched and follows the colours of the page
+    # keep text as text, so that it can be searched and takes the colours of the page
     "svg.fonttype": "none",
-    # the same ids in every drawing, so that equal runs give equal files
+    # a fixed salt for the ids in a drawing, so that equal runs give equal files
     "svg.hashsalt": "isometry",
     "text.color": INK,
-    # a dollar sign in the name of a network is no formula
+    # a dollar sign in the name of a network does not start a formula
     "text.parse_math": False,
     "xtick.color": INK,
     "ytick.color": INK,
 }
 
 
-# enough for the width of a figure; all points of 4000 steps make megabytes of SVG
+# The most points in a drawn curve. More would not be seen at the width of a figure, and
+# all points of 4000 steps would make megabytes of SVG.
 MOST = 240
 
 
 def buckets(x: Sequence[float], y: Sequence[float], most: int = MOST) -> Curve:
-    """A curve, reduced to a few points.
+    """A curve, reduced to a few points by putting neighbours into buckets.
 
     Args:
-        x: places, in order.
+        x: positions, in order.
         y: values.
-        most: number of points.
+        most: the largest number of buckets.
 
     Returns:
-        The place of the last point of each bucket, and median, minimum and maximum of
-        its values.
+        For each bucket, the position of its last point, and the median, minimum and
+        maximum of its values.
     """
     size = -(-len(x) // most) or 1
     cuts = range(0, len(x), size)
@@ -88,9 +89,9 @@ class Figure:
     """A figure on disk, beside the page that shows it.
 
     Attributes:
-        name: of its files, without suffix.
-        caption: one sentence on what is drawn.
-        svg: path of the drawing; the PNG lies beside it.
+        name: name of its files, without suffix.
+        caption: a sentence or more on what is drawn.
+        svg: path of the SVG file. The PNG file lies beside it.
     """
 
     name: str
@@ -102,8 +103,8 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
     """Draw all figures for which an experiment has data.
 
     Args:
-        experiment: the runs.
-        folder: where the files go.
+        experiment: the runs to draw.
+        folder: where to write the files.
 
     Returns:
         The figures, each as SVG and PNG.
@@ -115,10 +116,10 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
             _legend(axes)
             stem = f"{experiment.key}-{name}"
             svg = folder / f"{stem}.svg"
-            # arrange the parts once for both files, which is half of the work
+            # compute the layout once for both files, since it is half of the work
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
-            # without the date the same runs give the same file
+            # leave the date out, so that the same runs give the same file
             figure.savefig(svg, metadata={"Date": None})
             figure.savefig(folder / f"{stem}.png", dpi=160)
         made.append(Figure(stem, caption, svg))
@@ -130,14 +131,14 @@ def _axes() -> Iterator[tuple]:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
-    # without pyplot there is no global state, no window and no memory that stays
+    # pyplot would keep global state, open windows and hold on to memory
     with mpl.rc_context(STYLE):
         figure = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
         yield figure, figure.add_subplot()
 
 
 class Quantity(NamedTuple):
-    """What is drawn: a quantity of a split, against steps or seconds."""
+    """What a figure shows: a quantity of a split, against steps or seconds."""
 
     what: str
     split: str | None
@@ -160,7 +161,7 @@ ANGLES = (
 
 
 def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
-    """Name, caption and painter of each figure that the records can fill."""
+    """Name, caption and painting function of each figure that has data."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
     seeds = SEEDS if len(groups) < len(runs) else ""
 
@@ -171,10 +172,10 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
         for against, unit in UNITS.items():
             drawn = Quantity("loss", "train", against, experiment.baseline)
             yield f"loss-{unit}", LOSS.format(unit) + seeds, curves(drawn)
-    # the paper shows the test set; if there is none, show the validation
+    # the paper shows results on the test set; without them, show the validation set
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
-        # the baseline is a loss
+        # the baseline is a loss, so it has no place among accuracies
         base = None if metric == "accuracy" else experiment.baseline
         drawn = Quantity(metric, split, baseline=base)
         caption = f"{_words(drawn).capitalize()} against iterations.{seeds}"
@@ -198,7 +199,7 @@ def _words(quantity: Quantity) -> str:
 
 
 def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
-    """Draw a line for each group with its range, and the baseline."""
+    """Draw each group as a line with its range, and the baseline."""
     what, split, against, baseline = quantity
     values: list[float] = []
     for group, look in zip(groups, looks(groups), strict=True):
@@ -216,7 +217,7 @@ def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
     axes.set_xlabel(UNITS[against])
     axes.set_ylabel(_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
-    # steps are whole numbers
+    # no ticks between whole steps
     axes.locator_params(axis="x", nbins=6, integer=against == "step")
     _scale(axes, values, always=what == "orthogonality")
 
@@ -230,7 +231,7 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
         ls=look.dashes,
         lw=1.6,
         marker=look.marker,
-        # a few markers tell networks of the same colour apart
+        # networks may share a colour, and then a few markers tell them apart
         markevery=max(1, len(points.x) // 6),
         ms=4.5,
         label=look.label,
@@ -242,7 +243,7 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
 
 
 def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
-    """Draw a diverged run as a thin line that ends with a cross; returns its values."""
+    """Draw a diverged run as a thin line that ends in a cross; return its values."""
     x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
     colour, points = LIGHT[look.colour], buckets(x, y)
     axes.plot(points.x, points.middle, color=colour, ls=look.dashes, lw=0.8)
@@ -251,14 +252,14 @@ def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[floa
 
 
 def _thinned(curve: Curve) -> Curve:
-    """The mean in a few points, with the lowest and highest values of all runs."""
+    """A curve, reduced to a few points. Its range still covers all values."""
     middle = buckets(curve.x, curve.middle)
     low, high = buckets(curve.x, curve.low), buckets(curve.x, curve.high)
     return Curve(middle.x, middle.middle, low.low, high.high)
 
 
 def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
-    """Make the axis logarithmic if the values span decades."""
+    """Make the vertical axis logarithmic if `always` or if values spread widely."""
     positive = [value for value in values if value > 0]
     if not positive:
         return
@@ -267,20 +268,20 @@ def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
         return
     axes.set_yscale("log")
     if high < 10 * low:
-        # show at least a decade, so that the axis has a power of ten
+        # show at least a decade, so that a power of ten lies on the axis
         middle = math.floor(math.log10(low))
         axes.set_ylim(10.0**middle, 10.0 ** max(middle + 1, math.log10(high) + 0.1))
     axes.yaxis.set_major_formatter(lambda y, _: power(y))
     axes.yaxis.set_minor_formatter(lambda *_: "")
     if not always and high < 100 * low:
-        # one or two powers of ten would be too few labels
+        # one or two labels would be too few: also label 2 and 5 times a power of ten
         axes.set_yticks([m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)])
         axes.set_ylim(0.8 * low, 1.25 * high)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:.6g}")
 
 
 def power(y: float) -> str:
-    """A power of ten in Unicode, since mathtext is misplaced in other fonts."""
+    """A power of ten in Unicode, since fonts of browsers would misplace mathtext."""
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     exponent = round(math.log10(y))
     return "10" + str(exponent).translate(raised)
@@ -292,7 +293,7 @@ def _angles(run: Run) -> list[float]:
 
 
 def _spectra(axes: "Axes", groups: Sequence[Group]) -> None:
-    """Density of the angles of each group; random matrices have 1 everywhere."""
+    """Draw, for each group, the density of the angles of the eigenvalues."""
     edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
     for group, look in zip(groups, looks(groups), strict=True):
         angles = [angle for run in group.runs for angle in _angles(run)]
@@ -312,10 +313,10 @@ def _spectra(axes: "Axes", groups: Sequence[Group]) -> None:
 
 
 def density(angles: Sequence[float]) -> list[float]:
-    r"""Share of the angles in each of equal parts of $[-\pi, \pi]$, uniform being 1."""
+    r"""Density of angles in equal bins of $[-\pi, \pi]$; uniform angles give 1."""
     counts = [0] * BINS
     for theta in angles:
-        # rounding puts an angle of pi just outside
+        # an angle of pi, or one beyond it by rounding, belongs to the last bin
         nth = int((theta + math.pi) / (2 * math.pi) * BINS)
         counts[min(max(nth, 0), BINS - 1)] += 1
     return [count * BINS / len(angles) for count in counts]
@@ -327,13 +328,13 @@ def _legend(axes: "Axes") -> None:
     if handles:
         labels = [textwrap.fill(label, 46) for label in labels]
         lines = [line for label in labels for line in label.splitlines()]
-        # inches of the line sample, and of a letter in the wide fonts of browsers
+        # inches: 0.55 for the line sample, 0.078 for a letter in browsers' wide fonts
         longest = 0.55 + 0.078 * max(map(len, lines))
         columns = max(1, min(3, int(WIDTH / longest)))
         figure: Any = axes.figure
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
         )
-        # a figure with more rows grows, so that the labels of the axes still fit
+        # more than three rows make the figure taller, so that the axes do not shrink
         rows = -(-len(lines) // columns)
         figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)

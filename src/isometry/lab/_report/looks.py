@@ -1,4 +1,4 @@
-"""Colours, markers and labels of networks, the same in every figure."""
+"""The colour, marker and label of each network, which are the same in every figure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,14 @@ from typing import Any
 
 from isometry.lab._report.runs import ELSEWHERE, Group
 
-# vermilion, blue, green, purple, brown, light blue, grey: found by a search for those
-# that readers without red or green cones tell apart, and that stand out from the page
+# Vermilion, blue, green, purple, brown, light blue and grey. A search found these
+# shades: readers without red or green cones can tell them apart, and all of them stand
+# out from the page.
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
-# The label that papers use, colour and marker. Networks that share a colour differ in
-# their markers.
+# For each network, the label that papers use, the index of its colour, and its marker.
+# Networks that share a colour have different markers.
 NETWORKS = {
     "exprnn": ("ExpRNN", 0, "o"),
     "scornn": ("scoRNN", 1, "s"),
@@ -34,14 +35,14 @@ DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True)
 class Look:
-    """How a run, or a group of seeds, is drawn.
+    """How a group of runs is drawn.
 
     Attributes:
         label: label in legends.
-        note: options that tell it from others of its network and size.
-        colour: number in the palette.
-        marker: as matplotlib calls it.
-        dashes: as matplotlib calls them.
+        note: the options that set it apart from groups with the same network and size.
+        colour: index in the palette.
+        marker: marker of matplotlib.
+        dashes: line style of matplotlib.
     """
 
     label: str
@@ -57,13 +58,13 @@ def network_label(model: str) -> str:
 
 
 def looks(groups: Sequence[Group]) -> list[Look]:
-    """How the runs of an experiment are drawn: colour by network, dashes by run.
+    """How to draw groups: networks differ in colour, and groups of one in dashes.
 
     Args:
-        groups: groups of one figure.
+        groups: the groups of one figure.
 
     Returns:
-        One look a group. What tells them apart is named where labels would be equal:
+        A look for each group. Labels that would be equal are made different by adding
         options, then seeds, then folders.
     """
     labels = [_label(group) for group in groups]
@@ -79,7 +80,7 @@ def looks(groups: Sequence[Group]) -> list[Look]:
     for group, label in zip(groups, labels, strict=True):
         model = group.first.model
         nth = seen[model] = seen.get(model, -1) + 1
-        # a network of the user's own
+        # a network that is not in the table, a user's own, takes the next colour
         _, colour, marker = NETWORKS.get(model, ("", len(seen) % len(LIGHT), "H"))
         seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
         dashes = DASHES[nth % len(DASHES)]
@@ -93,9 +94,10 @@ def _label(group: Group) -> str:
 
 
 def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
-    """A function that names the options in which groups of one network differ.
+    """A function that names the options in which a group differs from similar groups.
 
-    Groups of the same size are compared. Options with the usual value are not named.
+    Groups with the same network and size are compared. Options that are None are not
+    named.
     """
     named = ELSEWHERE | {"task", "model", "hidden_size"}
 

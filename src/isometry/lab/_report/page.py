@@ -1,4 +1,4 @@
-"""The page of a report: one file, without scripts, which needs no network."""
+"""The HTML page of a report: one file without scripts, readable offline."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,23 +15,24 @@ from isometry.lab._report.runs import Run
 from isometry.lab._report.table import Table, TableRow
 from isometry.lab.paper.tables import SOURCE
 
-# besides the escaping, this lets no script run and fetches nothing
+# A second defence besides the escaping: with this policy a browser runs no script and
+# fetches nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
-# colours of the drawings as they are named in the style sheet
+# for each colour in a drawing, the CSS variable that replaces it on the page
 COLOURS = {INK: "--ink", GRID: "--grid", PAGE: "--page"} | {
     colour: f"--c{number}" for number, colour in enumerate(LIGHT)
 }
 
 
 def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
-    """The whole page.
+    """The whole HTML page of a report.
 
     Args:
-        parts: experiments with their figures.
+        parts: each experiment with its figures.
 
     Returns:
-        HTML.
+        The text of the HTML file.
     """
     runs = [run for experiment, _ in parts for run in experiment.runs]
     places = "".join(
@@ -64,7 +65,7 @@ def _title(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
 
 
 def _style() -> str:
-    """The style sheet, with the palette of the figures for light and dark."""
+    """The style sheet, with the figures' palettes for light and dark mode."""
 
     def variables(palette: Sequence[str]) -> str:
         return " ".join(f"--c{n}: {colour};" for n, colour in enumerate(palette))
@@ -78,7 +79,7 @@ def _style() -> str:
 
 
 def _origin(runs: Sequence[Run]) -> str:
-    """How many runs there are, and the machines that made them."""
+    """How many runs there are, and on which machines they ran."""
     count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     places = sorted({_machine(run) for run in runs} - {""})
     return f"{count}, {'; '.join(places)}." if places else f"{count}."
@@ -99,7 +100,7 @@ def _machine(run: Run) -> str:
 def _section(
     experiment: ReportedExperiment, figures: Sequence[Figure], *, alone: bool
 ) -> str:
-    # the title of the page says it already
+    # the heading of a single experiment would repeat the title of the page
     heading = "" if alone else f"<h2>{escape(experiment.title)}</h2>"
     return f"""<section id="{escape(experiment.key)}">
 {heading}
@@ -119,7 +120,7 @@ def _labelled(experiment: ReportedExperiment):
 
 
 def _each(experiment: ReportedExperiment) -> str:
-    """A table of the single runs behind rows of means, folded away."""
+    """A collapsed table of the single runs, if the main table shows means of them."""
     table = tables.runs_table(experiment)
     if table is None:
         return ""
@@ -130,7 +131,7 @@ def headline(experiment: ReportedExperiment) -> str:
     """One or two sentences on which network is best, and by which number.
 
     Args:
-        experiment: the runs.
+        experiment: the runs to compare.
 
     Returns:
         Plain text.
@@ -192,15 +193,16 @@ def _figure(figure: Figure) -> str:
 
 
 def inline(path: Path, name: str, caption: str) -> str:
-    """A drawing as a part of the page, in the colours of the page.
+    """An SVG drawing as an element of the page, in the colours of the page.
 
     Args:
-        path: an SVG file.
-        name: put before the names of its parts, which would clash with others'.
-        caption: what it shows, for those who do not see it.
+        path: the SVG file.
+        name: prefix for the ids in the drawing, which would otherwise clash with the
+            ids of other drawings.
+        caption: what the drawing shows, for screen readers.
 
     Returns:
-        The element.
+        The `<svg>` element.
     """
     text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
@@ -208,7 +210,7 @@ def inline(path: Path, name: str, caption: str) -> str:
         text = text.replace(colour, f"var({variable})")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    # the page decides on width, height and font
+    # width, height and font are left to the style sheet of the page
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
@@ -235,7 +237,7 @@ def _facts(environment: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    """A value in one line, even if it is nested."""
+    """A value as text in one line, even if it is a mapping."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {inner}" for name, inner in value.items())
     return str(value)

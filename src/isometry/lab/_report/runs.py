@@ -1,4 +1,4 @@
-"""Reads folders of runs, and groups runs that differ in their seeds alone."""
+"""Read the folders of runs, and group runs that differ only in their seeds."""
 
 import json
 import math
@@ -14,14 +14,14 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """The content of the folder of a run.
+    """A run, as read from its folder.
 
     Attributes:
         path: the folder.
-        config: `config.json`.
-        records: lines of `metrics.jsonl`, up to one that was cut off.
-        summary: `summary.json`; empty if the run has not written one.
-        environment: `environment.json`; empty if there is none.
+        config: content of `config.json`.
+        records: the lines of `metrics.jsonl`, without a last line that was cut off.
+        summary: content of `summary.json`; empty if the run has not written it.
+        environment: content of `environment.json`; empty if there is no such file.
     """
 
     path: Path
@@ -37,23 +37,23 @@ class Run:
 
     @property
     def hidden_size(self) -> int | None:
-        """Features of the state, if they are written down."""
+        """Number of features of the state; None if the configuration does not say."""
         return self.config.get("hidden_size")
 
     @property
     def status(self) -> str:
-        """Status in the summary; "unfinished" if there is none."""
+        """The status in the summary, or "unfinished" if there is no summary."""
         return str(self.summary.get("status", "unfinished"))
 
     @property
     def steps(self) -> int:
-        """Steps of training so far."""
+        """Number of training steps so far."""
         found = self.summary.get("steps")
         return int(found if found is not None else self._last("step", 0))
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far."""
+        """Seconds spent in training so far."""
         found = self.summary.get("seconds")
         return float(found if found is not None else self._last("seconds", 0.0))
 
@@ -64,16 +64,17 @@ class Run:
     def curve(
         self, what: str, split: str | None, *, against: str = "step"
     ) -> tuple[list[float], list[float]]:
-        """A quantity of a split, where it is finite.
+        """How a recorded quantity develops during the run. Only finite values count.
 
         Args:
-            what: "loss", "accuracy", "orthogonality" ...
-            split: "train", "validation" or "test"; None for what has nothing to do with
-                data; then each place is taken once.
-            against: "step" or "seconds".
+            what: name of the quantity: "loss", "accuracy", "orthogonality" ...
+            split: "train", "validation" or "test". None for a quantity that does not
+                depend on data: it may be recorded several times at one step, and the
+                last value is taken.
+            against: the horizontal axis, "step" or "seconds".
 
         Returns:
-            The places and the values.
+            The positions on the horizontal axis, and the values.
         """
         points = [
             (as_number(r.get(against)), as_number(r.get(what)))
@@ -87,19 +88,19 @@ class Run:
 
 
 def as_number(value: object) -> float | None:
-    """A value of a record, if it is a finite number."""
+    """A value of a record as a float; None unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         found = float(value)
     except OverflowError:
-        # an integer of more than 308 digits
+        # the value is an integer that is too large for a float
         return None
     return found if math.isfinite(found) else None
 
 
 def read_run(path: Path) -> Run:
-    """The run in a folder.
+    """Read the run in a folder.
 
     A run that was killed may lack its summary, and its last line of metrics may be cut
     off. Neither is an error.
@@ -108,7 +109,7 @@ def read_run(path: Path) -> Run:
         path: the folder.
 
     Returns:
-        What it holds.
+        The run.
 
     Raises:
         ValueError: if the folder holds no run, or one of its files is damaged.
@@ -136,12 +137,12 @@ def read_run(path: Path) -> Run:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty if there is no file."""
+    """The JSON object in a file; empty if there is no file."""
     if not path.is_file():
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        # JSON may hold half of a surrogate pair, which no page can show
+        # JSON may hold half of a surrogate pair, which cannot be written as UTF-8
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error
@@ -160,8 +161,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# what the entries of each file must be; they are checked, since the folder may come
-# from anybody
+# The kind of value that each name must have. This is checked because anybody may have
+# written the folder.
 _KINDS = {
     "config.json": {
         **dict.fromkeys(("task", "model", "command"), "a text"),
@@ -188,10 +189,10 @@ def _is(value: object, kind: str) -> bool:
 
 
 def _lines(path: Path) -> tuple[Record, ...]:
-    """The objects of a file, one per line; the last line may be cut off."""
+    """The JSON objects in a file, one per line. The last line may be cut off."""
     if not path.is_file():
         return ()
-    # a kill can even leave half a character
+    # a run that is killed can even leave half of a UTF-8 character
     lines = path.read_bytes().decode(errors="replace").splitlines()
     found: list[Record] = []
     for number, line in enumerate(lines, start=1):
@@ -210,7 +211,9 @@ def _lines(path: Path) -> tuple[Record, ...]:
     return tuple(found)
 
 
-# options that change neither what is trained nor what is measured
+# Entries of `config.json` in which the runs of a group may differ. Most of them change
+# neither the training nor the results; runs with other options of the task are already
+# in another experiment.
 ELSEWHERE = {
     *("seed", "command", "format", "recipe", "threads", "device", "tensorboard"),
     *("about", "continued"),
@@ -219,7 +222,7 @@ ELSEWHERE = {
 
 
 class Curve(NamedTuple):
-    """A quantity of several runs: its places, its mean and its range."""
+    """A curve with a range around it: positions, middle, lowest and highest values."""
 
     x: list[float]
     middle: list[float]
@@ -229,17 +232,17 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds alone; most often one.
+    """Runs that differ only in their seeds. Most groups have a single run.
 
     Attributes:
-        runs: in the order given, each with a seed of its own.
+        runs: the runs in the order given, each with another seed.
     """
 
     runs: tuple[Run, ...]
 
     @property
     def first(self) -> Run:
-        """Any of them, for what they share."""
+        """The first run, which stands for all in whatever they share."""
         return self.runs[0]
 
     @property
@@ -263,29 +266,30 @@ class Group:
         return f"{all_}" if good == all_ else f"{good} of {all_}"
 
     def values(self, of: Callable[[Run], float | None]) -> list[float]:
-        """A number of each run that is averaged, if it has that number."""
+        """A number of each averaged run; runs without that number are left out."""
         found = (of(run) for run in self.counted)
         return [value for value in found if value is not None]
 
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:
-        """A quantity of a split: at each step the mean of the runs that count.
+        """The mean and range of a quantity at each step, over the runs in `counted`.
 
-        Where one has ended, the mean is taken over the others.
+        After the end of a run, the mean is taken over the other runs.
 
         Args:
-            what: "loss", "accuracy", "orthogonality" ...
-            split: "train", "validation" or "test"; None for what has nothing to do with
-                data.
-            against: "step" or "seconds"; seconds are averaged, too.
+            what: name of the quantity: "loss", "accuracy", "orthogonality" ...
+            split: "train", "validation" or "test"; None for a quantity that does not
+                depend on data.
+            against: the horizontal axis, "step" or "seconds". The seconds of a step are
+                averaged over the runs, too.
 
         Returns:
-            The curve, by steps.
+            The curve, with one point per step.
         """
         points: dict[float, list[tuple[float, float]]] = {}
         for run in self.counted:
             steps, y = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
-            # a record without seconds has no place on that axis
+            # records without seconds cannot be drawn against seconds: leave the run out
             if len(places) == len(steps):
                 for step, place, value in zip(steps, places, y, strict=True):
                     points.setdefault(step, []).append((place, value))
@@ -299,12 +303,12 @@ class Group:
 
 
 def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
-    """Group the runs of one task that differ in their seeds alone.
+    """Group the runs of one task that differ only in their seeds.
 
     A second run with the same seed is not a new sample: it goes into another group.
 
     Args:
-        runs: runs of one task, with the same options of the task.
+        runs: runs of one task with the same task options.
 
     Returns:
         The groups, in the order in which they first appear.
@@ -322,7 +326,7 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
 
 
 def _key(run: Run) -> str:
-    # an option that an earlier version did not have counts as left out
+    # None means the same as a missing option: earlier versions did not have them all
     options = {
         name: value
         for name, value in run.config.items()

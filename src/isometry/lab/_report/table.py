@@ -1,4 +1,4 @@
-"""The results of an experiment beside the paper's, as rows of text."""
+"""Tables of our results beside the results of the paper, as rows of text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,18 +11,18 @@ from isometry.lab.paper.tables import Row
 
 DASH = "–"
 
-# with spaces that do not break
+# the spaces are non-breaking, so that the heading stays in one line
 DRIFT = "‖QᴴQ\u00a0−\u00a0I‖"
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row: runs, or what the paper has and nobody has run yet.
+    """A row of a table: our runs, or a result of the paper for which we have no run.
 
     Attributes:
-        cells: one a column.
-        look: how the figures draw the runs; None for a row of the paper alone.
-        best: whether no other row is better.
+        cells: one text for each column.
+        look: how the figures draw the runs; None for a row without runs.
+        best: whether this row has the best result.
     """
 
     cells: tuple[str, ...]
@@ -32,7 +32,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows; `result` is the number of the column that is compared."""
+    """A table, in which `result` is the index of the column that is compared."""
 
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
@@ -40,13 +40,13 @@ class Table:
 
 
 def results_table(experiment: ReportedExperiment) -> Table:
-    """The table of an experiment; runs that differ in their seeds alone are one row.
+    """The main table of an experiment, in which runs with different seeds share a row.
 
     Args:
         experiment: the runs.
 
     Returns:
-        A row for each group, then one for each row of the paper without a run.
+        A row for each group, then one for each row of the paper that nobody has run.
     """
     table = _table(experiment, experiment.groups)
     done = {(run.model, run.hidden_size) for run in experiment.runs}
@@ -64,13 +64,13 @@ def results_table(experiment: ReportedExperiment) -> Table:
 
 
 def runs_table(experiment: ReportedExperiment) -> Table | None:
-    """Each run by itself, where the table of the experiment has means of several.
+    """A table with a row for each run, if the main table has means of several runs.
 
     Args:
         experiment: the runs.
 
     Returns:
-        A row for each run; None if the other table has them already.
+        The table; None if the main table already has a row for each run.
     """
     if len(experiment.groups) == len(experiment.runs):
         return None
@@ -78,7 +78,7 @@ def runs_table(experiment: ReportedExperiment) -> Table | None:
 
 
 def _table(experiment: ReportedExperiment, groups: Sequence[Group]) -> Table:
-    """A row for each group. All rows have the same headings."""
+    """A table with a row for each group."""
     top = best_group(experiment, groups)
     rows, columns = [], ()
     for group, look in zip(groups, looks(groups), strict=True):
@@ -98,8 +98,8 @@ def _cells(
     Args:
         experiment: the runs of all rows.
         group: the runs of this row.
-        look: how the figures draw them.
-        several: whether a row of the table has several seeds.
+        look: how the figures draw the group.
+        several: whether any row of the table has several seeds.
     """
     first, counted, paper = group.first, group.counted, experiment.paper
     name = ", ".join(filter(None, (network_label(first.model), look.note)))
@@ -124,19 +124,22 @@ def _cells(
 
 
 def _paper_cells(row: Row | None) -> dict[str, str]:
-    """What the paper prints for a network of a size."""
+    """The cells of a row that quote the paper; dashes if the paper has no such row."""
     result, parameters = (row.result, f"≈ {row.params}") if row else (None, DASH)
     return {"Paper": result or DASH, "Paper’s parameters": parameters}
 
 
 def compared(experiment: ReportedExperiment, group: Group) -> list[float]:
-    """The number of each run that the paper's protocol looks at."""
+    """For each run, the number that the protocol of the paper compares."""
     name = {"accuracy": "best", "loss": "loss"}.get(experiment.metric, "chosen")
     return group.values(lambda run: getattr(experiment.result(run), name))
 
 
 def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group | None:
-    """The group with the best mean, if any has one; a diverged one is not good."""
+    """The group with the best mean result; None if there is no result.
+
+    A group in which every run diverged cannot be the best.
+    """
     sign = -1 if experiment.larger_is_better else 1
     scores = [
         (sign * mean(values), number)
@@ -151,7 +154,10 @@ def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group
 def _scores(
     experiment: ReportedExperiment,
 ) -> dict[str, Callable[[Run], float | None]]:
-    """Numbers of a run by heading; first the one that the paper would print."""
+    """For each heading, how to get the number from a run.
+
+    The first number is the one that the paper would print.
+    """
     metric, headings, result = experiment.metric, experiment.headings, experiment.result
     others = {
         heading: _other(experiment, name)
@@ -176,12 +182,12 @@ def _scores(
 
 
 def accuracy_of(run: Run) -> float | None:
-    """Accuracy on the test set at the best validation accuracy."""
+    """Accuracy on the test set at the step with the best validation accuracy."""
     return result_of(run, "accuracy", larger_is_better=True).chosen
 
 
 def _measured(experiment: ReportedExperiment, name: str) -> bool:
-    """True if a run has a metric or a final score."""
+    """True if any run has a metric or final score of this name."""
     return any(
         _final(run, name) is not None or any(name in record for record in run.records)
         for run in experiment.runs
@@ -189,13 +195,13 @@ def _measured(experiment: ReportedExperiment, name: str) -> bool:
 
 
 def _final(run: Run, name: str) -> float | None:
-    """A score of the test set that is measured once, when training ends."""
+    """A score on the test set, which is measured once, at the end of training."""
     scores = run.summary.get("scores") or {}
     return as_number((scores.get("test") or {}).get(name))
 
 
 def _other(experiment: ReportedExperiment, name: str) -> Callable[[Run], float | None]:
-    """Another metric at the best validation, or a final score."""
+    """A function that takes another metric at the best validation, or a final score."""
 
     def take(run: Run) -> float | None:
         larger = experiment.larger_is_better
@@ -206,7 +212,7 @@ def _other(experiment: ReportedExperiment, name: str) -> Callable[[Run], float |
 
 
 def parameters(group: Group) -> str:
-    """Number of parameters, from the first run that has ended."""
+    """Number of parameters of the network, from the first summary that has it."""
     known = (run.summary.get("parameters") for run in group.runs)
     return whole(next((count for count in known if count is not None), None))
 
@@ -219,13 +225,13 @@ def _steps(group: Group) -> str:
 
 
 def pace(runs: Sequence[Run]) -> str:
-    """Mean time of a step."""
+    """Mean time of a training step, in milliseconds."""
     paces = [1e3 * run.seconds / run.steps for run in runs if run.steps]
     return f"{small(mean(paces))} ms" if any(paces) else DASH
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation of a sample; a single value stands alone."""
+    """Mean and standard deviation as text. A single value stands alone."""
     if len(values) < 2:
         return small(values[0] if values else None)
     middle, deviation = mean(values), stdev(values)
@@ -238,12 +244,12 @@ def spread(values: Sequence[float]) -> str:
 
 
 def whole(value: int | None) -> str:
-    """A count with separators."""
+    """A count with thousands separators."""
     return DASH if value is None else f"{value:,}"
 
 
 def small(value: float | None) -> str:
-    """A number with three or four digits, in powers of ten if it is small or large."""
+    """A number with a few digits, and with an exponent if it is very small or large."""
     if value is None:
         return DASH
     if value == 0 or 1e-3 <= abs(value) < 1e4:
@@ -252,7 +258,7 @@ def small(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """A duration as text, in seconds, minutes or hours."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     if seconds < 3600:
@@ -261,12 +267,12 @@ def duration(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text of a run, made safe for Markdown: one line without markup."""
+    """A text from a run in one line, with its HTML escaped, for use in Markdown."""
     return " ".join(text.splitlines()).replace("<", "&lt;")
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown; the best run is bold."""
+    """A table in Markdown, with the best result in bold."""
 
     def line(cells: Sequence[str]) -> str:
         kept = (one_line(cell).replace("|", "\\|") for cell in cells)

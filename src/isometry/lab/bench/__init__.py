@@ -1,6 +1,7 @@
-"""Side-by-side measurements on the user's machine: `isometry bench`.
+"""The command `isometry bench`: compare isometry with its peers on your machine.
 
-The repository's `benchmarks/` times the same contenders, and writes the record.
+The folder `benchmarks/` of the repository times the same contenders for the published
+record.
 """
 
 from importlib.util import find_spec
@@ -19,10 +20,10 @@ BARE = "bare products"
 
 SUITE_NAMES = ("kernel", "layer", "recurrent", "optimizers")
 
-# not needed by the laboratory: they are in the extra `bench`
+# optional packages to compare with; they are in the extra `bench`
 PEERS = ("geotorch", "geoopt")
 
 
 def installed(peer: str) -> bool:
-    """True if a package can be imported."""
+    """True if the package of a peer is installed."""
     return find_spec(peer) is not None

@@ -1,4 +1,4 @@
-"""`isometry bench [kernel|layer|recurrent|optimizers ...]`."""
+"""The command `isometry bench [kernel|layer|recurrent|optimizers ...]`."""
 
 import argparse
 import sys
@@ -52,14 +52,15 @@ def main(options: argparse.Namespace) -> int:
         options: options of the command line.
 
     Returns:
-        The exit code: 2 if the options make no sense, 130 if it was interrupted.
+        The exit code: 0; 2 if the options make no sense or nothing can be written; 130
+        if the user interrupts.
     """
     from isometry.lab.bench.report import summary
 
     try:
         _check(options)
         record = _measured(options)
-        # print before writing: a full disk must not cost minutes of measurements
+        # print before writing, so that a full disk does not lose the measurements
         sys.stdout.write(f"{summary(record)}\n\n")
         out = _write(record, options.out or _default_folder())
     except (OSError, RunError, ValueError) as error:
@@ -73,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise for options that make no sense, before minutes are spent."""
+    """Raise if the options make no sense, before minutes are spent on measurements."""
     unknown = [name for name in options.suites if name not in SUITE_NAMES]
     if unknown:
         raise ValueError(
@@ -101,7 +102,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
-    """What `record.json` holds."""
+    """Run the measurements, and return the content of `record.json`."""
     from isometry.lab.bench.report import left_out
     from isometry.lab.bench.suites import SUITES, sizes_of
     from isometry.lab.bench.timing import ProgressLine, device_of, measure, surroundings
@@ -130,7 +131,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(record: dict[str, Any], out: Path) -> Path:
-    """Write the folder with all its files, or nothing at all."""
+    """Write a folder with the record, the tables and the figure, or nothing at all."""
     from isometry.lab.bench.report import draw, page
 
     files = {RECORD: as_json(record), TABLE: page(record).encode()} | draw(record)

@@ -1,4 +1,4 @@
-"""A record of measurements as tables and a figure."""
+"""Tables and a figure from a record of measurements."""
 
 import io
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ def page(record: dict[str, Any]) -> str:
 
 
 def summary(record: dict[str, Any]) -> str:
-    """The machine and the tables, to be read or posted.
+    """A description of the machine, and the tables, to be read or posted.
 
     Args:
-        record: what `record.json` holds.
+        record: the content of `record.json`.
 
     Returns:
         Markdown, which reads as plain text too.
@@ -38,12 +38,12 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def left_out(peer: str) -> str:
-    """A sentence on a peer that is missing, and how to get it."""
+    """A message that a peer is not installed, and how to install it."""
     return f"{peer} is left out: it is not installed. To add it: pip install {peer}"
 
 
 def tables(record: dict[str, Any]) -> str:
-    """A table for each suite: milliseconds, and multiples of our time."""
+    """A table for each suite, with milliseconds and multiples of our time."""
     return "\n\n".join(
         f"## {part['suite'].capitalize()}: {part['title']}\n\n{part['note']}\n\n"
         f"{_table(part)}"
@@ -67,15 +67,19 @@ def _table(part: dict[str, Any]) -> str:
 
 
 def short(value: float, digits: int) -> str:
-    """A positive number with so many significant digits, and no power of ten."""
+    """A number of at least 1e-4 as text, without an exponent.
+
+    It has `digits` significant digits. A number with more digits before the point is
+    rounded to a whole number.
+    """
     if value >= 10 ** (digits - 1):
         return f"{value:.0f}"
-    # `#` keeps trailing zeros, and also a trailing point
+    # `#` keeps trailing zeros, but also a trailing point, which is removed
     return f"{value:#.{digits}g}".rstrip(".")
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns, which reads as plain text, too."""
+    """A Markdown table with aligned columns, so that it is readable as plain text."""
     columns = zip(header, *rows, strict=True)
     first, *rest = [max(map(len, column)) for column in columns]
 
@@ -87,7 +91,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(rule), *map(line, rows)])
 
 
-# colours that colour-blind readers can tell apart [Wong 2011]; ours stands out
+# Colour-blind readers can tell these colours apart [Wong 2011]. Ours stands out.
 OUR_COLOUR = "#d55e00"
 LOOKS: dict[str, dict[str, Any]] = {
     bench.OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
@@ -115,10 +119,10 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
     """Draw a panel for each suite.
 
     Args:
-        record: what `record.json` holds.
+        record: the content of `record.json`.
 
     Returns:
-        The figure as PNG and as SVG, by the names of the files.
+        For each file name, the content of the file: the figure as PNG and as SVG.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -127,7 +131,7 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
     columns = min(2, len(parts))
     lines = -(-len(parts) // columns)
     files = {}
-    # without pyplot there is no global state, no window and no memory that stays
+    # pyplot would keep global state, open windows and hold on to memory
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6 * columns, 4.8 * lines))
         figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
@@ -135,7 +139,7 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
             _panel(figure.add_subplot(lines, columns, place), part)
         for kind in ("png", "svg"):
             room = io.BytesIO()
-            # without the date the same record gives the same file
+            # leave the date out, so that the same record gives the same file
             metadata = {"Date": None} if kind == "svg" else None
             figure.savefig(room, format=kind, dpi=160, metadata=metadata)
             files[f"figure.{kind}"] = room.getvalue()
@@ -152,12 +156,12 @@ def _panel(axes: "Axes", part: dict[str, Any]) -> None:
         axes.loglog(sizes, times, label=name, ms=5, **LOOKS[name])
     axes.set_xticks(sizes, [str(n) for n in sizes])
     axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
-    # a narrow axis may contain a single power of ten, so ticks at 3, 30, ... help
+    # a short axis may contain a single power of ten, so add ticks at 3, 30, ...
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     axes.set_xlabel("n")
     axes.set_ylabel("milliseconds")
     axes.set_title(f"{part['suite']}: {part['title']}", fontsize=10)
-    # below the axes, where it covers no line
+    # put the legend below the axes, where it does not cover a line
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=8.5)

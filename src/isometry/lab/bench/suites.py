@@ -1,4 +1,4 @@
-"""What is timed: exponentials, layers and optimizers, ours and the peers'."""
+"""The contenders of each suite: exponentials, layers, optimizers, ours and others."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -18,19 +18,22 @@ from isometry.optim import RiemannianAdam, RiemannianSGD
 
 
 def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Run:
-    """`isometry.linalg.expm_skew`."""
+    """A forward and backward pass of `isometry.linalg.expm_skew`."""
     A = A.clone().requires_grad_()
     return lambda: torch.autograd.grad(expm_skew(A, norm_bound=norm_bound), A, G)
 
 
 def matrix_exp(A: Tensor, G: Tensor) -> Run:
-    """`torch.linalg.matrix_exp`, which torch's and geotorch's parametrizations use."""
+    """A forward and backward pass of `torch.linalg.matrix_exp`.
+
+    The parametrizations of torch and geotorch use this function.
+    """
     A = A.clone().requires_grad_()
     return lambda: torch.autograd.grad(torch.linalg.matrix_exp(A), A, G)
 
 
 def torch_orthogonal(A: Tensor, G: Tensor, orthogonal_map: str) -> Run:
-    """A pass of torch's `orthogonal`, with A as its coordinates."""
+    """A forward and backward pass of torch's `orthogonal` at the coordinates A."""
     return _parametrized(
         A,
         G,
@@ -41,7 +44,7 @@ def torch_orthogonal(A: Tensor, G: Tensor, orthogonal_map: str) -> Run:
 
 
 def geotorch_orthogonal(A: Tensor, G: Tensor) -> Run:
-    """A pass of `geotorch.orthogonal`, with A as its coordinates."""
+    """A forward and backward pass of `geotorch.orthogonal` at the coordinates A."""
     import geotorch
 
     def register(layer: nn.Module) -> nn.Module:
@@ -65,7 +68,7 @@ def _parametrized(
 
 
 def kernel(n: int, device: torch.device) -> dict[str, Run]:
-    """A forward and backward pass of each contender, for a matrix of norm 3."""
+    """The suite "kernel": forward and backward passes for a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     contenders = {
@@ -82,14 +85,14 @@ def kernel(n: int, device: torch.device) -> dict[str, Run]:
 
 BATCH = 64
 
-# The rate does not change the work of a step, and a tiny one leaves the coordinates
-# where they are. At 1e-3 the steps that are timed would move each of them by more than
-# its size.
+# The learning rate. It does not change the work of a step. At 1e-3, all timed steps
+# together would move each coordinate by more than its size; a tiny rate leaves the
+# coordinates where they are.
 RATE = 1e-6
 
 
 def constrain(layer: nn.Linear, name: str) -> nn.Module:
-    """Make the weight of a layer orthogonal, as the contender of this name does."""
+    """Make the weight of a layer orthogonal, in the way of the contender `name`."""
     if name == bench.GEOTORCH:
         import geotorch
 
@@ -110,7 +113,7 @@ def constrain(layer: nn.Linear, name: str) -> nn.Module:
 
 
 def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
-    """A plain layer with an orthogonal weight, where all contenders start."""
+    """A plain layer whose weight starts orthogonal, the same for all contenders."""
     rng = torch.Generator().manual_seed(seed)
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, generator=rng)
@@ -121,7 +124,7 @@ def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
 def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     """A square layer at random coordinates of the given spectral norm.
 
-    Reflections have coordinates of another kind, and stay where they start.
+    Householder reflections have coordinates of another kind, which are left alone.
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
@@ -140,7 +143,7 @@ def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
-    """A step of Adam, which first clears the gradients of the step before."""
+    """A training step with Adam, which first clears the gradients of the last step."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
 
     def step() -> None:
@@ -152,7 +155,7 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
 
 
 def layer(n: int, device: torch.device) -> dict[str, Run]:
-    """A step of each contender at coordinates of norm 3."""
+    """The suite "layer": a training step of each contender at norm 3."""
     names = [
         bench.OURS,
         bench.TORCH_EXP,
@@ -171,7 +174,10 @@ STEPS, CLASSES = 200, 10
 
 
 def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> Run:
-    """The products of a recurrent layer alone: for each time step one, and two back."""
+    """The matrix products of a recurrent layer, and nothing else.
+
+    Each time step takes one product forward and two backward.
+    """
     h, out = torch.randn(2, batch, n, device=device)
     W = torch.linalg.qr(torch.randn(n, n, device=device))[0]
     dW = torch.empty_like(W)
@@ -187,23 +193,23 @@ def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> 
 
 
 class Loop(nn.Module):
-    r"""$h_t = \sigma(W h_{t-1} + T x_t)$ in a Python loop around an orthogonal weight.
+    r"""A recurrent layer as a Python loop over $h_t = \sigma(W h_{t-1} + T x_t)$.
 
     Args:
         n: dimension of the state.
-        name: the contender that makes W orthogonal.
+        name: the contender that makes $W$ orthogonal.
     """
 
     def __init__(self, n: int, name: str) -> None:
         super().__init__()
         self.input_map = nn.Linear(1, n)
-        # type checkers cannot see what a parametrized weight is
+        # type checkers do not know the type of a parametrized weight
         self.state_map: Any = constrain(orthogonal_linear(n, n, seed=0), name)
         self.activation = ModReLU(n)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return all states, and the last one in the shape that `nn.RNN` gives it."""
-        # read once: each access to a parametrized weight evaluates its map
+        # read the weight once, since each access evaluates its parametrization
         W, u = self.state_map.weight, self.input_map(x)
         h, states = torch.zeros_like(u[0]), []
         for u_t in u:
@@ -213,7 +219,7 @@ class Loop(nn.Module):
 
 
 def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
-    """A whole training step that classifies sequences, with its optimizer."""
+    """A whole training step of a recurrent layer that classifies sequences."""
     head = nn.Linear(n, CLASSES, device=x.device)
     target = torch.randint(CLASSES, (x.shape[1],), device=x.device)
     parameters = [*layer.parameters(), *head.parameters()]
@@ -229,7 +235,10 @@ def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
 
 
 def recurrent(n: int, device: torch.device) -> dict[str, Run]:
-    """A step of each contender; torch and geotorch need a loop in Python."""
+    """The suite "recurrent": a training step of each contender over a long sequence.
+
+    The orthogonal weights of torch and geotorch need a loop in Python.
+    """
     torch.manual_seed(5544)
     ours = ExpRNN(1, n, init="cayley")
     layers: dict[str, nn.Module] = {
@@ -256,7 +265,7 @@ def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Run]:
-    """Steps of our optimizers by name, one for each retraction."""
+    """A step of our optimizer for each retraction, by name of the contender."""
     optimizer = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
     runs: dict[str, Run] = {}
     for retraction in ("exp", "cayley", "qr"):
@@ -275,7 +284,7 @@ def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str
 def geoopt_steps(
     n: int, k: int, rule: str, device: torch.device = CPU
 ) -> dict[str, Run]:
-    """Steps of geoopt's optimizers by name, one for each metric."""
+    """A step of geoopt's optimizer for each metric, by name of the contender."""
     import geoopt
 
     optimizers = geoopt.optim
@@ -283,7 +292,7 @@ def geoopt_steps(
         "SGD": optimizers.RiemannianSGD,
         "Adam": optimizers.RiemannianAdam,
     }[rule]
-    # a metaclass makes these classes, which type checkers cannot follow
+    # type checkers cannot follow these classes, because a metaclass makes them
     stiefel: Any = geoopt.Stiefel
     parameter: Any = geoopt.ManifoldParameter
     runs: dict[str, Run] = {}
@@ -296,7 +305,7 @@ def geoopt_steps(
 
 
 def optimizers(n: int, device: torch.device) -> dict[str, Run]:
-    """Descent with momentum on square orthogonal matrices."""
+    """The suite "optimizers": SGD with momentum on square orthogonal matrices."""
     runs = our_steps(n, n, "SGD", device)
     if bench.installed("geoopt"):
         runs |= geoopt_steps(n, n, "SGD", device)
@@ -314,7 +323,7 @@ def _point(n: int, k: int, device: torch.device) -> Tensor:
 
 
 def _with_gradient(p: nn.Parameter) -> nn.Parameter:
-    """The parameter with a gradient of norm about 1."""
+    """Give a parameter a random gradient of norm about 1, and return it."""
     G = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
     p.grad = (G / p.numel() ** 0.5).to(p.device)
     return p
@@ -348,5 +357,5 @@ SUITES = {
 
 
 def sizes_of(suite: str, sizes: Sequence[int] | None) -> Sequence[int]:
-    """The sizes that the user asks for, in ascending order, or the usual ones."""
+    """The sizes that the user asks for, in ascending order, or those of the suite."""
     return sorted(set(sizes)) if sizes else SUITES[suite].sizes

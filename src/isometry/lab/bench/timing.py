@@ -1,4 +1,4 @@
-"""Timing in turns: machines are noisy, so only ratios within one run are stated."""
+"""Time contenders in turns. Machines are noisy, so compare times of one run only."""
 
 import statistics
 import sys
@@ -19,14 +19,15 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Suite:
-    """Contenders that do the same work.
+    """A suite: contenders that do the same work.
 
     Attributes:
         title: what the work is.
         note: what a reader of the table must know.
-        contenders: makes the contenders, by name, for a size and a device.
-        ours: name of the contender by whose time the others are divided.
-        sizes: sizes that are timed unless the user names others.
+        contenders: a function of a size and a device that makes the contenders, by
+            name.
+        ours: name of the contender whose time is the unit for the others.
+        sizes: the sizes to time unless the user names others.
     """
 
     title: str
@@ -38,7 +39,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: those of the best round, and the median."""
+    """Seconds per call: in the best round, and the median of all rounds."""
 
     best: float
     median: float
@@ -59,8 +60,8 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
-            # The threads of the previous contender keep spinning for a while: those of
-            # SciPy doubled the time of whoever came next.
+            # The threads of the previous contender keep spinning for a while. The
+            # threads of SciPy doubled the time of the next contender.
             time.sleep(0.1)
             if repeats[name] > 1:
                 call()
@@ -81,7 +82,7 @@ def _seconds(call: Run, repeats: int) -> float:
 
 
 def _wait() -> None:
-    """Wait for the graphics card, which goes on working after a call has returned."""
+    """Wait for the GPU, which is still working when a call returns."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -94,7 +95,7 @@ def random_skew(
     batch: tuple[int, ...] = (),
     seed: int = 5544,
 ) -> Tensor:
-    """Gaussian skew matrices with this spectral norm."""
+    """Random Gaussian skew matrices, scaled to a spectral norm."""
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     X = torch.randn(*batch, n, n, dtype=wide, generator=rng)
@@ -105,24 +106,24 @@ def random_skew(
 
 
 def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
-    """Gaussian cotangents with ||G||_F = 1: torch's cost depends on their size."""
+    """Random cotangents of Frobenius norm 1, since their norm changes torch's cost."""
     rng = torch.Generator().manual_seed(seed)
     G = torch.randn(A.shape, dtype=A.dtype, generator=rng).to(A.device)
     return G / torch.linalg.matrix_norm(G)[..., None, None]
 
 
 def device_of(name: str, threads: int | None) -> torch.device:
-    """The device to measure on; the number of torch's threads is set, too.
+    """Set the number of torch's threads, and return the device to measure on.
 
     Args:
-        name: cpu or cuda.
+        name: "cpu" or "cuda".
         threads: number of torch's threads; unchanged if None.
 
     Returns:
         The device.
 
     Raises:
-        ValueError: if there is no such device.
+        ValueError: if torch cannot use the device.
     """
     if name == "cuda" and not torch.cuda.is_available():
         missing = (
@@ -142,7 +143,7 @@ def device_of(name: str, threads: int | None) -> torch.device:
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
-    """The environment of a run, the device, and the versions of the peers.
+    """The environment of a run, with the device and the versions of the peers.
 
     Args:
         device: the device that is measured.
@@ -167,10 +168,12 @@ _WIDTH = 24
 
 
 class ProgressLine:
-    """Tells what is measured next: on a terminal in one line, elsewhere in a new one.
+    """A progress bar that says what is measured next.
+
+    On a terminal it overwrites its line; elsewhere it writes a new line each time.
 
     Args:
-        total: parts of the whole measurement.
+        total: number of parts of the whole measurement.
         stream: where to write; standard error if None.
     """
 
@@ -184,7 +187,7 @@ class ProgressLine:
         filled = _WIDTH * self.done // self.total
         bar = "#" * filled + "." * (_WIDTH - filled)
         live = self.stream.isatty()
-        # \x1b[K clears the rest of a longer line
+        # \x1b[K erases what is left of a longer line
         start = "\r\x1b[K" if live else ""
         end = "" if live and self.done < self.total else "\n"
         self.stream.write(f"{start}[{bar}] {self.done}/{self.total} {what}{end}")
@@ -205,13 +208,14 @@ def measure(
     Args:
         name: name of the suite.
         suite: what is timed.
-        sizes: the n of its matrices.
+        sizes: the sizes n to time.
         device: the device to measure on.
-        rounds: samples of each contender.
+        rounds: number of samples of each contender.
         say: called with what is measured next, once for each size.
 
     Returns:
-        What is timed and, for each size, the best and median seconds of each contender.
+        The description of the suite and, for each size, the best and the median seconds
+        of each contender.
     """
     rows = []
     for n in sizes:

@@ -1,4 +1,4 @@
-"""What the paper says: its networks, their training, its protocol and its tables."""
+"""The paper [LM19] as data: its networks, their training, its runs and its tables."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["NETWORKS", "SequenceModel", "recipe"]
 
 
 def __getattr__(name: str) -> Any:
-    # tables and protocol are read without torch, which networks import
+    # import lazily: the networks need torch, but the tables and the protocol do not
     if name in __all__:
         from isometry.lab.paper import networks
 

@@ -1,4 +1,4 @@
-"""Networks by name: those of the paper as their authors made them, and your own."""
+"""Networks by name: the paper's, as their authors made them, and your own."""
 
 import inspect
 import math
@@ -21,18 +21,19 @@ from isometry.lab.task import AbstractTask
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn.comparators.cell import Draw, glorot
 
-# what an output layer reads of a complex state
+# the parts of a complex state that an output layer reads
 Parts = Literal["both", "real"]
 
 
 @dataclass(frozen=True)
 class Output:
-    """The first values of an output layer.
+    """How to draw the initial values of an output layer.
 
     Attributes:
-        bound: bound of the weights, if they are uniform.
-        std: standard deviation of the weights, if they are normal; None if uniform.
-        bias_bound: bound of the biases, which are uniform.
+        bound: bound of the weights, if their distribution is uniform.
+        std: standard deviation of the weights, if their distribution is normal; None if
+            it is uniform.
+        bias_bound: bound of the uniform distribution of the biases.
         bias: number that is added to the biases.
     """
 
@@ -42,7 +43,7 @@ class Output:
     bias: float = 0.0
 
     def layer(self, features: int, outputs: int, draw: Draw) -> nn.Linear:
-        """A linear layer that starts with these values."""
+        """Make a linear layer with such initial values."""
         linear = nn.Linear(features, outputs, device="meta")
         if self.std is None:
             linear.weight = draw.uniform(outputs, features, bound=self.bound)
@@ -62,8 +63,8 @@ class SequenceModel(nn.Module):
     Args:
         network: `ExpRNN`, a comparator, or a layer with the interface of torch's `RNN`.
         output: the output layer.
-        parts: what the output layer reads of complex states.
-        last_only: whether to return the output of the last time step alone.
+        parts: the parts of complex states that the output layer reads.
+        last_only: whether to return only the output of the last time step.
     """
 
     def __init__(
@@ -80,19 +81,19 @@ class SequenceModel(nn.Module):
         self.last_only = last_only
 
     def forward(self, x: Any) -> Any:
-        """Outputs of a sequence.
+        """The outputs for a batch of sequences.
 
         Args:
             x: input of the network.
 
         Returns:
-            (time, batch, outputs), with a single time step if `last_only`.
+            The outputs (time, batch, outputs), with a single time step if `last_only`.
 
         Raises:
-            TypeError: if the network returns anything but its states and the last one.
+            TypeError: if the network does not return its states and its last state.
         """
         answer = self.network(x)
-        # a tensor of two time steps would unpack as well
+        # check the type, because a tensor of two time steps would unpack as well
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
                 f"`{type(self.network).__name__}` must return a tuple of its states "
@@ -112,7 +113,7 @@ class SequenceModel(nn.Module):
 
 
 def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
-    """The inputs of a network, with class indices as unit vectors in its dtype."""
+    """The inputs of a network, with class indices replaced by unit vectors."""
     x, *rest = inputs
     if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
         return inputs
@@ -123,7 +124,10 @@ def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
 def made_by(
     network: type[nn.Module], *, gated: bool = False
 ) -> Callable[..., nn.Module]:
-    """Make networks of one of our classes; gated ones always return all states."""
+    """A function that makes networks of one of our classes.
+
+    Gated networks have no option `last_only`: they always return all states.
+    """
 
     def make(
         task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
@@ -139,7 +143,10 @@ def made_by(
 def torch_lstm(
     task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
 ) -> nn.Module:
-    """TensorFlow's LSTM: Glorot's weights, one bias vector, an open forget gate."""
+    """An LSTM with the initial values of TensorFlow and a single bias vector.
+
+    The weights are Glorot's, and the forget gate starts open.
+    """
     place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
     network = nn.LSTM(task.input_size, size, **place, **options)
     bound = glorot(task.input_size + size, 4 * size)
@@ -151,7 +158,7 @@ def torch_lstm(
                 p.zero_()
             if name.startswith("bias_ih"):
                 p[size : 2 * size] = 1
-            # torch's second bias vector adds to the first
+            # torch adds a second bias vector to the first: keep it at zero
             if name.startswith("bias_hh"):
                 p.requires_grad_(False)
     return network
@@ -160,52 +167,53 @@ def torch_lstm(
 def torch_gru(
     task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
 ) -> nn.Module:
-    """torch's GRU, as it comes."""
+    """A GRU with the initial values of torch."""
     place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
     return nn.GRU(task.input_size, size, **place, **options)
 
 
 def glorot_output(task: AbstractTask, features: int) -> Output:
-    """Glorot's weights, and biases that start at zero."""
+    """An output layer with Glorot's weights and zero biases."""
     return Output(bound=glorot(features, task.output_size))
 
 
 def torch_output(_task: AbstractTask, features: int) -> Output:
-    """The first values that torch gives a linear layer."""
+    """An output layer with the initial values that torch gives a linear layer."""
     usual = 1 / math.sqrt(features)
     return Output(bound=usual, bias_bound=usual)
 
 
 def output_exprnn(task: AbstractTask, features: int) -> Output:
-    """He's weights for copying, torch's usual ones elsewhere."""
+    """An output layer with He's weights for copying, and torch's for other tasks."""
     if task.recipe == "copying":
         return Output(std=math.sqrt(2 / features))
     return torch_output(task, features)
 
 
 def output_scornn(task: AbstractTask, features: int) -> Output:
-    """Glorot's weights; for copying, the biases are drawn in the same way."""
+    """An output layer with Glorot's weights and, for copying, also Glorot's biases."""
     outputs = task.output_size
     bias = glorot(outputs, outputs) if task.recipe == "copying" else 0.0
     return Output(bound=glorot(features, outputs), bias_bound=bias)
 
 
 def output_eurnn(task: AbstractTask, _features: int) -> Output:
-    """Glorot's rule with the input size for the features, as EURNN's authors do."""
+    """An output layer with Glorot's rule for the input size, as EURNN's authors do."""
     return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network for every task and size.
+    """A kind of network: how to make and train it, for every task and size.
 
     Attributes:
-        make: makes it, for a task, a size, options and a source of first values.
-        training: how it is trained on a task, at a size.
-        output: the first values of its output layer, for a task and the number of
-            features that the layer reads; None if the network makes its own.
-        options: its options, for a task and a size.
-        parts: what the output layer reads of complex states.
+        make: makes the network from a task, a size, options and a source of initial
+            values.
+        training: returns the schedule for a task and a size.
+        output: returns the initial values of the output layer for a task and a number
+            of features; None if the network has its own output layer.
+        options: returns the default options for a task and a size.
+        parts: the parts of complex states that the output layer reads.
         after_step: called with the network after each step of the optimizers.
     """
 
@@ -219,7 +227,7 @@ class Network:
     def model(
         self, task: AbstractTask, size: int, options: Mapping[str, Any], draw: Draw
     ) -> nn.Module:
-        """Make the network with its output layer, as training begins."""
+        """Make the network with its output layer and initial values."""
         network = self.make(task, size, dict(options), draw)
         ours = isinstance(network, AbstractRecurrent)
         if not ours and not getattr(network, "reads_classes", False):
@@ -233,32 +241,32 @@ class Network:
 
 
 def options_exprnn(task: str, _size: int) -> dict[str, Any]:
-    """The distribution of the first recurrent weight."""
+    """Options of ExpRNN: the initial distribution of the recurrent weight."""
     return {"init": "cayley" if task in ("mnist", "pmnist") else "henaff"}
 
 
 def options_scornn(task: str, size: int) -> dict[str, Any]:
-    """A tenth of the signs are negative on MNIST, and half of them elsewhere."""
+    """Options of scoRNN: a tenth of the signs are negative on MNIST, otherwise half."""
     return {"negatives": size // 10 if task == "mnist" else size // 2}
 
 
 def options_structured(task: str, _size: int) -> dict[str, Any]:
-    """On MNIST the biases start at zero."""
+    """Options of uRNN and RGD: on MNIST the biases start at zero."""
     return {"bias_bound": 0.0 if task in ("mnist", "pmnist") else 0.01}
 
 
 def options_eurnn(task: str, _size: int) -> dict[str, Any]:
-    """The number of layers of rotations."""
+    """Options of EURNN: the number of layers of rotations."""
     return {"capacity": {"copying": 12, "mnist": 4, "pmnist": 4}.get(task, 2)}
 
 
 def renormalize(network: layers.HouseholderRNN) -> None:
-    """Make the vectors of all reflections unit vectors, as their authors do."""
+    """Normalize the vectors of all reflections, as the authors do after each step."""
     network.renormalize_()
 
 
 def _accept(value: Any) -> Network:
-    """Check a network of the user's own, and wrap it."""
+    """Check a user's own network, and wrap it in a `Network`."""
     if isinstance(value, Network):
         return value
     if not (isinstance(value, type) and issubclass(value, nn.Module)):
@@ -267,7 +275,7 @@ def _accept(value: Any) -> Network:
         )
     kind: Any = value
     signature = inspect.signature(kind)
-    # such a class makes its own output layer, and the others are given one
+    # a class that takes `output_size` has its own output layer; others are given one
     whole = "output_size" in signature.parameters
     sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if whole else {}
     try:
@@ -334,29 +342,30 @@ NETWORKS: Registry[Network] = Registry(
     _accept,
 )
 
-# the default hidden size of a network that is not in the paper
+# the default hidden size of a network that is not in `SIZES`
 USUAL_SIZE = 128
 
 
 def recipe(
     model: str, task: AbstractTask, hidden_size: int | None = None, **options: Any
 ) -> Recipe:
-    """A network of the paper as its authors trained it on a task, or one of your own.
+    """How to train a network on a task: as its authors did, or your own network.
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
-        task: the task. Its `recipe` chooses the numbers, and the network has its sizes
-            of inputs and outputs.
-        hidden_size: features of the state. If None, the first of the paper's tables,
-            or 128 for a network of your own.
-        **options: options of the network, instead of the paper's.
+        task: the task. Its `recipe` chooses learning rates, sizes and options, and the
+            network takes its numbers of inputs and outputs from it.
+        hidden_size: number of features of the state. If None, the first size in
+            `SIZES`, or 128 for your own network.
+        **options: options of the network, which replace the usual ones.
 
     Returns:
-        The recipe: `model()`, its optimizers and what follows a step.
+        The recipe: `model()` makes the network, and it also has the optimizers and what
+        follows each step.
 
     Raises:
-        ValueError: if there is no such network, the paper has no such task, or a size
-            is not positive.
+        ValueError: if there is no such network, `task.recipe` is not known, or the task
+            has no inputs or no outputs.
     """
     network = NETWORKS.find(model)
     if task.recipe not in EPOCHS | ITERATIONS:

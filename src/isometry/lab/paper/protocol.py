@@ -1,4 +1,4 @@
-"""The runs of the paper's figures and tables, and of our own plans, as data."""
+"""Plans of runs as data: for the figures and tables of the paper, and our own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ BATCH_SIZE = 128  # [LM19] appendix, all experiments
 SEED = 5544  # [LM19] appendix
 
 # The paper trains on all 60,000 images and reports the best test accuracy. We keep
-# 5,000 for validation, and report the test at the best validation besides.
+# 5,000 images for validation, and also report the test accuracy at the best validation.
 VALIDATION = 5000
 
 
-# How long the paper trains: steps where data is endless, epochs where it is not. The
-# adding problem is not in the paper; its own authors train for 10,000 batches.
+# How long the paper trains: a number of steps if data is endless, else of epochs. The
+# paper does not have the adding problem, whose own authors train on 10,000 batches.
 ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 
@@ -24,7 +24,7 @@ EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 def _by_task(
     copying: int, mnist: tuple[int, ...], timit: tuple[int, ...], adding: int
 ) -> dict[str, tuple[int, ...]]:
-    """Sizes by task; permuted pixels have the sizes of MNIST."""
+    """Sizes of the state by task. MNIST and permuted MNIST have the same sizes."""
     return {
         "copying": (copying,),
         "mnist": mnist,
@@ -37,7 +37,8 @@ def _by_task(
 _REAL = _by_task(190, (170, 360, 512), (224, 322, 425), 170)
 _GATED = _by_task(68, (128, 256, 512), (84, 120, 158), 128)
 
-# sizes of the state, the usual one first; where the paper has no number, it is ours
+# Sizes of the state by network and task. The first is the default. We chose the sizes
+# that the paper does not give.
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(("exprnn", "scornn", "householder", "spectral"), _REAL),
     **dict.fromkeys(("explstm", "expgru", "lstm", "gru"), _GATED),
@@ -51,14 +52,14 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of a plan.
+    """One of the runs of a plan.
 
     Attributes:
-        experiment: key of `PAPER`, or the name of an experiment of ours.
-        model: name in the registry.
-        hidden_size: features of the state.
-        options: the task, and options of `isometry train` by name.
-        note: what sets the run apart from another of the same network.
+        experiment: a key of `PAPER`, or the name of an experiment of our own.
+        model: name of the network in the registry.
+        hidden_size: number of features of the state.
+        options: the task and other options of `isometry train`, by name.
+        note: what sets this run apart from others of the same network and size.
     """
 
     experiment: str
@@ -69,20 +70,20 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
+        """Name of the folder of the run."""
         parts = (self.experiment, self.model, f"{self.hidden_size}", self.note)
         return "-".join(filter(None, parts))
 
     def all_options(self) -> dict[str, Any]:
         """The task and every option of `isometry train` that the plan fixes."""
         network = {"model": self.model, "hidden_size": self.hidden_size}
-        # one thread, so that numbers do not depend on the machine more than they must
+        # with one thread, results depend less on the machine
         usual = {"batch_size": BATCH_SIZE, "seed": SEED, "threads": 1}
         return network | usual | dict(self.options)
 
 
 def _copying_task(lag: int, iterations: int) -> dict[str, Any]:
-    """The copying task, with every step in the record."""
+    """Options for the copying task, with every step recorded."""
     length = {"lag": lag, "iterations": iterations}
     return {"task": "copying", **length, "log_every": 1, "evaluate_every": 50}
 
@@ -94,7 +95,10 @@ _PMNIST = _MNIST | {"permute": True}
 def _smallest_first(
     experiment: str, networks: Sequence[tuple[str, int]], options: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """The smallest network of each kind first: a plan may be cut short."""
+    """A run for each network. The smallest of each kind come first.
+
+    So a plan that is cut short has a result for every kind.
+    """
 
     def rank(network: tuple[str, int]) -> int:
         model, size = network
@@ -105,16 +109,16 @@ def _smallest_first(
 
 
 def _figure(lag: int) -> list[PlannedRun]:
-    """Networks of about 22,000 parameters on the copying task."""
+    """The runs of one half of Figure 1: copying, with about 22,000 parameters each."""
     models = ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
     networks = [(model, SIZES[model]["copying"][0]) for model in models]
-    # the paper trains to the end, solved or not: the curves show what follows
+    # do not stop when the task is solved: the paper's curves show what happens later
     options = _copying_task(lag, ITERATIONS["copying"]) | {"solved": 0.0}
     return _smallest_first(f"copying-{lag}", networks, options)
 
 
 def _table(experiment: str, task: Mapping[str, Any]) -> list[PlannedRun]:
-    """The networks and sizes for which a table has a number."""
+    """The runs of a table of the paper: each network and size that has a result."""
     rows = PAPER[experiment].rows
     networks = [(r.model, r.hidden_size) for r in rows if r.result is not None]
     options = {**task, "epochs": EPOCHS[experiment]}
@@ -122,7 +126,10 @@ def _table(experiment: str, task: Mapping[str, Any]) -> list[PlannedRun]:
 
 
 def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
-    """Rates, and options of ExpRNN; a later default must not change map and base."""
+    """Learning rates and options of ExpRNN.
+
+    The retraction and the base are named, so that new defaults cannot change a plan.
+    """
     usual = {"retraction": "exp", "rebase_every": None}
     return {"model_options": usual | options, "lr": lr, "lr_ratio": ratio}
 
@@ -130,7 +137,7 @@ def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
 def _copying(
     model: str, size: int, iterations: int, *, lag: int = 1000, **more: Any
 ) -> PlannedRun:
-    # solved, by our definition, is below 1 % of the baseline for 200 steps
+    # solved, as we define it: validation loss below 1 % of the baseline for 200 steps
     solved = {"solved": 0.01, "solved_for": 200, "held_out": 500}
     options = _copying_task(lag, iterations) | solved | {"checkpoint_every": 50} | more
     note = f"seed{more['seed']}" if "seed" in more else ""
@@ -138,7 +145,7 @@ def _copying(
 
 
 def _figure1() -> list[PlannedRun]:
-    """Copying memory with lags of 1000 and 2000."""
+    """Our runs for Figure 1: copying memory with lags of 1000 and 2000."""
     exprnn = _exp(2e-4, init="henaff")
     return [
         _copying("exprnn", 190, 2000, **exprnn),
@@ -168,7 +175,7 @@ def _pixels(
 
 
 def _table1() -> list[PlannedRun]:
-    """Permuted MNIST, then MNIST pixel by pixel."""
+    """Our runs for Table 1: permuted MNIST and MNIST, pixel by pixel."""
     permuted, straight = _exp(1e-3, init="cayley"), _exp(7e-4, init="cayley")
     moving: dict[str, Any] = {"rebase_every": 100, "init": "cayley"}
     return [
@@ -184,7 +191,7 @@ def _table1() -> list[PlannedRun]:
             "exprnn", 170, 10, permute=False, note="rebase100", **_exp(7e-4, **moving)
         ),
         _pixels("rgd", 116, 10, permute=False),
-        # gated cells of 16.5 thousand parameters, about as many as ExpRNN 170 has
+        # gated cells of about 16,500 parameters, nearly as many as ExpRNN 170 has
         _pixels("explstm", 87, 5, **_exp(1e-3)),
         _pixels("expgru", 100, 5, **_exp(1e-3)),
         _pixels("exprnn", 360, 5, **_exp(7e-4, init="cayley")),
@@ -193,7 +200,7 @@ def _table1() -> list[PlannedRun]:
 
 
 def _remarks() -> list[PlannedRun]:
-    """Variants of ExpRNN and RGD, each compared with the first of its kind."""
+    """Our runs of variants of ExpRNN and RGD, to be compared with the first of each."""
     exprnn = {
         "reference": _exp(2e-4, init="henaff"),
         "init-cayley": _exp(2e-4, init="cayley"),
@@ -212,7 +219,7 @@ def _remarks() -> list[PlannedRun]:
 
 
 def _table2() -> list[PlannedRun]:
-    """Speech, on any folder of recordings, split by speakers."""
+    """Our runs for Table 2: speech from any folder of recordings, split by speakers."""
     length = {"epochs": 300, "evaluate_every": 20}
     task = {"task": "timit", "split": "speakers", **length}
     networks = [
@@ -226,7 +233,7 @@ def _table2() -> list[PlannedRun]:
 
 
 def _slow() -> list[PlannedRun]:
-    """Networks whose step takes seconds."""
+    """Our short runs of networks whose training steps take seconds."""
     short = {**_PMNIST, "iterations": 300, "evaluate_every": 100}
     return [
         *(_copying("urnn", 470, 300), _copying("eurnn", 512, 300)),
@@ -235,14 +242,15 @@ def _slow() -> list[PlannedRun]:
 
 
 def _recorded() -> list[PlannedRun]:
-    """Most telling first, and slow ones last."""
+    """All our runs, the most informative ones first and the slow ones last."""
     first, *copying = _figure1()
     longest, *pixels = _table1()
     return [first, longest, *copying, *pixels, *_remarks(), *_table2(), *_slow()]
 
 
-# The search beyond the paper: what differs between its runs. The paper's own training
-# needs no run, since the recorded one of 70 epochs begins with it.
+# The options that we vary in the search for a better training than the paper's, and
+# their values in each run. The paper's own training needs no short run: the plan
+# "recorded" has it, with 70 epochs.
 _BEYOND = ("rebase_every", "optimizer", "lr", "ratio", "decay", "clip_norm")
 _SEARCH: dict[str, tuple[Any, ...]] = {
     "cosine": (None, "RMSprop", 1e-3, 0.1, "cosine", 1.0),
@@ -257,16 +265,17 @@ _SEARCH: dict[str, tuple[Any, ...]] = {
     "adam-rebase100": (100, "Adam", 2e-3, 0.1, "cosine", 1.0),
 }
 
-# The training of the long run. It is a guess until the search has been run; then it is
-# the one with the best validation accuracy. Nothing is chosen by the test set.
+# The entry of the search that the long run uses. It is a guess until the search has
+# run; then it becomes the entry with the best validation accuracy. The test set has no
+# influence on the choice.
 _CHOSEN = "rebase100"
 
 
 def _beyond() -> list[PlannedRun]:
-    """Ten short runs on permuted MNIST with n = 170, then a long one.
+    """The search: ten short runs on permuted MNIST with n = 170, then a long run.
 
-    The rates of a short run fall to zero within its 5 epochs, and those of the long run
-    within the paper's 70.
+    Learning rates fall to zero over the 5 epochs of a short run, and over the 70 epochs
+    of the long run, which are as many as in the paper.
     """
 
     def run(name: str, epochs: int, note: str) -> PlannedRun:
@@ -287,7 +296,7 @@ _PAPER = {
     "timit": _table("timit", {"task": "timit"}),
 }
 
-# runs in the order in which they are made
+# the runs of each plan, in the order in which they are trained
 PLANS = {
     **_PAPER,
     "all": [run for runs in _PAPER.values() for run in runs],
@@ -297,20 +306,21 @@ PLANS = {
 
 
 def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
-    """The runs that a figure or table needs, in the order in which they are made.
+    """The runs of a plan, in the order in which they are trained.
 
     Args:
-        what: "figure1-left", "figure1-right", "mnist", "pmnist" or "timit", at the
-            paper's full length; "all" of these; "recorded", the shorter runs of which
-            the page on reproduction is made; or "beyond", the search for a better
-            training of the paper's smallest network on permuted MNIST.
-        models: names in the registry; all of the plan if None.
+        what: name of the plan. "figure1-left", "figure1-right", "mnist", "pmnist" and
+            "timit" are figures and tables of the paper at full length, and "all" is all
+            of them. "recorded" has the shorter runs behind the page on reproduction.
+            "beyond" is the search for a better training of the paper's smallest network
+            on permuted MNIST.
+        models: names of networks in the registry, to train only these; None for all.
 
     Returns:
         The runs.
 
     Raises:
-        ValueError: if there is no such plan, or it has no such network.
+        ValueError: if there is no such plan, or the plan does not have a network.
     """
     if what not in PLANS:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The tables of the paper as data, and what it says where it has only a figure.
+"""The tables of the paper as data, and what its text says about its figures.
 
-Numbers are from [LM19]; `params` are its rounded counts. Three of them do not agree
-with the formulas of the networks' own authors (see `COUNTS`).
+The numbers are from [LM19]. It rounds its counts of parameters, `params`. Three of them
+do not agree with the formulas of the authors of the networks (see `COUNTS`).
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Row:
     """A row of a table of the paper.
 
     Attributes:
-        model: name in our registry.
-        hidden_size: the column n.
-        params: the column of parameters, as printed.
+        model: name of the network in our registry.
+        hidden_size: the number in the column n.
+        params: the number of parameters, as printed.
         result: the number that is compared, as printed; None for a dash.
     """
 
@@ -35,9 +35,9 @@ class PaperTable:
 
     Attributes:
         where: its place in the paper.
-        protocol: how its numbers were made.
-        rows: the table; empty for a figure.
-        claim: what the text says of a figure.
+        protocol: how its numbers were measured.
+        rows: the rows of the table; empty for a figure.
+        claim: what the text says about a figure; empty for a table.
     """
 
     where: str
@@ -46,7 +46,7 @@ class PaperTable:
     claim: str = ""
 
     def row(self, model: str, hidden_size: int | None) -> Row | None:
-        """The row of a network of a size, if there is one."""
+        """The row for a network and its size, if there is one."""
         rows = self.rows
         mine = (r for r in rows if (r.model, r.hidden_size) == (model, hidden_size))
         return next(mine, None)
@@ -56,7 +56,7 @@ class PaperTable:
         return " ".join(filter(None, (self.claim, self.protocol)))
 
 
-# model, n, parameters, accuracy on MNIST, accuracy on permuted MNIST: Table 1
+# Table 1: model, n, parameters, accuracy on MNIST, accuracy on permuted MNIST
 _PIXELS = (
     ("exprnn", 170, "16K", "0.980", "0.949"),
     ("exprnn", 360, "69K", "0.984", "0.962"),
@@ -74,7 +74,7 @@ _PIXELS = (
     ("eurnn", 512, "9K", None, "0.937"),
 )
 
-# model, n, parameters, test MSE at the epoch of the lowest validation MSE: Table 2
+# Table 2: model, n, parameters, test MSE at the epoch with the lowest validation MSE
 _SPEECH = (
     ("exprnn", 224, "83K", "5.30"),
     ("exprnn", 322, "135K", "4.38"),

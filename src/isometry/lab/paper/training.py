@@ -1,8 +1,9 @@
 """How the networks of the paper were trained, as data.
 
-The numbers are from the authors' texts and programs; `Schedule.source` says whose, or
-that nobody has published them and they are ours. Implementations of RMSprop differ
-in ways that show: `isometry.optim.RiemannianRMSprop` has them all.
+The numbers are from the papers and programs of the authors. `Schedule.source` names the
+paper, or says that nobody has published the numbers and they are ours. Implementations
+of RMSprop differ enough to change results; `isometry.optim.RiemannianRMSprop` has
+options for all of them.
 """
 
 import math
@@ -35,14 +36,15 @@ class OptimizerRecipe:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Optimizers of a network on a task, and where their numbers come from.
+    """The optimizers of a network on a task, and where their numbers come from.
 
     Attributes:
-        optimizers: each with the parameters that it moves.
-        source: whose numbers they are.
-        clip_norm: largest norm of the gradient of all parameters, if it is clipped.
-        decay: the factor by which all rates are multiplied, as a function of the part
-            of the run that is done, from 0 to 1. None keeps the rates constant.
+        optimizers: the optimizers, each with the parameters that it moves.
+        source: where the numbers were published, or that they are ours.
+        clip_norm: the gradient of all parameters together is clipped to this norm; None
+            for no clipping.
+        decay: the factor by which all learning rates are multiplied, as a function of
+            the part of the run that is done, from 0 to 1. None keeps them constant.
     """
 
     optimizers: tuple[OptimizerRecipe, ...]
@@ -57,15 +59,15 @@ class Recipe:
 
     Attributes:
         name: name of the network.
-        hidden_size: features of the state.
-        model: makes the network with its output layer, as training begins. It takes as
-            keywords `device`, the `dtype` of the real parameters, and `generator`, the
-            source of the first values; all may be left out.
+        hidden_size: number of features of the state.
+        model: makes the network with its output layer and initial values. It takes the
+            keywords `device`, `dtype` (of the real parameters) and `generator` (the
+            source of the initial values). All may be left out.
         options: options of the network, besides its sizes, for the record.
         schedule: its optimizers.
         after_step: called with the network after each step of the optimizers.
-        iterations: the usual number of steps; None if it is a number of epochs.
-        epochs: the usual number of passes over the data, if data is finite.
+        iterations: the usual number of steps; None if `epochs` says it.
+        epochs: the usual number of passes over the data; None if data is endless.
     """
 
     name: str
@@ -87,11 +89,11 @@ class Recipe:
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
         """Pair each optimizer with its groups of parameters.
 
-        Parameters that live on a manifold have a group of their own, which names it;
-        the group of the others says None.
+        The parameters on a manifold have a group of their own, whose entry `manifold`
+        is the manifold. For all other parameters this entry is None.
 
         Args:
-            model: what `model` returned.
+            model: the network that `self.model` made.
 
         Returns:
             Pairs of an optimizer and its groups. Optimizers that would move nothing are
@@ -121,7 +123,7 @@ def _manifold(model: nn.Module, path: str) -> AbstractManifold | None:
 def _add(
     groups: list[dict[str, Any]], p: nn.Parameter, manifold: AbstractManifold | None
 ) -> None:
-    """Put a parameter into the group of its manifold."""
+    """Put a parameter into the group of its manifold, which is made if it is new."""
     for group in groups:
         if group["manifold"] == manifold:
             group["params"].append(p)
@@ -130,21 +132,22 @@ def _add(
 
 
 def cosine(done: float) -> float:
-    r"""Half a cosine from 1 to 0, $(1 + \cos \pi x) / 2$."""
+    r"""A decay along half a cosine from 1 to 0, $(1 + \cos \pi x) / 2$."""
     return (1 + math.cos(math.pi * done)) / 2
 
 
 def linear(done: float) -> float:
-    """A straight line from 1 to 0."""
+    """A decay along a straight line from 1 to 0."""
     return 1 - done
 
 
-# how rates decay, by the names of the option; the paper keeps them constant
+# How learning rates decay, by the name in the option `decay`. The paper keeps the rates
+# constant.
 DECAYS: dict[str, Callable[[float], float]] = {"cosine": cosine, "linear": linear}
 
 OURS = "ours: none is published"
 
-# how a network of the user's own is trained, unless its class has a `schedule`
+# how a user's own network is trained, unless its class has an attribute `schedule`
 USUAL = Schedule(
     (
         OptimizerRecipe(Adam, {"lr": 1e-3}),
@@ -153,7 +156,7 @@ USUAL = Schedule(
     "ours: Adam, with a tenth of the rate for parametrized weights",
 )
 
-# how RMSprop was written elsewhere, as options of RiemannianRMSprop
+# the options that make RiemannianRMSprop behave like RMSprop in other libraries
 TENSORFLOW = {
     "alpha": 0.9,
     "eps": 1e-10,
@@ -167,30 +170,31 @@ KERAS = {"alpha": 0.9, "eps": 1e-8}
 def rmsprop(
     lr: float, *parameters: str, like: Mapping[str, Any] | None = None
 ) -> OptimizerRecipe:
-    """torch's RMSprop, or one of the historical ones."""
+    """RMSprop as in torch, or as in another library if `like` gives its options."""
     if like is None:
         return OptimizerRecipe(RMSprop, {"lr": lr}, parameters)
     return OptimizerRecipe(RiemannianRMSprop, {"lr": lr, **like}, parameters)
 
 
 def adam(lr: float, *parameters: str) -> OptimizerRecipe:
-    """torch's Adam."""
+    """Adam as in torch."""
     return OptimizerRecipe(Adam, {"lr": lr}, parameters)
 
 
 def descent(lr: float, *parameters: str) -> OptimizerRecipe:
-    """Riemannian gradient descent with the retraction of its authors."""
+    """Riemannian gradient descent with the Cayley retraction, as in [WPH16]."""
     return OptimizerRecipe(
         RiemannianSGD, {"lr": lr, "retraction": "cayley"}, parameters
     )
 
 
 def nearest(table: Mapping[int, float], size: int) -> float:
-    """The entry of a table whose size is nearest."""
+    """The entry of a table by size whose size is nearest to the given one."""
     return table[min(table, key=lambda entry: abs(entry - size))]
 
 
-# rates of the paper's table, by size
+# Learning rates of ExpRNN by task and size, from the paper's table of hyperparameters.
+# The rate for the adding problem is ours.
 EXPRNN = {
     "copying": {190: 2e-4},
     "mnist": {170: 7e-4, 360: 5e-4, 512: 3e-4},
@@ -201,7 +205,10 @@ EXPRNN = {
 
 
 def train_exprnn(task: str, size: int) -> Schedule:
-    """A tenth of the rate for the orthogonal weight."""
+    """Train ExpRNN by RMSprop, with a tenth of the rate for the orthogonal weight.
+
+    On TIMIT, Adam moves the other parameters.
+    """
     lr = nearest(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
     source = OURS if task == "adding" else "[LM19] appendix, table of hyperparameters"
@@ -209,14 +216,17 @@ def train_exprnn(task: str, size: int) -> Schedule:
 
 
 def train_scornn(task: str, _size: int) -> Schedule:
-    """TensorFlow's RMSprop, with a tenth of the rate for A."""
+    """Train scoRNN by TensorFlow's RMSprop, with a tenth of the learning rate for A.
+
+    On the adding problem, Adam moves the other parameters.
+    """
     A = rmsprop(1e-4, "X", like=TENSORFLOW)
     rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)
     return Schedule((rest, A), OURS if task == "timit" else "[HWY18], its code")
 
 
 def train_scurnn(task: str, _size: int) -> Schedule:
-    """Three optimizers: one for A, one for the angles of D, one for the rest."""
+    """Train scuRNN: one optimizer for A, one for the angles of D, one for the rest."""
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
     theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
@@ -225,17 +235,17 @@ def train_scurnn(task: str, _size: int) -> Schedule:
 
 
 def train_urnn(task: str, _size: int) -> Schedule:
-    """Keras's RMSprop on MNIST, Theano's elsewhere."""
+    """Train uRNN by Keras's RMSprop on MNIST, and by Theano's on other tasks."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
     return Schedule((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
 
 
 def train_rgd(task: str, size: int) -> Schedule:
-    """Descent on the group for W.
+    """Train RGD: W moves by Riemannian gradient descent on the unitary group.
 
-    Its authors' $S = G W^H - W G^H$ is twice our gradient, so rates are doubled. On
-    MNIST they divide G by its mean squares entry by entry; ours adapts in the Lie
+    The authors use $S = G W^H - W G^H$, which is twice our gradient, so we double their
+    rates for W. On MNIST they use RMSprop on the entries of G; we use it in the Lie
     algebra.
     """
     if task not in ("mnist", "pmnist"):
@@ -249,14 +259,14 @@ def train_rgd(task: str, size: int) -> Schedule:
 
 
 def train_eurnn(task: str, _size: int) -> Schedule:
-    """TensorFlow's RMSprop."""
+    """Train EURNN by TensorFlow's RMSprop."""
     lr = 1e-4 if task in ("mnist", "pmnist") else 1e-3
     source = OURS if task in ("timit", "adding") else "[JSD17], its code"
     return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
 
 
 def train_lstm(task: str, _size: int) -> Schedule:
-    """The optimizers with which unitary networks were compared."""
+    """Train the LSTM as in papers that compare unitary networks with it."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":
@@ -265,26 +275,26 @@ def train_lstm(task: str, _size: int) -> Schedule:
 
 
 def train_gru(task: str, size: int) -> Schedule:
-    """The optimizers of the LSTM."""
+    """Train the GRU with the optimizers of the LSTM."""
     lstm = train_lstm(task, size)
     return Schedule(lstm.optimizers, OURS, lstm.clip_norm)
 
 
 def train_exp_gated(task: str, size: int) -> Schedule:
-    """The optimizers of ExpRNN: a tenth of the rate for the orthogonal weights."""
+    """Train ExpLSTM or ExpGRU with the optimizers of ExpRNN."""
     return Schedule(train_exprnn(task, size).optimizers, OURS)
 
 
 def train_householder(_task: str, _size: int) -> Schedule:
-    """Adam, and unit vectors after each step."""
+    """Train HouseholderRNN by Adam. `renormalize` follows each step."""
     return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
 def train_spectral(_task: str, _size: int) -> Schedule:
-    """Descent on the group for the singular vectors."""
+    """Train SpectralRNN: its singular vectors move by Riemannian gradient descent."""
     return Schedule((rmsprop(1e-4), descent(1e-4, "U", "V")), OURS)
 
 
 def train_lie(_task: str, _size: int) -> Schedule:
-    """A tenth of the rate for the coefficients."""
+    """Train LieRNN, with a tenth of the learning rate for its coefficients."""
     return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), OURS)

@@ -13,7 +13,7 @@ from isometry.lab.tasks.timit import TimitTask
 
 
 def _accept(value: Any) -> type[AbstractTask]:
-    """Check a task of the user's own."""
+    """Check a user's own task, and return it."""
     is_task = isinstance(value, type) and issubclass(value, AbstractTask)
     if not is_task or inspect.isabstract(value) or not is_dataclass(value):
         missing = sorted(getattr(value, "__abstractmethods__", ()))

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 class AddingTask(AbstractEndlessTask):
     r"""Add the two numbers of a sequence that are marked.
 
-    The first feature is uniform in $[0, 1)$; the second is 1 at one time step of each
-    half of the sequence, and 0 elsewhere. The answer is due at the last time step. The
-    best constant, 1, has the mean squared error $2/12$.
+    The first feature is a random number, uniform in $[0, 1)$. The second feature marks
+    two numbers: it is 1 at one time step in each half of the sequence, and 0 elsewhere.
+    The answer is due at the last time step. The best constant answer, 1, has a mean
+    squared error of $2/12$.
 
     Args:
         length: time steps of a sequence.
@@ -42,27 +43,27 @@ class AddingTask(AbstractEndlessTask):
             )
 
     def title(self) -> tuple[str, str, frozenset[str]]:
-        """A task for each length."""
+        """How reports name the task: by its length."""
         heading = f"Adding problem, length {self.length}"
         return f"adding-{self.length}", heading, frozenset({"length"})
 
     @property
     def input_size(self) -> int:
-        """A number and a marker."""
+        """Number of features of an input: a number and a marker."""
         return 2
 
     @property
     def output_size(self) -> int:
-        """The sum."""
+        """Number of features of an output: the sum."""
         return 1
 
     @property
     def baseline(self) -> float:
-        """The variance of a sum of two numbers."""
+        """Loss of the best constant answer: the variance of the sum of two numbers."""
         return 1 / 6
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
-        """Sequences (time, batch, 2), with their sums (batch, 1)."""
+        """Draw sequences (time, batch, 2) and their sums (batch, 1)."""
         import numpy as np
         import torch
 
@@ -84,5 +85,5 @@ class AddingTask(AbstractEndlessTask):
         return mse_loss(last(outputs), batch.y)
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-        """The loss by its name."""
+        """The loss under its usual name, "mse"."""
         return {"mse": self.loss(outputs, batch).item()}

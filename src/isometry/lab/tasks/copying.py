@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 class CopyingTask(AbstractEndlessTask):
     r"""Remember a word for a long time, and say it when asked.
 
-    A word of $K$ symbols out of $N$ is followed by blanks (0), then by a marker
-    ($N + 1$), in $L + 2K$ time steps. The answer is blank, except for the word in the
-    last $K$ time steps. Without memory the best cross-entropy is
-    $K \ln N / (L + 2K)$.
+    A sequence has $L + 2K$ time steps. It begins with a word of $K$ symbols out of $N$.
+    All later inputs are blank (0), except for a marker ($N + 1$) that asks for the
+    word. The answer is blank, except in the last $K$ time steps, where it is the word.
+    Without memory the best cross-entropy is $K \ln N / (L + 2K)$.
 
     Args:
         lag: $L$.
@@ -35,7 +35,7 @@ class CopyingTask(AbstractEndlessTask):
     name: ClassVar[str] = "copying"
     last_only: ClassVar[bool] = False
     metric: ClassVar[str] = "accuracy"
-    # the paper's figure has the loss
+    # reports compare the loss, because the figure of the paper shows it
     reported: ClassVar[str | None] = "loss"
 
     lag: int = 1000
@@ -54,39 +54,39 @@ class CopyingTask(AbstractEndlessTask):
 
     @property
     def recipe(self) -> str:
-        """The paper's copying task."""
+        """Networks are trained as on the paper's copying task."""
         return "copying"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
-        """A task for each lag."""
+        """How reports name the task: by its lag."""
         heading = f"Copying memory, lag {self.lag}"
         return f"copying-{self.lag}", heading, frozenset({"lag"})
 
     @property
     def input_size(self) -> int:
-        """Blank, symbols and marker."""
+        """Number of classes of an input: blank, symbols and marker."""
         return self.symbols + 2
 
     @property
     def output_size(self) -> int:
-        """Blank and symbols."""
+        """Number of classes of an output: blank and symbols."""
         return self.symbols + 1
 
     @property
     def steps(self) -> int:
-        """$T = L + 2K$."""
+        """Number of time steps, $T = L + 2K$."""
         return self.lag + 2 * self.length
 
     @property
     def baseline(self) -> float:
-        r"""$K \ln N / T$: blanks are known, symbols are guessed."""
+        r"""Loss of an answer that guesses the symbols, $K \ln N / T$."""
         return self.length * math.log(self.symbols) / self.steps
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
-        """Sequences `x` and answers `y`, both of classes (time, batch)."""
+        """Draw sequences `x` and answers `y`, both class indices (time, batch)."""
         import torch
 
-        # (batch, K): a longer draw begins with the words of a shorter one
+        # batch axis first, so that a longer draw begins with the words of a shorter one
         drawn = rng.integers(1, self.symbols + 1, (size, self.length))
         word = torch.from_numpy(drawn).T
         x = torch.zeros(self.steps, size, dtype=torch.int64)
@@ -101,12 +101,13 @@ class CopyingTask(AbstractEndlessTask):
         """Mean cross-entropy over all time steps."""
         from torch.nn.functional import cross_entropy
 
-        # classes first: along a short last axis torch's softmax is four times slower
+        # Put the classes before the time steps: torch's softmax is four times slower
+        # along a short last axis.
         classes = outputs.flatten(0, 1).mT.contiguous()
         return cross_entropy(classes[None], batch.y.flatten()[None])
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-        """Fraction of the symbols of the word that are right."""
+        """Accuracy: the fraction of the word's symbols that are right."""
         said = outputs[-self.length :].argmax(-1)
         right = said == batch.y[-self.length :]
         return {"accuracy": right.float().mean().item()}

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Images(NamedTuple):
-    """Images (number, pixels) of bytes, and their classes (number,)."""
+    """Images as bytes (images, pixels), and their classes (images,)."""
 
     pixels: "Tensor"
     labels: "Tensor"
 
 
-# seed of the permutation that the literature shares, drawn by NumPy's `RandomState`
+# The seed of NumPy's `RandomState` from which the literature draws its permutation.
 PERMUTATION_SEED = 92916
 
 
@@ -39,7 +39,7 @@ class MnistTask(AbstractTask):
     """Name the digit whose pixels come one at a time.
 
     Pixels are divided by 255, and not normalized otherwise. The answer is due after the
-    last of 784. The best constant answer has the cross-entropy ln 10, nearly.
+    last of the 784 pixels. The best constant answer has a cross-entropy of about ln 10.
 
     Args:
         permute: whether the pixels come in the fixed random order of the literature.
@@ -72,11 +72,11 @@ class MnistTask(AbstractTask):
 
     @property
     def recipe(self) -> str:
-        """The networks are trained with other rates on permuted pixels."""
+        """Networks are trained as on the paper's MNIST task, permuted or not."""
         return "pmnist" if self.permute else "mnist"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
-        """A task for each data set and order of the pixels."""
+        """How reports name the task: by its data set and the order of the pixels."""
         name = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}[self.dataset]
         key, name = (
             (f"p{self.dataset}", f"permuted {name}")
@@ -87,27 +87,27 @@ class MnistTask(AbstractTask):
 
     @property
     def input_size(self) -> int:
-        """A pixel."""
+        """Number of features of an input: a pixel."""
         return 1
 
     @property
     def output_size(self) -> int:
-        """The classes."""
+        """Number of classes of an output."""
         return 10
 
     @property
     def baseline(self) -> float:
-        """Classes are equally frequent, nearly."""
+        """Loss of a uniform guess, ln 10. The classes are almost equally frequent."""
         return math.log(10)
 
     def epoch(self, size: int) -> int:
-        """Batches in one pass."""
+        """Number of batches in one pass over the training set."""
         return batches_per_epoch(len(self._train.labels), size)
 
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """Pixels (784, batch, 1) and classes (batch,)."""
+        """A training batch of pixels (784, batch, 1) and classes (batch,)."""
         import torch
 
         rows = training_rows(
@@ -121,7 +121,7 @@ class MnistTask(AbstractTask):
         return _batch(self._train, torch.from_numpy(rows))
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The validation or the test images, in their order."""
+        """The validation or test images, in the order of the files."""
         images = {"validation": self._validation, "test": self._test}[split]
         for start in range(0, len(images.labels), size):
             yield _batch(images, slice(start, start + size))
@@ -133,7 +133,7 @@ class MnistTask(AbstractTask):
         return cross_entropy(last(outputs), batch.y)
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-        """Fraction of the images that are named rightly."""
+        """Accuracy: the fraction of images whose class is right."""
         right = last(outputs).argmax(-1) == batch.y
         return {"accuracy": right.float().mean().item()}
 
@@ -173,7 +173,7 @@ def permutation() -> "Tensor":
     import numpy as np
     import torch
 
-    # the old generator: NumPy promises to keep its numbers, and the literature uses it
+    # NumPy's old generator, as in the literature; NumPy promises to keep its numbers
     random = np.random.RandomState(PERMUTATION_SEED)
     return torch.from_numpy(random.permutation(784))
 
@@ -188,10 +188,10 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: with its files; if None, they are found or fetched by `get_data`.
+        folder: folder of the files. If None, `get_data` finds or fetches them.
 
     Returns:
-        60,000 and 10,000 of them.
+        60,000 training images and 10,000 test images.
     """
     place = get_data(name, folder)
     arrays: list[Tensor] = []
@@ -211,26 +211,26 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     )
 
 
-# third byte of the magic number: unsigned bytes, the only type in these files
+# The third byte of a file says the type of its entries. These files only have bytes.
 UNSIGNED_BYTE = 0x08
 
 
 def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
-    """An array of bytes in the idx format.
+    """The array of bytes in a file of the idx format.
 
-    Two zeros, the type, the number of axes, their lengths as big-endian 32-bit
-    numbers, then the entries.
+    Such a file holds two zero bytes, a byte for the type, a byte for the number of
+    axes, the lengths of the axes as big-endian 32-bit numbers, and then the entries.
 
     Args:
         content: content of the whole file.
-        ndim: how many axes it must have.
-        name: name of the file, for the message.
+        ndim: how many axes the array must have.
+        name: name of the file, for error messages.
 
     Returns:
-        The entries, uint8, with those axes.
+        The array, as uint8.
 
     Raises:
-        ValueError: if the header is another, or the file too short or too long.
+        ValueError: if the header is wrong, or the file is too short or too long.
     """
     import torch
 

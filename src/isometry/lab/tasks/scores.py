@@ -1,8 +1,8 @@
-"""How predicted speech sounds: SegSNR, STOI and PESQ.
+"""Scores of how predicted speech sounds: SegSNR, STOI and PESQ.
 
-The predicted log-power spectra become a recording with the phases of the true one, as
-in [WPH16]. Scores are means over the recordings of a split. Where one has no score,
-being silent or too short for it, it is left out.
+The predicted log-power spectra are turned into a recording with the phases of the true
+one, as in [WPH16]. Scores are means over the recordings of a split. A recording that is
+silent or too short for a score is left out of its mean.
 """
 
 import importlib
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 PACKAGES = ("pesq", "pystoi")
 
-# a segment of segmental SNR is 10 ms, as in VOICEBOX; the usual limits are in dB
+# segmental SNR uses segments of 10 ms, as VOICEBOX does, and the usual limits, in dB
 SEGMENT = RATE // 100
 LOWEST, HIGHEST = -10.0, 35.0
-# A segment is a pause if it is this many dB below the loudest one. STOI uses the same
-# limit.
+# A segment is a pause if it is more than this many dB below the loudest segment. STOI
+# uses the same limit.
 RANGE = 40.0
 
 
 def check_installed() -> None:
-    """Raise unless the packages of the scores are there.
+    """Raise unless the packages for the scores are installed.
 
     Raises:
         ImportError: if one is missing.
@@ -43,7 +43,7 @@ def check_installed() -> None:
 
 
 def judge(pairs: "Iterable[tuple[np.ndarray, np.ndarray]]") -> dict[str, float]:
-    """Mean scores of recordings that a network predicts.
+    """Mean scores of the recordings that a network has predicted.
 
     Args:
         pairs: each true recording with its estimate, of the same length, at 8 kHz.
@@ -66,15 +66,16 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     $$ \frac1M \sum_m \operatorname{clip}_{[-10, 35]}
        10 \log_{10} \frac{\sum_{i \in m} r_i^2}{\sum_{i \in m} (r_i - s_i)^2} $$
 
-    over segments $m$ of 10 ms. Pauses, 40 dB below the loudest segment, are left out.
-    VOICEBOX, which [WPH16] used, finds pauses by a voice detector: its numbers differ.
+    over segments $m$ of 10 ms. Pauses are left out: segments more than 40 dB below the
+    loudest one. [WPH16] used VOICEBOX, which finds pauses with a voice activity
+    detector, so its numbers differ.
 
     Args:
         reference: the true recording.
         estimate: the predicted recording, of the same length.
 
     Returns:
-        The mean; None for silence, or less than a segment.
+        The mean; None if the recording is silent or shorter than a segment.
     """
     import numpy as np
 
@@ -94,25 +95,25 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
 
 
 def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
-    """Short-time objective intelligibility, at most 1.
+    """Short-time objective intelligibility (STOI), which is at most 1.
 
     Args:
         reference: the true recording.
         estimate: the predicted recording, of the same length.
 
     Returns:
-        The score; None for less than 0.4 s of speech.
+        The score; None if there is too little speech, as in less than 0.4 s.
 
     References:
         [THHJ11].
     """
     from pystoi import stoi as measure
 
-    # pystoi needs 30 of its windows, and fails on less than one window
+    # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window
     if not reference.any() or len(reference) < 0.4 * RATE:
         return None
     with warnings.catch_warnings():
-        # without enough speech it warns and returns 1e-5, which is not a score
+        # without enough speech, pystoi warns and returns 1e-5, which is not a score
         warnings.simplefilter("error", RuntimeWarning)
         try:
             return float(measure(reference, estimate, RATE))
@@ -121,25 +122,25 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
 
 
 def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
-    """Perceptual evaluation of speech quality, narrow band: 1 to 4.55.
+    """Perceptual evaluation of speech quality (PESQ), narrow band, from 1 to 4.55.
 
     Args:
         reference: the true recording.
         estimate: the predicted recording, of the same length.
 
     Returns:
-        The score, as the mean of listeners' opinions; None where no speech is found.
+        The score, on the scale of mean opinion scores; None if no speech is found.
 
     References:
         ITU-T P.862 and P.862.1.
     """
-    # an optional dependency, which may be missing where types are checked
+    # pesq is optional, so it may not be installed where types are checked
     package: Any = importlib.import_module("pesq")
     if not reference.any() or not estimate.any():
         return None
     quiet = package.PesqError.RETURN_VALUES
     value = float(package.pesq(RATE, reference, estimate, "nb", on_error=quiet))
-    # -1 for an error
+    # the package returns -1 for an error
     return value if math.isfinite(value) and value >= 0 else None
 
 

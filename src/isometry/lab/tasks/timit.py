@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 class TimitTask(AbstractTask):
     r"""Predict the spectrum of speech from what was said before.
 
-    Frames $f_1, \ldots, f_F$ are log-power spectra in dB, 62.5 a second. With the
-    target "next" the answer to $f_t$ is $f_{t+1}$: this is prediction. With "previous"
-    it is $f_t$ to the input $f_{t+1}$, a copy delayed by one time step: this is what
-    the paper's published programs compute, and what its numbers compare with.
+    The frames $f_1, \ldots, f_F$ of a recording are log-power spectra in dB, 62.5 per
+    second. With the target "next", the answer to the input $f_t$ is $f_{t+1}$: this is
+    prediction. With "previous", the answer to the input $f_{t+1}$ is $f_t$: this is a
+    copy, delayed by one time step. The paper's published programs compute the latter,
+    so it is what the numbers of the paper compare with.
 
-    The loss is the squared error in dB² over valid frames; "padded_mse" divides by all
-    frames of the padded split instead, as [WPH16] does.
+    The loss is the mean squared error in dB² over valid frames. "padded_mse" divides
+    the same sum by the number of all frames, padding included, as [WPH16] does.
 
     Args:
         root: folder of the corpus.
@@ -53,7 +54,7 @@ class TimitTask(AbstractTask):
     metric: ClassVar[str] = "mse"
     headings: ClassVar[Mapping[str, str]] = {
         "mse": "valid frames",
-        # the error of [WPH16], which the paper's rows of others have
+        # the error of [WPH16]; the paper probably quotes it for all other networks
         "padded_mse": "The same, padded frames",
         "segsnr": "SegSNR, dB",
         "stoi": "STOI",
@@ -70,31 +71,31 @@ class TimitTask(AbstractTask):
 
     @property
     def recipe(self) -> str:
-        """The paper's speech task."""
+        """Networks are trained as on the paper's speech task."""
         return "timit"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
-        """A task of one name."""
+        """How reports name the task."""
         return "timit", "Speech prediction, TIMIT", frozenset()
 
     @property
     def input_size(self) -> int:
-        """Bins of a spectrum."""
+        """Number of bins of a spectrum."""
         return BINS
 
     @property
     def output_size(self) -> int:
-        """Bins of a spectrum."""
+        """Number of bins of a spectrum."""
         return BINS
 
     def epoch(self, size: int) -> int:
-        """Batches in one pass."""
+        """Number of batches in one pass over the training set."""
         return batches_per_epoch(len(self._splits.train), size)
 
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """Spectra (time, batch, 129), padded to the longest of all ranks."""
+        """Spectra (time, batch, 129), padded to the longest on any rank."""
         choose = functools.partial(
             training_rows, len(self._splits.train), step, size=size, seed=seed
         )
@@ -103,7 +104,7 @@ class TimitTask(AbstractTask):
         return self._batch([self._train[row] for row in mine], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """Recordings of a split, padded to the longest of both splits."""
+        """The recordings of a split, padded to the same length in both splits."""
         paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
@@ -114,7 +115,7 @@ class TimitTask(AbstractTask):
         return _squares(outputs, batch) / (_frames(batch) * BINS)
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-        """The loss by its name, and the same sum over all padded frames."""
+        """The loss as "mse", and "padded_mse", which counts padding as frames."""
         squares = _squares(outputs, batch).item()
         steps, size = batch.y.shape[:2]
         return {
@@ -123,35 +124,36 @@ class TimitTask(AbstractTask):
         }
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """Valid frames, and padded ones."""
+        """Number of valid frames, and for "padded_mse" of all frames with padding."""
         valid, (steps, size) = _frames(batch), batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
     def check(self) -> None:
-        """Raise unless the packages of the scores are there, if they are wanted."""
+        """Raise if scores are wanted and their packages are not installed."""
         if self.scores:
             check_installed()
 
     def final_scores(
         self, model: "Callable[[Tensor], Tensor]", split: Split, size: int
     ) -> dict[str, float]:
-        """How the predictions sound: SegSNR, STOI and PESQ, if they are wanted."""
+        """SegSNR, STOI and PESQ of the predictions, if they are wanted."""
         return judge(self.predicted(model, split, size)) if self.scores else {}
 
     def predicted(
         self, model: "Callable[[Tensor], Tensor]", split: Split, size: int
     ) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
-        """Each recording, and what a network makes of it.
+        """Each recording with the estimate that a network makes of it.
 
-        Where the next frame is wanted, nothing predicts the first: it is the true one.
+        With the target "next", nothing predicts the first frame, so the estimate has
+        the true one.
 
         Args:
-            model: outputs from inputs.
+            model: a function that computes outputs from inputs.
             split: "validation" or "test".
             size: sequences in a batch.
 
         Yields:
-            Both at 8 kHz, of one length.
+            The recording and its estimate, at 8 kHz and of the same length.
         """
         import torch
 
@@ -170,7 +172,7 @@ class TimitTask(AbstractTask):
     def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
         """Spectra and samples of each recording, in the order of `evaluation`.
 
-        The spectra are what a perfect network would say.
+        A perfect network would output these spectra.
         """
         for path in self._paths(split):
             yield self._spectrum(path), read_recording(self._root / path)
@@ -181,12 +183,13 @@ class TimitTask(AbstractTask):
         return getattr(self._splits, chosen)
 
     def _batch(self, spectra: "Sequence[Tensor]", steps: int = 0) -> Batch:
-        """Pad spectra with silence, at least to a number of steps."""
+        """Make a batch of spectra, padded with silence to at least `steps` frames."""
         import torch
 
         lengths = torch.tensor([len(spectrum) for spectrum in spectra])
         steps = max(steps, int(lengths.max()))
-        # one more frame, for the shift: silence, as the last frame of a recording is
+        # one more frame, because inputs and answers are shifted by one; it is silent,
+        # like the last frame of a recording
         frames = torch.full((steps + 1, len(spectra), BINS), speech.SILENCE)
         for index, spectrum in enumerate(spectra):
             frames[: len(spectrum), index] = spectrum
@@ -213,12 +216,16 @@ class TimitTask(AbstractTask):
 
     @functools.cached_property
     def _longest(self) -> int:
-        """The literature pads both held-out sets to the longest test recording."""
+        """Number of frames to which both splits are padded.
+
+        For TIMIT it is the longest of all test recordings, as in the literature.
+        """
         return max(
             speech.recording_frames(self._root / path) for path in self._splits.padding
         )
 
-    # kept, about 0.4 GB for TIMIT: each is needed once an epoch or evaluation
+    # Spectra by path. They are kept, since each is needed in every epoch or evaluation;
+    # for TIMIT they take about 0.4 GB.
     @functools.cached_property
     def _known(self) -> "dict[PurePath, Tensor]":
         return {}
@@ -228,7 +235,7 @@ class TimitTask(AbstractTask):
             self._known[path] = log_power(read_recording(self._root / path))
         return self._known[path]
 
-    # at once, so that a damaged recording ends a run before it begins
+    # read all training recordings at once, so that a damaged one stops a run early
     @functools.cached_property
     def _train(self) -> "list[Tensor]":
         return [self._spectrum(path) for path in self._splits.train]
@@ -240,7 +247,7 @@ def _frames(batch: Batch) -> int:
 
 
 def _squares(outputs: "Tensor", batch: Batch) -> "Tensor":
-    """Sum of the squared errors of valid frames."""
+    """Sum of the squared errors over valid frames."""
     import torch
 
     assert batch.lengths is not None
