@@ -57,14 +57,15 @@ def measure(
 ) -> list[dict[str, object]]:
     """Errors of ours and torch's for every norm, with random or equal angles."""
     say(f"accuracy: {dtype}, n = {n}")
-    rows = []
+    rows: list[dict[str, object]] = []
     for edge in (False, True):
         for norm in NORMS:
             make = equal_angles if edge else random_skew
             A = make(n, norm=norm, dtype=dtype)
             G = unit_cotangent(A)
             truth = exact(A, G)
-            row = {"n": n, "dtype": str(dtype), "norm": norm, "edge": edge}
+            row: dict[str, object] = {"n": n, "dtype": str(dtype)}
+            row |= {"norm": norm, "edge": edge}
             row["ours"] = errors(expm_skew, A, G, truth)
             row["torch"] = errors(torch.linalg.matrix_exp, A, G, truth)
             rows.append(row)
