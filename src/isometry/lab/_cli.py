@@ -1,7 +1,7 @@
 """The command `isometry`.
 
-Each command is a module with `add_arguments(parser)` and `main(options)`. Only the one
-that is called is imported, so that the help comes at once.
+Each command is a module with `add_arguments(parser)` and `main(options)`. Only the
+command that is called is imported, so that the help appears at once.
 """
 
 import argparse
@@ -30,9 +30,10 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names the word it does not know, and the closest that it knows.
+    """A parser whose error names the unknown word and the closest known one.
 
-    argparse would leave this to the first parser, which knows no option of a command.
+    argparse would leave the error to the outermost parser, which does not know the
+    options of a command.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -76,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _knows(action: Any, word: str) -> bool:
-    """True if a word names a task that is added when a line asks for it."""
+    """True if a word names a task whose command can still be added."""
     return hasattr(action, "knows") and action.knows(word)
 
 
@@ -87,8 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: words after the name of the program; those of this process if None.
 
     Returns:
-        The exit code: 0, 2 for an invalid line, 130 after Ctrl-C, and 141 if whoever
-        read the output has stopped reading.
+        The exit code: 0; 1 if a run failed or diverged; 2 for an invalid command line;
+        130 after Ctrl-C; 141 if the reader of the output has stopped reading.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(
@@ -109,12 +110,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = importlib.import_module(COMMANDS[options.command][0]).main(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        # Training catches the signal itself and saves its state. Whatever was
+        # Training catches the signal itself and saves its state. What is
         # interrupted here has nothing to save.
         sys.stderr.write("isometry: interrupted\n")
         return 130
     except BrokenPipeError:
-        # as in `| head`; Python would complain when it flushes the stream at its end
+        # as in `| head`; Python would complain when it flushes the stream at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

@@ -1,4 +1,4 @@
-"""From the words of a command to options, tasks and networks.
+"""Turns the words of a command line into options, tasks and networks.
 
 The fields of a dataclass are the only list of its options: their annotations give the
 types, its docstring gives the help.
@@ -31,7 +31,7 @@ _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
 # how a class of the user's own is named: package.module:Class
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
-# for each type: its type as read from TOML or JSON, and what a message calls it
+# for each annotation: what TOML or JSON may give for it, and its name in messages
 _KINDS = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
@@ -109,7 +109,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value of TOML or JSON has this type. A boolean is not a number."""
+    """Whether a value from TOML or JSON has this type. A boolean is not a number."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if len(_members(hint)) > 1:
@@ -120,7 +120,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _kind(hint: Any) -> str:
-    """What a value of a type is called."""
+    """What an error message calls a value of this type."""
     return " or ".join(
         f"one of {', '.join(get_args(part))}"
         if get_origin(part) is Literal
@@ -138,13 +138,13 @@ def add_fields(
     several: bool = False,
     only: Collection[str] | None = None,
 ) -> None:
-    """Add an option for each field. The result lacks those that are not given.
+    """Add an option for each field; the result has only the options that are given.
 
     Args:
         parser: parser of a command.
         config: a dataclass.
         title: title of the group in the help.
-        several: whether an option takes one value or more, and gives their list.
+        several: whether an option takes a list of one or more values.
         only: names of the fields that become options; all if None.
     """
     group, hints = parser.add_argument_group(title), hints_of(config)
@@ -162,16 +162,16 @@ def add_fields(
 def add_hidden(
     parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
 ) -> None:
-    """Accept the options of all tasks before a task is named, hidden from the help.
+    """Accept the options of all tasks even before the task; the help omits them.
 
-    The task may follow them, or stand in a file. If there is none, they are known all
-    the same, and an error can name them.
+    The task may come after its options, or be named in a file. If no task is named at
+    all, the parser still knows the options, so that an error can name them.
 
     Args:
-        parser: parser of a command that has one command below it for each task.
-        configs: dataclasses. If two of them read an option in different ways, its value
+        parser: parser of a command that has a subcommand for each task.
+        configs: dataclasses. If two of them give an option different types, its value
             is a number if it looks like one.
-        several: whether an option takes one value or more.
+        several: whether an option takes a list of one or more values.
     """
     readings: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
@@ -252,7 +252,7 @@ def _add_field(
 
 
 def _reading(hint: Any) -> dict[str, Any]:
-    """How argparse reads a value of a type."""
+    """Arguments of `add_argument` for an option of this type."""
     hint = next(part for part in _members(hint) if part is not NoneType)
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
@@ -264,7 +264,7 @@ def _reading(hint: Any) -> dict[str, Any]:
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"must read NAME=VALUE; got {text!r}")
@@ -272,7 +272,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false or null, or else the text itself."""
+    """The value of a text that is JSON, such as a number; otherwise the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -289,7 +289,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     Returns:
         The question, with a space before it; empty if no word is close.
     """
-    # wrong capitals are typing errors, too
+    # compare without case: wrong capitals are typing errors, too
     folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1)
     return f" Do you mean {folded[close[0]]}?" if close else ""
@@ -306,8 +306,9 @@ class Registry(Generic[Thing]):
     Args:
         what: the field that holds such a name: "task" or "model".
         group: the group of entry points in which packages list theirs.
-        ours: our entries by name.
-        accept: turns what a name stands for into an entry, or raises `ValueError`.
+        ours: those of this package, by name.
+        accept: turns the class behind a name into an entry, or raises `TypeError` or
+            `ValueError`.
     """
 
     def __init__(
@@ -321,7 +322,7 @@ class Registry(Generic[Thing]):
         self.known = dict(ours)
 
     def add(self, name: str, value: Any) -> Thing:
-        """Register what `accept` takes under a name that is not one of ours."""
+        """Register a class under a name that is not one of ours."""
         if name in self.ours:
             raise ValueError(
                 f"`name` must differ from ours, {', '.join(self.ours)}; got {name!r}."
@@ -335,13 +336,13 @@ class Registry(Generic[Thing]):
         Args:
             name: the name.
             trust: whether a class that is not registered may be imported, or the names
-                of those that may. Names that a file holds are not to be trusted.
+                of those that may. Do not trust names that come from a file.
 
         Returns:
             The entry.
 
         Raises:
-            ValueError: if there is none, or it must not be imported.
+            ValueError: if nothing has this name, or its class must not be imported.
         """
         if isinstance(name, str):
             if name in self.known:
@@ -363,7 +364,7 @@ class Registry(Generic[Thing]):
 
     def _imported(self, name: str) -> Any:
         module, _, path = name.partition(":")
-        # modules of the current folder are found, as `python -m` finds them
+        # find modules in the current folder, as `python -m` does
         if not {"", here := str(Path.cwd())} & set(sys.path):
             sys.path.append(here)
         try:
@@ -371,7 +372,7 @@ class Registry(Generic[Thing]):
             for part in path.split("."):
                 value = getattr(value, part)
         except (ModuleNotFoundError, AttributeError) as error:
-            # an import that fails inside the user's module is for the user to see
+            # the user has to see an import that fails inside the user's own module
             if isinstance(error, ModuleNotFoundError) and not (
                 error.name and module.startswith(error.name)
             ):

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def machine() -> dict[str, Any]:
-    """The parts of a machine on which times and last digits depend.
+    """The properties of this machine on which times and last digits depend.
 
     Returns:
-        The processor, its cores, the threads and the version of torch, and the library
-        that multiplies matrices.
+        The processor and its number of cores, the number of threads and the version of
+        torch, and the library that multiplies matrices.
     """
     import torch
 
@@ -44,10 +44,10 @@ PACKAGES = ("isometry", "torch", "numpy", "safetensors")
 
 
 def environment(*, ranks: int) -> dict[str, Any]:
-    """What `environment.json` holds.
+    """The content of `environment.json`: versions, machine and revision.
 
     Args:
-        ranks: processes that train together.
+        ranks: number of processes that train together.
 
     Returns:
         Names and values.
@@ -74,7 +74,7 @@ def _version(name: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The commit of the sources, if they are a checkout of ours."""
+    """The commit of this package, if it runs from a Git checkout."""
     source = Path(__file__).resolve().parents[3]
     if not (source / ".git").exists():
         return None
@@ -94,7 +94,7 @@ _M_MMAP_MAX = -4
 def keep_freed_memory() -> None:
     """Keep freed memory in the process, instead of returning it to the system.
 
-    Otherwise each training step would ask the system again, page by page, for the
+    Otherwise each training step would again ask the system, page by page, for the
     100 MB that the states of a long sequence take. Call this only in a process that
     does nothing but train. Without glibc it has no effect.
     """
@@ -114,7 +114,7 @@ class Signals:
     """Remembers that the process was asked to end, instead of ending it.
 
     Attributes:
-        came: whether it was asked to end.
+        came: whether a signal asked the process to end.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Signals:
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        # only the main thread may set handlers; elsewhere the caller stops the run
+        # only the main thread may set handlers; in others the caller must stop the run
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 self.before[number] = signal.signal(number, self._remember)
@@ -138,10 +138,10 @@ class Signals:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together.
+    """The place of this process among those that train together.
 
     Attributes:
-        rank: number of this process.
+        rank: number of this process, from 0.
         count: how many processes there are.
         device: device of this process.
     """
@@ -152,11 +152,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """True for the process that writes."""
+        """True for the only process that writes files."""
         return self.rank == 0
 
     def parallel(self, model: "nn.Module") -> "nn.Module":
-        """The model, whose gradients become the mean over all processes."""
+        """Wrap the model so that its gradients are averaged over all processes."""
         if self.count == 1:
             return model
         from torch import nn
@@ -175,7 +175,7 @@ class Ranks:
         return total.tolist()
 
     def share(self, data: bytes | None) -> bytes:
-        """Send bytes of the first process to all, which may not share a disk."""
+        """Send bytes of the first process to all; they may not share a disk."""
         if self.count == 1:
             return data or b""
         import torch
@@ -192,13 +192,14 @@ class Ranks:
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """The processes that torchrun has started, or this one alone.
+    """Join the processes that torchrun has started; without it, there is only this one.
 
     Args:
-        device: cpu or cuda; under torchrun each process takes the card of its number.
+        device: cpu or cuda; under torchrun each process takes the card of its local
+            rank.
 
     Yields:
-        This process among them.
+        The place of this process among them.
 
     Raises:
         ValueError: if torch has no such device here.

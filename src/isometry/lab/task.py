@@ -1,4 +1,4 @@
-"""What a task is: its batches, its loss and what is measured."""
+"""What a task is: its batches, its loss and its metrics."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Split = Literal["validation", "test"]
 
-# streams of random numbers, which differ for every seed and step
+# streams of random numbers; each of them differs for every seed and step
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
@@ -32,26 +32,26 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class AbstractTask(ABC):
-    """A source of sequences with a loss. The fields of a dataclass are its options.
+    """A source of sequences with a loss; the fields of the dataclass are its options.
 
     A task of your own is a frozen dataclass that derives from this class. It has to say
     where batches come from, what the loss is and how large inputs and outputs are;
     everything else has a default.
 
     Attributes:
-        name: its name, in reports and in the names of folders.
-        last_only: whether the answer is due at the last time step alone.
+        name: name of the task, in reports and in the names of folders.
+        last_only: whether the answer is due only at the last time step.
         metric: the main metric, by which the best weights are chosen.
-        larger_is_better: whether larger values of the main metric are better; if None,
-            those of "accuracy" alone.
-        reported: the metric that reports compare, smaller values being better; the main
-            metric if None.
+        larger_is_better: whether larger values of the main metric are better; None
+            means that they are if the metric is "accuracy".
+        reported: the metric that reports compare, of which smaller values must be
+            better; the main metric if None.
         headings: for each other metric or final score that reports show, the heading
             of its column.
         neutral: options that change neither the task nor its numbers, such as where
             the data is.
-        selecting: options that change how a number is selected. The paper's numbers
-            still stand beside it.
+        selecting: options that only change how the reported number is selected, so that
+            reports still show the paper's numbers beside it.
     """
 
     name: ClassVar[str] = ""
@@ -65,7 +65,7 @@ class AbstractTask(ABC):
 
     @property
     def recipe(self) -> str:
-        """The task whose rates and sizes the paper's networks have here."""
+        """The task of the paper whose learning rates and sizes are used here, too."""
         return "adding"
 
     def is_better(self, new: float, old: float) -> bool:
@@ -80,20 +80,21 @@ class AbstractTask(ABC):
         """How reports name the task.
 
         Returns:
-            A short name for files, a heading, and the options that both tell.
+            A short name for files, a heading, and the names of the options whose values
+            these two already show.
         """
         name = self.name or type(self).__name__
         return name, name.capitalize(), frozenset()
 
     def about(self) -> dict[str, Any]:
-        """What a report needs to know about the task. `config.json` keeps it.
+        """What a report needs to know about the task, as stored in `config.json`.
 
         Returns:
             Values that JSON can hold.
         """
         key, heading, told = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
-        # {} is the default of a field whose default is made by a function
+        # a field whose default is made by a function is taken to have {}
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
@@ -113,46 +114,46 @@ class AbstractTask(ABC):
     @property
     @abstractmethod
     def input_size(self) -> int:
-        """Features of an input, or the number of its classes."""
+        """Number of features of an input, or of its classes."""
 
     @property
     @abstractmethod
     def output_size(self) -> int:
-        """Features of an output."""
+        """Number of features of an output."""
 
     @property
     def baseline(self) -> float | None:
-        """Loss of the best answer that ignores the input, if it is known."""
+        """Loss of the best answer that ignores the input; None if it is not known."""
         return None
 
     def check(self) -> None:  # noqa: B027 - most tasks need nothing
-        """Raise if something that the task needs is missing, before a run begins.
+        """Raise, before a run begins, if something that the task needs is missing.
 
         Raises:
             ImportError: if a package is not installed.
         """
 
     def epoch(self, size: int) -> int | None:  # noqa: ARG002 - endless data
-        """Batches of a size in one pass over the data; None if data is endless."""
+        """Number of batches in one pass over the data; None if the data is endless."""
         return None
 
     @abstractmethod
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """The training batch of a step, a function of its arguments alone.
+        """The training batch of a step, which depends on the arguments alone.
 
-        Since there is no state, a run can be resumed at any step.
+        Since there is no other state, a run can be resumed at any step.
 
         Args:
             step: number of the step, from 0.
-            size: sequences in the batch of all ranks.
+            size: number of sequences in the batch of all ranks together.
             seed: seed of the run.
             rank: which part of the batch is wanted.
             ranks: number of parts.
 
         Returns:
-            One part. All parts in order are the batch of a single process.
+            One part. All parts in order make up the batch that a single process gets.
         """
 
     @abstractmethod
@@ -161,11 +162,11 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def loss(self, outputs: "Tensor", batch: Batch) -> "Tensor":
-        """The mean loss of outputs.
+        """The mean loss of the outputs for a batch.
 
         Args:
-            outputs: (time, batch, k); time may be one, or left out, if the answer is
-                due at the last time step alone.
+            outputs: (time, batch, k). If the answer is due only at the last time step,
+                the time axis may have length 1 or be left out.
             batch: the sequences and their answers.
 
         Returns:
@@ -173,13 +174,13 @@ class AbstractTask(ABC):
         """
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:  # noqa: ARG002 - a default
-        """Metrics by name besides the loss, each a mean over the batch."""
+        """The metrics other than the loss, by name; each is a mean over the batch."""
         return {}
 
     def weights(self, batch: Batch) -> dict[str, int]:
         """For the loss and each metric, the number of terms in its mean.
 
-        A metric that is not named has as many as the loss.
+        A metric that is not named has as many terms as the loss.
         """
         return {"loss": batch.x.shape[1]}
 
@@ -189,12 +190,12 @@ class AbstractTask(ABC):
         split: Split,  # noqa: ARG002 - a default
         size: int,  # noqa: ARG002 - a default
     ) -> dict[str, float]:
-        """Scores that take too long to measure more than once, when training ends.
+        """Scores that take so long that they are measured only once, after training.
 
         Args:
-            model: outputs from inputs.
+            model: maps inputs to outputs.
             split: "validation" or "test".
-            size: sequences in a batch.
+            size: number of sequences in a batch.
 
         Returns:
             Means by name; empty for most tasks.
@@ -206,7 +207,7 @@ class AbstractEndlessTask(AbstractTask):
     """A task whose sequences are drawn afresh for every batch.
 
     Attributes:
-        held_out: sequences for validation, and as many for test.
+        held_out: number of sequences for validation; there are as many for the test.
     """
 
     held_out: int
@@ -216,7 +217,7 @@ class AbstractEndlessTask(AbstractTask):
         """Draw new sequences.
 
         Args:
-            rng: source of the numbers.
+            rng: generator of the random numbers.
             size: how many sequences.
 
         Returns:
@@ -226,12 +227,12 @@ class AbstractEndlessTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """New sequences. Every rank draws the whole batch, which is cheap."""
+        """A part of new sequences. Every rank draws the whole batch, which is cheap."""
         whole = self.draw(generator(seed, TRAIN, step), size)
         return self._take(whole, part(size, rank, ranks))
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The sequences of a split, which depend on neither seed nor size."""
+        """The sequences of a split, the same for every seed and batch size."""
         stream = {"validation": VALIDATION, "test": TEST}[split]
         whole = self.draw(generator(0, stream, 0), self.held_out)
         for start in range(0, self.held_out, size):
@@ -245,20 +246,21 @@ class AbstractEndlessTask(AbstractTask):
 def evaluate(
     task: AbstractTask, model: "Callable[[Tensor], Tensor]", split: Split, size: int
 ) -> dict[str, float]:
-    r"""Loss and metrics of a whole split.
+    r"""Means of the loss and of the metrics over a whole split.
 
     $$ \bar m = \sum_b w_b m_b \Big/ \sum_b w_b $$
 
-    with the weights of the task, so that the size of the batches does not matter.
+    with the weights $w_b$ of the task for batch $b$, so that the size of the batches
+    does not matter.
 
     Args:
         task: the task whose split it is.
-        model: outputs from inputs.
+        model: maps inputs to outputs.
         split: "validation" or "test".
-        size: sequences in a batch.
+        size: number of sequences in a batch.
 
     Returns:
-        Means by name; empty if the split is.
+        Means by name; empty if the split has no sequences.
     """
     import torch
 
@@ -278,16 +280,16 @@ def evaluate(
 
 
 def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
-    """Random numbers that depend on seed, stream and index, and on nothing else."""
+    """A generator that depends on seed, stream and index, and on nothing else."""
     import numpy as np
 
-    # a spawn key, unlike a longer seed, cannot be mistaken for another seed
+    # a seed of several numbers could equal another seed; a spawn key cannot
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, index))
     return np.random.Generator(np.random.PCG64(sequence))
 
 
 def part(total: int, rank: int, ranks: int) -> slice:
-    """The part of a batch that belongs to a rank; all parts are nearly equal."""
+    """The part of a batch that belongs to a rank; part sizes differ by at most one."""
     if not 0 <= rank < ranks <= total:
         raise ValueError(
             f"`rank` must be in [0, ranks) and `ranks` at most the {total} sequences "
@@ -308,19 +310,19 @@ def check_positive(**options: int) -> None:
 
 
 def last(outputs: "Tensor") -> "Tensor":
-    """Outputs (batch, k) of the last time step, with or without an axis for time."""
+    """Outputs (batch, k) of the last time step; the time axis may already be gone."""
     return outputs[-1] if outputs.ndim == 3 else outputs
 
 
 def batches_per_epoch(examples: int, size: int) -> int:
-    """Batches in one pass over finite data; the last may be smaller."""
+    """Number of batches in one pass over finite data; the last may be smaller."""
     return -(-examples // size)
 
 
 def training_rows(
     examples: int, step: int, *, size: int, seed: int, rank: int, ranks: int
 ) -> "np.ndarray":
-    """Numbers of the examples in a training batch of finite data.
+    """Indices of the examples in a training batch of finite data.
 
     Each epoch is a new permutation of all examples, cut into batches. The last batch of
     an epoch may be smaller.
@@ -328,7 +330,7 @@ def training_rows(
     Args:
         examples: how many examples there are.
         step: number of the step, from 0.
-        size: examples in the batch of all ranks.
+        size: number of examples in the batch of all ranks together.
         seed: seed of the run.
         rank: which part of the batch is wanted.
         ranks: number of parts.
@@ -344,7 +346,7 @@ def training_rows(
     return rows[part(len(rows), rank, ranks)]
 
 
-# the permutation of an epoch serves all of its batches
+# cached, since all batches of an epoch use the same permutation
 @functools.lru_cache(maxsize=2)
 def _order(examples: int, epoch: int, seed: int) -> "np.ndarray":
     return generator(seed, TRAIN, epoch).permutation(examples)

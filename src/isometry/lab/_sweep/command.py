@@ -1,4 +1,4 @@
-"""`isometry sweep`: options of `isometry train`, each with one value or several."""
+"""The command `isometry sweep`: `isometry train` with several values per option."""
 
 import argparse
 import functools
@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Make the runs that are missing, then print the table of all.
+    """Make the runs that are missing, then print the table of all runs.
 
     Args:
         options: options of the command line.
 
     Returns:
-        The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 if it
-        was interrupted.
+        The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 after
+        an interruption.
     """
     given = {k: v for k, v in vars(options).items() if k != "command"}
     resume, trust = given.pop("resume", None), given.pop("trust", False)
@@ -70,10 +70,10 @@ def perform(
 
     Args:
         command: name of the command.
-        plan: makes the runs, their folder and the engine, or raises.
-        again: how to go on after an interruption.
-        dry_run: whether to print the commands alone.
-        typed: options of the line, for errors that name them.
+        plan: returns the runs, their folder and the engine, or raises.
+        again: sentence that tells the user how to go on after an interruption.
+        dry_run: whether to print the commands without running them.
+        typed: names of the options on the command line, for errors that name them.
 
     Returns:
         The exit code.
@@ -102,7 +102,7 @@ def perform(
 def _planned(
     given: dict[str, Any], out: Path, *, resume: bool, trust: bool
 ) -> list[SweepRun]:
-    """The runs that options stand for; the line takes precedence over the file."""
+    """The runs that options ask for; the command line overrides the file."""
     if resume:
         if unwanted := words_of(given):
             raise ValueError(
@@ -121,7 +121,7 @@ def _planned(
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
-    """Options of the sweep itself, before and after the task."""
+    """Add the options of the sweep itself, which may stand before or after the task."""
     group = parser.add_argument_group("options of the sweep")
     add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
     add("--out", type=Path, metavar="DIR", help="folder of all its runs")

@@ -19,7 +19,7 @@ from isometry.lab._train.folder import last_good, locked, write_atomically
 
 TABLE = "sweep.md"
 
-# statuses of a run that has come to its end and can be averaged
+# statuses of a run that has come to its end, so that its numbers can be averaged
 WHOLE = ("finished", "solved")
 
 # statuses of a run that needs nothing more; one that diverged would diverge again
@@ -79,8 +79,8 @@ class Engine:
             cells: the runs.
 
         Returns:
-            What the user says; otherwise as many as there are cores for, or one if they
-            use a graphics card.
+            What the user says; otherwise as many as there are cores for, or one if a
+            run uses a graphics card.
         """
         if self.jobs is not None:
             return self.jobs
@@ -102,9 +102,9 @@ def status_of(folder: Path) -> str:
 
 
 def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Make the runs that are missing, then write the table and the report of all.
+    """Make the runs that are missing, then write the table and the report of all runs.
 
-    The table goes to stdout too, everything else that is said to stderr.
+    The table also goes to stdout; all other messages go to stderr.
 
     Args:
         cells: the runs, in the order in which they are made.
@@ -112,10 +112,11 @@ def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str
         engine: where they are made.
 
     Returns:
-        Why runs did not come to their end, by name.
+        For each run that did not come to its end, the reason, by name.
 
     Raises:
-        RunError: if the folder holds other runs of these names, or is in use.
+        RunError: if the folder holds other runs with these names or is in use, or if
+            the engine is not available.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
     """
     from isometry.lab._report.command import write_report
@@ -139,14 +140,14 @@ def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def threads(cells: Sequence[SweepRun]) -> int:
-    """The largest number of threads of a run."""
+    """The largest number of threads that any of the runs uses."""
     return max((cell.config.training.threads or 1 for cell in cells), default=1)
 
 
@@ -156,13 +157,13 @@ def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str,
     Args:
         cells: all runs.
         out: folder of the sweep.
-        engine: where.
+        engine: where they are made.
 
     Returns:
-        Why runs failed, by name.
+        For each run that failed, the reason, by name.
 
     Raises:
-        RunError: if the engine is not there.
+        RunError: if Ray is asked for and is not installed or cannot be reached.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
     """
     status = {cell.name: status_of(out / cell.name) for cell in cells}
@@ -215,7 +216,8 @@ def verdicts(
     return found
 
 
-# entries of a config that the table shows elsewhere, or that change no number
+# entries of a config without a column of their own: the table shows them elsewhere,
+# or they change no number
 _KNOWN = (
     *("task", "task_options", "model", "hidden_size", "seed", "command"),
     *("format", "recipe", "about", "continued"),
@@ -225,12 +227,12 @@ _KNOWN = (
 def table(runs: Sequence[Run]) -> str:
     r"""The runs of a sweep in Markdown, a table for each task.
 
-    A number is $\bar m \pm s$ over the seeds that came to their end, with
+    A number is $\bar m \pm s$ over the $N$ seeds whose runs came to their end, with
 
     $$ s^2 = \frac{1}{N - 1} \sum_i (m_i - \bar m)^2. $$
 
     Args:
-        runs: of any tasks; in the order of the rows.
+        runs: the runs, of any tasks, in the order of the rows.
 
     Returns:
         The text.
@@ -255,7 +257,7 @@ def _options(group: Group) -> dict[str, Any]:
 def _row(
     experiment: ReportedExperiment, group: Group, varied: Sequence[str]
 ) -> dict[str, str]:
-    """The cells of a network by heading. Numbers are of the runs that have ended."""
+    """The cells of a row by heading. Scores are those of finished and solved runs."""
     metric, options = experiment.metric, _options(group)
     done = [run for run in group.runs if run.status in WHOLE]
     results = [experiment.result(run) for run in done]
@@ -272,7 +274,7 @@ def _row(
     return {
         "Network": network_label(group.first.model),
         "n": str(group.first.hidden_size or report.DASH),
-        # None stands for the default of the recipe
+        # None, which stands for the default of the recipe, becomes a dash
         **{
             name.replace("_", " "): str(report.DASH if value is None else value)
             for name, value in ((name, options.get(name)) for name in varied)

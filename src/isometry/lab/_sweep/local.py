@@ -1,4 +1,4 @@
-"""Starts each run in its own process on this machine, so that none harms another."""
+"""Makes each run in its own process on this machine, so that none harms another."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ from isometry.lab._train.config import Config
 
 @dataclass(frozen=True)
 class _Child:
-    """A run in its process, which sends the reason if it fails."""
+    """A run in its own process, which sends why it failed, or an empty text."""
 
     folder: Path
     process: SpawnProcess
@@ -43,10 +43,10 @@ def run(
         out: folder of the sweep.
         view: what the user sees.
         jobs: processes at a time.
-        seconds: after which every run writes its checkpoint and stops.
+        seconds: time after which every run writes its checkpoint and stops.
 
     Returns:
-        Why runs failed, by name.
+        For each run that failed, the reason, by name.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
@@ -87,7 +87,7 @@ def _begin(cell: SweepRun, out: Path) -> _Child:
     )
     with _without_ctrl_c():
         process.start()
-    # the child alone holds this end now, so that its death closes the pipe
+    # now only the child holds this end, so that its death closes the pipe
     tell.close()
     return _Child(folder, process, told)
 
@@ -98,7 +98,7 @@ def _child(folder: Path, config: Config, tell: connection.Connection) -> None:
 
 
 def _follow_parent() -> None:
-    """Stop when the sweep has been killed, as if it had asked for that."""
+    """Wait until the sweep has died, then stop this run as the sweep would."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -112,12 +112,12 @@ def _message(child: _Child) -> str:
     try:
         return child.told.recv()
     except EOFError:
-        # it died before it could send anything
+        # the child died before it could send anything
         pass
     finally:
         child.told.close()
     if code == -signal.SIGTERM:
-        # told to stop before it had begun to train
+        # the child was told to stop before it had begun to train
         return ""
     how = f"exit code {code}"
     if code < 0:
@@ -128,20 +128,20 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # only once: a second signal would disturb a run that writes its summary
+    # sent only once: a second signal would disturb a run that writes its summary
     for child in children:
         child.process.terminate()
 
 
 def _kill(children: Iterable[_Child]) -> None:
-    # the run goes on from its last checkpoint
+    # killed runs can still be resumed from their last checkpoints
     for child in children:
         child.process.kill()
 
 
 @contextlib.contextmanager
 def _ended(children: dict[int, _Child]) -> Iterator[None]:
-    """End all children, whatever happens here."""
+    """End all children when the block is left, even by an exception."""
     try:
         yield
     finally:
@@ -157,7 +157,7 @@ def _without_ctrl_c() -> Iterator[None]:
     """Start processes that never see Ctrl-C, since they inherit blocked signals.
 
     A terminal signals all its processes, even those that are still importing torch.
-    Only the sweep listens, and it tells its children by SIGTERM.
+    Only the sweep reacts to Ctrl-C, and stops its children by SIGTERM.
     """
     if os.name != "posix":
         yield

@@ -1,4 +1,4 @@
-"""The plan of a sweep: all combinations of its options, and the file that keeps it."""
+"""The plan of a sweep: all combinations of its options, and the file that holds it."""
 
 import json
 import re
@@ -31,21 +31,22 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
 
     $$ \{\text{models}\} \times \{\text{sizes}\} \times \dots \times \{\text{seeds}\} $$
 
-    Models change slowest and seeds fastest, so that a plan that is cut short has whole
-    rows. If no size is given, a network has the size of the paper. If no number of
-    threads is given, a run has one, so that numbers do not depend on the machine.
+    Models change slowest and seeds fastest, so that a sweep that is cut short has
+    finished whole rows of its table. If no size is given, a network has the size that
+    it has in the paper. If no number of threads is given, a run has one, so that its
+    numbers do not depend on the machine.
 
     Args:
-        task: its name; None raises.
-        values: options of `isometry train` by name, a list for several values; those of
-            the network are in `model_options`.
+        task: name of the task. None is an error.
+        values: options of `isometry train` by name. A list gives several values. The
+            options of the network are in `model_options`.
 
     Returns:
-        The runs, each with a name that tells what varies.
+        The runs, each with a name that shows the options that vary.
 
     Raises:
-        ValueError: if an option or a network is unknown, a value makes no sense, or a
-            list is empty.
+        ValueError: if no task is named, an option or a network is unknown, a value
+            makes no sense, or a list is empty.
     """
     axes = _axes({"threads": 1} | dict(values))
     varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
@@ -65,18 +66,18 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
 
 
 def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
-    """Give runs the names that they have in the plan of a folder.
+    """Give runs the names that they already have in the plan of a folder.
 
     Args:
         out: folder of a sweep, which may have no plan yet.
-        cells: what is to be run.
+        cells: the runs to make.
 
     Returns:
-        The same runs. One that the plan has already keeps its name and its command.
+        The same runs. Those that are in the plan have its names and commands.
 
     Raises:
-        RunError: if a name stands for another run already, or for a folder that is not
-            of this sweep.
+        RunError: if a name already belongs to another run, or to a folder that is not
+            part of this sweep.
     """
     known = load(out) if (out / PLAN).exists() else []
     return [_fit(out, cell, known) for cell in cells]
@@ -111,7 +112,7 @@ def save(out: Path, cells: Sequence[SweepRun]) -> None:
 
 
 def load(out: Path) -> list[SweepRun]:
-    """The plan of a folder.
+    """Read the plan of a folder.
 
     Args:
         out: folder of a sweep.
@@ -125,7 +126,7 @@ def load(out: Path) -> list[SweepRun]:
     try:
         runs = json.loads((out / PLAN).read_bytes())["runs"]
         for name in runs:
-            # a path would lead out of the folder
+            # a name that is a path could lead out of the folder
             if re.fullmatch(r"\w[\w.+=-]*", name) is None:
                 raise ValueError(f"the name {name!r}")  # noqa: TRY301 - told below
         return [
@@ -144,7 +145,7 @@ def load(out: Path) -> list[SweepRun]:
 
 
 def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
-    """Raise if a plan that was read from a file names code that is not to be imported.
+    """Raise if a plan that was read from a file names code that must not be imported.
 
     Args:
         cells: the runs.
@@ -162,7 +163,7 @@ def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """Values by path. The path of an option of the network has two parts."""
+    """The values of each option. Those of the network have a key with two parts."""
     flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
     for name, value in values.items():
         if name == "model_options":
@@ -182,7 +183,7 @@ def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
 
 
 def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
-    """The run that `isometry train` makes of these options, with its size."""
+    """The config that `isometry train` makes of these options, always with a size."""
     given: dict[str, Any] = {path[0]: v for path, v in options.items() if not path[1:]}
     inner = {path[1]: v for path, v in options.items() if path[1:]}
     given |= {"task": task} | ({"model_options": inner} if inner else {})
@@ -195,7 +196,7 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
 
 
 def _size(config: Config) -> int:
-    """Features of the state; raises if there is no such network."""
+    """Number of features of the state; raises if there is no such network."""
     from isometry.lab._train.experiment import check_model, make_task
     from isometry.lab.paper.networks import recipe
 
@@ -225,7 +226,7 @@ def _conflict(folder: Path, old: SweepRun, new: SweepRun) -> str:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    """All entries of a config but its command; two runs are the same if these agree."""
+    """All entries of a config except its command; equal runs agree in all of them."""
     found = json.loads(config.to_json())
     del found["command"]
     return found.pop("task_options") | found

@@ -1,4 +1,4 @@
-"""Runs as tasks of Ray, on this machine or a cluster with one file system."""
+"""Makes runs as Ray tasks, on this machine or a cluster with a shared file system."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import RunError
 
-# how often a run is resumed after its worker has died
+# how many times a run is resumed after its worker has died
 RETRIES = 3
 
 
@@ -25,24 +25,25 @@ def run(
 ) -> dict[str, str]:
     """Make runs, as many at a time as the cluster has room for, until all have ended.
 
-    A worker that dies is replaced: the run goes on from its checkpoint.
+    If a worker dies, another one goes on with the run from its checkpoint.
 
     Args:
         cells: the runs, in order.
         out: folder of the sweep, the same on all machines.
         view: what the user sees.
-        address: address of a cluster; RAY_ADDRESS if None, else this machine alone.
-        cpus: cores of this machine that are used, without a cluster.
+        address: address of a cluster; if None, that in RAY_ADDRESS. Without either, Ray
+            runs on this machine alone.
+        cpus: number of cores to use on this machine, if there is no cluster.
 
     Returns:
-        Why runs failed, by name.
+        For each run that failed, the reason, by name.
 
     Raises:
         RunError: if Ray is not installed, or the cluster cannot be reached.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
     """
     with _cluster(address, cpus) as ray, Signals() as signals:
-        # a worker runs in another folder
+        # absolute, since the current folder of a worker is another one
         out = out.absolute()
         tasks = {_submit(ray, cell, out): out / cell.name for cell in cells}
         failed: dict[str, str] = {}
@@ -50,7 +51,7 @@ def run(
         while tasks:
             if signals.came and end == math.inf:
                 end = time.monotonic() + GRACE
-                # the worker sees it as Ctrl-C, and writes a checkpoint
+                # the worker sees this as Ctrl-C, and writes a checkpoint
                 for task in tasks:
                     ray.cancel(task)
             if time.monotonic() > end:
@@ -69,7 +70,7 @@ def run(
 
 
 def resources(config: Config) -> dict[str, float]:
-    """What a run needs of a machine.
+    """The cores and graphics cards that a run needs.
 
     Args:
         config: config of the run.
@@ -101,7 +102,7 @@ def _message(ray: Any, task: Any, folder: Path) -> str:
 
 @contextlib.contextmanager
 def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
-    """Connect to Ray. A local one ends with the sweep."""
+    """Connect to a Ray cluster, or start Ray here until the sweep ends."""
     # send no usage statistics
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:

@@ -46,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the TIMIT corpus; for `recorded`, of its free sample",
     )
     add("--dry-run", action="store_true", help="print the commands and run none")
-    # one at a time unless the user says otherwise, so that times are comparable
+    # one run at a time unless the user says otherwise, so that times are comparable
     add_fields(parser, Engine, "the machine", only=("jobs", "budget"))
     parser.set_defaults(jobs=1)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Train what is missing, then report.
+    """Make the runs of a plan that are missing, then write the report.
 
     Args:
         options: options of the command line.
@@ -74,11 +74,11 @@ def main(options: argparse.Namespace) -> int:
 
 
 def cell_of(run: PlannedRun, timit: Path | None = None) -> SweepRun:
-    """A planned run as a cell of a sweep.
+    """Turn a planned run into a run of a sweep.
 
     Args:
         run: the planned run.
-        timit: folder of the recordings, for a run on speech.
+        timit: folder of the recordings, which only a run on speech needs.
 
     Returns:
         Its name and its config.
@@ -108,7 +108,7 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
 def _chosen(
     runs: Sequence[PlannedRun], only: Sequence[str] | None, skip: Sequence[str]
 ) -> list[PlannedRun]:
-    """Some runs of a plan: those that are named, in their order, and none to skip."""
+    """The runs that `only` names, in its order, or all; without those in `skip`."""
     named = {run.name: run for run in runs}
     for option, names in (("runs", only or ()), ("skip", skip)):
         if unknown := [name for name in names if name not in named]:

@@ -18,24 +18,24 @@ from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 # seconds in which a run has to write its checkpoint when it is told to stop
 GRACE = 120.0
 
-# seconds between looks at the runs
+# seconds between two checks on the runs
 PAUSE = 0.2
 
-# seconds between two views, on a terminal and elsewhere
+# seconds between two updates of the view, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
-# bytes at the end of the metrics that certainly contain a whole line
+# so many bytes at the end of the metrics certainly contain a whole line
 _TAIL = 4096
 
 
 class View:
-    """Shows all runs: a block of lines that is renewed on a terminal, or plain lines.
+    """Shows all runs: on a terminal as lines that are updated, elsewhere as new lines.
 
     Args:
         out: folder of the sweep.
         names: names of the runs that are to be made.
-        total: how many the sweep has, with those that were made before.
-        done: how many of those came to their end.
+        total: how many runs the sweep has, including those that were made before.
+        done: how many of these have already come to their end.
         stream: where to write; standard error if None.
     """
 
@@ -54,11 +54,11 @@ class View:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
-        # the log of a run grows when it begins, here or on another machine
+        # a run has begun, here or on another machine, when its log has grown
         self.logs = {name: self._log(name) for name in self.waiting}
 
     def look(self) -> None:
-        """Say which runs have begun; renew the view now and then."""
+        """Notice which runs have begun, and update the view now and then."""
         begun = [name for name in self.waiting if self._log(name) > self.logs[name]]
         for name in begun:
             self.waiting.remove(name)
@@ -91,7 +91,7 @@ class View:
         self._write([f"{text}  ({self._counts()})"])
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the view from the terminal."""
         self._clear()
 
     def _show(self) -> None:
@@ -132,7 +132,7 @@ class View:
 
     def _clear(self) -> None:
         if self.height:
-            # move to the first line, and clear all that follows
+            # move to the first line of the view, and clear everything from there
             self.stream.write(f"\x1b[{self.height}A\x1b[J")
             self.height = 0
 
@@ -146,7 +146,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _last_record(path: Path) -> dict[str, Any]:
-    """The last whole line of the metrics."""
+    """The last whole record of the metrics; empty if there is none."""
     if not path.exists():
         return {}
     with path.open("rb") as file:
@@ -160,10 +160,10 @@ def work(folder: Path, config: Config) -> str:
 
     Args:
         folder: folder of the run.
-        config: config of the run, for one that begins.
+        config: config of the run. A run that is resumed has its own in its folder.
 
     Returns:
-        Why it failed; nothing if it has a summary, which says how it ended.
+        Why the run failed; empty if it has a summary, which says how it ended.
     """
     with _logged(log_of(folder)):
         try:
@@ -172,7 +172,7 @@ def work(folder: Path, config: Config) -> str:
 
             keep_freed_memory()
             if folder.exists():
-                # the plan was trusted, or made here; the folder itself need not be
+                # trust the classes in the plan, but not others that the folder names
                 resume(folder, trust=(config.task, config.training.model))
             else:
                 start(config, folder)
@@ -188,13 +188,13 @@ def work(folder: Path, config: Config) -> str:
 
 
 def log_of(folder: Path) -> Path:
-    """The log of a run. It lies beside the folder, which does not exist at first."""
+    """The log of a run. It is beside the folder, which does not exist at first."""
     return folder.with_name(f"{folder.name}.log")
 
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Send both streams of the process to a file, with what C code writes."""
+    """Send stdout and stderr of the process to a file, even what C code writes."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(path.open("a", buffering=1))
         now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,1 +1,1 @@
-"""Training: `start` and `resume` make a run, which is a folder."""
+"""Training: `start` and `resume` make a run, which is kept in a folder."""

@@ -1,4 +1,4 @@
-"""`isometry train`: options of a task and of its training, from the line and a file."""
+"""The command `isometry train`, whose options come from the line and a TOML file."""
 
 import argparse
 import shlex
@@ -28,22 +28,22 @@ _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
 
 
 class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
-    """Commands below a command, one for each task; more are added when a line asks.
+    """Subcommands, one for each task; that of the user's own task is added when named.
 
     Attributes:
-        add_task: adds the command of a task.
+        add_task: adds the subcommand of a task, which it takes by name.
     """
 
     add_task: Callable[[str], None]
 
     def knows(self, name: str) -> bool:
-        """True for a class as package.module:Class, or a task that is registered."""
+        """True if a word is a registered task, or reads package.module:Class."""
         from isometry.lab.tasks import TASKS
 
         return REFERENCE.fullmatch(name) is not None or name in TASKS
 
     def prepare(self, name: str) -> None:
-        """Add the command of a task that is not one of ours."""
+        """Add the subcommand of a task, if there is none yet."""
         if name not in self.choices:
             try:
                 self.add_task(name)
@@ -57,12 +57,12 @@ def add_tasks(
     *,
     several: bool = False,
 ) -> None:
-    """Add a command for each task, with its options and those of training.
+    """Add a subcommand for each task, with its options and those of training.
 
     Args:
         parser: parser of a command.
         add_own: adds the other options of that command to a parser.
-        several: whether an option takes one value or more.
+        several: whether an option takes a list of one or more values.
     """
     from isometry.lab.tasks import TASKS
 
@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the option that lets a folder name code to import."""
+    """Add `--trust`, which allows the import of code that a folder names."""
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -148,20 +148,20 @@ def main(options: argparse.Namespace) -> int:
         return 0
     summary = outcome.summary
     print(_verdict(outcome.folder, summary), file=sys.stderr)  # noqa: T201 - it reports
-    # standard output has the result alone, so that commands compose
+    # only the result goes to standard output, so that commands can be combined
     print(outcome.folder)  # noqa: T201 - it reports
     return _CODES[summary["status"]]
 
 
 def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
-    """The config that options stand for; the line takes precedence over the file.
+    """Make a config from options; the command line takes precedence over the file.
 
     Args:
-        given: by name: `task`, `config`, `out`, and fields of the task and of
+        given: options by name: `task`, `config`, `out`, and fields of the task and of
             `Training`.
 
     Returns:
-        The config, and the folder if there is one.
+        The config, and the folder that `out` names, or None.
 
     Raises:
         ValueError: if no task is named, the file cannot be read, or a name in it is
@@ -194,7 +194,7 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
     task_options = asdict(make(kind, {k: values[k] for k in values if k in task_names}))
     training = make(Training, {k: v for k, v in values.items() if k in names})
     if task_options.get("root") is not None:
-        # the run may go on while another folder is the current one
+        # an absolute path, since the run may be resumed from another folder
         values["root"] = str(Path(task_options["root"]).expanduser().absolute())
         task_options["root"] = values["root"]
     words = [word for name, value in values.items() for word in spell(name, value)]
@@ -203,16 +203,16 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The options of a file.
+    """Read the options in a TOML file.
 
     Args:
-        path: a file of TOML.
+        path: the file.
 
     Returns:
         Values by name.
 
     Raises:
-        ValueError: if it cannot be read.
+        ValueError: if the file cannot be read.
     """
     try:
         return tomllib.loads(path.read_text())
@@ -223,7 +223,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from error
 
 
-# why a run that goes on takes an option no longer, if it does not say what the run is
+# why `--resume` refuses those options that do not say what the run is
 _REASONS = {
     "task": "the run has its task",
     "out": "the run stays in its folder",
@@ -232,7 +232,7 @@ _REASONS = {
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a resumed run; raises for an option that it cannot take."""
+    """The options to change in a resumed run; raises if one of them cannot change."""
     named = {k: v for k, v in given.items() if k != "command" and v is not None}
     refused = [
         f"{word} ({_REASONS.get(name, 'it says what the run is')})"
@@ -255,7 +255,7 @@ def words_of(given: dict[str, Any]) -> list[str]:
         given: values by name, None for what was left out.
 
     Returns:
-        Such as "copying" and "--hidden-size".
+        Words such as "copying" and "--hidden-size".
     """
     names = [k for k, v in given.items() if k != "command" and v is not None]
     return [given[k] if k == "task" else option_of(k) for k in names]
@@ -282,7 +282,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def _verdict(folder: Path, summary: dict[str, Any]) -> str:
-    """A line on how the run ended."""
+    """One line that says how the run ended."""
     status, steps = summary["status"], summary["steps"]
     if status == "diverged":
         return (

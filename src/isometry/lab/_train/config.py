@@ -11,19 +11,20 @@ from isometry.lab._options import make, spell
 if TYPE_CHECKING:
     from isometry.lab.paper.training import Recipe
 
-# Format of `config.json` and the files beside it. It grows when the code of an earlier
-# format would read a folder and go on with another run than the one it holds. Folders
-# without a number have format 1, which had no recipe; 2 had no `decay` or `clip_norm`.
+# Format of `config.json` and the files beside it. The number is raised when code of an
+# earlier format would accept a new folder and continue a different run. Folders without
+# a number have format 1, which had no recipe; 2 had no `decay` or `clip_norm`.
 FORMAT = 3
 
-# options that a run may change when it goes on; the others say what the run is
+# options that may change when a run is resumed; the others say what the run is
 CHANGEABLE = (
     *("iterations", "epochs", "solved", "solved_for", "log_every", "evaluate_every"),
     *("checkpoint_every", "threads", "device", "tensorboard"),
 )
 
-# The largest rate, and the largest ratio of two rates. Optimizers divide their product
-# by numbers such as 0.001, and torch raises if the result exceeds float32, 3.4e38.
+# The largest learning rate, and the largest ratio of two. Optimizers divide the product
+# of rate and ratio by numbers such as 0.001, and torch raises if the result exceeds the
+# range of float32, 3.4e38.
 LARGEST = 1e15
 
 
@@ -123,18 +124,18 @@ class Training:
 
 @dataclass(frozen=True)
 class Config:
-    """A run, as `config.json` has it.
+    """The description of a run, as `config.json` holds it.
 
     Attributes:
-        task: name of the task, or a class as package.module:Class.
+        task: name of the task, or its class as package.module:Class.
         task_options: the fields of the task.
-        training: how its network is trained.
-        command: the command that makes the same run again.
+        training: how the network is trained.
+        command: the command line that makes the same run again.
         recipe: what the names in `training` stand for: every option of the network and
-            of its optimizers, whatever the defaults of a later version are.
+            of its optimizers, so that the defaults of a later version do not matter.
         about: what a report needs to know about the task.
-        continued: for each time that the run went on with other options, its step then
-            and these options.
+        continued: for each time that the run was resumed with other options, the step
+            at which it was resumed, and these options.
     """
 
     task: str
@@ -146,11 +147,11 @@ class Config:
     continued: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> bytes:
-        """One flat object: the task, then the fields of the training."""
+        """The config as a flat JSON object; the fields of `training` are not nested."""
         flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}
         flat |= asdict(self.training) | {"command": self.command}
         flat |= {"recipe": self.recipe}
-        # earlier versions wrote neither
+        # left out if empty, since earlier versions wrote neither
         flat |= {"about": self.about} if self.about else {}
         flat |= {"continued": list(self.continued)} if self.continued else {}
         return (json.dumps(flat, indent=2) + "\n").encode()
@@ -175,13 +176,13 @@ class Config:
         return cls(task, options, training, command, **more, continued=continued)
 
     def changed(self, options: Mapping[str, Any]) -> Self:
-        """This run with other options, for one that goes on.
+        """The config with other options, for a run that is resumed.
 
         Args:
-            options: fields of `Training` by name.
+            options: new values of fields of `Training`, by name.
 
         Returns:
-            The run, with the command that would make it from its beginning.
+            The new config. Its command would make the whole run from the beginning.
 
         Raises:
             ValueError: if an option may not change.
@@ -209,15 +210,16 @@ class Config:
         return replace(self, training=make(Training, values), command=command)
 
     def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
-        """This run with a number in place of every default.
+        """The config with numbers for the length and the sizes that were left out.
 
         Args:
-            recipe: the network, with its usual number of steps or epochs.
-            epoch: batches in an epoch, if data is finite.
-            threads: threads of torch.
+            recipe: how the network is made, with its usual number of steps or epochs.
+            epoch: number of batches in an epoch; None if the data is endless.
+            threads: number of threads that torch uses.
 
         Returns:
-            The run whose `config.json` says all.
+            The config, in which `iterations`, `hidden_size`, `threads` and
+            `evaluate_every` are numbers.
 
         Raises:
             ValueError: if epochs are asked for and data is endless.

@@ -1,4 +1,4 @@
-"""From a config to what is trained: task, network and optimizers."""
+"""Makes what a config describes: the task, the network and the optimizers."""
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
@@ -25,20 +25,21 @@ Own = TypeVar("Own", bound=type)
 def register(thing: Own, name: str | None = None) -> Own:
     """Give a task or a network of your own a name, for configs and the command line.
 
-    It can decorate the class. A run that names the class can then be resumed and
-    loaded: it is known already, and no code is imported because a file names it.
+    This function can decorate the class. A run that names the class can then be resumed
+    and loaded without trust, since no code has to be imported because a file names it.
 
     Args:
         thing: a task, which derives from `AbstractTask`, or a network, which derives
             from `torch.nn.Module`.
-        name: its name. If None, the `name` of a task, or the name of the class.
+        name: its name. If None, the `name` of a task if it has one, otherwise the name
+            of the class.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: if it is neither, or lacks what such a class needs.
-        ValueError: if the name is one of ours, or the class does not take the sizes.
+        TypeError: if the class is neither, or lacks what a task or a network needs.
+        ValueError: if the name is one of ours, or the network does not take the sizes.
     """
     kind: Any = thing
     registry: Registry[Any] = TASKS
@@ -52,14 +53,14 @@ def register(thing: Own, name: str | None = None) -> Own:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a config stands for.
+    """Everything that training needs, made from a config.
 
     Attributes:
-        config: with every number that a default stood for.
+        config: config of the run, in which numbers have replaced the defaults.
         task: where batches come from.
         recipe: how the network is made and trained.
         model: the network with its output layer.
-        optimizers: each moves some of its parameters.
+        optimizers: optimizers of the model; each of them moves some of the parameters.
     """
 
     config: Config
@@ -70,10 +71,10 @@ class Experiment:
 
 
 def build(config: Config, device: torch.device, *, trust: Trust = True) -> Experiment:
-    """Make everything, as training begins.
+    """Make the task, the network with its initial weights, and the optimizers.
 
     Args:
-        config: the run.
+        config: config of the run.
         device: device of the model.
         trust: whether classes that are not registered may be imported, or the names of
             those that may.
@@ -87,7 +88,7 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     training = config.training
     task, wanted, model = make_model(config, trust=trust)
     model = model.to(device)
-    # the sizes of the data come last: reading them may take a while
+    # the number of batches comes last, since reading the data may take a while
     epoch = task.epoch(training.batch_size)
     resolved = config.resolved(wanted, epoch, torch.get_num_threads())
     resolved = replace(resolved, recipe=described(wanted, model), about=task.about())
@@ -97,10 +98,10 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
 def make_model(
     config: Config, *, trust: Trust
 ) -> tuple[AbstractTask, Recipe, nn.Module]:
-    """Make the network of a run, with the first values of its weights.
+    """Make the task and the network of a run, with its initial weights.
 
     Args:
-        config: the run.
+        config: config of the run.
         trust: as in `build`.
 
     Returns:
@@ -111,7 +112,7 @@ def make_model(
     """
     task, training = make_task(config, trust=trust), config.training
     check_model(training, trust=trust)
-    # a record spells out all options, whose defaults may have changed since
+    # a recorded run spells out all options, since their defaults may have changed
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
@@ -124,14 +125,14 @@ def make_model(
 
 
 def check_model(training: Training, *, trust: Trust) -> None:
-    """Raise unless there is a network of that name, whose options are not its sizes.
+    """Raise if the network of a run is unknown, or a size is among its options.
 
     Args:
-        training: names the network.
+        training: names the network and its options.
         trust: as in `build`.
 
     Raises:
-        ValueError: if it does not exist, or a size is among its options.
+        ValueError: if the network is unknown, or a size is among its options.
     """
     NETWORKS.find(training.model, trust=trust)
     if sizes := sorted(training.model_options.keys() & _SIZES):
@@ -141,10 +142,10 @@ def check_model(training: Training, *, trust: Trust) -> None:
         )
 
 
-# options of networks by the names that recorded runs and their commands have for them
+# new names of options of networks, by the old names that recorded runs may have
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
-# what a network is given besides its options
+# parameters of a network's constructor that are not options for the user
 _OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
 
 
@@ -154,13 +155,13 @@ def _model(
     task: AbstractTask,
     generator: torch.Generator,
 ) -> nn.Module:
-    """Make the network. An error names an unknown option, and those that exist."""
+    """Make the network. An error names the unknown options and the known ones."""
     try:
         return wanted.model(generator=generator)
     except (TypeError, ValueError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
-            # no option is wrong but the class, and the command prints the traceback
+            # the class itself is wrong; because of this note, its traceback is printed
             error.add_note(f"isometry: raised by the constructor of {training.model}")
         if not options or isinstance(error, ValueError):
             raise
@@ -182,7 +183,7 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
         signature = inspect.signature(kind.__init__).parameters.values()
         variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
         names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
-        # torch's own layers pass their keywords on to the class before
+        # torch's own layers pass their keywords on to their base class
         if not variable:
             break
         names.remove(variable[0])
@@ -190,17 +191,17 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
 
 
 def make_task(config: Config, *, trust: Trust) -> AbstractTask:
-    """The task of a config.
+    """Make the task that a config names.
 
     Args:
-        config: the run.
+        config: config of the run.
         trust: as in `build`.
 
     Returns:
         The task.
 
     Raises:
-        ValueError: if there is none of that name, or an option is not one of its own.
+        ValueError: if no task has that name, or an option is not one of the task's.
     """
     return make(TASKS.find(config.task, trust=trust), config.task_options)
 
@@ -209,15 +210,15 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
     """Make the optimizers of a recipe.
 
     Args:
-        recipe: which optimizers, with which options.
+        recipe: says which optimizers there are, and with which options.
         model: the network whose parameters they move.
 
     Returns:
         An optimizer for each part of the recipe that has something to move.
 
     Raises:
-        ValueError: if a plain optimizer would move a weight off its manifold, or one
-            does not take the parameters.
+        ValueError: if a plain optimizer would move a weight off its manifold, or an
+            optimizer does not take the parameters.
     """
     optimizers = []
     for wanted, groups in recipe.groups(model):
@@ -235,7 +236,7 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
                     "`decay` must be left out for Rprop, which uses the rate in its "
                     "first step alone."
                 )
-            # the name that torch's schedulers use; checkpoints keep it
+            # torch's schedulers use this name, too; checkpoints keep its value
             for group in groups:
                 group["initial_lr"] = wanted.options["lr"]
         try:
@@ -249,7 +250,7 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
 
 
 def _adjusted(recipe: Recipe, training: Training) -> Recipe:
-    """The recipe, with the optimizer, rates and retraction that the user wants."""
+    """The recipe, with the user's options of training in place of the paper's."""
     usual = recipe.schedule
     rest = next(wanted for wanted in usual.optimizers if not wanted.parameters)
     lr = rest.options["lr"] if training.lr is None else training.lr
@@ -258,13 +259,13 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
         ratio = wanted.options["lr"] / rest.options["lr"]
         if wanted.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
-        # descent on a manifold has a rule of its own, which a name does not replace
+        # RiemannianSGD has an update rule of its own, which the option does not replace
         keep = training.optimizer is None or wanted.kind is RiemannianSGD
         kind = wanted.kind if keep else _optimizer_class(training.optimizer or "")
         options = dict(wanted.options) if keep else {}
         if training.retraction is not None and "retraction" in options:
             options["retraction"] = training.retraction
-        # a product that rounds must not change a rate that the user did not change
+        # where the product equals the rate in the recipe, that rate is kept
         same = ratio * lr == wanted.options["lr"]
         options["lr"] = wanted.options["lr"] if same else lr * ratio
         optimizers.append(replace(wanted, kind=kind, options=options))
@@ -285,7 +286,7 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
 
 
 def _decay(name: str | None) -> Callable[[float], float] | None:
-    """The function that an option names: strings end here."""
+    """The function of a decay that the user named; None if the user named none."""
     if name is not None and name not in DECAYS:
         raise ValueError(
             f"`decay` must be one of {', '.join(DECAYS)}; got {name!r}."
@@ -295,7 +296,7 @@ def _decay(name: str | None) -> Callable[[float], float] | None:
 
 
 def described(recipe: Recipe, model: Any) -> dict[str, Any]:
-    """A recipe in full, for the record: defaults may change from version to version.
+    """Spell out a recipe for `config.json`, since defaults may change with the version.
 
     Args:
         recipe: the recipe of a run.
@@ -330,12 +331,12 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
     }
 
 
-# LBFGS evaluates the loss several times a step; SparseAdam wants sparse gradients
+# LBFGS evaluates the loss several times a step; SparseAdam needs sparse gradients
 _UNSUITABLE = ("LBFGS", "SparseAdam")
 
 
 def _optimizer_class(name: str) -> type[Optimizer]:
-    """The class of a name that was typed: strings end here."""
+    """The class of an optimizer that the user named."""
     kind: Any = getattr(torch.optim, name, None)
     kind = kind or getattr(isometry.optim, name, None)
     is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)

@@ -1,4 +1,4 @@
-"""The folder of a run: written by one process, and whole at every moment."""
+"""The folder of a run: one process writes it, and a kill never leaves it broken."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ class RunError(Exception):
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the content of a file; whatever happens, it has the old or the new one.
+    """Replace the content of a file; even after a crash it is either old or new.
 
     Args:
         path: the file.
@@ -49,19 +49,19 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """Readable JSON."""
+    """A value as indented JSON."""
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def create(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make the folder of a new run with all its first files, or none at all.
+    """Make the folder of a new run with all of its first files, or do nothing.
 
     Args:
-        folder: where; must not exist.
-        files: contents by name.
+        folder: path of the folder, which must not exist.
+        files: contents of the files, by name.
 
     Raises:
-        RunError: if it exists or cannot be made.
+        RunError: if the folder exists or cannot be made.
     """
     if folder.exists():
         raise RunError(
@@ -71,11 +71,11 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # a process that died may have left this folder; its number is ours now
+        # a dead process that had the same number may have left this folder
         partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
-        # fails if another process has made and filled it in the meantime
+        # fails if another process has made and filled `folder` in the meantime
         partial.rename(folder)
         _sync_folder(folder.parent)
     except OSError as error:
@@ -87,7 +87,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def last_good(folder: Path) -> str:
-    """Where the last good checkpoint of a diverged run is, as a clause of an error."""
+    """A clause for messages: where the last good checkpoint of a diverged run is."""
     path = folder / CHECKPOINT
     if path.exists():
         return f"The last good checkpoint is {path}"
@@ -95,13 +95,13 @@ def last_good(folder: Path) -> str:
 
 
 def default_folder(name: str) -> Path:
-    """A new folder under the user's data directory.
+    """The path of a new folder under the user's data directory.
 
     Args:
-        name: what it is about.
+        name: beginning of the name of the folder.
 
     Returns:
-        A path that does not exist, numbered if need be.
+        A path that does not exist: the name, followed by the first free number.
     """
     runs = data_folder() / "runs"
     candidates = (runs / f"{name}-{i:03}" for i in itertools.count(1))
@@ -109,7 +109,7 @@ def default_folder(name: str) -> Path:
 
 
 def data_folder() -> Path:
-    """Folder of what is written where the user names no place."""
+    """The folder for everything that is written when the user does not name a place."""
     from platformdirs import user_data_path
 
     return user_data_path("isometry")
@@ -117,7 +117,7 @@ def data_folder() -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let no other process write into a folder. A killed process holds no lock.
+    """Let no other process write into a folder. A killed process loses its lock.
 
     Args:
         folder: folder of a run.
@@ -126,7 +126,7 @@ def locked(folder: Path) -> Iterator[None]:
         Nothing.
 
     Raises:
-        RunError: if another process has it, or it cannot be written to.
+        RunError: if another process holds the lock, or the folder is not writable.
     """
     from filelock import FileLock, Timeout
 
@@ -153,8 +153,8 @@ def locked(folder: Path) -> Iterator[None]:
 def removed_unused(folder: Path | None) -> Iterator[None]:
     """Remove the folder of a run that fails before it has recorded a step.
 
-    The command can then be repeated once the mistake is mended. A `RunError` may tell
-    the user to go on with the folder, which stays.
+    The command can then be repeated once the mistake is corrected. After a `RunError`
+    the folder stays, since its message may tell the user to go on with the folder.
     """
     try:
         yield
@@ -168,15 +168,15 @@ def removed_unused(folder: Path | None) -> Iterator[None]:
 
 
 class Metrics:
-    """The records of a run: one JSON object a line.
+    """The file with the records of a run, one JSON object per line.
 
     Args:
         folder: folder of the run.
-        size: length of the file, in bytes, that the checkpoint knows. What follows is
-            cut off.
+        size: length of the file in bytes when the checkpoint was written. What follows
+            is cut off.
 
     Raises:
-        RunError: if the file is shorter.
+        RunError: if the file is shorter than that.
     """
 
     def __init__(self, folder: Path, size: int = 0) -> None:
@@ -188,22 +188,22 @@ class Metrics:
                 f"{size_on_disk}. It was changed: restore it, or train anew."
             )
         self.path = path
-        # without a buffer, lines that were written survive a kill
+        # without a buffer, lines that were written are kept if the process is killed
         self.file = path.open("ab", buffering=0)
         self.file.truncate(size)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a line."""
+        """Append a record as a line."""
         line = memoryview((json.dumps(record) + "\n").encode())
         while line:
             line = line[self.file.write(line) :]
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines so far."""
+        """All records so far."""
         return [json.loads(line) for line in self.path.read_bytes().splitlines()]
 
     def size(self) -> int:
-        """Length of the file, once all of it is on the disk."""
+        """Wait until all of the file is on the disk; return its length in bytes."""
         os.fsync(self.file.fileno())
         return self.file.tell()
 
@@ -213,7 +213,7 @@ class Metrics:
 
 
 def _sync_folder(folder: Path) -> None:
-    # a rename is on the disk once its folder is; Windows has no such call
+    # a rename is on the disk once its folder is; Windows cannot sync a folder
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -223,7 +223,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> Config:
-    """What `config.json` says."""
+    """Read the config of a run from its folder."""
     try:
         return Config.from_json((folder / CONFIG).read_bytes())
     except FileNotFoundError:
@@ -236,7 +236,7 @@ def read_config(folder: Path) -> Config:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """What `summary.json` says; nothing if the run has none."""
+    """Read the summary of a run from its folder; empty if there is none."""
     path = folder / SUMMARY
     if not path.exists():
         return {}
@@ -250,7 +250,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(folder: Path) -> bytes | None:
-    """The content of the checkpoint; None before there is one."""
+    """Read the checkpoint of a run as bytes; None if there is none yet."""
     path = folder / CHECKPOINT
     data = path.read_bytes() if path.exists() else None
     if data == b"":
@@ -259,7 +259,7 @@ def read_checkpoint(folder: Path) -> bytes | None:
 
 
 def damaged(path: Path, what: str) -> str:
-    """The error about a file that is not what a run writes."""
+    """The message of an error about a file that is not what a run writes."""
     return (
         f"{path} must be what `isometry train` has written for this run; got {what}. "
         f"Restore it from a copy, or train anew."
@@ -267,7 +267,7 @@ def damaged(path: Path, what: str) -> str:
 
 
 def origin(folder: Path | None) -> str:
-    """A sentence on the revision that wrote a run, if it was not this one."""
+    """Sentences for an error, if another revision of isometry wrote the run."""
     if folder is None:
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""The training loop, and what it measures of the recurrent matrix."""
+"""The training loop, and what it measures about the recurrent matrix."""
 
 import math
 import time
@@ -29,16 +29,17 @@ class State:
     """What a checkpoint keeps besides tensors.
 
     Attributes:
-        step: steps so far.
-        seconds: wall time of the steps, without evaluations and checkpoints. If the
-            process was stopped in a step, that time counts.
-        cpu_seconds: processor time of the steps, of all threads.
+        step: number of steps so far.
+        seconds: wall time of the steps, without evaluations and checkpoints. It
+            includes the time for which the process was suspended during a step.
+        cpu_seconds: processor time of the steps, summed over all threads.
         first_loss: loss of the first batch.
-        last: step and means of each split at the last evaluation.
-        best: step and means at the best validation.
-        best_test: step and means at the best test, as the paper reports.
-        solved_at: step of the first of the latest evaluations that all found the task
-            solved.
+        last: step of the last evaluation, and the means of each split.
+        best: the same for the evaluation with the best validation.
+        best_test: the same for the evaluation with the best test, which the paper
+            reports.
+        solved_at: step of the evaluation since which every evaluation has found the
+            task solved; None if the last one did not.
     """
 
     step: int = 0
@@ -58,8 +59,8 @@ def train(
 
     Args:
         experiment: what is trained.
-        state: where to begin; it is moved on.
-        ranks: this process among those that share each batch.
+        state: where to begin; it is updated in place.
+        ranks: the place of this process among those that share each batch.
         recorder: writes records and checkpoints.
 
     Returns:
@@ -106,8 +107,8 @@ class Step:
 
     Args:
         experiment: what is trained.
-        model: its model, or what makes it parallel.
-        ranks: this process among others.
+        model: its model, or the wrapper that averages gradients over processes.
+        ranks: the place of this process among those that share each batch.
         index: the number of the step, from 0.
     """
 
@@ -120,7 +121,7 @@ class Step:
     ) -> None:
         self.experiment, self.ranks, self.index = experiment, ranks, index
         config, task = experiment.config.training, experiment.task
-        # dropout depends on the step alone, as the batch does
+        # seeded for each step, so that dropout is the same in a resumed run
         torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
         batch = task.batch(
             index,
@@ -136,7 +137,7 @@ class Step:
         self.total = self.weights["loss"]
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
-        """The loss of the whole batch, and True if any process was told to stop."""
+        """The loss of the whole batch, and whether any process was told to stop."""
         mine, weight = self.loss.item(), self.weights["loss"]
         if self.ranks.count == 1:
             return mine, interrupt
@@ -145,11 +146,11 @@ class Step:
         return loss / total, stop > 0
 
     def update(self) -> None:
-        """Gradients, and a step of every optimizer."""
+        """Compute the gradients, and make a step of every optimizer."""
         experiment, recipe = self.experiment, self.experiment.recipe
         for optimizer in experiment.optimizers:
             optimizer.zero_grad()
-        # the mean of these gradients over processes is that of the whole batch
+        # with this factor, the mean over processes is the gradient of the whole batch
         share = self.ranks.count * self.weights["loss"] / self.total
         (self.loss if self.ranks.count == 1 else self.loss * share).backward()
         clip_norm = recipe.schedule.clip_norm
@@ -161,7 +162,7 @@ class Step:
         recipe.after_step(experiment.model)
 
     def _decay_rates(self) -> None:
-        """Set the rates of this step. They depend on the step alone, as the batch does.
+        """Set the learning rates of this step from its number and the run's length.
 
         So a resumed run has the same rates to the last bit. Most of torch's schedulers
         compute each rate from the previous one, and would need a state of their own.
@@ -175,7 +176,7 @@ class Step:
                     group["lr"] = group["initial_lr"] * factor
 
     def metrics(self) -> dict[str, float]:
-        """The metrics of the task, for the batch of all processes."""
+        """The metrics of the task, for the whole batch of all processes."""
         means = self.experiment.task.metrics(self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
             return means
@@ -189,9 +190,10 @@ class Step:
 def _evaluate(
     experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
 ) -> bool:
-    """Record both splits and keep the best; returns True if the task is solved.
+    """Evaluate and record both splits, keep the best; True if the task is solved.
 
-    All processes have the same weights, so they find the same numbers.
+    Every process does all of this. Since they have the same weights, they find the same
+    numbers.
     """
     config, task, model = experiment.config.training, experiment.task, experiment.model
     state.last = {"step": state.step}
@@ -252,7 +254,7 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
 
     Returns:
         The matrix (n, n), or the first of several if the cell has gates; None for
-        torch's layers, or if it is not finite.
+        torch's own layers, or if the matrix is not finite.
     """
     network = getattr(model, "network", model)
     if not isinstance(network, AbstractRecurrent):
@@ -263,13 +265,13 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
 
 @torch.no_grad()
 def orthogonality(model: nn.Module) -> float | None:
-    r"""$\lVert W^H W - I \rVert_F / \sqrt n$ of the first recurrent map.
+    r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the first layer's matrix $W$.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The error; None for torch's layers, or if the map is not finite.
+        The error; None for torch's own layers, or if the matrix is not finite.
     """
     W = recurrent_map(model)
     if W is None:
@@ -280,15 +282,17 @@ def orthogonality(model: nn.Module) -> float | None:
 
 @torch.no_grad()
 def largest_angle(model: nn.Module) -> float | None:
-    r"""Largest angle of the coordinates $A$ of the first constrained weight.
+    r"""Largest angle in the coordinates $A$ of the first constrained weight.
 
-    The exponential is one to one while it is below $\pi$: the domain $V$ of the paper.
+    An angle is $|\theta|$ for an eigenvalue $i \theta$ of $A$. While the largest one is
+    below $\pi$, the exponential is one to one; the paper calls this domain $V$.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The angle; None if the exponential makes no weight, or the weight is not finite.
+        The angle; None if there is no such weight, the exponential does not make it, or
+        its coordinates are not finite.
     """
     for entry in constrained(model):
         A = entry.coordinates.detach()
@@ -302,13 +306,13 @@ def largest_angle(model: nn.Module) -> float | None:
 
 @torch.no_grad()
 def angles(model: nn.Module) -> list[float]:
-    """Angles of the eigenvalues of the first recurrent map, ascending.
+    """Angles of the eigenvalues of the first layer's recurrent matrix, ascending.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The angles; none for torch's layers, or if the map is not finite.
+        The angles; empty for torch's own layers, or if the matrix is not finite.
     """
     W = recurrent_map(model)
     if W is None:

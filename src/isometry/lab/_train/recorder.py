@@ -26,13 +26,13 @@ KEY = "isometry"
 def pack(
     model: nn.Module, optimizers: Iterable[Optimizer], state: dict[str, Any]
 ) -> bytes:
-    """The content of a checkpoint.
+    """Make the content of a checkpoint.
 
     Args:
         model: the model.
-        optimizers: its optimizers, if any. Their tensors are named by their paths, and
-            other values are in the header.
-        state: anything else, as JSON can hold it.
+        optimizers: its optimizers, if any. Their tensors get names such as
+            `optimizer.0.3.exp_avg`; their other values go into the header.
+        state: anything else that JSON can hold.
 
     Returns:
         A safetensors file.
@@ -60,15 +60,15 @@ def pack(
 def unpack(
     data: bytes, model: nn.Module, optimizers: Iterable[Optimizer]
 ) -> dict[str, Any]:
-    """Load what `pack` made.
+    """Load what `pack` made into a model and its optimizers.
 
     Args:
         data: a safetensors file.
         model: a model of the same kind.
-        optimizers: its optimizers, or none to load the model alone.
+        optimizers: its optimizers; empty to load only the model.
 
     Returns:
-        The state.
+        The state that `pack` was given.
     """
     from safetensors.torch import load
 
@@ -101,17 +101,17 @@ def read_header(data: bytes) -> dict[str, Any]:
 
 
 def read_best(folder: Path, checkpoint: bytes) -> bytes:
-    """The file with the weights of the best validation.
+    """Read the file with the weights of the best validation.
 
     Args:
         folder: folder of the run.
-        checkpoint: its checkpoint, which knows the name and the hash of the file.
+        checkpoint: its checkpoint, which holds the name and the hash of the file.
 
     Returns:
-        Its content.
+        The content of the file.
 
     Raises:
-        RunError: if the run has kept none, or the file is damaged.
+        RunError: if the run has not kept such weights, or the file is damaged.
     """
     entry = read_header(checkpoint)["state"].get("best_file")
     if not entry:
@@ -120,7 +120,7 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
             f"There was no validation, or an earlier version trained it."
         )
     name = entry["name"]
-    # a path would lead out of the folder
+    # a name that is a path could lead out of the folder
     path = folder / (name if re.fullmatch(r"best-\d+\.safetensors", name) else "best")
     data = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -139,27 +139,27 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tuples(group: dict[str, Any]) -> dict[str, Any]:
-    """Make tuples again of options such as betas, which JSON has as lists."""
+    """Turn options such as betas, which JSON stores as lists, into tuples again."""
     return {
         name: tuple(value) if isinstance(value, list) and name != "params" else value
         for name, value in group.items()
     }
 
 
-# what a record has besides its numbers
+# entries of a record that are not drawn as curves
 _PLACE = ("step", "seconds", "cpu_seconds", "split")
 
 
 class Events:
-    """Writes the records of a run as curves, one for each number and split.
+    """Writes the records of a run for TensorBoard, a curve for each number and split.
 
-    A resumed run writes them again from its metrics. Otherwise steps after the last
-    checkpoint would appear twice, and those that had not reached the disk when the
-    process was killed would be missing.
+    A resumed run writes all curves again from its metrics. Otherwise steps after the
+    last checkpoint would appear twice, and events that had not reached the disk when
+    the process was killed would be missing.
 
     Args:
-        folder: folder of the events. Earlier ones in it are removed.
-        records: lines of the metrics so far.
+        folder: folder of the events. Earlier events in it are removed.
+        records: the records so far.
     """
 
     def __init__(self, folder: Path, records: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -167,14 +167,14 @@ class Events:
         for path in folder.glob("events.out.*"):
             path.unlink()
         self.writer = made(str(folder))
-        # the clock of a curve counts training alone, across interruptions
+        # times on a curve count training only, as if it had never been interrupted
         self.begun = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
             self.write(record)
         self.writer.flush()
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """The numbers of a record."""
+        """Write the numbers of a record."""
         clock = self.begun + record["seconds"]
         for name, value in record.items():
             if name not in _PLACE:
@@ -193,7 +193,7 @@ def event_writer() -> Any:
         The class.
 
     Raises:
-        RunError: if it is not installed.
+        RunError: if TensorBoard is not installed.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -205,7 +205,7 @@ def event_writer() -> Any:
     return SummaryWriter
 
 
-# characters of the bar on a terminal
+# width of the progress bar, in characters
 _BAR = 20
 
 
@@ -216,7 +216,7 @@ class Progress:
         total: steps of the whole run.
         done: steps that were made before the run was resumed.
         stream: where to write; standard error if None.
-        quiet: write nothing, as all processes but the first do.
+        quiet: whether to write nothing, as in every process but the first.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Progress:
         self.begun = self.shown = time.monotonic()
 
     def step(self, step: int, loss: float) -> None:
-        """Renew the bar, a few times a second."""
+        """Redraw the bar, but only a few times a second."""
         self.last = step
         if self.live and time.monotonic() - self.shown > 0.2:
             self.shown = time.monotonic()
@@ -250,7 +250,7 @@ class Progress:
 
         Args:
             last: the step, and the means of each split by its name.
-            extra: numbers of the network itself.
+            extra: numbers that describe the network itself.
         """
         splits = {k: v for k, v in last.items() if isinstance(v, Mapping) and v}
         parts = [f"{name} {_listed(means)}" for name, means in splits.items()]
@@ -258,14 +258,14 @@ class Progress:
         self.say(f"{self.place()}  {';  '.join(parts)}")
 
     def say(self, text: str) -> None:
-        """Write a line that stays."""
+        """Write a line that the bar does not overwrite."""
         if not self.quiet:
             form = "\r{}\x1b[K\n" if self.live else "{}\n"
             self.stream.write(form.format(text))
             self.stream.flush()
 
     def place(self) -> str:
-        """The step, the rate and the time that is left."""
+        """The step, the number of steps per second, and the time that is left."""
         steps = self.last - self.first
         if steps == 0:
             return f"{self.last}/{self.total}"
@@ -321,14 +321,15 @@ class Recorder:
     def checkpoint(
         self, experiment: Experiment, state: dict[str, Any], *, is_best: bool
     ) -> None:
-        """Replace the checkpoint, which knows how long the metrics are.
+        """Replace the checkpoint, which also holds the length of the metrics file.
 
-        The weights of the best validation have a file for each step, so that the one
-        that the checkpoint knows is there, whenever the process is killed.
+        The weights of the best validation have the step in the name of their file. An
+        old file is removed only after the checkpoint that names the new one is written,
+        so that the process can be killed at any time.
 
         Args:
             experiment: what is trained.
-            state: where it is.
+            state: the fields of `State`.
             is_best: whether to keep these weights as those of the best validation.
         """
         if self.folder is None or self.metrics is None:

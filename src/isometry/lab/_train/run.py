@@ -1,4 +1,4 @@
-"""A run from its beginning or its checkpoint to its summary."""
+"""Starts, resumes and loads runs."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
@@ -43,7 +43,8 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
     """Train from the beginning.
 
     Args:
-        config: the run. A class that it names as package.module:Class is imported.
+        config: config of the run. Classes that it names as package.module:Class are
+            imported.
         out: its folder, which must not exist; if None, a new one under the user's data
             directory. It is removed if the run fails before it has recorded a step.
 
@@ -77,14 +78,14 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
 def resume(
     folder: Path | str, *, trust: bool | Collection[str] = False, **options: Any
 ) -> Outcome:
-    """Go on from the last checkpoint, to the numbers of a run that never stopped.
+    """Go on from the last checkpoint, with the same numbers as if it had never stopped.
 
-    A run that has finished goes on if `iterations` or `epochs` ask for more.
+    A run that has finished goes on if `iterations` or `epochs` ask for more steps.
 
     Args:
         folder: folder of the run.
-        trust: whether to import the classes that `config.json` names, or the names that
-            may be imported. A registered class needs no trust.
+        trust: whether to import the classes that `config.json` names, or the names of
+            those that may be imported. A registered class needs no trust.
         **options: fields of `Training` that may change: `iterations`, `epochs`,
             `solved`, `solved_for`, `log_every`, `evaluate_every`, `checkpoint_every`,
             `threads`, `device` and `tensorboard`.
@@ -93,8 +94,9 @@ def resume(
         The folder and the summary.
 
     Raises:
-        RunError: if it holds no run, a damaged one, one that has diverged, or one that
-            another process writes.
+        RunError: if the folder does not hold a run; if the run is damaged, has
+            diverged, or is being written by another process; or if it has ended and the
+            options do not ask for more.
         ValueError: if an option may not change, or a class is not to be trusted.
     """
     folder = Path(folder)
@@ -107,8 +109,8 @@ def resume(
             f"another rate, `--lr`. {files.last_good(folder)}."
         )
     training, same = config.training, config.training == before.training
-    # A longer run that was killed at once already has the larger number of steps in
-    # its config, with the summary of the shorter run beside it.
+    # If a run was resumed for more steps and killed at once, its config already has the
+    # larger number, while the summary is still that of the shorter run.
     more = training.epochs or (training.iterations or 0) > steps
     if (status == "finished" and same and not more) or (status == "solved" and same):
         return Outcome(folder, summary)
@@ -143,15 +145,15 @@ def load(
     Args:
         run: folder of the run, finished or not.
         best: whether to load the weights of the best validation instead of the last.
-        trust: whether to import the classes that `config.json` names, or the names that
-            may be imported. A registered class needs no trust.
+        trust: whether to import the classes that `config.json` names, or the names of
+            those that may be imported. A registered class needs no trust.
 
     Returns:
         The network with its output layer: outputs (time, batch, k) from inputs.
 
     Raises:
-        RunError: if there is no run, no checkpoint, no best validation, or a damaged
-            file.
+        RunError: if there is no run, it has no checkpoint or no best validation, or a
+            file is damaged.
         ValueError: if a class is not to be trusted.
     """
     folder = Path(run)
@@ -165,7 +167,7 @@ def load(
     try:
         _, _, model = make_model(config, trust=trust)
     finally:
-        # first values are drawn for nothing, and must not change the caller's numbers
+        # initial weights, drawn in vain, must not change the caller's random numbers
         torch.random.set_rng_state(state)
     with _whole(folder):
         unpack(read_best(folder, data) if best else data, model, ())
@@ -175,7 +177,7 @@ def load(
 def _ready(
     config: Config, ranks: Ranks, *, trust: bool | Collection[str]
 ) -> Experiment:
-    """Build the experiment, and refuse what cannot run before anything is written."""
+    """Build the experiment; raise if it cannot run, before anything is written."""
     experiment = build(config, ranks.device, trust=trust)
     if config.training.tensorboard:
         event_writer()
@@ -192,7 +194,7 @@ def _go(
     ranks: Ranks,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Train, with the folder locked, and sum up."""
+    """Lock the folder, load the checkpoint if there is one, train, and sum up."""
     with contextlib.ExitStack() as stack:
         data = None
         if folder is not None:
@@ -214,7 +216,7 @@ def _go(
         if folder is not None:
             if options:
                 _amend(folder, experiment.config, state.step, options)
-            # the summary of an earlier end, which no longer holds
+            # this summary was written at an earlier end, and no longer holds
             (folder / files.SUMMARY).unlink(missing_ok=True)
         progress = Progress(iterations, state.step, quiet=folder is None)
         tensorboard = experiment.config.training.tensorboard
@@ -225,7 +227,7 @@ def _go(
 
 
 def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) -> None:
-    """Write down the options with which a run goes on."""
+    """Record in `config.json` the options with which a run is resumed."""
     entry = {"step": step, "options": dict(options)}
     if entry not in config.continued:
         config = replace(config, continued=(*config.continued, entry))
@@ -239,7 +241,7 @@ def _train(
     try:
         status = train(experiment, state, ranks, recorder)
     except OSError as error:
-        # most often the disk is full, and has no room for a summary either
+        # most often the disk is full, so writing the summary may fail, too
         with contextlib.suppress(OSError):
             _sum_up(experiment, state, "interrupted", folder)
         raise RunError(
@@ -247,7 +249,7 @@ def _train(
             f"on: isometry train --resume {folder}"
         ) from error
     except (ValueError, TypeError) as error:
-        # it is no option that is wrong, and the command line prints the traceback
+        # no option is wrong; because of this note, the traceback is printed
         error.add_note(f"isometry: raised in step {state.step + 1} of the run")
         raise
     scores: dict[str, Any] = {}
@@ -261,12 +263,12 @@ def _train(
 
 @contextlib.contextmanager
 def _whole(folder: Path | None) -> Iterator[None]:
-    """Tell what is wrong with a checkpoint that cannot be read."""
+    """Turn an error while reading a checkpoint into one that says what is wrong."""
     try:
         yield
     except RunError:
         raise
-    # a file that somebody else wrote can be wrong in any way; nothing of it is run
+    # A file that somebody else wrote can be wrong in any way. Reading it runs no code.
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunError(
@@ -275,7 +277,7 @@ def _whole(folder: Path | None) -> Iterator[None]:
 
 
 def _final_scores(experiment: Experiment, ranks: Ranks) -> dict[str, Any]:
-    """What the task measures once, at the end; empty for most tasks."""
+    """The scores that the task measures only at the end; empty for most tasks."""
     model, size = experiment.model, experiment.config.training.batch_size
     scores: dict[str, dict[str, float]] = {}
     model.eval()
@@ -330,7 +332,7 @@ def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:
 
 @contextlib.contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Use as many threads of torch as the run was begun with."""
+    """Let torch use this number of threads for a while; None changes nothing."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)
