@@ -65,7 +65,7 @@ class AbstractTask(ABC):
 
     @property
     def recipe(self) -> str:
-        """The task of the paper whose learning rates and sizes are used here, too."""
+        """Name of the paper's task whose learning rates and sizes this task uses."""
         return "adding"
 
     def is_better(self, new: float, old: float) -> bool:
@@ -134,7 +134,7 @@ class AbstractTask(ABC):
         """
 
     def epoch(self, size: int) -> int | None:  # noqa: ARG002 - endless data
-        """Number of batches in one pass over the data; None if the data is endless."""
+        """Number of batches of this size in one pass over the data; None if endless."""
         return None
 
     @abstractmethod

@@ -18,8 +18,8 @@ from isometry.linalg import skew
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
 
-# A run has diverged if its loss exceeds the loss of its first step, or 1 if that is
-# larger, by this factor.
+# A run has diverged if its loss exceeds this factor times the loss of its first step,
+# or times 1 if that loss is smaller.
 _DIVERGED = 1e3
 SPLITS: tuple[Split, ...] = ("validation", "test")
 
@@ -239,7 +239,7 @@ def _finite(experiment: Experiment) -> bool:
 
 
 def on(batch: Batch, device: torch.device) -> Batch:
-    """A batch on a device."""
+    """Copy a batch to a device."""
     x, y, lengths = batch
     moved: Tensor | None = None if lengths is None else lengths.to(device)
     return Batch(x.to(device), y.to(device), moved)

@@ -213,8 +213,8 @@ class Progress:
     """Shows how far a run is: a bar on a terminal, and a line for each evaluation.
 
     Args:
-        total: steps of the whole run.
-        done: steps that were made before the run was resumed.
+        total: number of steps of the whole run.
+        done: number of steps that were made before the run was resumed.
         stream: where to write; standard error if None.
         quiet: whether to write nothing, as in every process but the first.
     """

@@ -78,7 +78,7 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
 def resume(
     folder: Path | str, *, trust: bool | Collection[str] = False, **options: Any
 ) -> Outcome:
-    """Go on from the last checkpoint, with the same numbers as if it had never stopped.
+    """Resume a run from its last checkpoint, as if it had never stopped.
 
     A run that has finished goes on if `iterations` or `epochs` ask for more steps.
 
@@ -149,7 +149,7 @@ def load(
             those that may be imported. A registered class needs no trust.
 
     Returns:
-        The network with its output layer: outputs (time, batch, k) from inputs.
+        The network with its output layer, from inputs to outputs (time, batch, k).
 
     Raises:
         RunError: if there is no run, it has no checkpoint or no best validation, or a
