@@ -1,4 +1,4 @@
-"""Contract suites for groups, manifolds and maps: ours, and your own."""
+"""Contract suites that check groups, manifolds and maps, ours or your own."""
 
 from isometry.testing._group import check_group
 from isometry.testing._map import check_map

@@ -1,4 +1,4 @@
-"""Contracts of a group: its Lie algebra, and all that follows from it."""
+"""Contracts on a group: its Lie algebra, and what follows from the algebra."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def bracket(A: Tensor, B: Tensor) -> Tensor:
 
 
 def algebra(case: Case) -> None:
-    """`algebra` is linear, onto skew matrices that are closed under brackets."""
+    """`algebra` is linear, and its values are skew matrices closed under brackets."""
     G = _group(case)
     X, Y = case.ambient(3), case.ambient(3)
     A, B = G.algebra(X), G.algebra(Y)
@@ -53,7 +53,7 @@ def closed_forms(case: Case) -> None:
     gap = norm(G, G.algebra_log(Q) - AbstractGroup.algebra_log(G, Q))
     case.require("algebra_log", "be principal inside the domain", gap, scale=3)
     wide = case.wide
-    # the algebra describes only the identity component
+    # stay in the identity component, since the algebra describes no other
     Q = expm_skew(wide.tangent(G.origin(3, dtype=wide.dtype), angle=2.0))
     N = wide.ambient(3)
 
@@ -66,7 +66,7 @@ def closed_forms(case: Case) -> None:
 
 
 def multiplication(case: Case) -> None:
-    """Products and inverses are points; metric and samples ignore translations."""
+    """Products and inverses are in the group; translations keep metric and samples."""
     G, Q, P = _group(case), case.points(3), case.points(3)
     for what, R in (("product", Q @ P), ("inverse", Q.mH)):
         must = f"contain the {what}"
@@ -87,9 +87,9 @@ def multiplication(case: Case) -> None:
 
 
 def connection(case: Case) -> None:
-    """The connection is torsion-free and metric, on left-invariant fields.
+    """The connection of left-invariant fields is torsion-free and preserves the metric.
 
-    These two identities define it: nabla_X Y - nabla_Y X = [X, Y] and
+    Two identities define it: nabla_X Y - nabla_Y X = [X, Y], and
     <nabla_X Y, Z> + <Y, nabla_X Z> = 0.
     """
     G = _group(case)
@@ -101,7 +101,7 @@ def connection(case: Case) -> None:
 
 
 def torus(case: Case) -> None:
-    """The torus, if a group has one, is abelian and lies in the algebra."""
+    """The values of `torus`, if a group has it, lie in the algebra and commute."""
     G = _group(case)
     try:
         rank = G.rank

@@ -1,4 +1,4 @@
-"""A manifold to check, with its precision, random numbers and error bounds."""
+"""A manifold to check, with a dtype, a source of random numbers and error bounds."""
 
 import math
 from collections.abc import Callable
@@ -9,20 +9,20 @@ from torch import Tensor
 
 from isometry.groups import AbstractManifold
 
-# Bound of an error, in units of n eps. It is twice the worst error of all contracts
-# over 20 seeds and four dtypes: 5.1 for groups (Quadrupole of tests/groups), 7.3 for
-# maps (polar, U(5))
+# The largest error that is accepted as rounding, in units of n eps. It is twice the
+# worst error of all contracts over 20 seeds and four dtypes, which is 5.1 for groups
+# (Quadrupole of tests/groups) and 7.3 for maps (polar, U(5)).
 ROUNDING = 14.6
 
-# the steps for fitted slopes, and how many of the smallest steps with an error above
-# rounding are fitted
+# The steps at which errors are computed to fit a slope. Among the steps with an error
+# above rounding, only this many of the smallest are fitted.
 _STEPS = [2.0**-j for j in range(11)]
 _FITTED = 4
 
 
 @dataclass(frozen=True)
 class Case:
-    """A manifold, the dtype in which to check it and the source of random numbers."""
+    """A manifold, the dtype in which to check it, and a source of random numbers."""
 
     manifold: AbstractManifold
     dtype: torch.dtype
@@ -30,49 +30,49 @@ class Case:
 
     @property
     def wide(self) -> "Case":
-        """This case in double precision, for differences and slopes."""
+        """This case in double precision, which finite differences and slopes need."""
         dtype = torch.promote_types(self.dtype, torch.float64)
         return Case(self.manifold, dtype, self.generator)
 
     @property
     def unit(self) -> float:
-        """The unit of errors, n eps."""
+        """The unit of rounding errors, n eps."""
         return max(1, *self.manifold.shape) * torch.finfo(self.dtype).eps
 
     def points(self, *batch: int) -> Tensor:
-        """Random points."""
+        """Random points on the manifold."""
         return self.manifold.random(*batch, generator=self.generator, dtype=self.dtype)
 
     def ambient(self, *batch: int) -> Tensor:
-        """Gaussian matrices of the shape of points, each with Frobenius norm 1."""
+        """Gaussian arrays of the shape of a point, scaled to Euclidean norm 1."""
         shape = (*batch, *self.manifold.shape)
         X = torch.randn(shape, dtype=self.dtype, generator=self.generator)
         return X / norm(self.manifold, X, keepdim=True).clamp(min=1e-30)
 
     def tangent(self, Q: Tensor, *, angle: float) -> Tensor:
-        """Random tangent vectors whose largest angle is `angle`."""
+        """Random tangent vectors whose largest rotation angle is `angle`."""
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # on a manifold that is a single point, all tangent vectors are zero up to
-        # rounding: do not scale them up
+        # do not scale up vectors that are zero up to rounding: on a manifold of
+        # dimension 0, all tangent vectors are
         alive = largest > self.unit**2
         scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
-        # project again, because the scaling has enlarged rounding errors, too
+        # project again, because the scaling has also enlarged the rounding errors
         return M.project(Q, E * scale.reshape(*scale.shape, *[1] * len(M.shape)))
 
     def require(
         self, method: str, must: str, error: Tensor | float, *, scale: float = 1.0
     ) -> None:
-        """Raise unless the error is at most `ROUNDING` n eps times the scale."""
+        """Raise unless an error is at most `ROUNDING` times n eps times `scale`."""
         self.bound(method, must, error, ROUNDING * self.unit * scale)
 
     def bound(
         self, method: str, must: str, error: Tensor | float, bound: float
     ) -> None:
-        """Raise unless the error is at most the bound."""
+        """Raise unless an error is at most a bound."""
         worst = largest_of(error)
-        # written so that NaN fails
+        # not `worst > bound`, which would accept NaN
         if not worst <= bound:
             self.fail(method, must, f"the error is {worst:.1e}, above {bound:.1e}")
 
@@ -87,7 +87,7 @@ class Case:
     ) -> None:
         """Raise unless error(t) is O(t^order), according to a fitted slope.
 
-        Use it in double precision. Errors below rounding are not fitted.
+        Use it in double precision. Errors at the level of rounding are not fitted.
         """
         steps = [t for t in _STEPS if t <= largest]
         noise = 25 * ROUNDING * self.unit
@@ -100,34 +100,35 @@ class Case:
             )
 
     def fail(self, method: str, must: str, facts: str) -> None:
-        """Raise: which method must do what, and what it does instead."""
+        """Raise an error that says what a method must do, and what it does instead."""
         raise AssertionError(
             f"`{method}` of {self.manifold} must {must}; in {self.dtype} {facts}."
         )
 
 
 def norm(manifold: AbstractManifold, X: Tensor, *, keepdim: bool = False) -> Tensor:
-    """Euclidean norm over the axes of one point."""
+    """Euclidean norm of each array of a batch, over the axes of one point."""
     axes = tuple(range(-len(manifold.shape), 0))
     return torch.linalg.vector_norm(X, dim=axes, keepdim=keepdim)
 
 
 def dot(manifold: AbstractManifold, X: Tensor, Y: Tensor) -> Tensor:
-    """Real Euclidean inner product over the axes of one point."""
+    """Real part of the inner product of arrays, over the axes of one point."""
     return (X.conj() * Y).real.sum(tuple(range(-len(manifold.shape), 0)))
 
 
 def largest_of(error: Tensor | float) -> float:
-    """The largest absolute entry; NaN if any entry is NaN."""
+    """The largest absolute value of the entries; NaN if any entry is NaN."""
     error = torch.as_tensor(error)
     return float(error.abs().max()) if error.numel() else 0.0
 
 
 def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
-    """Slope of log error against log step, where errors are above the noise.
+    """Slope of log error against log step, for the errors above the noise.
 
-    It is infinite if no errors are. Only the smallest such steps are fitted, where the
-    leading power dominates.
+    Only the smallest such steps are fitted, since the leading power dominates there.
+    The slope is infinite if fewer than two errors are above the noise, and NaN if any
+    error is NaN.
     """
     pairs = [
         (math.log(t), math.log(e))

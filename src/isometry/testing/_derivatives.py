@@ -1,4 +1,4 @@
-"""Contracts of derivatives: autograd agrees with differences, in every argument."""
+"""Contracts on derivatives: autograd agrees with finite differences."""
 
 import torch
 from torch import Tensor
@@ -7,9 +7,9 @@ from isometry.groups import AbstractGroup
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import Method, methods
 
-# Step of the central differences of fourth order, and the bound of their error. On the
+# The step of the fourth-order central differences, and the bound on their error. On the
 # manifolds of tests/groups the error is 4e-11, and more where two angles nearly cross.
-# A missing term makes an error of 1e-3 or more
+# A missing term in a derivative makes an error of 1e-3 or more.
 _STEP, _BOUND = 2e-4, 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")
@@ -18,8 +18,8 @@ _ARGUMENTS = ("Q", "P", "X", "Y")
 def derivatives(case: Case) -> None:
     """Every differentiable method has the right derivative in all of its arguments.
 
-    The points are near each other. For log, they are also equal and, in a group, far
-    apart.
+    The points Q and P are near each other. log is also checked for equal points and, in
+    a group, for points that are far apart.
     """
     wide = case.wide
     # differences need double precision, so a check in single precision adds nothing
@@ -33,12 +33,12 @@ def derivatives(case: Case) -> None:
     _check(wide, "log", table["log"], Q, Q)
     _distance_to_itself(wide)
     if isinstance(M, AbstractGroup):
-        # beyond a half turn, where the logarithm need not be the principal one
+        # beyond a half turn, where the logarithm need not be the principal logarithm
         _check(wide, "log", table["log"], Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
 
 
 def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
-    """Compare the derivatives of one method along a random curve for each argument."""
+    """Compare the derivatives of a method, for each argument along a random curve."""
     M = case.manifold
     inputs = [Q, P, case.ambient(len(Q)), case.ambient(len(Q))]
     directions = [case.tangent(Q, angle=1.0), case.tangent(P, angle=1.0)]
@@ -50,7 +50,7 @@ def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
     for i, argument in enumerate(_ARGUMENTS):
 
         def moved(t: float, i: int = i) -> Tensor:
-            # points along geodesics, so that they stay on the manifold
+            # points move along geodesics, so that they stay on the manifold
             step = t * directions[i]
             at = M.exp(inputs[i], step) if i < 2 else inputs[i] + step
             arguments = [*inputs]
@@ -60,15 +60,15 @@ def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
         inner, outer = (moved(h) - moved(-h) for h in (_STEP, 2 * _STEP))
         difference = (8 * inner - outer) / (12 * _STEP)
         analytic = dot(M, gradients[i], directions[i]).sum()
-        # at a distance d from a fold of exp, the first derivative of log grows like
-        # 1 / d, and the second like 1 / d^3
+        # The bound grows with the gradient: at a distance d from a fold of exp, the
+        # first derivative of log is of order 1 / d, and the second of order 1 / d^3.
         scale = max(1.0, float(norm(M, gradients[i]).max())) ** 3
         must = f"have the right gradient in `{argument}`"
         case.bound(name, must, difference - analytic, _BOUND * scale)
 
 
 def _distance_to_itself(case: Case) -> None:
-    """The gradient of the distance is 0 at the point itself, where it has a kink."""
+    """The gradient of the distance between equal points, where it has a kink, is 0."""
     M, Q = case.manifold, case.points(2)
     leaves = [Q.clone().requires_grad_() for _ in range(2)]
     for G in torch.autograd.grad(M.distance(*leaves).sum(), leaves):
@@ -76,9 +76,9 @@ def _distance_to_itself(case: Case) -> None:
 
 
 def _gradients(value: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
-    """The gradients, with zero where autograd sees no dependence.
+    """The gradients for all leaves, zero where autograd sees no dependence.
 
-    If there is one, the comparison with differences fails.
+    If the value does depend on such a leaf, the comparison with differences fails.
     """
     if not value.requires_grad:
         return tuple(torch.zeros_like(X) for X in leaves)

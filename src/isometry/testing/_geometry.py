@@ -1,4 +1,4 @@
-"""Contracts of the geometry: tangent spaces, metric, geodesics, curvature."""
+"""Contracts on the geometry: tangent spaces, metric, geodesics, curvature."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from isometry.groups import AbstractGroup, AbstractRetraction
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import retractions as maps_of
 
-# step of central differences in double precision, and the bound of their error: twice
-# the worst error over 20 seeds is 7.8e-10
+# The step of central differences in double precision, and the bound on their error. The
+# bound is twice the worst error over 20 seeds, 7.8e-10, rounded up.
 _STEP, _DIFFERENCE = 1e-5, 8e-10
 
 
 def tangent_space(case: Case) -> None:
-    """`project` is an orthogonal projection to directions along the manifold."""
+    """`project` is the orthogonal projection to the tangent space."""
     M, Q = case.manifold, case.points(3)
     X, Y = case.ambient(3), case.ambient(3)
     E = M.project(Q, X)
@@ -33,7 +33,7 @@ def tangent_space(case: Case) -> None:
 
 
 def metric(case: Case) -> None:
-    """`inner` is a metric; `gradient` represents the differential in it."""
+    """`inner` is a metric, in which `gradient` represents the differential."""
     M, Q = case.manifold, case.points(3)
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
     gap = M.inner(Q, E, F) - M.inner(Q, F, E)
@@ -50,7 +50,10 @@ def metric(case: Case) -> None:
 
 
 def differential(case: Case) -> None:
-    """d/dt f(exp(Q, tE)) = <grad f, E>, for f(Q) = |Q + C|^4 / 4, by differences."""
+    """`gradient` gives the derivative of a function along geodesics.
+
+    d/dt f(exp(Q, tE)) = <grad f, E> for f(Q) = |Q + C|^4 / 4, by finite differences.
+    """
     wide = case.wide
     M, Q = wide.manifold, wide.points(3)
     E, C = wide.tangent(Q, angle=1.0), wide.ambient(3)
@@ -70,8 +73,8 @@ def differential(case: Case) -> None:
 def geodesics(case: Case) -> None:
     """exp ends on the manifold and obeys Gauss's lemma, which makes it Riemannian.
 
-    <d exp_E[E], d exp_E[F]> = <E, F>: rays have constant speed and meet the spheres
-    around Q at right angles, hence are the shortest curves.
+    The lemma is <d exp_E[E], d exp_E[F]> = <E, F>. It says that rays have constant
+    speed and meet the spheres around Q at right angles, so they are locally shortest.
     """
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-3, 1.0, 3.0, 7.0):
@@ -96,7 +99,7 @@ def geodesics(case: Case) -> None:
 
 
 def logarithm(case: Case) -> None:
-    """log undoes exp inside the domain; the distance is symmetric."""
+    """log undoes exp for small angles, and the distance is symmetric."""
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-4, 1.0):
         E = case.tangent(Q, angle=angle)
@@ -110,14 +113,14 @@ def logarithm(case: Case) -> None:
         length = M.inner(Q, E, E).sqrt()
         case.require("distance", "be the length", there - length, scale=3)
     if isinstance(M, AbstractGroup):
-        # if there are two components, log reaches only the component of Q
+        # if there are two components, log only reaches the points in the component of Q
         P = case.points(3) if M.is_connected else M.exp(Q, case.tangent(Q, angle=7.0))
         rest = norm(M, M.exp(Q, M.log(Q, P)) - P)
         case.require("log", "reach every point of a group", rest, scale=10)
 
 
 def retractions(case: Case) -> None:
-    """Every retraction ends on the manifold and agrees with exp in first order."""
+    """Every retraction ends on the manifold and agrees with exp to first order."""
     M, Q = case.manifold, case.points(3)
     E = case.tangent(Q, angle=1.0)
     wide = case.wide
@@ -139,7 +142,7 @@ def retractions(case: Case) -> None:
 
 
 def transport(case: Case) -> None:
-    """Transport is linear, ends in the other tangent space, and does nothing at Q."""
+    """Transport is linear, ends in the tangent space at P, and keeps E if P is Q."""
     M, Q = case.manifold, case.points(3)
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
     P = M.exp(Q, case.tangent(Q, angle=1.0))
@@ -153,9 +156,9 @@ def transport(case: Case) -> None:
 
 
 def curvature(case: Case) -> None:
-    """Curvature depends on the plane and not on its basis, and bends small triangles.
+    """The curvature depends only on the plane, and agrees with small triangles.
 
-    dist(exp tE, exp tF)^2 = 2 t^2 - K t^4 / 3 + O(t^5) for orthonormal E, F.
+    dist(exp tE, exp tF)^2 = 2 t^2 - K t^4 / 3 + O(t^5) for orthonormal E and F.
     """
     M, wide = case.manifold, case.wide
     if M.dimension < 2:
@@ -171,12 +174,13 @@ def curvature(case: Case) -> None:
     sides = [M.distance(M.exp(Q, h * E), M.exp(Q, h * F)) for h in (t, -t)]
     # odd powers of t cancel in the mean
     gap = 3 * (2 * t**2 - (sides[0] ** 2 + sides[1] ** 2) / 2) / t**4 - K
-    # twice the worst error over 20 seeds, 1.05e-3 (complex Stiefel(3, 2), with K > 1)
+    # The bound is twice the worst error over 20 seeds, which is 1.05e-3 on the complex
+    # Stiefel(3, 2), where K > 1.
     wide.bound("curvature", "agree with small geodesic triangles", gap, 2.1e-3)
 
 
 def orthonormal(case: Case, Q: Tensor) -> tuple[Tensor, Tensor]:
-    """Two orthonormal tangent vectors at Q, in the metric."""
+    """Two random tangent vectors at Q that are orthonormal in the metric."""
     M = case.manifold
 
     def times(s: Tensor, E: Tensor) -> Tensor:
@@ -189,7 +193,7 @@ def orthonormal(case: Case, Q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def border(case: Case) -> None:
-    """`border_distance` is pi at zero, and linear along rays."""
+    """`border_distance` is pi at zero, and falls linearly along rays."""
     M, Q = case.manifold, case.points(3)
     E = case.tangent(Q, angle=1.0)
     near, far = (torch.pi - M.border_distance(Q, t * E) for t in (1.0, 3.0))

@@ -1,4 +1,4 @@
-"""The contract suite of groups and of their homogeneous spaces."""
+"""The contract suite for groups and their homogeneous spaces."""
 
 import torch
 
@@ -42,26 +42,36 @@ def check_group(
 ) -> None:
     r"""Raise unless a group or manifold keeps every contract of `isometry.groups`.
 
-    For any manifold: `dimension` is the dimension of the tangent spaces; projections
-    are orthogonal; $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$
-    along $\exp(Q, tE)$; exp obeys Gauss's lemma, so it is the Riemannian exponential;
-    log is its inverse; retractions agree with it to first order, by a fitted slope; the
-    curvature agrees with small geodesic triangles; `point`, `coordinates` and
-    `velocity` fit together; the gradient of every differentiable method is right in all
-    of its arguments, by differences; samples are invariant under geodesic steps; a
-    batch gives the same results as its points one by one, and may be empty.
+    The contracts of every manifold are:
 
-    For a group, also: the algebra is closed under brackets; every closed form agrees
-    with the default that uses only `algebra`; metric and samples are invariant under
-    translations; the connection is torsion-free and metric; every point has a
-    logarithm.
+    - `dimension` is the dimension of the tangent spaces, and projections to them are
+      orthogonal.
+    - $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$ along
+      $\exp(Q, tE)$.
+    - exp obeys Gauss's lemma, so it is the Riemannian exponential, and log inverts it.
+    - Retractions agree with exp to first order, by a fitted slope.
+    - The curvature agrees with small geodesic triangles.
+    - `point`, `coordinates` and `velocity` fit together.
+    - The gradient of every differentiable method agrees with finite differences, in all
+      arguments.
+    - The distribution of samples is invariant under geodesic steps.
+    - A batch gives the same results as its points one by one, and may be empty.
 
-    Bounds are multiples of $n \varepsilon$. Slopes and differences are computed in
-    double precision. The check takes some seconds for small sizes; use these.
+    A group has more contracts:
+
+    - The algebra is closed under brackets.
+    - Every closed form agrees with the default that uses only `algebra`.
+    - The metric and the distribution of samples are invariant under translations.
+    - The connection is torsion-free and metric.
+    - Every point of the identity component has a logarithm.
+
+    Bounds on rounding errors are multiples of $n \varepsilon$. Slopes and differences
+    are computed in double precision. The check takes some seconds for a small manifold,
+    so choose small sizes.
 
     Args:
         manifold: an instance of your class.
-        dtype: the precision to check; float64 or complex128 by default.
+        dtype: the dtype in which to check; float64 or complex128 by default.
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
@@ -73,7 +83,7 @@ def check_group(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     case = Case(manifold, manifold.dtype(dtype), generator)
-    # the algebra first, because a wrong algebra breaks most other contracts too
+    # check the algebra first, because a wrong algebra breaks most other contracts, too
     contracts = (
         (*_GROUP, *_MANIFOLD) if isinstance(manifold, AbstractGroup) else _MANIFOLD
     )

@@ -1,4 +1,4 @@
-"""The contract suite of maps from skew to orthogonal matrices."""
+"""The contract suite for maps from skew to orthogonal or unitary matrices."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class _Claims:
-    """The map, its inverse, and what it claims."""
+    """A map, its inverse, and the properties that the map claims to have."""
 
     phi: Map
     inverse: Map | None
@@ -42,23 +42,25 @@ def check_map(
        \phi(tA) = \exp(tA) + O(t^p), \quad \phi(0) = I, \qquad
        \phi(V A V^H) = V \phi(A) V^H, \qquad \phi^{-1}(\phi(A)) = A. $$
 
-    This is checked in single and in double precision, for norms from 0 to 10, and for
-    batches, even empty ones. The gradient of $\phi(\operatorname{skew} X)$ must be
-    right, also at 0. A matrix with NaN or infinity must become NaN, and the other
-    matrices of its batch must stay right.
+    These identities are checked in single and double precision, for norms from 0 to 10
+    (the inverse up to 1) and for batches, even empty ones. A matrix with NaN or
+    infinity must become NaN, and the other matrices of its batch must stay right. The
+    order $p$ is checked in double precision only, and so is the gradient of
+    $\phi(\operatorname{skew} X)$, also at 0.
 
     Args:
         retraction: $\phi$: a map of `isometry.groups` or of your own, the name of a
             map, or a function of tensors `(*batch, n, n)`.
         n: size of the matrices to try.
         is_complex: whether to try skew-Hermitian matrices instead of real ones.
-        inverse: $\phi^{-1}$, if there is one; by default the `inverse` of the map.
-        order: $p$, checked by a fitted slope: 2 for every retraction, 3 for the Cayley
-            map, $2m + 1$ for Pade approximants, infinity for the exponential itself. By
-            default it is what the map claims, and 2 for a function.
-        equivariant: whether the map commutes with rotations. Functions of matrices do;
-            the factor of a QR decomposition does not. By default it is what the map
-            claims, and True for a function.
+        inverse: $\phi^{-1}$; by default the `inverse` of the map, if it has one.
+        order: $p$, checked by a fitted slope. It is at least 2 for a retraction, 3 for
+            the Cayley map, $2m + 1$ for Pade approximants of degree $m$, and infinity
+            for the exponential. By default it is what the map claims, and 2 for a
+            function.
+        equivariant: whether the map commutes with rotations $A \mapsto V A V^H$. Matrix
+            functions do; the Q factor of a QR decomposition does not. By default it is
+            what the map claims, and True for a function.
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
@@ -94,7 +96,7 @@ def _claims(
 
 
 def _skew(case: Case, *batch: int, angle: float) -> Tensor:
-    """Random skew matrices of this spectral norm."""
+    """Random skew matrices whose spectral norm is `angle`."""
     eye = case.manifold.origin(*batch, dtype=case.dtype)
     return case.tangent(eye, angle=angle)
 
@@ -129,7 +131,7 @@ def _order(case: Case, claims: _Claims) -> None:
     def error(t: float) -> Tensor:
         return norm(G, claims.phi(t * A) - torch.linalg.matrix_exp(t * A))
 
-    # for high orders, only long steps have an error above rounding
+    # if the order is high, only long steps have an error above rounding
     largest = 0.25 if claims.order <= 3 else 1.0
     case.order("map", must, error, claims.order, largest=largest)
 

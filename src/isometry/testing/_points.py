@@ -1,4 +1,4 @@
-"""Contracts of points: membership, sampling, coordinates, batches."""
+"""Contracts on the points of a manifold: membership, samples, coordinates, batches."""
 
 import copy
 import math
@@ -20,22 +20,22 @@ from isometry.groups import (
 )
 from isometry.testing._case import Case, dot, norm
 
-# Number of samples for the moments, and the largest z-score. The right law exceeds it
-# with probability 1e-9 for one functional
+# The number of samples for moments, and the largest z-score that is accepted. A right
+# distribution exceeds it with probability 2e-9 in one comparison.
 _DRAWS, _Z = 2000, 6.0
 
-#: a method as a function of two points and of two matrices or vectors of their shape
+#: a method, as a function of two points and two arbitrary arrays of the same shape
 Method = Callable[..., Tensor]
 
 
 def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
-    """The maps of a manifold, with three degrees of Pade approximants."""
+    """The retractions that a manifold supports, Pade approximants in three degrees."""
     known = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
     return [phi for phi in known if isinstance(phi, manifold.maps)]
 
 
 def description(case: Case) -> None:
-    """A copy is equal and has the same hash; `dimension` is the rank of `project`."""
+    """Copies are equal, with equal hashes, and `dimension` is the rank of `project`."""
     M = case.manifold
     if copy.deepcopy(M) != M or hash(copy.deepcopy(M)) != hash(M):
         case.fail("__eq__", "hold between copies, with equal hashes", "it does not")
@@ -58,7 +58,7 @@ def description(case: Case) -> None:
 
 
 def membership(case: Case) -> None:
-    """Points and the origin are contained; neighbours, NaN and infinity are not."""
+    """`contains` accepts samples and the origin, and rejects other arrays and NaN."""
     M = case.manifold
     Q = torch.cat([case.points(4), M.origin(1, dtype=case.dtype)])
     case.bound("defect", "vanish on points", M.defect(Q), M.tolerance(case.dtype))
@@ -73,20 +73,20 @@ def membership(case: Case) -> None:
 
 
 def sampling(case: Case) -> None:
-    """Samples repeat for a seed, and their law is invariant under geodesic steps."""
+    """A seed repeats its samples, and geodesic steps keep their distribution."""
     M, rng = case.manifold, case.generator
     state = rng.get_state()
     Q = case.points(_DRAWS)
     rng.set_state(state)
     case.bound("random", "repeat itself for a seed", (Q - case.points(_DRAWS)).abs(), 0)
-    # steps as long as the manifold is wide would change any law but the invariant one
+    # long steps, across the manifold, would change any distribution but the uniform one
     X = torch.randn(Q.shape, dtype=case.dtype, generator=rng)
     moved = M.exp(Q, math.pi * M.project(Q, X))
     same_law(case, Q, moved, "be uniform: invariant under random geodesic steps")
 
 
 def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
-    """First and second moments of random functionals agree, within the z-score."""
+    """Two samples agree in first and second moments of random linear functionals."""
     for C in case.ambient(8):
         for power in (1, 2):
             gap = (
@@ -98,7 +98,7 @@ def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
 
 
 def nearest(case: Case) -> None:
-    """`nearest` ends on the manifold, keeps points, and moves along normals."""
+    """`nearest` ends on the manifold, keeps its points, and moves along normals."""
     M, Q = case.manifold, case.points(3)
     X = Q + 0.1 * case.ambient(3)
     for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
@@ -125,7 +125,7 @@ def nearest(case: Case) -> None:
 
 
 def coordinates(case: Case) -> None:
-    """`point` and `coordinates` undo each other; `velocity` is the derivative at 0."""
+    """`point` and `coordinates` undo each other, and the default base is the origin."""
     M, B = case.manifold, case.points(3)
     P = M.exp(B, case.tangent(B, angle=1.0))
     zero = torch.zeros_like(B)
@@ -152,7 +152,7 @@ def coordinates(case: Case) -> None:
 def _coordinates_or_none(
     M: AbstractManifold, P: Tensor, B: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
-    """Coordinates of `P`; None if a map other than the exponential has no inverse."""
+    """Coordinates of `P`; None if there are none and the map is not the exponential."""
     try:
         return M.coordinates(P, B, retraction)
     except ValueError:
@@ -162,7 +162,7 @@ def _coordinates_or_none(
 
 
 def derivatives(case: Case) -> None:
-    """`velocity` is the derivative of `point` at 0, and autograd agrees everywhere."""
+    """`velocity` fits the derivative of `point` at 0, and `point` passes gradcheck."""
     wide = case.wide
     M, B = wide.manifold, wide.points(1)
     E = wide.tangent(B, angle=1.0)
@@ -203,7 +203,7 @@ def batches(case: Case) -> None:
 
 
 def methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
-    """All methods that are smooth functions of their arguments, by name."""
+    """All methods that are differentiable in their arguments, with their names."""
     tangent = M.project
     yield "log", lambda Q, P, _X, _Y: M.log(Q, P)
     yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)
