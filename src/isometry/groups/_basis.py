@@ -34,7 +34,7 @@ def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
 def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
     """Raise unless the group is compact, that is, its algebra is skew."""
     defect = float((A + A.mH).abs().max()) if A.numel() else 0.0
-    # written so that NaN fails; algebras of tests/groups leave at most 2e-16
+    # written so that NaN fails; in tests/groups the defect is at most 2e-16
     if not defect <= 1e-12:
         raise ValueError(
             f"`algebra` of {group} must be skew, A^H = -A; got an entry {defect:.1e} "

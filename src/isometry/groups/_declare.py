@@ -66,7 +66,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
 
 
 def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
-    """A view of `weight` as points of the manifold, transposed if it only fits so."""
+    """A view of `weight` as points of the manifold, transposed if only that fits."""
     shape = manifold.shape
     last = tuple(weight.shape[-2:])
     if len(shape) == len(last) and last != shape and last == shape[::-1]:
@@ -121,7 +121,7 @@ def guard_steps() -> None:
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     if _knows_manifolds(optimizer):
         return
-    # a weight that was constrained since is not a parameter of its module any more
+    # a weight that was constrained later is no longer a parameter of its module
     manifolds = {
         id(p): manifold_of(module, name)
         for module in _OWNERS
@@ -141,7 +141,7 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 
 
 def _knows_manifolds(optimizer: Optimizer) -> bool:
-    """Whether it, or an optimizer that it wraps, has the option `manifold`."""
+    """Whether the optimizer, or one that it wraps, has the option `manifold`."""
     return any(
         isinstance(one, Optimizer) and "manifold" in one.defaults
         for one in (optimizer, *vars(optimizer).values())

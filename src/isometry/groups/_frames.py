@@ -32,7 +32,8 @@ Scale = float | Tensor
 # the defect above which a matrix is lost: its nearest point may not be the right one
 _LOST = 0.1
 
-# radians, about. For longer steps on the Stiefel manifold, the manifold itself steps
+# In radians, roughly. On the Stiefel manifold, longer steps are made by the `step` of
+# the manifold itself
 _LONG = 1.0
 
 # the size below which a BLAS may add the terms of a complex product to Q one by one
@@ -56,9 +57,10 @@ class AbstractFrame(ABC):
 
     @abstractmethod
     def square(self, V: Tensor) -> Tensor:
-        """The squares by whose root adaptive rules divide a vector.
+        """The squares of a vector's entries, or their mean, for adaptive rules.
 
-        Their shape broadcasts with the vector.
+        The rules divide the vector by the root of an average of these squares. Their
+        shape broadcasts with the vector.
         """
 
     @abstractmethod
@@ -82,12 +84,12 @@ class AbstractFrame(ABC):
 
 
 class BodyFrame(AbstractFrame):
-    r"""A group in the frame of its Lie algebra: $QA$ is the skew matrix $A$.
+    r"""A group in the frame of its Lie algebra: $A$ stands for the tangent vector $QA$.
 
     $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(\eta A). $$
 
-    Left translation takes $QA$ to $PA$. It is an isometry, and in this frame it changes
-    nothing. Every entry of the algebra has its own square: the frame is the same at all
+    Left translation takes $QA$ to $PA$. It is an isometry, and it leaves $A$ as it is.
+    Every entry of the algebra has its own square: the frame is the same at all
     points, so averages over time make sense entry by entry.
     """
 
@@ -132,8 +134,8 @@ class BodyFrame(AbstractFrame):
             return P if self.group.is_free else self.group.polish(P)
         change = retraction.increment(A)
         if change is None:
-            # the product of two rotations has too large a rounding error for the
-            # occasional polish
+            # the rounding error of a product of two rotations is too large to wait for
+            # the next polish
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _SMALL:
@@ -144,7 +146,7 @@ class BodyFrame(AbstractFrame):
 
 
 class AmbientFrame(AbstractFrame):
-    """Any manifold in the space around it, by its own retractions and transport.
+    """Any manifold: vectors are ambient arrays, which its own methods move.
 
     Entries of vectors at different points cannot be compared here, so a vector has one
     square: the mean over its entries, which rotations preserve.
@@ -193,8 +195,9 @@ class TallFrame(AbstractFrame):
 
     This is a rotation of $Q$ for any $Z$. So it does no harm that $Q^H E_\perp$ is zero
     only up to the rounding error of a gradient, which may be much larger than the step.
-    Cayley and Pade use $r_m$ in place of the exponential. The manifold itself makes the
-    steps of polar and qr, and steps of more than about a radian. Vectors are carried by
+    Cayley and Pade use their rational function in place of the exponential. The
+    manifold itself makes the steps of polar and qr, and steps of more than about a
+    radian. Vectors are carried by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 

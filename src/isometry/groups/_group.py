@@ -57,7 +57,7 @@ class AbstractGroup(AbstractManifold):
     @property
     @abstractmethod
     def size(self) -> int:
-        """The `n` of `n` x `n`."""
+        """The number of rows, and of columns, of a matrix."""
 
     @abstractmethod
     def algebra(self, X: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class AbstractGroup(AbstractManifold):
         return math.pi - spectral_norm(Q.mH @ E)
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
-        """The largest angle of the element with coordinates `X`, up to 4 percent more.
+        """The largest angle of the element with coordinates `X`, or 4 percent more.
 
         It does not depend on `B`. Cost: a few products of a matrix and a vector.
         """
@@ -189,7 +189,7 @@ class AbstractGroup(AbstractManifold):
         self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
-        # a read of a weight comes here, with a map that was resolved before
+        # every read of a weight comes here, with a map that is resolved already
         if not isinstance(retraction, AbstractRetraction) or not isinstance(
             retraction, self.maps
         ):
@@ -218,7 +218,8 @@ class AbstractGroup(AbstractManifold):
     def nearest(self, X: Tensor) -> Tensor:
         """Exponential of the projected logarithm of the nearest rotation.
 
-        It is the closest point up to an error of the square of its distance from `X`.
+        The error, compared to the closest point, is of the order of the squared
+        distance from `X`.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 
@@ -231,9 +232,9 @@ class AbstractGroup(AbstractManifold):
         r"""Samples of the Haar measure, up to an exponentially small error.
 
         They are the ends of a random walk: products of exponentials of Gaussian
-        elements of the Lie algebra. The width $\pi \sqrt n$ of these is at least a half
-        turn in every direction, since no unit vector of the algebra has all angles
-        below $1 / \sqrt n$. The walk is computed in double precision.
+        elements of the Lie algebra. Their standard deviation $\pi \sqrt n$ is at least
+        a half turn in every direction, since no unit vector of the algebra has all
+        angles below $1 / \sqrt n$. The walk is computed in double precision.
         """
         dtype = self.dtype(options.pop("dtype", None))
         options["dtype"] = torch.promote_types(dtype, torch.float64)
@@ -247,7 +248,7 @@ class AbstractGroup(AbstractManifold):
 
 @dataclass(frozen=True)
 class AbstractClassicalGroup(AbstractGroup):
-    """A group of matrices of any size `n`."""
+    """A family of groups with one member for each size `n`, such as SO(n)."""
 
     n: int
 
@@ -256,7 +257,7 @@ class AbstractClassicalGroup(AbstractGroup):
 
     @property
     def size(self) -> int:
-        """The `n` of `n` x `n`."""
+        """The number of rows, and of columns, of a matrix."""
         return self.n
 
 
@@ -287,7 +288,7 @@ class AbstractFreeGroup(AbstractClassicalGroup):
         return polar(X)
 
     def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz."""
+        """One Newton-Schulz step, which removes the rounding error."""
         return newton_schulz(Q)
 
     def defect(self, Q: Tensor) -> Tensor:
@@ -308,5 +309,5 @@ def lower_triangle(A: Tensor) -> Tensor:
 
 
 def _area(ee: Tensor, ff: Tensor, ef: Tensor) -> Tensor:
-    """Squared area of the parallelogram with these inner products."""
+    """Squared area of the parallelogram of two vectors with these inner products."""
     return ee * ff - ef * ef

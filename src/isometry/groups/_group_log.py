@@ -39,7 +39,7 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     A = group.algebra_projection(logm_unitary(Q))
     with torch.no_grad():
         rest = torch.linalg.matrix_norm(expm_skew(A) - Q)
-        # the `tolerance` of points. NaN is not above it, and needs no search
+        # at most half of the `tolerance` of points. NaN is not above it: no search then
         missed = rest > 20 * max(group.size, 1) * torch.finfo(Q.dtype).eps
         if not missed.any():
             return A
@@ -63,7 +63,7 @@ def with_derivative(Q: Tensor, A: Tensor) -> Tensor:
 
 
 class _Known(Logm):
-    """The logarithm with a known value: it adds the derivative."""
+    """A logarithm whose value is known. This function only adds the derivative."""
 
     @staticmethod
     def forward(_Q: Tensor, A: Tensor) -> Tensor:
@@ -71,12 +71,12 @@ class _Known(Logm):
 
 
 class _InAlgebra(torch.autograd.Function):
-    r"""The known `A` in an algebra for which $\log(e^{-A} Q)$ is normal to the algebra.
+    r"""A known `A`, with derivatives; $\log(e^{-A} Q)$ is normal to the algebra.
 
     If `Q` is in the group, `A` is its logarithm; else $e^A$ is a point of the group
     close to `Q`. The derivative of $\exp$ is inverted only within the algebra. On all
-    skew matrices it may be singular: a quarter turn of quadrupoles has angles that
-    differ by $2 \pi$.
+    skew matrices it may be singular: a quarter turn in SO(3) acts on traceless
+    symmetric matrices with the angles $\pi$ and $-\pi$, which differ by $2 \pi$.
     """
 
     @staticmethod
@@ -110,7 +110,7 @@ class _InAlgebra(torch.autograd.Function):
 
 
 def _linearized(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The derivative of $-\log(e^{-A} Q)$ in `A`, within the algebra, and the log."""
+    r"""The derivative of $-\log(e^{-A} Q)$ in `A`, and the logarithm itself."""
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
     D, wide_N = D[..., None, :, :], N[..., None, :, :]
@@ -164,7 +164,8 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
 
 def _far(A: Tensor, Q: Tensor) -> Tensor:
     # Two points of the group that are closer than 0.3 differ by a small logarithm,
-    # which is in the algebra. So if Q is in the group, Newton's method has converged
+    # which is in the algebra. So if Q is in the group and Newton's method has come this
+    # close, it has converged
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
@@ -189,7 +190,7 @@ def _newton(group: "AbstractGroup", A: Tensor, Q: Tensor, *, steps: int) -> Tens
 
 
 def _newton_step(group: "AbstractGroup", A: Tensor, Q: Tensor) -> Tensor:
-    r"""$W$ in the algebra with $e^{-A} D\exp(A)[W] = \log(e^{-A} Q)$, projected."""
+    r"""$W$ in the algebra with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$."""
     units = _units(group, like=A)
     J = _components(units, _moved(A, units)).mT
     goal = _components(units, logm_unitary(expm_skew(A).mH @ Q))
@@ -284,7 +285,7 @@ def _null_space(matrix: Tensor, units: Tensor, slack: float) -> Tensor:
 
 
 def _generic(units: Tensor) -> Tensor:
-    """A random combination, so in no special position."""
+    """A random combination of the `units`, to be in general position."""
     rng = torch.Generator().manual_seed(1)
     c = torch.randn(len(units), dtype=torch.float64, generator=rng).to(units.device)
     return torch.einsum("a,aij->ij", c.to(units.dtype), units)

@@ -116,7 +116,7 @@ class AbstractManifold(ABC):
         return math.pi - self.border_distance(base, self.project(base, X))
 
     def angles(self, X: Tensor) -> Tensor | None:
-        """Angles of the skew matrix with coordinates `X`; None if it is no group."""
+        """In a group, the angles of the skew matrix with coordinates `X`; else None."""
         del X
 
     @abstractmethod
@@ -125,8 +125,8 @@ class AbstractManifold(ABC):
     ) -> Tensor:
         """The point with free coordinates `X` around the base `B`.
 
-        The coordinates of `B` itself are zero. None stands for `origin`, and saves a
-        product.
+        The coordinates of `B` itself are zero. If `B` is None, the base is `origin`,
+        which saves a product.
         """
 
     def coordinates(
@@ -158,7 +158,7 @@ class AbstractManifold(ABC):
         """Point closest to `X` in the Frobenius norm."""
 
     def polish(self, Q: Tensor) -> Tensor:
-        """The point from which `Q` differs by rounding; `nearest`, or cheaper."""
+        """The point from which `Q` differs by rounding: `nearest`, or a cheaper way."""
         return self.nearest(Q)
 
     @abstractmethod
@@ -269,10 +269,11 @@ class AbstractManifold(ABC):
 
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
-        # The bound accepts the orthogonal matrices that torch computes. Our own leave
-        # less, by tests/groups/test_membership.py: samples up to 4 n eps, products of
-        # two points 6 n eps, retractions 7.5 n eps (all in U(1)). The octet leaves
-        # 15 n eps: that group has only an algebra, and its defect takes a logarithm
+        # The bound accepts the orthogonal matrices that torch computes. The defects of
+        # our own are smaller, see tests/groups/test_membership.py: up to 4 n eps for
+        # samples, 6 n eps for products of two points, 7.5 n eps for retractions (all
+        # in U(1)). The octet has 15 n eps: this group defines only its algebra, so its
+        # defect is computed by a logarithm
         return unitary_bound(max(1, *self.shape), dtype)
 
     def dtype(self, dtype: torch.dtype | None) -> torch.dtype:

@@ -88,11 +88,11 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 
 
 def after_newton_schulz(e: float) -> float:
-    r"""A bound of $\lVert Q^H Q - I \rVert$ after a step, if it was $e$ before."""
+    r"""A bound of $\lVert Q^H Q - I \rVert$ after a Newton-Schulz step from $e$."""
     return e * e * (3 + e) / 4
 
 
 def newton_schulz(Q: Tensor) -> Tensor:
-    r"""$Q (3I - Q^H Q) / 2$, which squares the distance to orthonormal columns."""
+    r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares the defect."""
     eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
     return Q + Q @ ((eye - Q.mH @ Q) / 2)

@@ -20,7 +20,7 @@ class AbstractOrthogonal(AbstractFreeGroup):
 
     @property
     def dimension(self) -> int:
-        """Number of planes to rotate in."""
+        """Number of coordinate planes in which to rotate."""
         return self.n * (self.n - 1) // 2
 
     @property
@@ -90,7 +90,7 @@ class SO(AbstractOrthogonal):
         super().check(Q, name=name)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure of O(n), with the last column turned to fit."""
+        """Samples of the Haar measure, with the last column negated if necessary."""
         Q = super().random(*batch, **options)
         sign = determinant(Q).sgn()[..., None, None]
         return torch.cat([Q[..., :-1], Q[..., -1:] * sign], -1)

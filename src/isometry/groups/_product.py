@@ -64,33 +64,33 @@ class Product(AbstractGroup):
         return sum(factor.rank for factor in self.factors)
 
     def algebra(self, X: Tensor) -> Tensor:
-        """The algebra of each factor, from the blocks on the diagonal of `X`."""
+        """Elements of the factors' algebras, from the blocks on the diagonal of `X`."""
         return self._each("algebra", X)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """Coordinates in the algebra of each factor."""
+        """Coordinates of each block in the algebra of its factor."""
         return self._each("algebra_coordinates", A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
-        """The projection to the algebra of each factor."""
+        """The projection of each block to the algebra of its factor."""
         return self._each("algebra_projection", X)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        """The logarithm in each factor."""
+        """The logarithm of each block in its factor."""
         return self._each("algebra_log", Q)
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The retraction of each factor, which is cheaper than one of the whole."""
+        """The retraction in each factor, cheaper than one of the whole matrix."""
         return self._each("algebra_retraction", A, retraction)
 
     def torus(self, theta: Tensor) -> Tensor:
-        """The torus of each factor, with its part of the angles."""
+        """An element of each factor's torus, with the factor's part of the angles."""
         angles = theta.split([factor.rank for factor in self.factors], -1)
         pairs = zip(self.factors, angles, strict=True)
         return _block_diagonal([factor.torus(part) for factor, part in pairs])
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The nearest point of each factor."""
+        """The point of each factor that is nearest to its block."""
         return self._each("nearest", X)
 
     def polish(self, Q: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Product(AbstractGroup):
         return self._each("polish", Q)
 
     def defect(self, Q: Tensor) -> Tensor:
-        """The largest defect of a factor, or the norm outside of the blocks."""
+        """The largest defect of a block, or the norm of all other entries if larger."""
         blocks = self._blocks(Q)
         outside = torch.linalg.matrix_norm(Q - _block_diagonal(blocks))
         pairs = zip(self.factors, blocks, strict=True)

@@ -130,13 +130,14 @@ class Stiefel(AbstractManifold):
         return retraction.tall(E, Q)
 
     def frame(self) -> AbstractFrame:
-        """A frame without n x n matrices, unless these are as small: if n <= 2k."""
+        """A frame that computes without n x n matrices unless n <= 2k."""
         return TallFrame(self) if self.n > 2 * self.k else AmbientFrame(self)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """The logarithm, by iteration in 2k x 2k matrices.
 
-        Its geodesic is the shortest if the points are within about 0.9 pi.
+        Its geodesic is the shortest if the distance of the points is below about 0.9
+        pi.
         """
         return stiefel_log(Q, P)
 
@@ -182,7 +183,7 @@ class Stiefel(AbstractManifold):
         return polar(X)
 
     def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz."""
+        """One Newton-Schulz step, which removes the rounding error."""
         return newton_schulz(Q)
 
     def defect(self, Q: Tensor) -> Tensor:

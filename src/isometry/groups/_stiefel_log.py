@@ -59,7 +59,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     Cost: up to 20 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
     1, a few steps of Newton's method. Each step, and each derivative, solves a linear
     equation by 5 to 40 steps of conjugate gradients, and each of these costs as much as
-    two backward passes through `expm_tall`. All is computed in double precision.
+    two backward passes through `expm_tall`. Everything is in double precision.
 
     Args:
         Q: orthonormal columns.
@@ -172,7 +172,7 @@ def _search(V: Tensor) -> Tensor:
 
 
 def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-    """Newton's method, and how far from `P` the geodesics end."""
+    """The tangent vectors after Newton's method, and how far from `P` they lead."""
     k = P.shape[-1]
     origin = torch.eye(*P.shape[-2:], dtype=P.dtype, device=P.device).expand_as(P)
     E = E - normal_part(origin, E)
@@ -204,7 +204,7 @@ def _completed(V: Tensor) -> Tensor:
     whole = torch.cat([V, rest], -1)
     if not V.is_complex() and m > k:
         sign = determinant(whole).sgn()
-        # reverse the direction of the smallest singular value, where it costs least
+        # reverse the direction of the smallest singular value: it matters least
         turn = U @ torch.diag_embed(_last_sign(sign, m - k)) @ U.mT
         whole = torch.cat([V, rest @ turn], -1)
     return whole
@@ -241,7 +241,7 @@ def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tens
 
 
 def solve(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
-    """$M^{-1} G$, differentiable to any order in all three arguments."""
+    """The solution $Y$ of $M Y = G$, differentiable to any order in all arguments."""
     return _Solve.apply(Q, E, G)
 
 
@@ -270,11 +270,11 @@ class Linearization:
         return self._P.detach()
 
     def pull(self, X: Tensor) -> Tensor:
-        """$J^* X$."""
+        """The adjoint derivative $J^* X$."""
         return torch.autograd.grad(self._P, self._E, X, retain_graph=True)[0]
 
     def product(self, Y: Tensor) -> Tensor:
-        """$M Y$."""
+        """The product $M Y$ with $M = J^* J + N$."""
         pushed = torch.autograd.grad(self._pulled, self._X, Y, retain_graph=True)[0]
         return self.pull(pushed) + normal_part(self._Q, Y)
 

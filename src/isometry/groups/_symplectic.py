@@ -27,9 +27,9 @@ class Sp(AbstractClassicalGroup):
        \mathfrak{sp}(n) = \left\{ \begin{pmatrix} P & -\bar S \\ S & \bar P
        \end{pmatrix} : P^H = -P,\ S^T = S \right\}, \qquad \dim = n (2n + 1). $$
 
-    They represent unitary $n \times n$ matrices of quaternions; Sp(1) = SU(2). Only the
-    left half of the coordinates is read, and only the lower triangle of each of its two
-    blocks.
+    These matrices represent unitary $n \times n$ matrices of quaternions; Sp(1) =
+    SU(2). Only the left half of the coordinates is read, and only the lower triangle of
+    each of its two blocks.
 
     Args:
         n: half the size of the matrices.
@@ -54,7 +54,7 @@ class Sp(AbstractClassicalGroup):
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
-        """The matrix whose P and S have the lower triangles of the left blocks."""
+        """Matrix whose P and S have the lower triangles of the left blocks of `X`."""
         n = self.n
         L = X[..., n:, :n].tril()
         S = L + L.tril(-1).mT
@@ -71,7 +71,7 @@ class Sp(AbstractClassicalGroup):
         return self._span((X - X.mH) / 2)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        r"""The principal logarithm, with the signs of angles near $\pi$ chosen to fit.
+        r"""The principal logarithm, with signs of angles near $\pi$ chosen for sp(n).
 
         Near $\pi$ only rounding tells eigenvectors of $e^{i\theta}$ from eigenvectors
         of $e^{-i\theta}$, and the result could leave the algebra. On the quaternionic
@@ -121,7 +121,7 @@ class Sp(AbstractClassicalGroup):
         return self._span(polar(self._span(X)))
 
     def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz on the quaternionic part."""
+        """One Newton-Schulz step on the quaternionic part."""
         return self._span(newton_schulz(self._span(Q)))
 
     def defect(self, Q: Tensor) -> Tensor:

@@ -55,8 +55,8 @@ class SU(AbstractClassicalGroup):
     $$ \mathfrak{su}(n) = \{ A : A^H = -A, \operatorname{tr} A = 0 \}, \qquad
        \dim = n^2 - 1. $$
 
-    Rational functions of such an $A$ do not have determinant 1, so the Cayley map and
-    the Pade approximants are not retractions here.
+    A rational function of such an $A$ need not have determinant 1, so the Cayley map
+    and the Pade approximants are not retractions here.
 
     Args:
         n: size of the matrices.
@@ -120,12 +120,13 @@ class SU(AbstractClassicalGroup):
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, divided by the n-th root of its determinant nearest to 1.
 
-        It is the closest point up to an error of the square of its distance from `X`.
+        The error, compared to the closest point, is of the order of the squared
+        distance from `X`.
         """
         return _unit_determinant(polar(X))
 
     def polish(self, Q: Tensor) -> Tensor:
-        """One step of Newton and Schulz, with the determinant divided out."""
+        """One Newton-Schulz step, after which the determinant is made 1."""
         return _unit_determinant(newton_schulz(Q))
 
     def defect(self, Q: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ class SU(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure: of U(n), with the first column rephased."""
+        """Samples of the Haar measure: of U(n), with one column's phase corrected."""
         Q = q_factor(self.gaussian(*batch, **options))
         phase = determinant(Q).sgn().conj()
         return self.polish(
@@ -167,7 +168,7 @@ class Torus(AbstractClassicalGroup):
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
-        """The diagonal of `X`: its real parts are the angles."""
+        """Diagonal matrix with the real parts of the diagonal of `X` as angles."""
         return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:

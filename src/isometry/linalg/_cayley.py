@@ -16,9 +16,10 @@ def cayley(A: Square) -> Square:
          = 2 \bigl(I - \tfrac12 A\bigr)^{-1} - I, \qquad A^H = -A. $$
 
     It agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
-    without the eigenvalue $-1$. Gradients are in the space of skew matrices, and
-    directions of forward mode are projected to it. Rounding $A$ changes the result by
-    $\varepsilon \lVert A \rVert$: that many digits are lost, also in the orthogonality.
+    without the eigenvalue $-1$. Gradients are skew matrices, and forward mode projects
+    its directions to skew matrices. Rounding $A$ changes the result by
+    $\varepsilon \lVert A \rVert$: digits are lost in proportion to the norm, and the
+    orthogonality suffers as much.
     A matrix with an entry that is not finite, or whose entries have a sum that
     overflows, gives NaN; the other matrices of the batch are not affected.
 
@@ -83,13 +84,13 @@ def cayley_inverse(Q: Square) -> Square:
     eye = torch.eye(n, dtype=X.dtype, device=X.device)
     inverse, info = torch.linalg.inv_ex(X + eye)
     A = 2 * eye - 4 * inverse
-    # read before the projection, which would remove an infinite symmetric part
+    # computed before A is made skew, which would cancel an infinite symmetric part
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
-    # LAPACK leaves meaningless numbers behind where it gives up
+    # where LAPACK finds a singular matrix, the entries of `inverse` mean nothing
     distance = torch.where(info[..., None, None] > 0, 0, distance)
     poison = nan_unless_finite(X)
     bound = 4 * max(n, 1) * torch.finfo(Q.dtype).eps
-    # NaN in Q is not an eigenvalue -1
+    # a matrix with NaN is not refused: its result is NaN
     folded = ~(distance > bound) & ~poison.isnan()
     _refuse_eigenvalue_minus_one(folded, distance, bound, dtype=Q.dtype)
     poison = poison + nan_unless(~folded, like=X)
@@ -99,7 +100,7 @@ def cayley_inverse(Q: Square) -> Square:
 def _refuse_eigenvalue_minus_one(
     folded: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
 ) -> None:
-    """Raise if a flag is set, where flags can be read."""
+    """Raise if a matrix is `folded`, unless no values can be read here."""
     if torch.compiler.is_compiling():
         return
     try:

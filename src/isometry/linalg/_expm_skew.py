@@ -22,9 +22,9 @@ def expm_skew(
     $$ \exp : \mathfrak{so}(n) \to SO(n), \quad \mathfrak{u}(n) \to U(n), \qquad
        \exp A = \sum_{k \ge 0} A^k / k! $$
 
-    The gradient is the one in the space of skew matrices, $(g - g^H)/2$ of the ambient
-    $g$; the derivative is defined along skew directions. A matrix that is not skew
-    gives a meaningless result: this is not checked (`check_skew` does).
+    The gradient is a skew matrix: it is $(g - g^H)/2$, where $g$ is the gradient in the
+    space of all matrices. The derivative is defined along skew directions. A matrix
+    that is not skew gives a meaningless result: call `check_skew` to be sure.
 
     The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Up to
     angle 0.065 (float32; 0.00045 in float64) the value costs 2 products and the
@@ -32,12 +32,12 @@ def expm_skew(
     3.68 (0.875), 4 and 6. Beyond that, each doubling of the angle adds 1 product to the
     value and 2 to the gradient, or 3 from the second doubling on. From the third
     doubling on the value is orthogonalized, by 2 products, and again after every
-    eighth. Finding the angle may cost one more product, and device synchronizations;
-    with `norm_bound` it costs neither. A matrix with NaN or infinity, or with an angle
-    above 1/eps (where rounding `A` alone turns the result by a radian), gives NaN, for
-    that matrix only. float16 and bfloat16 are computed in float32 and cast back. A
-    subclass without memory of its own, such as a DTensor, always uses the method
-    "eigh".
+    eighth doubling. Finding the angle may cost one more product, and device
+    synchronizations; with `norm_bound` it costs neither. A matrix with NaN or infinity,
+    or with an angle above 1/eps (where rounding `A` alone turns the result by a
+    radian), gives NaN, for that matrix only. float16 and bfloat16 are computed in
+    float32 and cast back. A subclass without memory of its own, such as a DTensor,
+    always uses the method "eigh".
 
     Args:
         A: skew; any number of batch axes.

@@ -63,8 +63,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         squares = torch.linalg.vecdot(X, X, dim=-2)
         # any number will do for a column of zeros
         squares = torch.where(squares == 0, 1, squares)
-        # The transpose of R, because the backward pass solves with its conjugate, and
-        # Inductor of torch 2.13 gets the strides wrong if a complex R is stored by
+        # L is the transpose of R, because the backward pass solves with its conjugate,
+        # and Inductor of torch 2.13 gets the strides wrong if a complex R is stored by
         # rows.
         L = (X.mT @ X.conj()).tril(-1) + half * squares[..., :, None]
         Y = torch.linalg.solve_triangular(L.mT, X[..., :columns, :].mH, upper=True)
@@ -85,7 +85,7 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
     Hence every $Q$ with orthonormal columns is a product of $k$ reflections with
     phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, to rounding.
 
-    Made for the start of a training: $k$ steps one after the other, in double
+    This is for the start of training: $k$ steps one after the other, in double
     precision, without gradients. Cost: $O(n k^2)$. A matrix with an entry that is not
     finite gives NaN; the other matrices of the batch are not affected.
 

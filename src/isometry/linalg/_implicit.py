@@ -1,4 +1,4 @@
-"""Autograd functions that an equation defines, and batches under `vmap`."""
+"""Autograd functions that are defined by an equation, and their rule for `vmap`."""
 
 from typing import Any
 

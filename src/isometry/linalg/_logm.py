@@ -2,7 +2,7 @@ r"""Principal logarithm of orthogonal and unitary matrices, and its derivative.
 
 The Hermitian and the skew part of $Q = C + S$ are both functions of $\log Q$. So
 $\log Q = S\,(\theta / \sin\theta)(C)$ where no angle is near $\pi$, by one Hermitian
-eigendecomposition of the cosines. It does not have to tell $\theta$ from $-\theta$, nor
+eigendecomposition of $C$. The decomposition need not tell $\theta$ from $-\theta$, nor
 one angle of a cluster from the next. The eigenspaces beyond a quarter turn are split
 off and multiplied by $-1$; adding $\pi J$ to the logarithm, with $J$ the sign of their
 sines, makes up for that.
@@ -22,8 +22,9 @@ from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
 
-# The split is at the largest gap among cosines in this window, 90 to 120 degrees. On
-# either side of it theta / sin(theta) is a function of the cosine with a slope below 3.
+# The spectrum is split at the largest gap between cosines in this window, which is 90
+# to 120 degrees. On either side of the gap, theta / sin(theta) is a function of the
+# cosine with a slope below 3.
 _WINDOW = (-0.5, 0.0)
 
 
@@ -84,7 +85,7 @@ class Logm(Implicit):
     @staticmethod
     def forward(Q: Tensor, bound: float) -> Tensor:
         n = Q.shape[-1]
-        # not -1, which would be ambiguous for n = 0
+        # -1 instead of the product would be ambiguous for n = 0
         flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
         finite = is_finite(flat)
         eye = torch.eye(n, dtype=Q.dtype, device=Q.device)
@@ -124,7 +125,7 @@ _logm_op = opaque(
 
 
 class Dlogm(Implicit):
-    r"""$W(A, E)$: the skew $W$ with $Q^H D\exp(A)[W] = E$, for the skew part of `E`.
+    r"""The skew $W(A, E)$ with $Q^H D\exp(A)[W] = E$, where $E$ counts as skew.
 
     It is $\psi(\operatorname{ad}_A) E$ with $\psi(z) = z / (1 - e^{-z})$, and its
     adjoint in `E` is $W(-A, \cdot)$. Its derivative in `A` follows from the implicit
@@ -172,7 +173,8 @@ def _dexpm(A: Tensor, W: Tensor) -> Tensor:
 
 def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:
     """The derivative of `_dexpm` in `A` along `dA`."""
-    # forward mode does not nest in torch 2.13, so the block matrix is doubled again
+    # The exponential of [[A, E], [0, A]] has the derivative along E as a block. Forward
+    # mode does not nest in torch 2.13, so the block matrix is doubled again.
     zero = torch.zeros_like(A)
     doubled = torch.linalg.matrix_exp(_upper(_upper(A, W), _upper(dA, zero)))
     Q, L_W, L_dA, L_both = doubled[..., : A.shape[-1], :].chunk(4, -1)
@@ -203,8 +205,8 @@ def _principal(Q: Tensor) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # the logarithm of -Q in this part, minus the part that M has already, and
-            # the half turn
+            # the logarithm of -Q on these eigenspaces and the half turn, minus what M
+            # already holds there
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
             D = math.pi * _quarter_turn(S_far) - scale * S_far
@@ -216,19 +218,19 @@ def _split(cosines: Tensor) -> Tensor:
     """How many of the ascending cosines lie below the largest gap of the window."""
     low, high = _WINDOW
     inside = cosines.clamp(low, high)
-    # the ends of the window count as cosines, for a spectrum that avoids the window
+    # the ends of the window count as cosines, since there may be none inside
     ends = torch.ones_like(cosines.sum(-1, keepdim=True))
     return torch.cat([low * ends, inside, high * ends], -1).diff(dim=-1).argmax(-1)
 
 
 def _angle_over_sine(cosine: Tensor) -> Tensor:
-    # the ratio is smooth in the cosine at 1, so the coarse arccos there does no harm
+    # arccos loses digits near 1, but the ratio is a smooth function of the cosine there
     theta = torch.arccos(cosine.clamp(-1, 1))
     return 1 / torch.sinc(theta / math.pi)
 
 
 def _quarter_turn(S: Tensor) -> Tensor:
-    r"""Skew unitary $J$ with $S = J |S|$; real if `S` is (of even size).
+    r"""Skew unitary $J$ with $S = J |S|$; real if `S` is real, then of even size.
 
     Where $S$ vanishes up to rounding, any $J$ is right for a complex matrix, but a real
     one needs its null vectors in pairs. The real and imaginary parts of the

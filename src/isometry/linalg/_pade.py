@@ -36,8 +36,8 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     `"auto"` gives NaN above $1/\varepsilon$, where no digit is left. Without squarings
     the powers up to $A^m$ differ more and more in size above norm 10, which costs
     orthogonality: for degree 3 in float32 the defect is 1e-6 at norm 10, 3e-5 at 30 and
-    8e-4 at 100, and it is worse for higher degrees. But $r_m$ is far from the
-    exponential at such norms. A matrix with an entry that is not finite gives NaN; the
+    8e-4 at 100, and it is worse for higher degrees. At such norms $r_m$ is far from
+    the exponential anyway. A matrix with an entry that is not finite gives NaN; the
     other matrices of the batch are not affected.
 
     Cost: about $2 \sqrt m$ products (7 for degree 13), one inverse and $s$ products.
@@ -99,7 +99,7 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     reached, and every orthogonal one with determinant 1. Degree 1 is `cayley_inverse`,
     with the eigenvalue $-1$ out of reach.
 
-    Made for the start of a training: there is no gradient, and like `logm_unitary` it
+    This is for the start of training: there is no gradient, and like `logm_unitary` it
     reads from the device. A matrix with an entry that is not finite gives NaN. Cost:
     `logm_unitary`, one complex `eigh` in double precision and a product.
 
@@ -139,8 +139,9 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
 def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
     """The x with r_m(ix) = exp(i theta), for angles up to pi and degrees above 1."""
     x = theta
-    # phi is concave and below x for x > 0, so Newton's steps approach from the left. At
-    # degree 2 and angle pi, the worst case, nothing changes after the fourth step.
+    # phi is concave and below x for x > 0, so Newton's steps approach the solution from
+    # the left. At degree 2 and angle pi, the worst case, nothing changes after the
+    # fourth step.
     for _ in range(5):
         phase, slope = pade_phase(x, degree)
         x = x - (phase - theta) / slope
@@ -233,7 +234,7 @@ def _coefficients(degree: int) -> list[float]:
 
 
 def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> Tensor:
-    """r_m(A), given none or some of the powers A^2, A^4, ...
+    """r_m(A). `powers` may hold some of A^2, A^4, ..., if they are known.
 
     With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U), written as
     I + 2 (V - U)^-1 U so that a small A keeps its digits.
@@ -255,12 +256,12 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
 # Dynamo of torch 2.7 does not know `min` with a key
 @constant_in_graphs
 def _step(*degrees: int) -> int:
-    """Power of A^2 in which Horner's rule needs the fewest products."""
+    """The power of A^2 with which Horner's rule needs the fewest products."""
 
     def products(step: int) -> int:
         return step + sum(max(0, -(-d // step) - 1) for d in degrees)
 
-    # of two equally good steps the larger one, whose sums are shorter
+    # of two equally good steps this finds the larger one
     top = max(degrees)
     return min(range(top, 0, -1), key=products) if top > 0 else 0
 
@@ -286,7 +287,7 @@ def _polynomial(b: list[float], powers: list[Tensor]) -> Tensor:
 
 
 def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
-    """r_m(A / 2^s)^(2^s), with the s of each matrix."""
+    """r_m(A / 2^s)^(2^s), where each matrix has its own s."""
     theta = pade_radius(degree, A.dtype)
     powers = []
     if degree >= 2:
@@ -320,9 +321,9 @@ def _squared(Q: Tensor, s: Tensor, steps: int) -> Tensor:
     return Q
 
 
-# A graph cannot read the number of passes of a loop from a tensor. So the loop is an
-# operator there. An autograd function would not do: Dynamo of torch 2.13 refuses
-# `.item()` inside one.
+# A graph cannot read the number of passes of a loop from a tensor. So in a
+# graph the loop is an operator. An autograd function would not do: Dynamo of torch 2.13
+# refuses `.item()` inside one.
 
 
 def _square_again(Q: Tensor, s: Tensor) -> Tensor:

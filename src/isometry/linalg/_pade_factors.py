@@ -28,7 +28,7 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     Returns:
         The pairs $(u_j, w_j)$, correctly rounded.
     """
-    # in a graph the degree may be a symbol; the length of a range is a number
+    # in a graph the degree may be symbolic, but the length of a range is an int
     return _constant_factors(len(range(degree)))
 
 
@@ -40,10 +40,10 @@ def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 @functools.cache
 def _factors(degree: int) -> tuple[tuple[float, float], ...]:
-    # about 5 m bits cancel near a zero; the rest remain as digits
+    # about 5 m bits are lost by cancellation near a zero
     bits = 128 + 8 * degree
-    # sorted from the top: one zero of each pair, then the real zero if there is one,
-    # then the conjugates
+    # sorted by falling imaginary part: one zero of each pair, then the real zero if
+    # there is one, then the conjugates
     zeros = sorted(_zeros(degree, bits), key=lambda zero: -zero[1])
     factors = []
     for x, y in zeros[: degree // 2]:
@@ -83,7 +83,7 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
 
 
 def _correction(z: _Fixed, others: list[_Fixed], p: list[int], bits: int) -> _Fixed:
-    """p(z) over the product of the distances to the other zeros."""
+    """Weierstrass' correction of z: p(z) over the product of z - t, other zeros t."""
     x, y = z
     a, b = 0, 0
     for c in reversed(p):

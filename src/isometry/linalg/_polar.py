@@ -18,8 +18,9 @@ def polar(X: Matrix) -> Matrix:
     $$ X = Q H, \quad H = (X^H X)^{1/2}, \qquad
        Q = U V^H \text{ for the singular value decomposition } X = U S V^H. $$
 
-    $Q$ minimizes $\lVert X - Q \rVert$ in every unitarily invariant norm; for a wide
-    matrix it is the transposed factor of $X^H$. The derivative along $E$ is
+    $Q$ minimizes $\lVert X - Q \rVert$ in every unitarily invariant norm. For a wide
+    $X$ it is the conjugate transpose of the polar factor of $X^H$. The derivative along
+    $E$ is
 
     $$ Q\,\Omega + (I - Q Q^H) E H^{-1}, \qquad
        H \Omega + \Omega H = Q^H E - E^H Q, $$
@@ -52,12 +53,12 @@ def polar(X: Matrix) -> Matrix:
     Y = in_float32_or_wider(X)
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)
-        # LAPACK refuses NaN with an exception for the whole batch
+        # LAPACK raises for the whole batch if one matrix has NaN
         Y = torch.where(
             poison.isnan(), torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device), Y
         )
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
-        # Dynamo takes no Function with a `jvp`
+        # Dynamo does not support a Function that has a `jvp`
         factor = PolarFactor if torch.compiler.is_compiling() else PolarWithForwardMode
         Q = factor.apply(Y)[0]
         Q = Q.mH if X.shape[-2] < X.shape[-1] else Q
@@ -65,7 +66,7 @@ def polar(X: Matrix) -> Matrix:
 
 
 class PolarFactor(Function):
-    """X (tall or square) to Q, with the eigenvalues s and eigenvectors V of H."""
+    """X -> Q for tall or square X; the eigenvalues and eigenvectors of H, too."""
 
     generate_vmap_rule = True
 
@@ -88,7 +89,7 @@ class PolarFactor(Function):
 
 
 class PolarWithForwardMode(PolarFactor):
-    """The polar factor with a rule for `torch.func.jvp`, which Dynamo does not take."""
+    """The polar factor with a `jvp`, which Dynamo does not support."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:

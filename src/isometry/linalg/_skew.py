@@ -10,7 +10,7 @@ from isometry._checks import check_square
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
-# for smaller matrices torch's operations are as fast as a node of our own
+# for smaller matrices torch's operations are as fast as our own autograd function
 SMALLEST = 32
 
 
@@ -51,7 +51,7 @@ def with_skew_gradient(A: Tensor) -> Tensor:
 
 
 class LowerTriangle(torch.autograd.Function):
-    """X -> L - L^T for real matrices; C does it in one pass, torch in three."""
+    """X -> L - L^T for real matrices, in one pass over memory in C, not in three."""
 
     @staticmethod
     def forward(_: Any, X: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from isometry.linalg._expm_skew import expm_skew
 # Taylor's polynomial is used up to this norm; `isometry._dtypes` has its degree
 _THETA = 1.3
 
-# a function f with f(M, c) = the first c columns of a function of the square matrix M
+# called as f(M, c): returns the first c columns of a function of the square matrix M
 Columns = Callable[[Tensor, int], Tensor]
 
 
@@ -43,11 +43,11 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     manifold drops out and gets no gradient. Nothing is divided by a singular $X_\perp$,
     so $X = 0$ is a point like any other, with $dY = dX$ for tangent $dX$.
     Digits are lost in proportion to $\lVert X \rVert$, and to its square if
-    $n > 2k$ and the singular values of $X_\perp$ differ much. An `X` with no digit left
-    ($\lVert X \rVert > 1/\varepsilon$, or columns $1/2$ away from orthonormal), or not
-    finite, gives NaN for that matrix only. The last step, $Y (3I - Y^H Y)/2$, removes
-    the rounding error of the orthogonality. It is a change of second order, so the
-    derivatives are the derivatives of $\exp(A) B$.
+    $n > 2k$ and the singular values of $X_\perp$ differ much. The result is NaN, for
+    that matrix only, if `X` is not finite or no digit would be left (that is, $\lVert
+    X \rVert > 1/\varepsilon$, or columns that are $1/2$ away from orthonormal). The
+    last step, $Y (3I - Y^H Y)/2$, removes the rounding error of the orthogonality. It
+    is a change of second order, so the derivatives are the derivatives of $\exp(A) B$.
 
     Cost: seven products of $n k^2$ and about eight of $(2k)^3$; with the backward pass
     about 16 and 32. The number of squarings is read from the device. If $n \le 2k$, it
@@ -85,8 +85,8 @@ def tall_map(
     $f$ must be unitary on skew matrices. It is given by two functions that return its
     first columns: `of_skew` for $A$ itself, if $n \le 2k$; and `of_block` for the
     $2k \times 2k$ matrix, which is similar to a skew matrix but not normal. Without
-    `of_block`, $A$ is always formed. Everything else that `expm_tall` promises is done
-    here.
+    `of_block`, $A$ is always formed. Everything else that `expm_tall` promises holds
+    here too.
     """
     check_matrix(X, name="X")
     check_tall(X, name="X")
@@ -125,7 +125,7 @@ def _in_the_span(
 def _in_the_group(
     Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Columns
 ) -> Tensor:
-    """By the definition: A is at most 2k x 2k here, and it is skew."""
+    """f(A) B by its definition, with the n x n skew matrix A."""
     # A = P - P^H with P = (X_perp + B Omega / 2) B^H
     if B is None:
         k = Omega.shape[-1]
@@ -141,7 +141,7 @@ def _coefficients(Omega: Tensor, S: Tensor, columns: Columns) -> tuple[Tensor, T
     k = S.shape[-1]
     sigma = _scale(S.detach())
     eye = torch.eye(k, dtype=S.dtype, device=S.device)
-    # in the basis (B, X_perp / sigma) both halves have the norm of X_perp
+    # in the basis (B, X_perp / sigma) both off-diagonal blocks have the norm of X_perp
     top = torch.cat([Omega, -S / sigma], -1)
     bottom = torch.cat([sigma * eye, torch.zeros_like(S)], -1)
     E = columns(torch.cat([top, bottom], -2), k)
@@ -161,7 +161,8 @@ def _rounding(Y: Tensor) -> Tensor:
     """The change of a Newton-Schulz step; NaN if `Y` is far from orthonormal."""
     eye = torch.eye(Y.shape[-1], dtype=Y.dtype, device=Y.device)
     defect = eye - Y.mH @ Y
-    # The step squares the defect. For a larger one it would hide that no digit is left.
+    # The step squares the defect. If the defect is larger, no digit of Y is left, and
+    # the step would hide that.
     near = torch.linalg.matrix_norm(defect, keepdim=True) < 0.5
     return Y @ (defect / 2) + nan_unless(near, like=Y)
 
@@ -176,7 +177,7 @@ def _expm(M: Tensor) -> Tensor:
 
 @outside_graphs
 def _by_function(M: Tensor) -> Tensor:
-    # an autograd function would lose a tangent: `nested_forward_mode` says how
+    # an autograd function would lose a tangent: see `nested_forward_mode`
     if nested_forward_mode():
         finite = is_finite(M)
         E = torch.linalg.matrix_exp(torch.where(finite, M, 0))
@@ -185,7 +186,7 @@ def _by_function(M: Tensor) -> Tensor:
 
 
 class _Expm(torch.autograd.Function):
-    """Scaling and squaring. The backward pass repeats it, so nothing is kept."""
+    """Exponential by scaling and squaring, which the backward pass repeats."""
 
     @staticmethod
     def forward(M: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,7 +224,7 @@ def _adjoint(M: Tensor, s: Tensor, G: Tensor) -> Tensor:
 
 
 def _empty(M: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs of the right shapes."""
+    """Empty outputs of the right shapes, for a graph that is being traced."""
     s = torch.empty(M.shape[:-2], dtype=M.dtype.to_real(), device="cpu")
     return M.new_empty(M.shape), s
 
@@ -238,20 +239,20 @@ _expm_op = opaque(
 
 
 def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Tensor]:
-    r"""$p(2^{-s} M)^{2^s}$ and $s$, one for each matrix, chosen here if None.
+    r"""$p(2^{-s} M)^{2^s}$, and the number $s$ of squarings of each matrix.
 
-    $s$ is NaN, and so is every entry of the exponential, if the norm is not finite or
-    so large that no digit of the result is known.
+    $s$ is chosen here if `squarings` is None. It is NaN, and so is every entry of the
+    exponential, if the norm is not finite or so large that no digit is known.
     """
     M2 = M @ M
     M4 = M2 @ M2
     if squarings is None:
-        # on the CPU, where the backward pass can look at it without waiting again
+        # on the CPU, so that the backward pass need not wait for the device again
         squarings = _squarings(M4).cpu()
     s = squarings.to(M.device)[..., None, None]
     unit = torch.exp2(-s)
     P = _taylor(M * unit, M2 * unit**2, M4 * unit**4)
-    # the largest of all matrices, including the ones that `vmap` hides
+    # the largest s of all matrices, including the ones that `vmap` hides
     for j in range(int(Maximum.apply(squarings.nan_to_num()))):
         P = torch.where(j < s, P @ P, P)
     return P, squarings

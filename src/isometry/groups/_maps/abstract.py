@@ -47,7 +47,7 @@ class AbstractRetraction(AbstractMap):
     order: float = 2.0
     #: whether the map is the exponential itself, whose inverse is the logarithm
     is_exponential: bool = False
-    #: whether the map takes a factor of $Q + E$, which `factor` computes
+    #: whether the map is a factor of $Q + E$, such as Q of QR; `factor` computes it
     is_factor: bool = False
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The exponential, as a map."""
+"""The exponential as a map from skew matrices to points."""
 
 import math
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class Exp(AbstractRetraction):
     matrices by 6 percent at n = 64, and by 30 percent at n = 1024. Leave room for that.
 
     Args:
-        reach: the largest bound of the angles of a square matrix that is computed; None
-            for any angle. It has no effect on tall matrices.
+        reach: a square matrix becomes NaN if the bound of its angles is larger than
+            this; None allows every angle. It has no effect on tall matrices.
 
     Raises:
         ValueError: if `reach` is not a positive number.
@@ -65,7 +65,7 @@ class Exp(AbstractRetraction):
         """The principal logarithm."""
         return logm_unitary(Q)
 
-    # B exp(skew X). The function itself: a method around it would be a call more
+    # B exp(skew X). This is the function itself, since a method would add a call
     around: ClassVar[Any] = staticmethod(rotation)
 
     def _around_within_reach(self, X: Tensor, B: Tensor | None) -> Tensor:
@@ -87,14 +87,14 @@ class Exp(AbstractRetraction):
         return cosine * q + sinc * E
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$e^A - I$, or None if an angle may be large, or must not be looked at.
+        r"""$e^A - I$; None if an angle may be large, or if `reach` is set.
 
         $$ e^A - I = A + A^2 \bigl( \tfrac12 I + \tfrac16 A + \tfrac1{24} A^2 \bigr)
            \quad\text{or}\quad A + \tfrac12 A^2 + A^3 \bigl( \tfrac16 I + \tfrac1{24} A
            + \tfrac1{120} A^2 + \tfrac1{720} A^3 \bigr), $$
 
-        The bound of the angles decides which. Cost: two products up to angle 0.1, three
-        up to 0.35 in single precision.
+        The bound of the angles decides which formula is used. Cost: two products up to
+        angle 0.1, three up to 0.35 in single precision.
         """
         if self.reach is not None:
             return None

@@ -1,4 +1,4 @@
-"""Maps by a factor of a matrix: polar, QR, and products of reflections."""
+"""Maps that compute a factor of a matrix, and products of reflections."""
 
 import math
 from abc import abstractmethod
@@ -12,7 +12,7 @@ from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._nearest import after_newton_schulz, newton_schulz
 from isometry.linalg import polar
 
-# radians. For longer steps the Cholesky factor loses digits that Householder's
+# In radians. For longer steps Cholesky's factor loses digits that Householder's
 # decomposition keeps
 _LONG = 1.0
 
@@ -31,11 +31,11 @@ class AbstractFactor(AbstractRetraction):
         """The orthonormal factor of a matrix of full rank, differentiable in `X`."""
 
     def at_identity(self, A: Tensor) -> Tensor:
-        """The factor of $I + A$."""
+        """The orthonormal factor of $I + A$."""
         return self.of(torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) + A)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        """The factor of `B` plus the part of `X` that is tangent at `B`."""
+        """The orthonormal factor of `B` plus the part of `X` that is tangent at `B`."""
         if B is None:
             B = torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
         S = B.mH @ X
@@ -59,7 +59,7 @@ class Polar(AbstractFactor):
         return polar(X)
 
     def factor(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""Polar factor of $X = Q + E$, by Newton and Schulz.
+        r"""Polar factor of $X = Q + E$, by Newton-Schulz steps.
 
         As $E$ is tangent, $X^H X = I + E^H E$ has eigenvalues between $1$ and $1 + d$,
         with $d = \lVert E^H E \rVert_F$. Scale $X$ by $\sqrt c$ with $c = 2 / (2 + d)$:
@@ -73,7 +73,7 @@ class Polar(AbstractFactor):
         rounding error of $Q$ is removed as well. If $d > 1/\varepsilon$ the result is
         NaN.
 
-        Cost: two products a step. It reads $d$ from the device.
+        Cost: two products for each step. It reads $d$ from the device.
         """
         X = Q + E
         gram = X.mH @ X
@@ -113,7 +113,7 @@ class QR(AbstractFactor):
         Above $\varepsilon^{-1/2}$ a column may be pure rounding, with a random sign,
         and the result is NaN.
 
-        Cost: a product of $n k^2$, and half of one.
+        Cost: as much as one and a half products of $n k^2$.
         """
         X = Q + E
         length = torch.linalg.matrix_norm(E, keepdim=True)
@@ -130,7 +130,7 @@ def q_factor(X: Tensor) -> Tensor:
     """Q of X = QR with a positive diagonal of R, which makes it unique.
 
     If a rotation multiplies X from the left, it multiplies Q too. The law of a Gaussian
-    matrix does not change under rotations, so its factor is uniform. LAPACK's is not.
+    matrix does not change under rotations, so its Q is uniform. The Q of LAPACK is not.
     """
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()

@@ -16,7 +16,8 @@ from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import tall_map
 
-# radians. For longer steps a rational function loses digits in proportion to the point
+# In radians. For longer steps the rounding error is in proportion to the point, not to
+# the step
 _LONG = 1.0
 
 

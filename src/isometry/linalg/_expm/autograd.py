@@ -32,7 +32,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
-    """exp(A), differentiable, by the mechanism that fits."""
+    """exp(A) with derivatives, by whichever mechanism of torch works here."""
     if needs_operator(A):
         return _expm_op(A, norm_bound)[0]
     return _by_function(A, norm_bound)
@@ -74,7 +74,7 @@ def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
 
 
 def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> Pair:
-    """exp(A) and its derivative along any E, in differentiable operations."""
+    """exp(A) and its derivative along any E; both can be differentiated again."""
     if needs_operator(A):
         return _frechet_op(A, E)
     return _frechet_by_plan(A, E, plan)
@@ -93,7 +93,7 @@ def _frechet_by_plan(A: Tensor, E: Tensor, plan: Tensor | None) -> Pair:
 def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pair:
     """exp(A) and its derivative along E, by the longest plan for all matrices.
 
-    In ordinary torch operations, which second derivatives go through.
+    It uses ordinary torch operations, so that it can be differentiated again.
     """
     end = len(kernel.plan_edges(A.dtype))
     unknown = (plan >= end).to(A.device)
@@ -107,8 +107,8 @@ def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pai
     for k in range(1, squarings + 1):
         pair = _times(pair, pair)
         if k % kernel.MANY_SQUARINGS == 0:
-            # A constant, which leaves the derivative alone: along a direction that is
-            # not skew, the derivative of exp is not tangent.
+            # H counts as a constant. Its own derivative would make the result tangent,
+            # but along a direction that is not skew the derivative of exp is not.
             H = _correction(pair[0].detach())
             pair = (pair[0] @ H, pair[1] @ H)
     return pair
@@ -121,7 +121,7 @@ def _correction(Q: Tensor) -> Tensor:
 
 
 def _push_forward(scheme: Scheme, A: Tensor, E: Tensor, squarings: int) -> Pair:
-    """p(A / 2^squarings) and its derivative along any E, differentiable themselves."""
+    """p(A / 2^squarings) and its derivative along E, by differentiable operations."""
     unit = scheme.theta * 2.0**squarings
     first = (A / unit, E / unit)
     second = _times(first, first)
@@ -145,7 +145,7 @@ def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
 
 
 def adjoint(A: Tensor, G: Tensor, plan: Tensor | None = None) -> Tensor:
-    """The skew gradient at A, in differentiable operations.
+    """The skew gradient at A for the cotangent G; it can be differentiated again.
 
     L(A, E) is an integral of exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G),
     and A^H = -A.
@@ -170,7 +170,7 @@ def _both_by_function(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Exponential(torch.autograd.Function):
-    """A -> exp(A), with the kernels' slots and plan as further outputs."""
+    """A -> exp(A); the slots and the plan for the backward pass are outputs too."""
 
     forward = staticmethod(_forward)
 
@@ -228,7 +228,7 @@ class EagerExponential(Exponential):
 
 
 class Adjoint(torch.autograd.Function):
-    """(A, G) -> the skew gradient at A; A itself is needed only to differentiate."""
+    """(A, G) -> the skew gradient at A; only derivatives of this function use A."""
 
     @staticmethod
     def forward(_A: Tensor, G: Tensor, W: Tensor, plan: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ def _repeat(X: Tensor, info: Any, dim: int) -> Tensor:
 
 
 def _empty(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs of the right shapes."""
+    """Empty outputs of the right shapes, for a graph that is being traced."""
     plan = torch.empty(A.shape[:-2], dtype=torch.int64, device="cpu")
     Q = A.new_empty(A.shape)
     return Q, A.new_empty((kernel.slots(A.dtype), *A.shape)), plan

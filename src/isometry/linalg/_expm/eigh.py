@@ -43,7 +43,7 @@ def _with_forward_mode(A: Tensor) -> Tensor:
 
 
 class EighExponential(torch.autograd.Function):
-    """A -> exp(A), with angles and eigenvectors as further outputs."""
+    """A -> exp(A); its angles and eigenvectors are outputs too."""
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,7 +70,7 @@ class EighExponential(torch.autograd.Function):
             return None
         A, theta, V = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # a second derivative may follow, and this adjoint has one
+            # a second derivative may follow: `Adjoint` has one, the formula below not
             _, W, plan = autograd.Exponential.apply(A, None)
             return autograd.Adjoint.apply(A, G, W, plan)
         mean = (theta[..., :, None] + theta[..., None, :]) / 2
@@ -87,7 +87,7 @@ class EighExponential(torch.autograd.Function):
 
 
 class EagerEighExponential(EighExponential):
-    """The exponential with a rule for forward mode, which Dynamo does not take."""
+    """The exponential with a rule for forward mode, which Dynamo does not support."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:

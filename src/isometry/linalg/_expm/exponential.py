@@ -1,6 +1,6 @@
 r"""The exponential of a batch of skew matrices and its pull-back, in matrix products.
 
-Each matrix gets a plan, a polynomial and a number of squarings in
+Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
 matrix of large norm costs its neighbours nothing.
 
@@ -64,7 +64,7 @@ def slots(dtype: torch.dtype) -> int:
 
 @lru_cache
 def plan_edges(dtype: torch.dtype) -> list[float]:
-    """The largest angle of each plan: every polynomial, then the last with squarings.
+    """The largest angle of each plan: all polynomials, then the last with squarings.
 
     A plan is a position in this list. Beyond its end no digit of the result is known:
     at an angle of 1 / eps, rounding A alone turns the result by a radian.
@@ -77,7 +77,10 @@ def plan_edges(dtype: torch.dtype) -> list[float]:
 
 @lru_cache
 def plan_costs(dtype: torch.dtype) -> list[int]:
-    """Products of each plan, forward and backward; the last entry is for no plan."""
+    """The number of products of each plan, forward and backward together.
+
+    The last entry is zero. It is for matrices whose angles are beyond every plan.
+    """
     costs = []
     for plan in range(len(plan_edges(dtype))):
         scheme, squarings = decode(plan, dtype)
@@ -88,7 +91,7 @@ def plan_costs(dtype: torch.dtype) -> list[int]:
 
 @lru_cache(maxsize=256)
 def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
-    """Polynomial and number of squarings; no polynomial beyond the last plan."""
+    """The polynomial (None beyond the last plan) and the number of squarings."""
     schemes = SCHEMES[dtype.to_real()]
     if plan >= len(plan_edges(dtype)):
         return None, 0
@@ -108,7 +111,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     dtype = W.dtype
     lower, upper = angle_bounds(sums, power=2)
     plan, costs = _plan_for(upper, dtype), plan_costs(dtype)
-    # the host has waited for another device once, and does not do it again
+    # on another device, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
     # a sharper bound costs one product; a larger plan costs up to three
@@ -141,10 +144,10 @@ def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
 def choose_plan(
     backend: Backend, A: Tensor, W: Tensor, norm_bound: float | None, *, triangle: bool
 ) -> Tensor:
-    """Write the powers of A that its plan needs into W; returns the plans."""
+    """Choose the plan of each matrix, and write the powers that it needs into W."""
     tiny = plan_edges(A.dtype)[0]
     if norm_bound is None:
-        # the sum of theta^4 over all angles is at most this only if all are tiny
+        # if the sum of theta^4 over all angles is at most this, every angle is tiny
         least = (tiny / MARGIN) ** 4
         sums = backend.powers(A, W, least=least, triangle=triangle)
         plan = 0 if sums is None else estimate_plan(backend, W, sums)
@@ -159,14 +162,14 @@ def choose_plan(
 
 
 def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
-    """Each plan that occurs, with its matrices, the most frequent plan first.
+    """Each plan that occurs, with the indices of its matrices.
 
-    The most frequent plan comes with None, which means all matrices: computing the few
-    others twice is cheaper than copying most matrices out and back.
+    The most frequent plan comes first, with None, which means all matrices: computing
+    the few others twice is cheaper than copying most matrices out and back.
     """
     # numpy sees the numbers even while torch records a graph
     numbers = plan.numpy()
-    # a single matrix first: the comparison takes 5 us, as long as a small product
+    # one matrix needs no comparison, which takes 5 us, as long as a small product
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
@@ -194,7 +197,7 @@ def forward(
     backend = backend_for(A)
     W = recycled((slots(A.dtype), *A.shape), A)
     plan = choose_plan(backend, A, W, norm_bound, triangle=triangle)
-    # the first batch is all matrices
+    # a placeholder: the first batch is all matrices, and sets Q
     Q = W[0]
     for which, index in batches(plan):
         if index is None:
@@ -212,7 +215,7 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     if scheme is None:
         return _nan_like(W[0])
     if W.shape[-1] == 1:
-        # the scalar function, whose error does not grow with the angle
+        # the exponential of a number, whose error does not grow with the angle
         return torch.exp(W[0], out=W[-1]).clone()
     S = backend.evaluate(W, polynomial(scheme, squarings))
     if not squarings:
@@ -220,7 +223,7 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     W[-1].copy_(S)
     for k in range(1, squarings + 1):
         S = _squared(S, k)
-    # the last squaring may have been followed by a step already
+    # a Newton-Schulz step may have followed the last squaring already
     if squarings > _FEW_SQUARINGS and squarings % MANY_SQUARINGS:
         S = _orthogonalized(S)
     S.diagonal(dim1=-2, dim2=-1).add_(1)
@@ -229,8 +232,8 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
 
 # Powers of p are kept as Q = I + S. A row of Q may have one entry near 1 while all
 # others are tiny. In a product of Q with itself the tiny terms would be added to that
-# entry one by one, and each rounded to its digits: for a rotation in one plane (n =
-# 1024, angle 1, float64) the error was 7.0e-14.
+# entry one by one, and each sum rounded to the last digit of that entry: for a
+# rotation in one plane (n = 1024, angle 1, float64) the error was 7.0e-14.
 
 
 def _squared(S: Tensor, k: int) -> Tensor:
@@ -265,7 +268,7 @@ def backward(
 ) -> Tensor:
     """The gradient at A in the space of skew matrices, given G at exp(A).
 
-    With `triangle`, the gradient at the coordinates from which `skew` made A.
+    With `triangle`, it is the gradient at the coordinates from which `skew` made A.
     """
     if G.numel() == 0:
         return G.clone()
@@ -295,7 +298,7 @@ def _gradient(
 
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
-    """The gradient at p(A / 2^s), given G at its power 2^s."""
+    """The gradient at p(A / 2^s), given the gradient G at p(A / 2^s)^(2^s)."""
     # the intermediate squares are recomputed, not kept
     squares = [W[-1]]
     for k in range(1, squarings):

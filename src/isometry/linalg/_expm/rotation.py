@@ -27,9 +27,9 @@ from isometry.linalg._skew import SMALLEST, skew
 def rotation(X: Square, B: Tensor | None) -> Tensor:
     r"""$B \exp(\operatorname{skew} X)$, the weight of a constrained layer.
 
-    For one real matrix it is one node of the graph (one operator, if compiled). Neither
-    the skew matrix nor its gradient is a tensor of its own then, which saves a tenth of
-    the time at n = 512. The gradient is the same as with separate steps. Cost: one
+    For one real matrix it is one node of the graph (one operator, if compiled). Then
+    neither the skew matrix nor its gradient is a separate tensor, which saves a tenth
+    of the time at n = 512. The gradient is the same as with separate steps. Cost: one
     product more than `expm_skew`, and one more for the gradient.
 
     Args:
@@ -57,8 +57,8 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
 def within_reach(A: Tensor, reach: float) -> Tensor:
     """The skew matrices A, but NaN where an angle may be above `reach`.
 
-    The bound is the one of `angle_bounds`, computed where A is: the host does not wait
-    for it. Cost: two products. NaN passes through to the gradient.
+    The bound is the same as in `angle_bounds`, but it is computed on the device of A,
+    so the host does not wait for it. Cost: two products. The gradient is NaN as well.
     """
     X = A.detach()
     X2 = X @ X
@@ -76,11 +76,11 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
 
 
 def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
-    """Whether this is a single real matrix on the CPU, with a constant base like it."""
+    """Whether X is one real matrix on the CPU, and B a constant of the same kind."""
     if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] != X.shape[1]:
         return False
-    # The device last: asked before the size, a compiled module under DDP was cut into
-    # three graphs instead of two (test_compiled_data_parallel_training).
+    # The device is asked last. With the device before the size, a compiled module under
+    # DDP was cut into three graphs, not two (test_compiled_data_parallel_training).
     if X.shape[1] < SMALLEST or X.dtype not in PRECISIONS or not X.is_cpu:
         return False
     if B is None:
@@ -96,8 +96,8 @@ class Rotation(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, B: Tensor | None) -> Tensor:
         Q, W, plan = _forward(X, B)
         ctx.save_for_backward(B, W, plan)
-        # Not by `save_for_backward`, which would refuse a first derivative after the
-        # coordinates have changed. Only a second derivative looks at them.
+        # `save_for_backward` would refuse a first derivative after the coordinates have
+        # changed, although only a second derivative reads them.
         if ctx.needs_input_grad[0]:
             ctx.X, ctx.version = X, version(X)
         return Q
@@ -138,14 +138,14 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
 def _gradient_in_steps(
     ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
 ) -> Tensor:
-    """The gradient in operations with derivatives, which take batches of cotangents."""
+    """The gradient by differentiable operations, which also take batched cotangents."""
     if version(ctx.X) != ctx.version:
         raise RuntimeError(
             "the coordinates must not change before a second derivative is taken "
             "through them; something has written to them. Take the derivative first."
         )
     W = W[:, 0]
-    # not `skew(X)`, since a write to `X.data` does not change the version
+    # not `skew(X)`: a write to `X.data` may have changed X, but not its version
     A = _Recorded.apply(ctx.X, W[0])
     with autocast_off(G.device):
         G = G if B is None else B.mT @ G
@@ -169,7 +169,7 @@ class _Recorded(torch.autograd.Function):
 
 
 def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs of the right shapes."""
+    """Empty outputs of the right shapes, for a graph that is being traced."""
     W = X.new_empty((kernel.slots(X.dtype), 1, *X.shape))
     return X.new_empty(X.shape), W, torch.empty((), dtype=torch.int64, device="cpu")
 

@@ -1,4 +1,4 @@
-r"""Schemes: polynomials that are the exponential on a segment, in few matrix products.
+r"""Schemes: polynomials that replace the exponential, in few matrix products.
 
 A scheme computes $A^2$ and $A^4 = A^2 A^2$, then products of linear combinations of all
 matrices so far, and ends with a linear combination:
@@ -9,8 +9,8 @@ $$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
 
 For tiny angles there is no $A^4$. Since $A^2$ and $A^4$ are Hermitian, pulling a
 gradient back through either square costs one product, not two. The same holds for a
-$P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of $m$ products, $h$ of them such
-squares, costs $2 m - h$ products in the backward pass.
+$P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of $m$ products, of which $h$ are
+such squares, costs $2 m - h$ products in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Scheme:
     `rows` holds $L_3, R_3, L_4, R_4, \ldots$ and last the final combination, each
     over $(I, A, A^2, A^4, P_3, \ldots)$, or without $A^4$. No $R_j$ has a multiple of
     $I$, so every product vanishes with $A$, and the final combination has exactly $I$:
-    near 0 the result is not built by cancellation. docs/theory/expm_skew.md has the
+    near 0 nothing cancels in the result. docs/theory/expm_skew.md has the
     error of each scheme.
     """
 
@@ -38,7 +38,7 @@ class Scheme:
 
     @property
     def powers(self) -> int:
-        """How many of $A$, $A^2$ and $A^4$ there are."""
+        """How many of $A$, $A^2$ and $A^4$ the scheme uses."""
         return len(self.rows[0]) - 1
 
     @property
@@ -55,7 +55,7 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """p(A / 2^squarings) in the powers of A itself, minus I if it will be squared."""
+    """p(A / 2^squarings) as a polynomial in A, minus I if it will be squared."""
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
