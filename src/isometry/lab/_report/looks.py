@@ -58,7 +58,10 @@ def network_label(model: str) -> str:
 
 
 def looks(groups: Sequence[Group]) -> list[Look]:
-    """How to draw groups: networks differ in colour, and groups of one in dashes.
+    """How to draw each group of a figure.
+
+    The network gives the colour and the marker. Groups of the same network differ in
+    their dashes.
 
     Args:
         groups: the groups of one figure.

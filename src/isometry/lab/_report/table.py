@@ -40,7 +40,7 @@ class Table:
 
 
 def results_table(experiment: ReportedExperiment) -> Table:
-    """The main table of an experiment, in which runs with different seeds share a row.
+    """The main table of an experiment; runs that differ only in seeds share a row.
 
     Args:
         experiment: the runs.

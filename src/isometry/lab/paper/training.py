@@ -205,7 +205,7 @@ EXPRNN = {
 
 
 def train_exprnn(task: str, size: int) -> Schedule:
-    """Train ExpRNN by RMSprop, with a tenth of the rate for the orthogonal weight.
+    """Schedule of ExpRNN: RMSprop, with a tenth of the rate for the orthogonal weight.
 
     On TIMIT, Adam moves the other parameters.
     """
@@ -216,7 +216,7 @@ def train_exprnn(task: str, size: int) -> Schedule:
 
 
 def train_scornn(task: str, _size: int) -> Schedule:
-    """Train scoRNN by TensorFlow's RMSprop, with a tenth of the learning rate for A.
+    """Schedule of scoRNN: TensorFlow's RMSprop, with a tenth of the rate for A.
 
     On the adding problem, Adam moves the other parameters.
     """
@@ -226,7 +226,7 @@ def train_scornn(task: str, _size: int) -> Schedule:
 
 
 def train_scurnn(task: str, _size: int) -> Schedule:
-    """Train scuRNN: one optimizer for A, one for the angles of D, one for the rest."""
+    """Schedule of scuRNN: an optimizer each for A, the angles of D, and the rest."""
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
     theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
@@ -235,14 +235,14 @@ def train_scurnn(task: str, _size: int) -> Schedule:
 
 
 def train_urnn(task: str, _size: int) -> Schedule:
-    """Train uRNN by Keras's RMSprop on MNIST, and by Theano's on other tasks."""
+    """Schedule of uRNN: Keras's RMSprop on MNIST, and Theano's on other tasks."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
     return Schedule((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
 
 
 def train_rgd(task: str, size: int) -> Schedule:
-    """Train RGD: W moves by Riemannian gradient descent on the unitary group.
+    """Schedule of RGD: W moves by Riemannian gradient descent on the unitary group.
 
     The authors use $S = G W^H - W G^H$, which is twice our gradient, so we double their
     rates for W. On MNIST they use RMSprop on the entries of G; we use it in the Lie
@@ -259,14 +259,14 @@ def train_rgd(task: str, size: int) -> Schedule:
 
 
 def train_eurnn(task: str, _size: int) -> Schedule:
-    """Train EURNN by TensorFlow's RMSprop."""
+    """Schedule of EURNN: TensorFlow's RMSprop."""
     lr = 1e-4 if task in ("mnist", "pmnist") else 1e-3
     source = OURS if task in ("timit", "adding") else "[JSD17], its code"
     return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
 
 
 def train_lstm(task: str, _size: int) -> Schedule:
-    """Train the LSTM as in papers that compare unitary networks with it."""
+    """Schedule of the LSTM, as in papers that compare unitary networks with it."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":
@@ -275,26 +275,26 @@ def train_lstm(task: str, _size: int) -> Schedule:
 
 
 def train_gru(task: str, size: int) -> Schedule:
-    """Train the GRU with the optimizers of the LSTM."""
+    """Schedule of the GRU: the optimizers of the LSTM."""
     lstm = train_lstm(task, size)
     return Schedule(lstm.optimizers, OURS, lstm.clip_norm)
 
 
 def train_exp_gated(task: str, size: int) -> Schedule:
-    """Train ExpLSTM or ExpGRU with the optimizers of ExpRNN."""
+    """Schedule of ExpLSTM and ExpGRU: the optimizers of ExpRNN."""
     return Schedule(train_exprnn(task, size).optimizers, OURS)
 
 
 def train_householder(_task: str, _size: int) -> Schedule:
-    """Train HouseholderRNN by Adam. `renormalize` follows each step."""
+    """Schedule of HouseholderRNN: Adam. `renormalize` follows each step."""
     return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
 def train_spectral(_task: str, _size: int) -> Schedule:
-    """Train SpectralRNN: its singular vectors move by Riemannian gradient descent."""
+    """Schedule of SpectralRNN: Riemannian descent for U and V, RMSprop for the rest."""
     return Schedule((rmsprop(1e-4), descent(1e-4, "U", "V")), OURS)
 
 
 def train_lie(_task: str, _size: int) -> Schedule:
-    """Train LieRNN, with a tenth of the learning rate for its coefficients."""
+    """Schedule of LieRNN: RMSprop, with a tenth of the rate for its coefficients."""
     return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), OURS)

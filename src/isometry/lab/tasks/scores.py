@@ -102,7 +102,7 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
         estimate: the predicted recording, of the same length.
 
     Returns:
-        The score; None if there is too little speech, as in less than 0.4 s.
+        The score; None if there is less than 0.4 s of speech.
 
     References:
         [THHJ11].
