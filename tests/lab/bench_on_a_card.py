@@ -10,8 +10,8 @@ from importlib.util import find_spec
 
 import torch
 
-from isometry.lab import _cli
-from isometry.lab.bench import command, suites, timing
+from isometry.lab import _cli, bench
+from isometry.lab.bench import command, timing
 from tests.backend.remote import DEVICE
 
 
@@ -25,7 +25,7 @@ if __name__ == "__main__":
     torch.cuda.get_device_name = lambda _device: "Stand-in card"
     torch.version.cuda = "12.8"
     timing.device_of = lambda _name, _threads: DEVICE
-    for module in (suites, command, timing):
+    for module in (bench, command, timing):
         vars(module)["installed"] = _installed
     code = _cli.main(["bench", "--device", "cuda", *sys.argv[1:]])
     sys.stdout.flush()
