@@ -1,4 +1,4 @@
-"""Recurrent layers that have the weights of torch's: their names, there and back."""
+"""Conversion between our recurrent layers and torch's, and torch's names here."""
 
 import re
 from abc import abstractmethod
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent
 
-# a tensor of a torch layer; `weight_hr` comes with its `proj_size`
+# names of the tensors of a torch layer; `weight_hr` exists only with a `proj_size`
 _NAME = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))(_l\d+(?:_reverse)?)")
 
 
@@ -22,26 +22,30 @@ class AbstractNamedCell(AbstractCell):
     def torch_weights(self) -> dict[str, Tensor]:
         """The tensors in torch's layout and order, named without layer and direction.
 
-        "bias" stands for one that no torch layer has.
+        The key "bias" holds a bias that no torch layer has.
         """
 
     @abstractmethod
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The state of this cell without its constraint, from `torch_weights`.
+        """The state that this cell would have without its constraint.
+
+        Args:
+            weights: tensors of a torch layer, named as in `torch_weights`.
 
         Raises:
-            ValueError: if the cell has no room for one of them.
+            ValueError: if this cell has no place for one of the tensors.
         """
 
 
 class AbstractNamedRecurrent(AbstractRecurrent):
-    """A recurrent network that shows its weights under torch's names, for reading.
+    """A recurrent network whose weights can be read under torch's names.
 
     The names are `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and `bias_hh_l0` for each
     layer, and end with `_reverse` for the second direction. `weight_hh_l0` is the
-    orthogonal weight itself; in gated cells, the weights of all gates, stacked. A cell
-    has one bias, which is `bias_ih_l0`. `bias_hh_l0` is zero, a new tensor at each
-    access (except in `ExpGRU(candidate_bias=True)`). The parameters are in `cells`.
+    orthogonal weight itself; in gated cells it holds the weights of all gates, stacked.
+    A cell has one bias, which is `bias_ih_l0`. `bias_hh_l0` is a new tensor of zeros at
+    each access (except in `ExpGRU(candidate_bias=True)`). The threshold of modReLU has
+    neither name. The parameters are in `cells`.
 
     Attributes:
         bias: whether cells have a bias.
@@ -55,18 +59,18 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """The class of torch's layer with these cells, or a function that calls it.
+        """The class of torch's layer with such cells, or a function that calls it.
 
         Raises:
             ValueError: if torch has no such cell.
         """
 
     def to_torch(self) -> nn.RNNBase:
-        """Return a new `nn.RNN`, `nn.LSTM` or `nn.GRU` that computes the same.
+        """Return a new `nn.RNN`, `nn.LSTM` or `nn.GRU` that computes the same function.
 
-        It goes wherever torch's layers go: TorchScript, quantization, other libraries.
+        It works wherever torch's layers do: TorchScript, quantization, other libraries.
         Its parameters are copies, and nothing keeps them orthogonal in training. It
-        takes one-hot vectors where this layer takes class indices.
+        needs one-hot vectors where this layer accepts class indices.
 
         Returns:
             The layer of torch, on the device and in the dtype of this one.
@@ -99,10 +103,10 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         return twin.train(self.training)
 
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Replace the keys of a torch layer in a checkpoint by those of this layer.
+        """Replace the keys of a torch layer in a checkpoint by the keys of this layer.
 
-        Its recurrent weights are then plain ones; `isometry.load_foreign` makes them
-        orthogonal.
+        The recurrent weights get the keys of plain weights; `isometry.load_foreign`
+        makes them orthogonal.
 
         Args:
             state: the checkpoint, which is changed.
@@ -139,8 +143,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         return [list(cell.torch_weights().values()) for cell in cells]
 
     def _twin(self) -> nn.RNNBase:
-        """The torch layer with these cells, without values."""
-        # torch warns if dropout has no effect
+        """The torch layer that corresponds to this one, on the meta device."""
+        # torch warns of dropout in a single layer, where it has no effect
         dropout = self.dropout if self.num_layers > 1 else 0.0
         return self.torch_class()(
             *(self.input_size, self.hidden_size, self.num_layers),
@@ -148,12 +152,12 @@ class AbstractNamedRecurrent(AbstractRecurrent):
             batch_first=self.batch_first,
             dropout=dropout,
             bidirectional=self.bidirectional,
-            # without values, none are drawn from the user's generator
+            # no values are drawn there, so the user's generator does not advance
             device="meta",
         )
 
     def _suffixes(self) -> list[str]:
-        """The endings of the names of each cell's tensors."""
+        """For each cell, the ending of its tensors' names, such as `_l0_reverse`."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 

@@ -8,7 +8,7 @@ from isometry.parametrizations._coordinates import constrained
 
 
 def count_parameters(module: nn.Module) -> int:
-    r"""Return how many real numbers of a model are free, as the paper's tables count.
+    r"""The number of free real parameters of a model, as the paper's tables count them.
 
     A complex parameter counts twice. A constrained weight counts as the dimension of
     its manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however

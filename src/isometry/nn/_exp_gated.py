@@ -71,40 +71,41 @@ class ExpLSTM(AbstractGated):
        W_i, W_f, W_g, W_o \in SO(n).
     \end{aligned} $$
 
-    Called like `torch.nn.LSTM`, with its shapes, its order of the gates and its names
-    for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias vector:
-    torch has two, of which only the sum counts. `isometry.load_foreign` loads
+    It is called like `torch.nn.LSTM`, with its shapes, its order of the gates and its
+    names for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias
+    vector: torch has two, but only their sum matters. `isometry.load_foreign` loads
     checkpoints of `nn.LSTM` with the nearest rotation for each gate, and `to_torch`
     returns an `nn.LSTM`.
 
-    All four maps are orthogonal, each by itself. In one time step a gradient goes from
-    $h'$ to $h$ through one of them, so whatever is learned,
+    Each of the four maps is orthogonal by itself. In one time step, every path of a
+    gradient from $h'$ to $h$ goes through exactly one of them, so whatever is learned,
 
     $$ \lVert \partial h' / \partial h \rVert
        \le \tfrac{3}{2} + \tfrac{1}{4} \max_j |c_j|. $$
 
-    A gate with a free map has no such bound, and gradients can explode through it. The
-    path along $c$ has no matrix. That gated cells gain by this is a conjecture of
-    [LM19], not a result.
+    A gate with an unconstrained map has no such bound, and gradients can explode
+    through it. The path along $c$ goes through no matrix. It is a conjecture of [LM19],
+    not a result, that gated cells gain by this.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the layer before.
+        num_layers: number of layers; each reads the outputs of the one before.
         bias: whether a cell has a bias, one number for each gate and feature.
         batch_first: whether the batch comes before time.
-        dropout: probability, between layers.
+        dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        proj_size: 0. A map from a projected output would not be square.
+        proj_size: must be 0: a map from a projected output would not be square.
         device: device of the parameters.
         dtype: dtype of the parameters.
         retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
-        init: how the recurrent maps start, as there. "haar" is usual for gated cells.
+        init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
+            for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move it when an angle exceeds this. With neither, the base stays
-            where the maps start.
-        generator: source of the numbers of `init`.
+        rebase_radius: move it when an angle exceeds this radius. Without either option,
+            the base stays where the maps start.
+        generator: source of the random numbers of `init`.
 
     Raises:
         ValueError: if an option does not fit.
@@ -159,27 +160,27 @@ class ExpGRU(AbstractGated):
        h' &= (1 - z)\, n + z h, \qquad W_r, W_z, W_n \in SO(n).
     \end{aligned} $$
 
-    Called like `torch.nn.GRU`, with its shapes, its order of the gates and its names
-    for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias vector,
-    and $b_{hn} = 0$ unless `candidate_bias` is set, which a checkpoint of `nn.GRU`
-    needs: `isometry.load_foreign` loads it with the nearest rotation for each gate, and
-    `to_torch` returns an `nn.GRU`.
+    It is called like `torch.nn.GRU`, with its shapes, its order of the gates and its
+    names for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias
+    vector, and $b_{hn} = 0$ unless `candidate_bias` is set. `isometry.load_foreign`
+    loads checkpoints of `nn.GRU`, which usually need `candidate_bias`, with the nearest
+    rotation for each gate, and `to_torch` returns an `nn.GRU`.
 
-    All three maps are orthogonal, each by itself, as in `ExpLSTM`. Whatever is learned,
-    as long as $|h_j| \le 1$, which holds if the first state is zero,
+    Each of the three maps is orthogonal by itself, as in `ExpLSTM`. Whatever is
+    learned, as long as $|h_j| \le 1$, which holds if the first state is zero,
 
     $$ \lVert \partial h' / \partial h \rVert
        \le 2 + \tfrac{1}{4} \max_j |(W_n h + b_{hn})_j|. $$
 
-    That gated cells gain by this is a conjecture of [LM19], not a result.
+    It is a conjecture of [LM19], not a result, that gated cells gain by this.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the layer before.
+        num_layers: number of layers; each reads the outputs of the one before.
         bias: whether a cell has a bias, one number for each gate and feature.
         batch_first: whether the batch comes before time.
-        dropout: probability, between layers.
+        dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         device: device of the parameters.
         dtype: dtype of the parameters.
@@ -187,11 +188,12 @@ class ExpGRU(AbstractGated):
             torch.
         retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
             `isometry.orthogonal`.
-        init: how the recurrent maps start, as there. "haar" is usual for gated cells.
+        init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
+            for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move it when an angle exceeds this. With neither, the base stays
-            where the maps start.
-        generator: source of the numbers of `init`.
+        rebase_radius: move it when an angle exceeds this radius. Without either option,
+            the base stays where the maps start.
+        generator: source of the random numbers of `init`.
 
     Raises:
         ValueError: if an option does not fit.

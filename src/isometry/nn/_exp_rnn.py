@@ -27,7 +27,7 @@ class ModReLU(nn.Module):
     Args:
         features: size of the last axis.
         device: device of $b$.
-        dtype: dtype of $b$, which is real for complex inputs, too.
+        dtype: dtype of $b$, which is real even for complex inputs.
 
     References:
         [ASB16]; [LM19] for $b$ uniform in $(-0.01, 0.01)$ at the start.
@@ -50,7 +50,7 @@ class ModReLU(nn.Module):
         nn.init.uniform_(self.bias, -0.01, 0.01)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Rectify the last axis."""
+        """Apply modReLU to numbers whose last axis holds the features."""
         if z.shape[-1:] != self.bias.shape:
             raise ValueError(
                 f"`z` must have {self.features} features on its last axis; got shape "
@@ -67,11 +67,11 @@ NONLINEARITIES = ("modrelu", "tanh", "relu", "identity")
 
 
 class ExpRNNCell(AbstractNamedCell):
-    r"""One time step of `ExpRNN`: $h' = \sigma(W h + T x)$, orthogonal $W = \exp A$.
+    r"""One step of `ExpRNN`: $h' = \sigma(W h + T x)$ with orthogonal $W = \exp A$.
 
-    Like `torch.nn.RNNCell`, with one bias. For modReLU the bias is its threshold $b$;
-    for other nonlinearities it is added to $T x$. An `ExpRNN` has one such cell for
-    each layer and direction.
+    It is like `torch.nn.RNNCell`, but has one bias. For modReLU this is the threshold
+    $b$; for other nonlinearities it is added to $T x$. An `ExpRNN` has one such cell
+    for each layer and direction.
 
     Args:
         input_size: features of $x$.
@@ -87,10 +87,10 @@ class ExpRNNCell(AbstractNamedCell):
             "cayley" (for its MNIST), or as in `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
-        rebase_radius: move it when an angle of $A$ exceeds this. With neither, the base
-            is the identity, as in the paper.
+        rebase_radius: move it when an angle of $A$ exceeds this radius. Without either
+            option, the base is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
-        generator: source of the numbers of `init`.
+        generator: source of the random numbers of `init`.
 
     References:
         [LM19] section 3; [Lez19] for a moving base.
@@ -147,12 +147,12 @@ class ExpRNNCell(AbstractNamedCell):
     def reset_parameters(self) -> None:
         """Draw all parameters anew: the recurrent weight by `init`, as at the start.
 
-        The numbers come from torch's own generator. A folded weight becomes the
-        identity.
+        The numbers come from torch's own generator. After `fold`, the recurrent weight
+        becomes the identity.
         """
         # writing to the weight makes the constraint draw it again
         nn.init.eye_(self.weight_hh)
-        # fan-in and the gain of a rectifier, shared by both parts of a complex number
+        # variance 2 / fan-in, as for a rectifier; complex parts have half of it each
         nn.init.normal_(self.weight_ih, std=math.sqrt(2 / self.input_size))
         if self.bias is not None:
             with torch.no_grad():
@@ -166,7 +166,7 @@ class ExpRNNCell(AbstractNamedCell):
 
         Args:
             input: (batch, input_size) or (input_size,); or class indices, (batch,) or
-                a single one.
+                a single index.
             hx: (batch, hidden_size) or (hidden_size,); if left out, zeros or the
                 trained first state.
         """
@@ -183,7 +183,7 @@ class ExpRNNCell(AbstractNamedCell):
         return last if rows.batched else last[0]
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of many time steps, as rows, and the last one of each sequence."""
+        """The states of many time steps, as rows, and each sequence's last state."""
         kernel, W, b = self.weight_ih, self.weight_hh, self.bias
         if b is None and takes_threshold(self.sigma):
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
@@ -208,9 +208,9 @@ class ExpRNNCell(AbstractNamedCell):
         return {**weights, "bias_ih": self.bias, "bias_hh": zero}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The state of this cell without its constraint; torch's two biases are added.
+        """The cell's state without its constraint, with the sum of torch's two biases.
 
-        A first state that is trained becomes zero, where torch's layers start.
+        A trained first state becomes zero, because torch's layers start at zero.
         """
         state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
         if self.bias is not None:
@@ -262,12 +262,12 @@ class ExpRNN(AbstractNamedRecurrent):
 
     $$ h_{t+1} = \sigma(\exp(A)\, h_t + T x_{t+1}), \qquad A^H = -A. $$
 
-    Called like `torch.nn.RNN`, with its arguments, its shapes and its names for the
-    weights (`weight_hh_l0` and so on, for reading; the parameters are in `cells`). Two
-    things differ. A cell has one bias vector, which is the threshold $b$ of modReLU or
-    is added to $T x$. And the default nonlinearity is modReLU, which has no bound as
-    tanh has: states grow with the number of inputs that they have seen, and losses
-    start larger.
+    It is called like `torch.nn.RNN`, with its arguments, its shapes and its names for
+    the weights (`weight_hh_l0` and so on, for reading; the parameters are in `cells`).
+    Two things differ. First, a cell has one bias vector, which is the threshold $b$ of
+    modReLU or is added to $T x$. Second, the default nonlinearity is modReLU, which
+    unlike tanh is not bounded: states grow with the number of inputs that they have
+    seen, and losses start larger.
 
     With `nonlinearity="tanh"` or "relu", as `nn.RNN` has them, `isometry.load_foreign`
     loads checkpoints of `nn.RNN`, with the nearest rotation as the weight, and
@@ -280,11 +280,11 @@ class ExpRNN(AbstractNamedRecurrent):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the layer before.
+        num_layers: number of layers; each reads the outputs of the one before.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
         bias: whether cells have a bias; for modReLU it is $b$.
         batch_first: whether the batch comes before time.
-        dropout: probability, between layers.
+        dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         device: device of the parameters.
         dtype: real dtype of the parameters; with `unitary`, of their parts.
@@ -295,14 +295,15 @@ class ExpRNN(AbstractNamedRecurrent):
             and TIMIT), "cayley" (for its MNIST), or as in `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
-        rebase_radius: move it when an angle of $A$ exceeds this. With neither, the base
-            is the identity, as in the paper.
+        rebase_radius: move it when an angle of $A$ exceeds this radius. Without either
+            option, the base is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
-        last_only: return the last output alone, on a time axis of length 1. With two
-            directions, it is made of the two states that have seen the whole sequence.
-        chunk: for long sequences, with `last_only`: keep one state out of this many for
-            the backward pass, which computes the others again.
-        generator: source of the numbers of `init`.
+        last_only: whether to return only the last output, on a time axis of length 1.
+            With two directions, it consists of the two states that have seen the whole
+            sequence.
+        chunk: for long sequences, with `last_only`: keep only one state in this many
+            for the backward pass, which computes the others again.
+        generator: source of the random numbers of `init`.
 
     References:
         [LM19]; [Lez19] for a moving base.
@@ -356,7 +357,7 @@ class ExpRNN(AbstractNamedRecurrent):
         """`nn.RNN`, if it has this nonlinearity.
 
         Raises:
-            ValueError: if it has not, or if the states are complex.
+            ValueError: if it has another nonlinearity, or if the states are complex.
         """
         if self.nonlinearity not in ("tanh", "relu"):
             field = "complex" if self.unitary else "real"

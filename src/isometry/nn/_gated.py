@@ -1,4 +1,4 @@
-"""Cells whose gates have orthogonal recurrent maps, each gate its own.
+"""Gated cells in which each gate has its own orthogonal recurrent map.
 
 The gates are stacked: $T$ is (gates * n, inputs) as in torch, and the recurrent maps
 are one batch (gates, n, n) of points of $SO(n)$, in torch's order of the gates.
@@ -30,8 +30,8 @@ class Gates:
         number: how many gates there are, counting the candidate.
         states: how many tensors make up a state.
         step: takes T x + b, W h and the state to the next state.
-        resets: whether a gate multiplies W h, so that a bias inside of it differs from
-            one outside.
+        resets: whether a gate multiplies W h. If so, a bias added to W h is not the
+            same as a bias added to T x.
         loop: torch's own loop over time.
         layer: torch's own module.
     """
@@ -96,13 +96,14 @@ class GatedCell(AbstractNamedCell):
         self.bias_hn = room(n) if bias and candidate_bias else None
         self.reset_parameters()
         # The base is where the maps start. Around the identity, random maps would have
-        # coordinates near the border of exp, and huge coordinates of Cayley's map.
+        # coordinates near the border of exp, or huge coordinates of the Cayley map.
         constrain(self, "weight_hh", SO(n), **maps)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew: the recurrent maps by `init`, as at the start.
 
-        The numbers come from torch's own generator. Folded maps become the identity.
+        The numbers come from torch's own generator. After `fold`, the maps become the
+        identity.
         """
         # writing to the maps makes the constraint draw them again
         with torch.no_grad():
@@ -114,12 +115,12 @@ class GatedCell(AbstractNamedCell):
                 nn.init.uniform_(parameter, -size, size)
 
     def first_state(self, batch: int) -> State:
-        """Zeros."""
+        """Zeros for each tensor of the state."""
         zeros = self.weight_ih.new_zeros(batch, self.hidden_size)
         return (zeros,) * self.gates.states
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """Outputs of many time steps, as rows; and the last state of each sequence."""
+        """The outputs of many time steps, as rows, and each sequence's last state."""
         with autocast_off(x.device):
             weights = [*self.torch_weights().values()]
             plain = needs_plain_operations(x, *weights, *first)
@@ -133,7 +134,7 @@ class GatedCell(AbstractNamedCell):
     ) -> tuple[Tensor, ...]:
         first = [h[None].contiguous() for h in state]
         hx = first if len(first) > 1 else first[0]
-        # one layer, no dropout, and room for a backward pass if there may be one
+        # one layer, no dropout, training if there may be a backward pass, one direction
         options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
         if steps.is_equal:
             x = x.unflatten(0, (len(steps.sizes), steps.batch))
@@ -147,11 +148,11 @@ class GatedCell(AbstractNamedCell):
     def _unrolled(
         self, x: Tensor, weights: list[Tensor], state: State, steps: Steps
     ) -> tuple[Tensor, ...]:
-        """The states of torch's loop, in ordinary operations."""
+        """Compute what torch's loop computes, by ordinary operations."""
         kernel, W, b, b_hh = (
             weights if self.bias is not None else (*weights, None, None)
         )
-        # the second bias is zero except in a candidate
+        # torch's second bias is zero unless the candidate has a bias of its own
         second = None if self.bias_hn is None else b_hh
         u = driven(x, kernel, b)
         states: list[State] = []
@@ -169,7 +170,10 @@ class GatedCell(AbstractNamedCell):
         return self.weight_hh[0]
 
     def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout. Only a candidate has a second bias."""
+        """The tensors in torch's layout, with a second bias only for the candidate.
+
+        All other entries of the second bias are zero.
+        """
         weights = {
             "weight_ih": self.weight_ih,
             "weight_hh": self.weight_hh.flatten(0, 1),
@@ -183,7 +187,7 @@ class GatedCell(AbstractNamedCell):
         return {**weights, "bias_ih": self.bias, "bias_hh": second}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The state of this cell without its constraint; torch's two biases are added.
+        """The cell's state without its constraint, with the sum of torch's two biases.
 
         Raises:
             ValueError: if a bias of torch has no place here.
@@ -195,7 +199,7 @@ class GatedCell(AbstractNamedCell):
         first, second = weights["bias_ih"], weights["bias_hh"]
         if not self.gates.resets:
             return state | {"bias": first + second}
-        # the reset gate multiplies the bias of the candidate, which cannot be added
+        # the reset gate multiplies the candidate's bias, so it cannot join the first
         rest, candidate = second[: -self.hidden_size], second[-self.hidden_size :]
         state["bias"] = first + torch.cat((rest, torch.zeros_like(candidate)))
         if self.bias_hn is not None:

@@ -1,4 +1,4 @@
-"""Cells, and the layers and directions in which recurrent networks stack them."""
+"""Base classes of cells, and of networks that stack them in layers."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from isometry._checks import check_flags
 from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
 
-# matrices (batch, n), the output first
+# the tensors (batch, n) that make up a state; the first one is the output
 State = tuple[Tensor, ...]
 
 
@@ -53,8 +53,8 @@ class AbstractCell(nn.Module):
             run: the time steps, and what to return.
 
         Returns:
-            The outputs of all time steps as rows, or None for `last_only`; and the last
-            state of each sequence.
+            The outputs of all time steps as rows, or None with `last_only`; and the
+            last state of each sequence.
         """
 
     @abstractmethod
@@ -75,7 +75,7 @@ def is_positive(size: Any) -> bool:
 
 
 def check_sizes(input_size: int, hidden_size: int) -> None:
-    """Raise unless both are positive integers."""
+    """Raise unless both sizes are positive integers."""
     for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
         if not is_positive(size):
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")
@@ -99,16 +99,17 @@ class AbstractRecurrent(nn.Module):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the layer before.
-        make_cell: makes the cell of one layer and direction, given its input features.
+        num_layers: number of layers; each reads the outputs of the one before.
+        make_cell: makes the cell of one layer and direction, given its input size.
         batch_first: whether the batch comes before time.
-        dropout: probability, between layers.
+        dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        last_only: return the last output alone, on a time axis of length 1. With two
-            directions, it is made of the two states that have seen the whole sequence.
-        chunk: with `last_only`, keep one state out of this many for the backward pass,
-            which computes the others again: memory for `T / chunk + chunk` time steps
-            instead of `T`.
+        last_only: whether to return only the last output, on a time axis of length 1.
+            With two directions, it consists of the two states that have seen the whole
+            sequence.
+        chunk: with `last_only`, keep only one state in this many for the backward pass,
+            which computes the others again. This takes memory for `T / chunk + chunk`
+            time steps instead of `T`.
     """
 
     def __init__(
@@ -150,8 +151,8 @@ class AbstractRecurrent(nn.Module):
         Args:
             input: (time, batch, input_size); (batch, time, input_size) with
                 `batch_first`; without the batch axis for a single sequence; or a
-                `PackedSequence`. Integers are class indices, without the last axis.
-                They stand for one-hot vectors of `input_size` numbers.
+                `PackedSequence`. Integers are class indices, which have no last axis
+                and stand for one-hot vectors of `input_size` numbers.
             hx: the first states, (layers * directions, batch, hidden_size); if left
                 out, zeros, or the first states that the cells train.
 
@@ -188,18 +189,18 @@ class AbstractRecurrent(nn.Module):
 
     def typed_cells(self) -> list[AbstractCell]:
         """The cells of all layers and directions, with the type that `cells` lacks."""
-        # not `self.cells`, which goes through the `__getattr__` of torch's names
+        # not `self.cells`, which would go through `__getattr__` and torch's names
         cells = cast("nn.ModuleList", self._modules["cells"])
         return [cast("AbstractCell", cell) for cell in cells]
 
     def flatten_parameters(self) -> None:
-        """Do nothing; torch's layers gather their weights here for cuDNN."""
+        """Do nothing. In torch's layers, this method gathers the weights for cuDNN."""
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
-        # Raised before any tensor is loaded, and before a constraint complains that its
-        # own keys are missing.
+        # Raise here, before any tensor is loaded, and before a constraint complains
+        # that its own keys are missing.
         if f"{prefix}weight_hh_l0" in state_dict:
             raise ValueError(
                 f"`state_dict` must be the state of another {type(self).__name__}; got "
@@ -213,7 +214,7 @@ class AbstractRecurrent(nn.Module):
     def _first_states(
         self, cells: list[AbstractCell], hx: Any, rows: Rows
     ) -> list[State]:
-        """A state for each cell."""
+        """The first state of each cell, taken from `hx` or from the cell itself."""
         usual = [cell.first_state(rows.steps.batch) for cell in cells]
         if hx is None:
             return usual
@@ -240,7 +241,7 @@ class AbstractRecurrent(nn.Module):
 def _scan_cell(
     cell: AbstractCell, x: Tensor, first: State, run: Pass, direction: int
 ) -> tuple[Tensor, State]:
-    """The output and the last state of a cell; direction 1 goes backwards in time."""
+    """The outputs and last state of a cell; direction 1 goes backwards in time."""
     x = run.steps.reversed(x) if direction else x
     H, last = cell.scan(x, first, run)
     if H is None:
@@ -249,7 +250,7 @@ def _scan_cell(
 
 
 def _tensors(hx: Any, number: int) -> State:
-    """The tensors of a user's state, which is a tuple unless there is only one."""
+    """The tensors of `hx`, which is a tuple if a state has more than one tensor."""
     sequence = isinstance(hx, tuple | list)
     if number == 1 and sequence:
         raise TypeError(

@@ -1,10 +1,10 @@
-r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$, with a backward pass by hand.
+r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$ with a hand-written backward pass.
 
-Autograd would keep the results of every time step, and go back through each of its
-small operations. Here only the states are kept, because the derivative of $\sigma$ can
-be read from its value. With a `chunk`, only the first state of every chunk is kept, and
-the backward pass computes each chunk once more. Complex numbers are pairs of real ones,
-side by side in a row, so that one real kernel serves both fields.
+Autograd would keep all intermediate results of every time step, and go back through
+many small operations. Here only the states are kept, because the derivative of $\sigma$
+can be read from its value. With a `chunk`, only the state before each chunk is kept,
+and the backward pass computes each chunk once more. Complex numbers are stored as pairs
+of real numbers, side by side in a row, so that one real kernel serves both fields.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from isometry.nn._sequence import Pass, Steps
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    r"""$\operatorname{sign}(z) \max(|z| + b, 0)$, differentiable; zero at zero."""
+    r"""$\operatorname{sign}(z) \max(|z| + b, 0)$ for a real z; zero at zero."""
     return torch.sign(z) * torch.relu(z.abs() + b)
 
 
@@ -28,7 +28,7 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
     r"""$\frac{z}{|z|} \max(|z| + b, 0)$ for a complex z; zero at zero."""
     m = z.abs()
     here = m > 0
-    # a division by zero that `where` hides would still poison the gradient
+    # divide by 1 there: a NaN that a later `where` hides would still spoil the gradient
     scale = torch.relu(m + b) / torch.where(here, m, 1.0)
     return torch.where(here, z, 0.0) * scale
 
@@ -55,9 +55,10 @@ _FEW_CLASSES = 64
 
 
 class Weights(NamedTuple):
-    """T, (n, inputs); W, (n, n); the bias, (n,) or None; and the nonlinearity.
+    """The weights and the nonlinearity of a recurrence.
 
-    The bias is the threshold of modReLU. For other nonlinearities it is added to T x.
+    `kernel` is T, (n, inputs), and `W` is (n, n). The bias `b` is (n,) or None: for
+    modReLU it is the threshold, for other nonlinearities it is added to T x.
     """
 
     kernel: Tensor
@@ -104,7 +105,7 @@ def scan(
 def unrolled(
     x: Tensor, weights: Weights, h0: Tensor, run: Pass
 ) -> tuple[Tensor | None, Tensor]:
-    """`scan` by torch's operations, for second derivatives and transforms."""
+    """`scan` by ordinary operations, for second derivatives and transforms."""
     kernel, W, _, sigma = weights
     threshold, states, h = weights.threshold, [], h0
     for u_t in driven(x, kernel, weights.summand).split(run.steps.sizes):
@@ -115,7 +116,7 @@ def unrolled(
 
 
 class Scan(torch.autograd.Function):
-    """`scan`, with the adjoint by hand."""
+    """`scan` as a function of autograd, with a hand-written backward pass."""
 
     @staticmethod
     def forward(
@@ -125,7 +126,7 @@ class Scan(torch.autograd.Function):
         weights = Weights(kernel, W, b, sigma)
         steps, last_only, chunk = run
         cuts = steps.cut(chunk if last_only else None)
-        # the state before each chunk; of a single chunk, H keeps all states
+        # keep the state before each chunk; for a single chunk, also keep all states, H
         firsts, H = [h0], h0
         last = torch.empty_like(h0)
         for begin, end in cuts:
@@ -144,7 +145,7 @@ class Scan(torch.autograd.Function):
         if every is None and last is None:
             return (None,) * 7
         there = [g for g in (every, last) if g is not None]
-        # autocast of the forward pass says nothing about the backward pass
+        # turning autocast off in the forward pass has no effect on the backward pass
         with autocast_off(there[0].device):
             if torch.is_grad_enabled() or any(map(is_batched_gradient, there)):
                 return (None, None, *_adjoint(ctx, every, last))
@@ -159,7 +160,7 @@ class Scan(torch.autograd.Function):
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
         cell = Cell(W, ctx.sigma, weights.threshold)
-        # the gradient of the first states of the following chunk
+        # the gradient of the state before the following chunk
         after: Tensor | None = None
         for first, span in reversed(list(zip(firsts, ctx.cuts, strict=True))):
             part, rows = steps.part(*span), _rows(steps, span)
@@ -226,8 +227,8 @@ def kernel_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
 def _ends(last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
     """The gradient of the last state of each sequence in a chunk.
 
-    For a sequence that goes on in the next chunk it comes from there, in `after`; for
-    one that ends here it comes from `last`.
+    If a sequence goes on in the next chunk, the gradient is in `after`. If it ends in
+    this chunk, the gradient is in `last`.
     """
     if after is None:
         return None if last is None else last[: len(first)].contiguous()
@@ -244,10 +245,10 @@ def _adjoint(
     """The gradients by ordinary operations, which can be differentiated again."""
     saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
     with torch.enable_grad():
-        # One saved tensor may depend on another: the first state on the weight, say, by
-        # an earlier call. Autograd would follow that path here as well, although it
-        # belongs to the graph outside. It stops at an alias of each tensor, because
-        # nothing else was computed from the alias.
+        # One saved tensor may depend on another: an earlier call may have computed the
+        # first state from the weight. Autograd would follow that path here as well,
+        # although it belongs to the graph outside. With an alias of each tensor it does
+        # not, because nothing outside was computed from the alias.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, kernel, W, b, h0 = inputs
         outputs = unrolled(x, Weights(kernel, W, b, ctx.sigma), h0, ctx.run)
@@ -256,7 +257,7 @@ def _adjoint(
         for out, g in zip(outputs, (every, last), strict=True)
         if out is not None and g is not None
     ]
-    # the first two arguments are no tensors
+    # the first two arguments are not tensors
     wanted = ctx.needs_input_grad[2:]
     found = iter(
         torch.autograd.grad(
@@ -273,7 +274,7 @@ def _adjoint(
 def scan_field(
     x: Tensor, weights: Weights, first: tuple[Tensor, ...], run: Pass
 ) -> tuple[Tensor | None, tuple[Tensor]]:
-    """`scan` with real or complex weights, for a state of a single tensor."""
+    """`scan` with real or complex weights, where a state is a single tensor."""
     kernel, W, b, sigma = weights
     (h0,) = first
     if not W.is_complex():
@@ -318,25 +319,25 @@ def complex_rows(h: Tensor) -> Tensor:
 
 
 def real_form(W: Tensor) -> Tensor:
-    """A real matrix (2m, 2n) that acts on pairs as a complex (m, n) acts on numbers.
+    """The real matrix (2m, 2n) that acts on pairs as a complex `W` acts on numbers.
 
     An entry a + ib becomes the block ((a, -b), (b, a)).
     """
     a, b = W.real, W.imag
     blocks = torch.stack((torch.stack((a, -b), -1), torch.stack((b, a), -1)), -3)
-    # (m, 2, n, 2)
+    # the axes are now (m, 2, n, 2)
     return blocks.movedim(-3, 1).reshape(2 * W.shape[0], 2 * W.shape[1])
 
 
 def input_form(kernel: Tensor, x: Tensor) -> Tensor:
-    """A complex kernel T as a real one that returns pairs, for real or complex x."""
+    """The real kernel that computes T x as pairs, for a complex T and any x."""
     if x.is_complex():
         return real_form(kernel)
     return torch.view_as_real(kernel).movedim(-1, 1).reshape(-1, kernel.shape[1])
 
 
 def real_blocks(M: Tensor) -> Tensor:
-    """Real blocks that act on rows of pairs as complex ones on rows of numbers."""
+    """Real blocks that act on rows of pairs as complex `M` act on complex rows."""
     if not M.is_complex():
         return M
     both = torch.stack((torch.view_as_real(M), torch.view_as_real(1j * M)), 2)

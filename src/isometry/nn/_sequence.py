@@ -1,4 +1,4 @@
-"""Sequences as users pass them, and as rows one time step after the other."""
+"""Conversion between sequences as users pass them and rows sorted by time."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,13 +15,13 @@ from isometry._torch import is_fake, transforms
 
 @dataclass(frozen=True)
 class Steps:
-    """How many rows each time step has, in a buffer like that of a `PackedSequence`.
+    """The number of rows of each time step, in a buffer like a `PackedSequence` has.
 
     Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
-    longest sequences come first, so sizes never grow.
+    longest sequences come first, so the sizes never increase.
 
-    During export the batch may be a symbol. Therefore this class reads the shapes of
-    tensors and never calls `len`, which would fix the number.
+    During export the batch size may be a symbol. Therefore it is read from the shapes
+    of tensors and never by `len`, which would make it a fixed number.
     """
 
     sizes: tuple[int, ...]
@@ -41,7 +41,7 @@ class Steps:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """The first row of each time step, and the number of all rows."""
+        """The first row of each time step, followed by the total number of rows."""
         return (0, *accumulate(self.sizes))
 
     @property
@@ -61,7 +61,7 @@ class Steps:
         return Steps(self.sizes[begin:end])
 
     def cut(self, length: int | None) -> list[tuple[int, int]]:
-        """Begin and end of consecutive parts of at most `length` time steps."""
+        """The begin and end of consecutive parts with at most `length` time steps."""
         steps = len(self.sizes)
         length = length or steps
         return [(t, min(t + length, steps)) for t in range(0, steps, length)]
@@ -76,7 +76,7 @@ class Steps:
     def reversed(self, X: Tensor) -> Tensor:
         """The rows with every sequence reversed in time."""
         if self.is_equal:
-            # with a free batch, export cannot follow the strides of a flip
+            # if the batch size is a symbol, export cannot follow the strides of a flip
             if torch.compiler.is_compiling():
                 return torch.cat(X.split(self.sizes)[::-1])
             shape = (len(self.sizes), self.batch)
@@ -93,22 +93,22 @@ class Steps:
         return (sizes[:, None] > _upto(self.batch)).sum(0)
 
     def _row(self, time: Tensor, which: Tensor | int) -> Tensor:
-        """The row of sequence number `which` at a time step."""
+        """The row that holds time step `time` of sequence number `which`."""
         return torch.tensor(self.starts, device="cpu")[time] + which
 
     @cached_property
     def table(self) -> StepTable:
         """Starts and sizes, as the backends read them."""
-        # Plain numbers, because the table is kept. A tensor would also keep the mode
-        # and the device under which it was made.
+        # The table holds plain numbers, because it is cached. A tensor would depend on
+        # the mode and the default device under which it was made.
         return StepTable(self.sizes)
 
 
 class Pass(NamedTuple):
     """One pass over sequences: their time steps, what to return and what to keep.
 
-    `last_only` asks for the last states alone. With it, `chunk` keeps one state out of
-    that many for the backward pass.
+    `last_only` asks for only the last states. In that case, `chunk` says that only one
+    state in so many is kept for the backward pass.
     """
 
     steps: Steps
@@ -117,7 +117,7 @@ class Pass(NamedTuple):
 
 
 def _upto(end: int) -> Tensor:
-    # on the CPU, whatever the default device is
+    # on the CPU, although the user may have set another default device
     return torch.arange(end, device="cpu")
 
 
@@ -126,7 +126,7 @@ def _equal(steps: int, batch: int) -> Steps:
     return Steps((batch,) * steps)
 
 
-# how many sizes of a packed sequence an error shows
+# how many sizes of a packed sequence an error message shows
 _SHOWN = 8
 
 
@@ -137,7 +137,7 @@ class Rows:
     Attributes:
         x: the rows, sorted by time, with the longest sequences first.
         steps: which rows belong to which time step.
-        packed: the packed sequence that they come from, if any.
+        packed: the packed sequence from which the rows come, if any.
         batch_first: whether the batch axis came first.
         batched: whether there was a batch axis.
     """
@@ -149,7 +149,7 @@ class Rows:
     batched: bool
 
     def restored(self, H: Tensor, *, last_only: bool) -> Any:
-        """The states, or the last ones alone, in the form of the input."""
+        """All states, or only the last ones, in the form that the input had."""
         if self.packed is not None and not last_only:
             return PackedSequence(H, *self.packed[1:])
         if self.packed is not None:
@@ -167,14 +167,14 @@ class Rows:
         return states if self.batched else states[:, 0]
 
     def sorted(self, states: Tensor) -> Tensor:
-        """States in the order that the sequences have in the rows."""
+        """A user's states in the order of the rows, with the longest sequence first."""
         states = states if self.batched else states[:, None]
         order = None if self.packed is None else self.packed.sorted_indices
         return states if order is None else states.index_select(1, order)
 
 
 def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa: A002 - the name is torch's
-    """The rows of an input, whose form is checked."""
+    """The rows of a user's input, after a check of its form."""
     if isinstance(input, PackedSequence):
         return _read_packed(input, batch_first=batch_first)
     if not isinstance(input, Tensor):
@@ -241,7 +241,7 @@ def _shortened(sizes: tuple[int, ...]) -> str:
 
 
 def _check_order(order: Tensor | None, batch: int, name: str) -> None:
-    # torch's indexing checks the values on every device, without a synchronization
+    # only the shape: torch's indexing checks the values, without a synchronization
     if order is not None and tuple(order.shape) != (batch,):
         raise ValueError(
             f"`input.{name}` must have one index for each of the {batch} sequences; "
@@ -270,7 +270,7 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # values cannot be read here; torch's own indexing still checks them
+    # no values can be read in these cases; torch's own indexing still checks them
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
@@ -282,7 +282,7 @@ def check_rows(rows: Rows, inputs: int) -> None:
 
 
 def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
-    """Inputs or states in the dtype in which a cell computes.
+    """Return inputs or states in the dtype in which a cell computes.
 
     Indices become int64. Other numbers must have that dtype already, except under
     autocast, which casts them. Inputs of a complex cell may also be real.

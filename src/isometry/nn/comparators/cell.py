@@ -1,4 +1,4 @@
-"""What the cells of the paper's comparators share, and how their weights are drawn."""
+"""Base classes of the paper's comparators, and the drawing of their parameters."""
 
 import copy
 import math
@@ -41,17 +41,17 @@ class Draw:
         return self.parameter(X.uniform_(-bound, bound, generator=self.generator))
 
     def complex_uniform(self, *shape: int, bound: float) -> nn.Parameter:
-        """Complex numbers with uniform and independent parts."""
+        """Complex numbers with independent parts, uniform from -`bound` to `bound`."""
         X = torch.empty(*shape, 2, dtype=torch.float64, device="cpu")
         X.uniform_(-bound, bound, generator=self.generator)
         return self.parameter(torch.view_as_complex(X))
 
     def kernel(self, n: int, inputs: int) -> nn.Parameter:
-        """A kernel (n, inputs) by Glorot's rule."""
+        """An input kernel (n, inputs), drawn by Glorot's rule."""
         return self.uniform(n, inputs, bound=glorot(inputs, n))
 
     def complex_kernel(self, n: int, inputs: int) -> nn.Parameter:
-        """A complex kernel, by Glorot's rule for a real one with 2n features."""
+        """A complex input kernel, by Glorot's rule for a real kernel with 2n rows."""
         return self.complex_uniform(n, inputs, bound=glorot(inputs, 2 * n))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
@@ -60,7 +60,7 @@ class Draw:
         return self.parameter(X.normal_(std=std, generator=self.generator))
 
     def zeros(self, *shape: int) -> nn.Parameter:
-        """Zeros."""
+        """A parameter of zeros."""
         return self.parameter(torch.zeros(shape, device="cpu"))
 
     def parameter(self, X: Tensor) -> nn.Parameter:
@@ -80,7 +80,7 @@ Map = Callable[[Tensor], Tensor]
 
 
 class LayerOptions(TypedDict, total=False):
-    """How cells are stacked, as in `ExpRNN`."""
+    """Options for stacking cells in layers, with the same meaning as in `ExpRNN`."""
 
     batch_first: bool
     dropout: float
@@ -90,7 +90,7 @@ class LayerOptions(TypedDict, total=False):
 
 
 class ComparatorOptions(LayerOptions, total=False):
-    """The options of all comparators: how to stack cells, and how to draw them."""
+    """The options of all comparators: how to stack cells and draw parameters."""
 
     device: torch.device | str | None
     dtype: torch.dtype | None
@@ -100,7 +100,7 @@ class ComparatorOptions(LayerOptions, total=False):
 class AbstractComparatorCell(AbstractCell):
     """A cell with an input kernel, a recurrent map, one bias and a first state.
 
-    Its `scan` is a loop over time, through which autograd goes back.
+    Its `scan` is a loop over time, which autograd differentiates.
 
     Attributes:
         bias: one number for each feature.
@@ -131,7 +131,7 @@ class AbstractComparatorCell(AbstractCell):
 
     @abstractmethod
     def state_map(self) -> Map:
-        """The linear map of the recurrence, as a function of rows of states."""
+        """The recurrent linear map, as a function that is applied to rows of states."""
 
     @abstractmethod
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
@@ -144,11 +144,11 @@ class AbstractComparatorCell(AbstractCell):
         return self.state_map()(eye).mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of many time steps, as rows, and the last one of each sequence."""
+        """The states of many time steps, as rows, and each sequence's last state."""
         (h0,), (steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
             # All parameters are read here, once. A chunk is computed again in the
-            # backward pass, when `functional_call` has already restored its own.
+            # backward pass, when `functional_call` has put the old parameters back.
             kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
 
             def states_of(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
@@ -165,11 +165,11 @@ class AbstractComparatorCell(AbstractCell):
 
 
 class AbstractDenseCell(AbstractComparatorCell):
-    """A cell whose recurrent map is a matrix, made once for all steps.
+    """A cell whose recurrent map is a matrix, computed once for all time steps.
 
     Attributes:
-        sigma: the nonlinearity of the fast scan; or None for `activate` in a loop over
-            time, if the derivative cannot be read from the value.
+        sigma: the nonlinearity, for the fast scan. None if its derivative cannot be
+            read from its value: then `activate` is called in a loop over time.
     """
 
     sigma: Sigma | None
@@ -184,11 +184,11 @@ class AbstractDenseCell(AbstractComparatorCell):
         return lambda h: h @ W.mT
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """Cells with `sigma = None` must override this."""
+        """Raise: only cells with `sigma = None` need this, and they override it."""
         raise NotImplementedError
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
-        """The states of many time steps, as rows, and the last one of each sequence."""
+        """The states of many time steps, as rows, and each sequence's last state."""
         if self.sigma is None:
             return super().scan(x, first, run)
         with autocast_off(x.device):
@@ -199,17 +199,17 @@ class AbstractDenseCell(AbstractComparatorCell):
 
 
 class AbstractComparator(AbstractRecurrent):
-    """Cells of a comparator, stacked in layers.
+    """A comparator network, whose cells are stacked in layers.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the layer before.
-        make_cell: makes the cell of one layer and direction, given its input features,
-            the features of the state and the source `draw` of its parameters.
+        num_layers: number of layers; each reads the outputs of the one before.
+        make_cell: makes the cell of one layer and direction, given its input size, its
+            hidden size and the source `draw` of its parameters.
         device: device of the parameters.
         dtype: real dtype of the parameters; for complex ones, of their parts.
-        generator: source of the first values.
+        generator: source of the random first values.
         **layers: how cells are stacked, as in `ExpRNN`.
     """
 
@@ -240,7 +240,7 @@ def _chunked(
     steps: Steps,
     chunk: int,
 ) -> Tensor:
-    """The last states. The backward pass computes each chunk once more."""
+    """Each sequence's last state. The backward pass computes each chunk once more."""
 
     def last_of(x: Tensor, h: Tensor, part: Steps) -> Tensor:
         return part.last(states_of(x, h, part))

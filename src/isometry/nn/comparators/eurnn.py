@@ -1,8 +1,9 @@
-r"""The unitary network of rotations of pairs, multiplied out in blocks.
+r"""The unitary network of rotations of pairs, which are multiplied out in blocks.
 
-One layer of rotations after the other would read and write a state $L$ times, for a few
-multiplications each. The product of several layers has small dense blocks, which a
-processor multiplies at full speed, and the cost is still $O(nL)$:
+Applying one layer of rotations after the other would read and write a state $L$ times,
+with only a few multiplications each time. The product of several layers consists of
+small dense blocks, which a processor multiplies at full speed, and the cost is still
+$O(nL)$:
 
 - Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
   each interval, first apply the rotations inside a triangle: layer $l$ leaves out
@@ -36,14 +37,14 @@ from isometry.nn.comparators.cell import (
 
 Style = Literal["tunable", "fft"]
 
-# how many layers are multiplied out together, for blocks of 32 and of 16
+# how many layers are multiplied out together: enough for blocks of 32 and of 16 rows
 _TOGETHER = 16
 _TOGETHER_FFT = 4
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Rotations of coordinates j and j + distance, from coordinate `skip` on."""
+    """A layer of rotations of coordinates j and j + `distance`, from `skip` on."""
 
     distance: int
     skip: int = 0
@@ -62,8 +63,8 @@ class BlockRotation:
         layers: the numbers of the layers.
         shape: (outer, size, inner), where the coordinates of a block run along `size`.
         shift: where the first block begins, on a circle.
-        part: which rotations are meant, for layers that pair neighbours: those inside
-            triangles or those in gaps.
+        part: "all" rotations; or, for layers that pair neighbours, the rotations inside
+            triangles or in gaps.
     """
 
     layers: range
@@ -85,7 +86,7 @@ class BlockRotation:
         return h.roll(self.shift, 1) if self.shift else h
 
     def acts_on(self, depth: int) -> Tensor:
-        """Which coordinates this part turns in its layer number `depth`."""
+        """A mask of the coordinates that this part turns in its layer `depth`."""
         outer, size, inner = self.shape
         if self.part == "all":
             return torch.ones(outer * size * inner, dtype=torch.bool)
@@ -103,7 +104,7 @@ class Planes:
         shape: the shape of the angles. In the tunable style, a row has the angles of
             two layers.
         layers: the layers, in the order in which they act.
-        stages: the same product, in blocks.
+        stages: the same product as a sequence of block rotations.
     """
 
     def __init__(self, n: int, capacity: int, style: Style) -> None:
@@ -135,7 +136,7 @@ class Planes:
     def product(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> Callable[[Tensor], Tensor]:
-        r"""The function of rows that applies all rotations and phases $e^{i\omega}$."""
+        r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
         factors = self._factors(theta, phi, omega)
         blocks = [real_blocks(self._blocks(stage, factors)) for stage in self.stages]
         room = self.padded - self.n
@@ -168,7 +169,7 @@ class Planes:
             for layer, c, s, e in zip(self.layers, cosines, sines, phases, strict=True)
         ]
         if omega is not None:
-            # the phases join the last layer, and cost nothing
+            # multiply the phases into the last layer, where they cost nothing
             D = torch.polar(torch.ones_like(omega), omega)
             D = pad(D, (0, self.padded - self.n), value=1.0)
             keep, cross = factors[-1]
@@ -178,7 +179,7 @@ class Planes:
     def _placed(
         self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
     ) -> Tensor:
-        """The numbers of both coordinates of each pair, at their places."""
+        """One vector of the numbers of all pairs, with `rest` outside of pairs."""
         rows = (-1, layer.distance)
         both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
         after = self.padded - self.n + layer.skip
@@ -187,7 +188,7 @@ class Planes:
     def _blocks(
         self, stage: BlockRotation, factors: list[tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """The unit vectors of each block after a stage, as rows."""
+        """For each block, the images of the unit vectors under a stage, as rows."""
         outer, size, inner = stage.shape
         like = factors[0][0]
         eye = torch.eye(size, dtype=like.dtype, device=like.device)
@@ -207,19 +208,19 @@ def _groups(layers: int, most: int) -> list[range]:
 
 
 def _half_block(n: int, layers: int) -> int:
-    """Half the size of a block: long enough, and a divisor of n / 2 if possible."""
+    """Half the size of a block: at least `layers`; if possible, a divisor of n / 2."""
     fitting = [k for k in range(layers, 2 * layers + 1) if n % (2 * k) == 0]
     return fitting[0] if fitting else layers
 
 
-# the authors' code has this in place of pi
+# the bound of the random angles; the authors' code has 3.14 in place of pi
 _BOUND = 3.14
-# their modReLU adds this to the modulus
+# the authors' modReLU adds this to the modulus
 _EPSILON = 0.01
 
 
 class EURNN(AbstractComparator):
-    r"""Unitary recurrent network whose map is $L$ layers of rotations of pairs.
+    r"""A unitary recurrent network whose map is made of $L$ layers of rotations.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad
        W = \operatorname{diag}(e^{i\omega})\, F_L \cdots F_2 F_1, $$
@@ -231,18 +232,21 @@ class EURNN(AbstractComparator):
        \sin\theta & e^{i\phi} \cos\theta \end{pmatrix}
        \begin{pmatrix} a \\ b \end{pmatrix}. $$
 
-    "tunable": the pairs are (0, 1), (2, 3), ... in odd layers and (1, 2), (3, 4), ...
-    in even ones, so that $L = n$ layers reach all of $U(n)$. "fft": $\log_2 n$ layers,
-    of pairs at the distances $n/2, n/4, \dots, 1$. Real networks have neither $\phi$
-    nor $\omega$. A state costs $O(nL)$, and no $n \times n$ matrix is formed: there is
-    a loop over time, with autograd. Called like `torch.nn.RNN`; a cell has one bias
-    vector, the $b$ of modReLU, $\max(m + b, 0)\, z / m$ with $m = |z| + 0.01$ (real:
-    times the sign of $z$). The authors' output layer reads the real parts alone.
+    In the style "tunable", the pairs are (0, 1), (2, 3), ... in odd layers and (1, 2),
+    (3, 4), ... in even layers, so that $L = n$ layers reach all of $U(n)$. The style
+    "fft" has $\log_2 n$ layers, with pairs at the distances $n/2, n/4, \dots, 1$. Real
+    networks have neither $\phi$ nor $\omega$. A time step costs $O(nL)$, and no matrix
+    of size $n \times n$ is formed: the network runs in a loop over time, with autograd.
+
+    It is called like `torch.nn.RNN`. A cell has one bias vector, the $b$ of modReLU,
+    which is $\max(m + b, 0)\, z / m$ with $m = |z| + 0.01$. For real states it is
+    $\max(m + b, 0)$ times the sign of $z$. The authors' output layer reads only the
+    real parts.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state: even, or for "fft" a power of two.
-        num_layers: each reads the outputs of the layer before.
+        num_layers: number of layers; each reads the outputs of the one before.
         capacity: $L$ of the tunable style, even.
         style: "tunable" or "fft".
         unitary: whether states are complex; else $W$ is orthogonal.
@@ -300,14 +304,14 @@ class EURNNCell(AbstractComparatorCell):
         self.bias = draw.zeros(n)
 
     def state_map(self) -> Map:
-        """The product of the layers, in blocks."""
+        """The product of all layers, computed in blocks."""
         return self.planes.product(self.theta, self.phi, self.omega)
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The authors' modReLU, which is not the identity at b = 0."""
+        """The authors' modReLU, which adds 0.01 to the modulus."""
         if not z.is_complex():
             return modrelu(z, b + _EPSILON)
-        # `abs` takes three times as long. `tiny`: the root of zero has no gradient
+        # `abs` takes three times as long. Add `tiny`, as the root of 0 has no gradient
         tiny = torch.finfo(z.real.dtype).tiny
         m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
         return z * (torch.relu(m + b) / m)

@@ -1,4 +1,4 @@
-"""The recurrent network with a product of reflections."""
+"""The recurrent network whose weight is a product of reflections."""
 
 import math
 from functools import partial
@@ -17,26 +17,26 @@ from isometry.nn.comparators.cell import (
 
 
 class HouseholderRNN(AbstractComparator):
-    r"""Orthogonal recurrent network by $m$ reflections.
+    r"""An orthogonal recurrent network whose weight is a product of $m$ reflections.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t + b), \qquad
        W = H_1 \cdots H_m = I - V R^{-1} V^T, \quad
        R = \operatorname{striu}(V^T V) + \tfrac12 \operatorname{diag}(V^T V), $$
 
     where $H_j$ reflects along column $j$ of $V$ and $\sigma$ is the leaky ReLU of slope
-    0.1. Column $j$ is zero above row $j$, so there are $nm - m(m-1)/2$ numbers; $m < n$
-    reflections do not reach all of $O(n)$. $W$ is computed once for all time steps, in
-    $O(n^2 m)$. Called like `torch.nn.RNN`; a cell has one bias vector and a trained
-    first state.
+    0.1. Column $j$ is zero above row $j$, so $V$ has $nm - m(m-1)/2$ free numbers.
+    Fewer than $n$ reflections do not reach all of $O(n)$. $W$ is computed once for all
+    time steps, at a cost of $O(n^2 m)$. The network is called like `torch.nn.RNN`; a
+    cell has one bias vector and a trained first state.
 
-    The lengths of the columns do not change $W$, but they change the size of an
-    optimizer's step. The authors divide by them after each step, as `renormalize_`
-    does.
+    The lengths of the columns do not affect $W$, but they affect the size of an
+    optimizer's step. The authors divide the columns by their lengths after each step,
+    as `renormalize_` does.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state, $n$.
-        num_layers: each reads the outputs of the layer before.
+        num_layers: number of layers; each reads the outputs of the one before.
         reflections: $m$; as many as `hidden_size` if None.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
@@ -59,7 +59,7 @@ class HouseholderRNN(AbstractComparator):
         super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
 
     def renormalize_(self) -> None:
-        """Divide the vectors of the reflections by their lengths, which keeps W."""
+        """Divide the vectors of the reflections by their lengths; W does not change."""
         for cell in self.cells:
             assert isinstance(cell, HouseholderCell)
             cell.renormalize_()
@@ -94,11 +94,11 @@ class HouseholderCell(AbstractDenseCell):
         self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def recurrent_weight(self) -> Tensor:
-        """The orthogonal matrix."""
+        """The orthogonal matrix W."""
         return householder(self.V.tril())
 
     @torch.no_grad()
     def renormalize_(self) -> None:
-        """Divide the columns by their lengths."""
+        """Divide the columns of V by their lengths."""
         V = self.V.tril()
         self.V.copy_(V / torch.linalg.vector_norm(V, dim=0))

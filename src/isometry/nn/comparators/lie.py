@@ -1,4 +1,4 @@
-"""The recurrent network with an exponential over a basis of u(n)."""
+"""The recurrent network with the exponential of coefficients in a basis of u(n)."""
 
 from functools import partial
 from typing import Literal, Unpack
@@ -19,7 +19,7 @@ _GAIN = {"tanh": 1.05, "relu": 1.40}
 
 
 class LieRNN(AbstractComparator):
-    r"""Unitary recurrent network by coefficients in the Lie algebra.
+    r"""A unitary recurrent network, trained by its coefficients in the Lie algebra.
 
     $$ h_t = \sigma(\beta W h_{t-1} + T x_t + b), \qquad
        W = \exp\Bigl(\sum_{j=1}^{n^2} \lambda_j T_j\Bigr), $$
@@ -28,18 +28,20 @@ class LieRNN(AbstractComparator):
     separately. The $T_j$ are the usual basis of $\mathfrak u(n)$: $e_k e_l^T - e_l
     e_k^T$, $i(e_k e_l^T + e_l e_k^T)$ and $i e_k e_k^T$. The gain $\beta > 1$ makes up
     for the contraction by $\sigma$. The coefficients are in the parameter `X`: real and
-    imaginary parts below the diagonal, real parts on it. They start as normal numbers,
-    which gives angles of up to about $2\sqrt n$, where the exponential is no longer one
-    to one. Called like `torch.nn.RNN`; a cell has one bias vector, complex. An output
-    layer reads the real and the imaginary parts.
+    imaginary parts below the diagonal, and the real parts on the diagonal. They start
+    as normal random numbers, which gives angles of up to about $2\sqrt n$, where the
+    exponential is no longer one to one. The network is called like `torch.nn.RNN`; a
+    cell has one complex bias vector. An output layer should read both the real and the
+    imaginary parts.
 
-    In these coordinates the basis is the identity, so with the exponential of this
-    library the network costs as much as a unitary `ExpRNN`.
+    These entries are the coefficients themselves, so no sum over the basis is
+    needed. With the exponential of this library, the network costs as much as a unitary
+    `ExpRNN`.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the layer before.
+        num_layers: number of layers; each reads the outputs of the one before.
         nonlinearity: "tanh" or "relu".
         gain: $\beta$; 1.05 for tanh and 1.40 for ReLU if None.
         **options: `device` and `dtype` of the parameters, the `generator` of their
@@ -95,9 +97,9 @@ class LieCell(AbstractDenseCell):
         self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
 
     def unitary_weight(self) -> Tensor:
-        """The exponential."""
+        """The unitary matrix W, without the gain."""
         return expm_skew(skew(self.X))
 
     def recurrent_weight(self) -> Tensor:
-        """The exponential times the gain."""
+        """The unitary matrix W times the gain."""
         return self.gain * self.unitary_weight()

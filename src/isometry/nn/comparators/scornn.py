@@ -18,22 +18,22 @@ from isometry.nn.comparators.urnn import check_epsilon, smooth_modrelu
 
 
 class ScoRNN(AbstractComparator):
-    r"""Orthogonal recurrent network by the scaled Cayley transform.
+    r"""An orthogonal recurrent network whose weight is a scaled Cayley transform.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
        A = -A^T, \quad D = \operatorname{diag}(1, \dots, 1, -1, \dots, -1), $$
 
-    with modReLU. The fixed $D$ moves the eigenvalue that the Cayley map never reaches
-    away from $-1$. Called like `torch.nn.RNN`; a cell has one bias vector, the
-    $b$ of modReLU, which starts at zero. The coordinates of $A$ are the strictly lower
-    triangle of the parameter `X`, which the authors train at a tenth of the rate of the
-    rest.
+    where $\sigma$ is modReLU. The Cayley transform alone never has the eigenvalue $-1$;
+    its product with the fixed $D$ can have it. The network is called like
+    `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, which starts at
+    zero. The coordinates of $A$ are the strictly lower triangle of the parameter `X`,
+    which the authors train at a tenth of the learning rate of the other parameters.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the layer before.
-        negatives: how many entries of $D$ are $-1$, the last ones; half if None, as
+        num_layers: number of layers; each reads the outputs of the one before.
+        negatives: how many entries at the end of $D$ are $-1$; half of them if None, as
             in the authors' copying task (a tenth in their MNIST).
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
@@ -87,20 +87,21 @@ class ScoRNNCell(AbstractDenseCell):
         self.bias = draw.zeros(n)
 
     def recurrent_weight(self) -> Tensor:
-        """The orthogonal matrix."""
+        """The orthogonal matrix W."""
         return scaled_cayley(self.X, self.D)
 
 
 def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
-    r"""$(I + A)^{-1} (I - A) D$ with $A$ = skew(X) and the diagonal of $D$."""
-    # the Cayley map here is (I + A / 2) (I - A / 2)^{-1}
+    r"""$(I + A)^{-1} (I - A) D$ with $A$ = skew(X), given the diagonal of $D$."""
+    # our `cayley` computes (I + A / 2) (I - A / 2)^{-1}
     return cayley(-2 * skew(X)) * D
 
 
 def cayley_blocks(n: int, draw: Draw) -> Tensor:
-    r"""Coordinates of 2 x 2 blocks $\pm\tan(u / 2)$, $u$ uniform in $(0, \pi / 2)$.
+    r"""Coordinates of 2 x 2 blocks $\pm\tan(u / 2)$ with random $u$ in $(0, \pi / 2)$.
 
-    Their Cayley transforms are rotations by $u$. An odd last row is zero.
+    The Cayley transforms of the blocks are rotations by $u$, which is uniform. If $n$
+    is odd, the last row is zero.
     """
     u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
     X = u.new_zeros(n, n)
@@ -111,24 +112,24 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
 
 
 class ScuRNN(AbstractComparator):
-    r"""Unitary recurrent network by the scaled Cayley transform.
+    r"""A unitary recurrent network whose weight is a scaled Cayley transform.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
        A = -A^H, \quad D = \operatorname{diag}(e^{i\theta}), $$
 
-    on complex states. Unlike in `ScoRNN`, $D$ is trained, so every unitary $W$ is
-    reached. The $n$ angles make the parametrization redundant: $n^2 + n$ numbers for a
-    group of dimension $n^2$. Called like `torch.nn.RNN`; a cell has one bias vector,
-    the $b$ of modReLU, and a trained first state. An output layer reads the real and
-    the imaginary parts. The coordinates of $A$ are the lower triangle of the parameter
-    `X`.
+    on complex states. Unlike in `ScoRNN`, $D$ is trained, so every unitary $W$ can be
+    reached. The $n$ angles make the parametrization redundant: it has $n^2 + n$ numbers
+    for a group of dimension $n^2$. The network is called like `torch.nn.RNN`; a cell
+    has one bias vector, the $b$ of modReLU, and a trained first state. An output layer
+    should read both the real and the imaginary parts. The coordinates of $A$ are the
+    lower triangle of the parameter `X`.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the layer before.
-        epsilon: of the modReLU, as in `URNN`. The authors' value needs a loop over
-            time, with autograd; 0 is the exact modReLU, with the fast scan.
+        num_layers: number of layers; each reads the outputs of the one before.
+        epsilon: $\epsilon$ of the modReLU, as in `URNN`. The authors' value needs a
+            loop over time, with autograd; 0 is the exact modReLU, with the fast scan.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
             and `chunk` as in `ExpRNN`.
@@ -169,16 +170,16 @@ class ScuRNNCell(AbstractDenseCell):
         self.weight_ih = draw.complex_kernel(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
-        # the authors draw from (0, 2 pi), which gives the same phases
+        # the authors draw from (0, 2 pi), which gives the same distribution of phases
         self.theta = draw.uniform(n, bound=math.pi)
         self.bias = draw.uniform(n, bound=0.01)
         self.h0 = draw.complex_uniform(n, bound=0.01)
 
     def recurrent_weight(self) -> Tensor:
-        """The unitary matrix."""
+        """The unitary matrix W."""
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return scaled_cayley(self.X, D)
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """modReLU."""
+        """The modReLU of `URNN`, with the epsilon of this cell."""
         return smooth_modrelu(z, b, self.epsilon)

@@ -1,4 +1,4 @@
-"""The recurrent network with singular values within a margin."""
+"""The recurrent network whose singular values stay within a margin of 1."""
 
 from functools import partial
 from typing import Unpack
@@ -19,22 +19,23 @@ from isometry.nn.comparators.cell import (
 
 
 class SpectralRNN(AbstractComparator):
-    r"""Recurrent network whose weight is nearly orthogonal, by a margin $m$.
+    r"""A recurrent network whose weight has singular values within a margin $m$ of 1.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t + b), \qquad
        W = U \operatorname{diag}(s)\, V^T, \quad
        s = 1 + m\,(2 \operatorname{sigmoid}(p) - 1) \in (1 - m, 1 + m). $$
 
     $U$ and $V$ are declared to live on $SO(n)$: give them to an optimizer of
-    `isometry.optim`, in the parameter groups that `isometry.param_groups` makes. Any
-    other optimizer leaves the manifold. They start at random (Haar), and $p$ at zero.
-    With $m = 0$ the weight is orthogonal and $p$ has no effect. Called like
-    `torch.nn.RNN`; a cell has one bias vector, which for modReLU is its $b$.
+    `isometry.optim`, in the parameter groups that `isometry.param_groups` makes. With
+    any other optimizer they would leave the manifold. They start at random (Haar)
+    points, and $p$ starts at zero. With $m = 0$ the weight is orthogonal and $p$ has no
+    effect. The network is called like `torch.nn.RNN`; a cell has one bias vector, which
+    is the threshold if the nonlinearity is modReLU.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: each reads the outputs of the layer before.
+        num_layers: number of layers; each reads the outputs of the one before.
         margin: $m$, from 0 to 1.
         nonlinearity: "tanh", "relu", "modrelu" or "identity".
         **options: `device` and `dtype` of the parameters, the `generator` of their
@@ -87,7 +88,7 @@ class SpectralCell(AbstractDenseCell):
         return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
 
     def recurrent_weight(self) -> Tensor:
-        """The matrix, orthogonal up to the margin."""
+        """The matrix W, which is orthogonal up to the margin."""
         return (self.U * self.singular_values()) @ self.V.mT
 
 

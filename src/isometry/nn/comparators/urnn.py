@@ -1,4 +1,4 @@
-"""Unitary recurrent networks: products of simple factors, and any matrix of U(n)."""
+"""Unitary recurrent networks, with a product of simple factors or any unitary W."""
 
 import math
 from collections.abc import Callable
@@ -23,25 +23,26 @@ from isometry.nn.comparators.cell import (
 
 
 class URNN(AbstractComparator):
-    r"""Unitary recurrent network whose map costs $O(n \log n)$.
+    r"""A unitary recurrent network whose recurrent map costs $O(n \log n)$.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad
        W = D_3 R_2 F^{-1} D_2 \Pi R_1 F D_1, $$
 
-    on complex states: $D_j = \operatorname{diag}(e^{i\theta_j})$, $F$ the unitary
-    Fourier transform, $R_j = I - 2 \bar v_j v_j^T / \lVert v_j \rVert^2$ reflections,
-    $\Pi$ a fixed random permutation. These are $7n$ numbers, which do not reach all of
-    $U(n)$. No $n \times n$ matrix is formed: there is a loop over time, with autograd.
-    Called like `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a
-    trained first state. An output layer reads the real and the imaginary parts.
+    on complex states. Here $D_j = \operatorname{diag}(e^{i\theta_j})$, $F$ is the
+    unitary Fourier transform, the $R_j = I - 2 \bar v_j v_j^T / \lVert v_j \rVert^2$
+    are reflections, and $\Pi$ is a fixed random permutation. $W$ has $7n$ parameters,
+    which do not reach all of $U(n)$. No $n \times n$ matrix is formed: the network runs
+    in a loop over time, with autograd. It is called like `torch.nn.RNN`; a cell has one
+    bias vector, the $b$ of modReLU, and a trained first state. An output layer should
+    read both the real and the imaginary parts.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the layer before.
-        epsilon: of the modReLU, $z \max(m + b, 0) / (m + \epsilon)$ with
-            $m = \sqrt{|z|^2 + \epsilon}$; 0 for the exact one.
-        bias_bound: $b$ starts uniform between minus and plus this.
+        num_layers: number of layers; each reads the outputs of the one before.
+        epsilon: $\epsilon$ of the modReLU $z \max(m + b, 0) / (m + \epsilon)$ with
+            $m = \sqrt{|z|^2 + \epsilon}$; 0 gives the exact modReLU.
+        bias_bound: $b$ starts uniform between minus and plus this bound.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
             and `chunk` as in `ExpRNN`.
@@ -94,18 +95,18 @@ class URNNCell(AbstractComparatorCell):
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def state_map(self) -> Map:
-        """The seven factors, applied one after the other."""
+        """The eight factors of W, applied one after the other."""
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return structured(D, self.v, self.permutation)
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """modReLU."""
+        """The modReLU of `URNN`, with the epsilon of this cell."""
         return smooth_modrelu(z, b, self.epsilon)
 
 
 def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
-    """The map of rows made of three diagonals, two reflections and a permutation."""
-    # the only divisions, once for all time steps
+    """The map of a `URNN`, as a function that is applied to rows of states."""
+    # divide here, once for all time steps; the rest of the map needs no division
     scaled = 2 * v.conj() / torch.linalg.vecdot(v, v).real[:, None]
     D1, D2, D3 = D
 
@@ -114,7 +115,7 @@ def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
 
     def advance(h: Tensor) -> Tensor:
         h = reflect(_transformed(h * D1, torch.fft.fft), 0)
-        # takes a third of the time of indexing with the permutation
+        # `gather` takes a third of the time of indexing with the permutation
         h = h.gather(1, permutation.expand_as(h))
         h = _transformed(h * D2, torch.fft.ifft)
         return reflect(h, 1) * D3
@@ -130,8 +131,8 @@ def _transformed(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
 def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
     r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
 
-    Unlike modReLU it is differentiable at zero, but the derivative cannot be read from
-    the value.
+    Unlike modReLU it is differentiable at zero, but its derivative cannot be read from
+    its value.
     """
     if epsilon == 0:
         return complex_modrelu(z, b)
@@ -149,28 +150,29 @@ def check_epsilon(epsilon: float) -> None:
 
 
 class FullCapacityURNN(AbstractComparator):
-    r"""Unitary recurrent network whose weight is itself the parameter.
+    r"""A unitary recurrent network whose weight is itself the parameter.
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W \in U(n), $$
 
     on complex states. `weight_hh` is declared to live on $U(n)$: give it to an
-    optimizer of `isometry.optim`, with any retraction, in the groups that
-    `isometry.param_groups` makes; any other optimizer leaves the group. It starts at a
-    random product of the `URNN` kind. Called like `torch.nn.RNN`; a cell has one bias
-    vector, the $b$ of modReLU, and a trained first state. An output layer reads the
-    real and the imaginary parts.
+    optimizer of `isometry.optim`, with any retraction, in the parameter groups that
+    `isometry.param_groups` makes. With any other optimizer it would leave $U(n)$. It
+    starts at the matrix of a random `URNN`. The network is called like `torch.nn.RNN`;
+    a cell has one bias vector, the $b$ of modReLU, and a trained first state. An output
+    layer should read both the real and the imaginary parts.
 
-    The paper calls it RGD. The authors store $W$ twice, in a real $2n \times 2n$
-    matrix, and their step reads only the gradient of its upper blocks, which is half of
-    it. Autograd gives all of it, so learning rates do not carry over one to one.
+    The paper calls this network RGD. The authors store $W$ twice, in a real matrix of
+    size $2n \times 2n$, and their step reads only the upper blocks of its gradient,
+    which hold half of it. Autograd gives the whole gradient, so learning rates do not
+    carry over one to one.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: each reads the outputs of the layer before.
-        epsilon: of the modReLU, as in `URNN`. The authors' value needs a loop over
-            time, with autograd; 0 is the exact modReLU, with the fast scan.
-        bias_bound: $b$ starts uniform between minus and plus this.
+        num_layers: number of layers; each reads the outputs of the one before.
+        epsilon: $\epsilon$ of the modReLU, as in `URNN`. The authors' value needs a
+            loop over time, with autograd; 0 is the exact modReLU, with the fast scan.
+        bias_bound: $b$ starts uniform between minus and plus this bound.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
             and `chunk` as in `ExpRNN`.
@@ -209,7 +211,8 @@ class FullCapacityCell(AbstractDenseCell):
         self.epsilon, self.bias_bound = epsilon, bias_bound
         self.sigma = None if epsilon else "complex_modrelu"
         self.draw_parameters(draw)
-        # unitary by construction, in every precision, and without values as well
+        # recorded without a check: it is unitary by construction in every precision,
+        # and has no values on the meta device
         record(self, "weight_hh", U(hidden_size))
 
     def draw_parameters(self, draw: Draw) -> None:
@@ -221,11 +224,11 @@ class FullCapacityCell(AbstractDenseCell):
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def recurrent_weight(self) -> Tensor:
-        """The unitary matrix."""
+        """The unitary matrix W."""
         return self.weight_hh
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """modReLU."""
+        """The modReLU of `URNN`, with the epsilon of this cell."""
         return smooth_modrelu(z, b, self.epsilon)
 
 
