@@ -265,9 +265,7 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
         options = dict(wanted.options) if keep else {}
         if training.retraction is not None and "retraction" in options:
             options["retraction"] = training.retraction
-        # where the product equals the rate in the recipe, that rate is kept
-        same = ratio * lr == wanted.options["lr"]
-        options["lr"] = wanted.options["lr"] if same else lr * ratio
+        options["lr"] = lr * ratio
         optimizers.append(replace(wanted, kind=kind, options=options))
     retracts = any("retraction" in wanted.options for wanted in optimizers)
     if training.retraction is not None and not retracts:
