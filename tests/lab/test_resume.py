@@ -60,6 +60,17 @@ def test_killed_process_goes_on(tmp_path):
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
+def test_a_checkpoint_knows_the_size_of_records_that_were_cut_off(tmp_path):
+    """A run is killed after its checkpoint, resumed, and interrupted at once."""
+    (tmp_path / "metrics.jsonl").write_bytes(b"{}\n" * 10)
+    metrics = run_folder.Metrics(tmp_path, size=6)
+    assert metrics.size() == 6
+    metrics.write({})
+    assert metrics.size() == 9
+    metrics.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"{}\n" * 3
+
+
 @contextmanager
 def killed_at(moment: int) -> Iterator[list[int]]:
     """Raise in the n-th call of what touches the disk; counts the calls."""

@@ -191,6 +191,8 @@ class Metrics:
         # without a buffer, lines that were written are kept if the process is killed
         self.file = path.open("ab", buffering=0)
         self.file.truncate(size)
+        # `truncate` leaves the position behind the end, where `size` would read it
+        self.file.seek(size)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record as a line."""
