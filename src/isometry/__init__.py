@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# public names, each with the module that holds it; all others are modules themselves
+# the modules of the public functions; all other public names are modules themselves
 _PLACES = {
     "orthogonal": "isometry.parametrizations._register",
     "unitary": "isometry.parametrizations._register",

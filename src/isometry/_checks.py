@@ -1,8 +1,8 @@
 """Checks of arguments, made once at the public boundary.
 
-A check raises "`name` must <condition>; got <value>.", with a sentence of remedy if
-there is one. Numbers that are not finite raise nothing: they make the result of their
-matrix NaN.
+A check raises "`name` must <condition>; got <value>.", and then says what to do if
+there is a remedy. Numbers that are not finite raise nothing: they make the result of
+their matrix NaN.
 """
 
 import torch
@@ -53,7 +53,7 @@ def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
 
 
 def check_has_numbers(X: Tensor, *, name: str) -> None:
-    """Raise for tensors without numbers, where all depends on the numbers."""
+    """Raise for tensors without numbers, such as meta and fake tensors."""
     if is_fake(X):
         device = "on the meta device" if X.is_meta else "in FakeTensorMode"
         raise TypeError(
@@ -86,19 +86,19 @@ def unitary_bound(n: int, dtype: torch.dtype) -> float:
 
     The defect is $\lVert Q^H Q - I \rVert_F$ of a matrix with $n$ rows in this dtype.
     """
-    # Whatever torch computes is accepted. The worst defect of `matrix_exp` is 0.66 of
-    # this bound, for Gaussian skew matrices, unscaled and of norm pi (n = 2, 2000
-    # samples), and 0.5 of it from n = 16 to 512. qr, svd and `nn.init.orthogonal_`
-    # leave less than a tenth.
+    # The bound accepts what torch computes. The worst defect of `matrix_exp` is 0.66 of
+    # the bound, for Gaussian skew matrices, unscaled and of norm pi (n = 2, 2000
+    # samples), and 0.5 of it from n = 16 to 512. For qr, svd and
+    # `nn.init.orthogonal_` the defect is less than a tenth of the bound.
     return 10 * n * max(4.0, n**0.5) * torch.finfo(dtype).eps
 
 
 def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 
-    The functions of skew matrices do not check this themselves, because it costs a pass
-    over the matrix and a device synchronization, and they never project. Call this when
-    in doubt.
+    The functions of skew matrices never project their arguments to skew matrices. Nor
+    do they check them, which costs a pass over the matrix and a device synchronization.
+    Call this when in doubt.
 
     Args:
         A: the matrices to check.
@@ -113,9 +113,10 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
         return
     check_has_numbers(A, name=name)
     defect = torch.linalg.matrix_norm(A + A.mH)
-    # X - X^H is skew to the last bit; 4 eps also allows for a product Q^H G - G^H Q
+    # X - X^H is skew to the last bit. The 4 eps allow for Q^H G - G^H Q, whose products
+    # are rounded separately.
     bound = 4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
-    # written so that NaN fails
+    # written so that NaN counts as bad
     bad = ~(defect <= bound)
     if bad.any():
         index = int(bad.flatten().nonzero()[0])

@@ -12,8 +12,8 @@ from pathlib import Path
 def show_config() -> None:
     """Print five lines about the versions and libraries in use, for a bug report.
 
-    The lines name the versions, the BLAS of torch, the C kernels and where they come
-    from, the threads, and the folder where kernels that were built here are kept. The
+    The lines name the versions, the BLAS of torch, where the C kernels come from, the
+    threads, and the folder that keeps the kernels that were built on this machine. The
     kernels come from a `wheel`, from the `cache`, or were `built just now`; if there
     are `none`, the line says why.
     """
@@ -38,7 +38,7 @@ def show_config() -> None:
 
 
 def _openmp() -> list[str]:
-    """The OpenMP runtimes in this process; more than one is a problem."""
+    """The OpenMP runtimes in this process; two would have two pools of threads."""
     maps = Path("/proc/self/maps")
     text = maps.read_text() if maps.exists() else ""
     return sorted(set(re.findall(r"/(lib(?:g|i)?omp[^/\s]*\.so[^/\s]*)", text)))

@@ -1,7 +1,7 @@
 """The real dtypes in which matrices are computed, and the numbers for each dtype.
 
-A new dtype needs a row here, and a set of schemes from tools/generate_schemes.py.
-Unless the C sources are instantiated for it as well, torch's operations compute it.
+A new dtype needs a row here, and a set of schemes from tools/generate_schemes.py. The
+C sources must be instantiated for it too; otherwise torch's operations compute it.
 """
 
 import ctypes
@@ -15,10 +15,10 @@ class Precision(NamedTuple):
     """The numbers and names that belong to one dtype.
 
     Attributes:
-        suffix: how the names of its C functions end.
-        c_type: the type of its numbers in C.
-        gemm: the name of the product of matrices in a BLAS.
-        pade_degree: the degree of the paper's algorithm for the exponential [AMH09a].
+        suffix: the last part of the names of the C functions for this dtype.
+        c_type: the C type of a number.
+        gemm: the name of the BLAS function that multiplies matrices.
+        pade_degree: the degree of the Pade approximant of the exponential [AMH09a].
         taylor_blocks: Taylor's polynomial in `expm_tall` has four times this degree.
             Then the error of the derivative at norm 1.3, 1.3^degree / degree!, is below
             half of eps: 5e-8 at degree 12, 8e-17 at degree 20.
@@ -53,7 +53,8 @@ PRECISIONS: dict[torch.dtype, Precision] = {
     ),
 }
 
-# Nothing is computed in these: LAPACK and cuSOLVER have no routines for them.
+# Weights may have these dtypes, but nothing is computed in them: LAPACK and cuSOLVER
+# have no routines for them.
 HALF = (torch.float16, torch.bfloat16)
 
 # the dtypes that a weight can have

@@ -1,7 +1,7 @@
-"""Computations that look at their numbers, where there are none to look at.
+"""What replaces a computation that depends on the values of tensors without values.
 
-A graph is made before its numbers are known, and tensors on the meta device and in
-FakeTensorMode never have any.
+A graph is made before the values are known. Tensors on the meta device and in
+FakeTensorMode never have values.
 """
 
 import inspect
@@ -17,9 +17,9 @@ from isometry._torch import in_forward_mode, is_fake
 def needs_operator(X: Tensor) -> bool:
     """Whether a computation that looks at its numbers must be an `opaque` operator.
 
-    That is so in a graph, and for tensors without numbers. In forward mode it is not,
-    except on the meta device: an operator would drop the tangent, and a graph would go
-    on with zero instead.
+    It must in a graph, and for tensors without numbers. It must not in forward mode,
+    where the operator would drop the tangent and a graph would go on with zero; but on
+    the meta device it always must.
     """
     in_graph = torch.compiler.is_compiling() or is_fake(X)
     return X.is_meta or (in_graph and not in_forward_mode())
@@ -28,8 +28,8 @@ def needs_operator(X: Tensor) -> bool:
 def largest(X: Tensor, *, unknown: float) -> float:
     """The largest entry as a number, or `unknown` for tensors without numbers.
 
-    What the caller does with `unknown` must be right for every number, since the
-    operations on a fake tensor may become a program.
+    Given `unknown`, the caller must choose operations that are right for every value,
+    since the operations on a fake tensor may be recorded as a program.
     """
     return unknown if is_fake(X) else float(X.max())
 
@@ -55,10 +55,10 @@ def opaque(
             `isometry::name_adjoint`.
         forward: computes the outputs; the first ones are differentiable.
         fake: makes empty outputs of the right shapes.
-        adjoint: the gradient at the first argument, or a tuple of the gradients at the
-            first ones, given what `saves` returns and then the gradients at as many
-            outputs as it has parameters left.
-        saves: what the gradient needs, given all inputs and the outputs.
+        adjoint: returns the gradient at the first argument, or a tuple of gradients at
+            the first arguments. Its parameters are what `saves` returns, followed by
+            the gradients at the first outputs.
+        saves: returns what `adjoint` needs, given all inputs and the outputs.
     """
     operator = torch.library.custom_op(f"isometry::{name}", forward, mutates_args=())
     gradient = torch.library.custom_op(

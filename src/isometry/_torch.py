@@ -1,10 +1,10 @@
 r"""Every private name of torch that this library touches.
 
 Torch has no public way to ask which of its transforms and modes are active, nor who
-refers to a storage. The names below are in torch 2.7.1, 2.13.0 and 2.15.0, but
-for the one with a star, which 2.7.1 lacks. Each has a substitute of public functions,
-so a version without a name still imports, computes and trains; the table says what is
-lost. `tests/hidden_names.py` hides each of them, and then all.
+refers to a storage. Torch 2.7.1, 2.13.0 and 2.15.0 have all names below, except that
+2.7.1 lacks the one with a star. Each name has a substitute made of public functions.
+So with a version of torch that lacks a name, this library still imports, computes and
+trains; the table says what is lost. `tests/hidden_names.py` hides each name, then all.
 
 | name | asks | without it |
 | --- | --- | --- |
@@ -69,7 +69,7 @@ dispatch_modes: Callable[[], int] = _private(
 
 
 class _NotForTransforms(torch.autograd.Function):
-    """A function without `setup_context`, which torch.func refuses."""
+    """A function that torch.func refuses, because it has no `setup_context`."""
 
     @staticmethod
     def forward(_ctx: Any) -> None:
@@ -80,7 +80,7 @@ class _SomeTransform:
     """A transform about which nothing more is known."""
 
     def key(self) -> None:
-        """Its kind."""
+        """The kind of the transform: None, for unknown."""
 
 
 def _transforms_by_refusal() -> list[_SomeTransform]:
@@ -96,14 +96,14 @@ transforms: Callable[[], Sequence[Any] | None] = _private(
     _functorch, "get_interpreter_stack", _transforms_by_refusal
 )
 
-# whether `torch.jit.trace` is at work; the public question takes twice as long
+# whether `torch.jit.trace` is tracing; the public function takes twice as long
 is_tracing: Callable[[], bool] = _private(
     "torch._C",
     "_is_tracing",
     torch.jit.is_tracing,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-# -1 outside of a backward pass
+# the number of the backward pass that is running; -1 outside of a backward pass
 backward_pass: Callable[[], int] = _private(
     "torch._C", "_current_graph_task_id", lambda: -1
 )
@@ -124,8 +124,8 @@ class _LevelByRefusal(dict[str, int]):
         return 0
 
 
-# The variables of forward mode: outside of it, "_current_level" is negative. A read of
-# a weight looks here, since calling a function would take too long.
+# The variables of torch's forward mode. Outside of it "_current_level" is negative.
+# Every read of a weight looks here, since calling a function would take too long.
 forward_mode: Mapping[str, Any] = (
     vars(forward_ad) if hasattr(forward_ad, "_current_level") else _LevelByRefusal()
 )
@@ -141,8 +141,7 @@ def nested_forward_mode() -> bool:
 
     There torch 2.13 drops the outer tangent of any autograd function, silently: for
     x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
-    A version of torch that does not name its transforms might be in two such levels
-    wherever it is in one.
+    If torch does not name its transforms, one level of forward mode counts as two.
     """
     kinds = [transform.key() for transform in transforms() or ()]
     if kinds and (_forward_mode is None or None in kinds):
@@ -158,7 +157,8 @@ def in_forward_mode() -> bool:
 def refuse_nested_forward_mode(name: str) -> None:
     """Raise where `nested_forward_mode` would make derivatives silently wrong.
 
-    Skipped while compiling: Dynamo accepts no autograd function with a `jvp`.
+    Nothing is checked while compiling: Dynamo supports no autograd function that has a
+    `jvp`.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
@@ -170,15 +170,15 @@ def refuse_nested_forward_mode(name: str) -> None:
 
 def has_tangent(X: Tensor) -> bool:
     """Whether forward mode carries a derivative along with `X`."""
-    # outside of forward mode no tensor has a tangent, and asking one takes long
+    # outside of forward mode no tensor has a tangent, and `unpack_dual` takes long
     return in_forward_mode() and forward_ad.unpack_dual(X).tangent is not None
 
 
 def is_batched_gradient(G: Tensor) -> bool:
     """Whether `G` stands for a batch of gradients that `vmap` goes through.
 
-    That is so with `is_grads_batched=True` and in `vmap` of a backward pass. Such a
-    tensor has no storage that C could read; torch's ordinary operations take it.
+    This happens with `is_grads_batched=True`, and in `vmap` of a backward pass. Such a
+    tensor has no storage that C could read, but torch's ordinary operations accept it.
     """
     return _is_legacy_batched(G) or _is_wrapped(G)
 
@@ -198,8 +198,8 @@ def is_fake(X: Tensor) -> bool:
 def is_wrapper(X: Tensor) -> bool:
     """Whether `X` is of a subclass without memory of its own, such as DTensor.
 
-    Torch's ordinary operations take it; `out=`, `tolist` and C do not. Fake tensors are
-    such wrappers too: ask `is_fake` first.
+    Torch's ordinary operations accept it; `out=`, `tolist` and C do not. Fake tensors
+    are such wrappers too: ask `is_fake` first.
     """
     kind: Any = type(X)
     if kind is Tensor or kind is torch.nn.Parameter:
@@ -222,17 +222,17 @@ def needs_plain_operations(*tensors: Tensor | None) -> bool:
 
 
 def storage_owners(storage: Any) -> int:
-    """How many owners in C++ the memory has, with at least one being our own.
+    """How many owners in C++ a storage has, of which at least one is our own.
 
-    Several if this version of torch cannot tell.
+    The answer is 2 if this version of torch cannot tell.
     """
-    # torch counts by this address
+    # torch's function takes the address of the storage in C++
     address = getattr(storage, "_cdata", None)
     return 2 if _use_count is None or address is None else _use_count(address)
 
 
 def offset_of_tensor() -> int | None:
-    """Where in a Python object the tensor of C++ lies, in bytes; None if unknown."""
+    """Offset in bytes of the C++ tensor in a Python tensor; None if unknown."""
     examples: list[Any] = [torch.empty(0), torch.nn.Parameter(torch.empty(2))]
     for offset in range(object.__basicsize__, Tensor.__basicsize__, 8):
         words = [ctypes.c_size_t.from_address(id(t) + offset).value for t in examples]
@@ -247,9 +247,9 @@ HIDDEN_HOOK = _Nothing()
 
 
 def packing_hook() -> Any:
-    """The hook that packs tensors which a graph saves; None if there is none.
+    """The hook that packs the tensors that a graph saves; None without a hook.
 
-    In torch 2.7 it is `HIDDEN_HOOK`, whichever hook it is.
+    Torch 2.7 does not show the hook: then `HIDDEN_HOOK` stands for it.
     """
     if _hooks_on_saved_tensors is None:
         return HIDDEN_HOOK if _packs_saved_tensors() else None
@@ -279,7 +279,8 @@ def version(X: Tensor) -> int | None:
 def outside_graphs(function: _Function) -> _Function:
     """Let a compiler call `function` as it is, between two graphs, and not trace it.
 
-    As `torch.compiler.disable`, which imports Dynamo at once; that takes seconds.
+    It does what `torch.compiler.disable` does, but imports Dynamo, which takes seconds,
+    only while compiling.
     """
 
     @functools.wraps(function)
@@ -293,9 +294,10 @@ def outside_graphs(function: _Function) -> _Function:
 
 
 def constant_in_graphs(function: _Function) -> _Function:
-    """As `torch.compiler.assume_constant_result`, but without importing Dynamo.
+    """Let a compiler call `function` once and treat its result as a constant.
 
-    Importing Dynamo takes seconds. This sets the mark that Dynamo looks for.
+    It sets the same mark as `torch.compiler.assume_constant_result`, but does not
+    import Dynamo, which takes seconds.
     """
     marked: Any = function
     marked._dynamo_marked_constant = True  # noqa: SLF001 - as torch does
@@ -303,7 +305,7 @@ def constant_in_graphs(function: _Function) -> _Function:
 
 
 def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
-    """Products in the dtype of their factors, also inside `torch.autocast`."""
+    """A context in which products keep their dtype, even inside `torch.autocast`."""
     if not _has_autocast(device.type):
         return contextlib.nullcontext()
     # entering torch's context takes as long as a small product, so it is entered only

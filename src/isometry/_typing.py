@@ -1,11 +1,11 @@
-"""Shapes as types; `pytest --shapes` executes them (jaxtyping and beartype)."""
+"""Shapes as types; `pytest --shapes` checks them with jaxtyping and beartype."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor, nn
 
-# only the tests execute shapes, so users need not install jaxtyping
+# only the tests check shapes, so users need not install jaxtyping
 if TYPE_CHECKING or find_spec("jaxtyping"):
     from jaxtyping import Inexact
 

@@ -20,7 +20,7 @@ from isometry._dtypes import in_float32_or_wider
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
 
-# Number of terms of the power series below. The series serve squares of at most 1,
+# Number of terms of the power series below. They are used for squared angles up to 1,
 # where the first omitted term is below 1e-17.
 _TERMS = 9
 

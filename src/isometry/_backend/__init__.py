@@ -1,10 +1,10 @@
-"""Fast code behind one question: `backend_for` says who computes.
+"""Two backends for fast code, in torch and in C; `backend_for` chooses one.
 
-There are two answers with the same methods, `TorchBackend` (torch's operations, on any
-device) and `NativeBackend` (C, for real numbers on the CPU). Nothing outside of this
-folder knows which of the two it has. The C library is an extra: it comes with a wheel,
-or is built when it is first wanted. Without a compiler, or with `ISOMETRY_NATIVE=0`,
-torch's operations do the same, slower.
+`TorchBackend` (torch's operations, on any device) and `NativeBackend` (C, for real
+numbers on the CPU) have the same methods. Code outside of this folder does not know
+which of the two it uses. The C library is optional: it comes with a wheel, or is built
+when it is first needed. Without a compiler, or with `ISOMETRY_NATIVE=0`, torch's
+operations compute the same, only slower.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _switched_off = 0
 
 
 def backend_for(*tensors: Tensor | None) -> Backend:
-    """Who computes with these tensors: C if it can read all of them, otherwise torch.
+    """The backend for these tensors: C if it can read all of them, otherwise torch.
 
     C reads plain contiguous tensors on the CPU, all of one real dtype. Inside a mode
     that watches torch's operations, such as FakeTensorMode or a counter of FLOPs, torch
@@ -70,7 +70,7 @@ def backend_for(*tensors: Tensor | None) -> Backend:
 def only_torch() -> Iterator[None]:
     """Compute with torch's operations alone, in all threads.
 
-    For tests and benchmarks, and for a profiler that should see every product.
+    This is for tests and benchmarks, and for a profiler that should see every product.
     """
     global _switched_off  # noqa: PLW0603 - a switch for the whole process
     _switched_off += 1

@@ -1,4 +1,4 @@
-"""The C sources as a shared library: one that came with the package, or a new one.
+"""Finding the shared library of the C sources in the package, or building it.
 
 This file and what it imports need nothing but Python, not even torch: `hatch_build.py`
 runs it to make a wheel.
@@ -34,7 +34,7 @@ _FLAGS = (
     *("-std=gnu11", "-O3", "-fopenmp", "-shared", "-fPIC"),
     # loops over floats may be vectorized; NaN and infinity stay what they are
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-    # openmp.c stands for the runtime of OpenMP, which is not linked then
+    # openmp.c defines what GCC needs of OpenMP, so the runtime is not linked
     "-Wl,--as-needed",
 )
 
@@ -43,9 +43,9 @@ class Variant(NamedTuple):
     """A build for all processors that have certain instructions.
 
     Args:
-        name: a part of the name of the file.
-        options: what the compiler is told.
-        needs: the instructions, as /proc/cpuinfo calls them.
+        name: a part of the library's file name.
+        options: options for the compiler.
+        needs: the instruction sets, by their names in /proc/cpuinfo.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Variant(NamedTuple):
     needs: set[str]
 
     def key(self) -> str:
-        """The beginning of the file's name, which fits to these sources only."""
+        """The part of the file's name that identifies the variant and these sources."""
         return f"{self.name}-{fingerprint()}"
 
 
-# the third level of the psABI for x86-64, and the fourth; see "x86-64-v3" in the manual
-# of GCC. AES is for bytes.c.
+# The third and the fourth level of x86-64 in the psABI; see "x86-64-v3" in the manual
+# of GCC. The AES instructions are for bytes.c.
 _LEVEL_3 = {
     *("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3", "avx", "avx2"),
     *("bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave", "aes"),
@@ -67,7 +67,7 @@ _LEVEL_4 = _LEVEL_3 | {
     *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "vaes"),
 }
 
-# what a wheel holds, the best first
+# the variants in a wheel for each architecture, the fastest first
 VARIANTS = {
     "x86_64": (
         Variant("avx512", ("-march=x86-64-v4", "-maes", "-mvaes"), _LEVEL_4),
@@ -84,7 +84,7 @@ def bundled() -> Path | None:
     """The library in this package that is best for this processor, if there is one.
 
     Raises:
-        BuildError: if the file is not what the wheel was made with.
+        BuildError: if the file has changed since the wheel was made.
     """
     instructions = _instructions()
     variants = VARIANTS.get(platform.machine(), ()) if _BUNDLED.is_dir() else ()
@@ -98,7 +98,7 @@ def bundled() -> Path | None:
 
 
 def cached() -> Path | None:
-    """The library that `build` has made earlier, if there is one.
+    """The library that an earlier `build` has left in the cache, if there is one.
 
     Raises:
         BuildError: if there is no compiler, or the cache cannot be trusted.
@@ -107,13 +107,13 @@ def cached() -> Path | None:
 
 
 def build(*, timeout: float = _TIMEOUT) -> Path:
-    """The library for these sources, this compiler and this processor.
+    """Build the library for this compiler and processor, unless the cache has it.
 
     Several processes may ask at once (the ranks of one job): one builds, the others
-    wait. What a killed build leaves behind is never taken for a library.
+    wait. The remains of a killed build are never taken for a library.
 
     Args:
-        timeout: seconds after which the compiler is given up.
+        timeout: seconds after which the compiler is stopped.
 
     Raises:
         BuildError: if there is no compiler, it fails or hangs, or the cache cannot be
@@ -124,7 +124,7 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
     library = find(folder, key)
     if library is not None:
         return library
-    # one builder after the other may use up its time
+    # long enough for a build by another process that takes all of its time
     with locked(folder, key, seconds=2 * timeout):
         library = find(folder, key)
         if library is None:
@@ -134,7 +134,7 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
 
 
 def compiler() -> list[str]:
-    """The words of CC, as in "ccache gcc", the first with its folder.
+    """The command in CC, such as "ccache gcc", as words; the first is a full path.
 
     Raises:
         BuildError: if there is no such program.
@@ -159,13 +159,13 @@ def _compile(program: list[str], folder: Path, key: str, timeout: float) -> Path
 def compile_sources(
     program: list[str], options: list[str], library: Path, *, timeout: float = _TIMEOUT
 ) -> None:
-    """Make a library of the sources in this package.
+    """Compile the sources in this package to a library.
 
     Args:
         program: the words that call the compiler.
-        options: for which processor, and anything else.
+        options: further options, such as the processor to compile for.
         library: the file to be written.
-        timeout: seconds after which the compiler is given up.
+        timeout: seconds after which the compiler is stopped.
 
     Raises:
         BuildError: if the compiler fails or hangs.
@@ -181,16 +181,16 @@ def compile_sources(
 
 
 def _run(command: list[str], timeout: float) -> tuple[int, str]:
-    """Run a compiler for at most `timeout` seconds: its exit code and its complaint."""
+    """Run a compiler for at most `timeout` seconds; return its exit code and errors."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        # it may speak in another encoding
+        # its messages may be in another encoding
         text=True,
         errors="replace",
-        # a group of its own, which can be ended with all that the compiler has started
+        # a process group of its own, to end it with all processes that it has started
         start_new_session=True,
     ) as process:
         try:
@@ -208,15 +208,15 @@ def _run(command: list[str], timeout: float) -> tuple[int, str]:
 
 
 def fingerprint() -> str:
-    """A hash of what is compiled: the sources and the options for every processor."""
+    """A hash of the sources and of the options that all builds have in common."""
     parts = [path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]"))]
     parts += [" ".join(_FLAGS).encode()]
     return _hash(parts)
 
 
 def _key(program: list[str]) -> str:
-    """A hash of all that decides what the compiler makes here."""
-    # containers that share a home differ in their C libraries
+    """A hash of everything that affects the library that is built here."""
+    # containers that share a home folder may have different C libraries
     words = (fingerprint(), *program, *platform.libc_ver())
     return _hash([" ".join(words).encode(), b"\n".join(_processor())])
 
@@ -226,7 +226,7 @@ def _hash(parts: list[bytes]) -> str:
 
 
 def _instructions() -> set[str]:
-    """The instructions that this processor has, as far as the system tells."""
+    """The instruction sets of this processor, as far as the system names them."""
     words = (word for line in _processor() for word in line.split())
     return {word.decode(errors="replace") for word in words}
 

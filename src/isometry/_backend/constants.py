@@ -11,8 +11,8 @@ NONLINEARITIES: tuple[Sigma, ...] = get_args(Sigma)
 LEAKY_SLOPE = 0.1
 
 # From this size on, only the lower half of the square of a Hermitian or skew matrix is
-# computed: at n = 512 that takes 0.58 of the time of a product. Below, a whole product
-# is as fast.
+# computed: at n = 512 that takes 0.58 of the time of a product. For smaller matrices
+# the whole product is as fast.
 HALVED_FROM = 96
 
 # The largest number of matrices in a linear combination in C. A polynomial cannot have
@@ -21,7 +21,7 @@ MOST_SLOTS = 8
 
 
 def takes_threshold(sigma: Sigma) -> bool:
-    """Whether the bias is the threshold of modReLU, rather than a summand."""
+    """Whether the bias is the threshold of modReLU, and not added to the input."""
     return sigma in ("modrelu", "complex_modrelu")
 
 

@@ -1,7 +1,8 @@
-"""The C library: one that came with a wheel, or else built when it is first wanted.
+"""The C library, which comes with a wheel or is built when it is first needed.
 
-The sources are plain C that knows pointers, and the BLAS and the OpenMP that torch has
-loaded, but not torch. So one library serves every torch, and builds in a second.
+The sources are plain C. They use pointers, and the BLAS and the OpenMP that torch has
+loaded, but not torch itself. So one library serves every version of torch, and it is
+built in a second.
 """
 
 import contextlib
@@ -30,12 +31,12 @@ reasons: list[str] = []
 
 
 def c_library() -> ctypes.CDLL | None:
-    """The library; None if there is none, with one warning that says what to do."""
+    """The C library. If there is none, return None and warn once what to do."""
     return loaded().library
 
 
 class Loaded(NamedTuple):
-    """A library, if there is one, and where it comes from or why there is none."""
+    """The C library and where it comes from; or None and the reason."""
 
     library: ctypes.CDLL | None
     origin: str
@@ -43,7 +44,7 @@ class Loaded(NamedTuple):
 
 @cache
 def loaded() -> Loaded:
-    """The library as it was loaded in this process."""
+    """Load the C library on the first call; later calls return the same."""
     setting = os.environ.get("ISOMETRY_NATIVE", "1")
     if setting == "0":
         return Loaded(None, "ISOMETRY_NATIVE is 0.")
@@ -53,7 +54,7 @@ def loaded() -> Loaded:
         return Loaded(None, reason)
     places = {"wheel": bundled, "cache": cached, "built just now": build}
     if setting == "build":
-        # a build for this very processor shows how much slower a wheel is
+        # to compare a wheel with a build for exactly this processor
         del places["wheel"]
     try:
         for origin, find in places.items():
@@ -67,7 +68,7 @@ def loaded() -> Loaded:
 
 
 def warn(reason: str) -> None:
-    """Say once, not for each dtype, why everything is slower."""
+    """Log the reason for running without C once, not again for each dtype."""
     if reason not in reasons:
         reasons.append(reason)
         _log.warning(_WITHOUT, reason)
@@ -88,7 +89,7 @@ def _load(path: Path) -> ctypes.CDLL:
     return library
 
 
-# as in openmp.c
+# in the order of openmp.c
 _OPENMP = (
     *("GOMP_parallel", "omp_get_max_threads"),
     *("omp_get_num_threads", "omp_get_thread_num"),
@@ -97,8 +98,8 @@ _OPENMP = (
 
 def openmp() -> list[int | None] | None:
     """Addresses of the functions of OpenMP that torch calls; None if it has none."""
-    # In the order of the linker: first the names that all libraries see, such as those
-    # of a runtime that was loaded before Python, and then what torch is linked to.
+    # In the order of the linker: first the global names, to which a runtime that was
+    # loaded before Python belongs, and then the libraries that torch is linked to.
     for library in (ctypes.CDLL(None), torch_library()):
         with contextlib.suppress(AttributeError):
             functions = [getattr(library, name) for name in _OPENMP]
@@ -107,5 +108,5 @@ def openmp() -> list[int | None] | None:
 
 
 def torch_library() -> Any:
-    """torch's CPU library. We call its BLAS, so that we share its pool of threads."""
+    """Torch's CPU library, whose BLAS we call in order to share its threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -1,19 +1,19 @@
-"""The memory of tensors on the CPU: used again between calls, and compared.
+"""Memory of tensors on the CPU: reusing it, and telling whether it has changed.
 
-Fresh pages cost about as much as the arithmetic of batches of small matrices, and a
-fifth of it at n = 1024. Torch caches memory on accelerators, but not on the CPU.
+For batches of small matrices, fresh pages take about as much time as the arithmetic,
+and at n = 1024 a fifth of it. Torch caches memory on accelerators, but not on the CPU.
 
 There are two ways to borrow memory. `scratch` lends it for the duration of a `with`
 statement. `recycled` returns a tensor that lives as long as anybody refers to it; its
 memory is used again afterwards.
 
-All threads share the memory that is kept. Whoever uses a piece takes it out of the list
-first, so nobody else can find it: not another thread, and not a signal handler, a
-finalizer or a mode of torch that calls this library in the middle of a call.
+All threads share the memory that is kept. A call takes a piece out of the list before
+using it, so nobody else can find it: neither another thread, nor a signal handler, a
+finalizer or a mode of torch that calls this library in the middle of that call.
 
 `unchanged` tells whether tensors are as they were, down to the last bit. Torch counts
 the writes that it makes, but it does not see a write through `.data`, a numpy view or
-another process. Looking at every byte sees all of them.
+another process. Looking at every byte finds all of these.
 """
 
 import ctypes
@@ -35,8 +35,8 @@ Question = Callable[[], bool]
 # wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
 PLAIN = (Tensor, torch.nn.Parameter)
 
-# Sizes in bytes. Below the first, malloc has pages at hand. Above the second, fresh
-# pages are a small part of the work.
+# Sizes in bytes. Memory is kept only between them: below the first, malloc reuses pages
+# itself; above the second, fresh pages are a small part of the work.
 _SMALLEST, _LARGEST = 2**19, 2**26
 
 # how many bytes `scratch` and `recycled` keep: 256 MB together
@@ -46,18 +46,18 @@ _ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
 # changes at every step, no piece ever fits again, and old ones must not fill the list.
 _MOST_PIECES = 16
 
-# how many tensors onto one block of scratch memory are remembered
+# how many views of one block of scratch memory are remembered
 _MOST_VIEWS = 16
 
-# As in bytes.c: the largest number of axes, and the questions that C asks torch, in
-# this order.
+# These must agree with bytes.c: the largest number of axes, and the functions of torch
+# that C calls, in this order.
 _MOST_AXES = 8
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 _NOTHING = bytearray()
 
 
 class _Room:
-    """A block of memory, and the views of it that were asked for."""
+    """A block of scratch memory, and the views of it that were made so far."""
 
     def __init__(self, size: int) -> None:
         # a tensor made in inference mode cannot be written to outside of it
@@ -78,8 +78,8 @@ class _Room:
         return view
 
 
-# Rooms that nobody uses, and the pieces. The shelf holds one list of all pieces, which
-# is taken and put back as a whole.
+# The rooms that nobody uses, for `scratch`, and the pieces of `recycled`. The shelf
+# holds one list of all pieces, which is taken and put back as a whole.
 _rooms: list[_Room] = []
 _shelf: list[list[Any]] = []
 
@@ -121,7 +121,7 @@ def _take_room(size: int) -> _Room:
 def _may_keep(like: Tensor) -> bool:
     """Whether a new tensor like this one would have real memory on the CPU.
 
-    A wrapper subclass has none, and inside a mode a fake tensor may come instead.
+    A wrapper subclass has none, and a dispatch mode may return a fake tensor.
     """
     return like.device.type == "cpu" and type(like) in PLAIN and not dispatch_modes()
 
@@ -129,8 +129,8 @@ def _may_keep(like: Tensor) -> bool:
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     """An empty tensor, in the memory of an earlier one that nobody refers to any more.
 
-    A graph may keep the tensor as long as it likes. A training step asks for the same
-    sizes again and again, and so it gets the same pages.
+    A graph may keep the tensor as long as it likes. Every training step asks for the
+    same sizes, so it gets the same pages again.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):
@@ -146,8 +146,8 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
         pieces.append(fresh.untyped_storage())
         return fresh
     finally:
-        # other threads may have put pieces back in the meantime; the piece that was
-        # used just now is the newest, and stays last
+        # Other threads may have put pieces back in the meantime: they come first, since
+        # the oldest pieces are at the front and the one just used is at the end.
         pieces[:0] = _take_pieces()
         while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _PIECE_BYTES:
             del pieces[0]
@@ -171,17 +171,17 @@ def _is_free(pieces: list[Any], i: int) -> bool:
     # the list itself is one owner in C++
     if storage_owners(pieces[i]) > 1:
         return False
-    # Somebody may also hold the storage as a Python object. That is the object in our
-    # list, which torch counts as one owner, so the references to it are counted here.
+    # Somebody may also refer to the Python object in our list. Torch counts that object
+    # as one owner, so the references to it are counted here.
     if _references(pieces, i) > _ONE_REFERENCE:
         return False
-    # another process may read it, as a training process reads the batches that the
-    # workers of its DataLoader have made
+    # another process may read shared memory, as a training process reads the batches
+    # that the workers of its DataLoader have made
     return not pieces[i].is_shared()
 
 
 def _references(objects: list[Any], i: int) -> int:
-    """References from Python to the i-th object, including the ones of this call."""
+    """Number of Python references to the i-th object, including those of this call."""
     return sys.getrefcount(objects[i])
 
 
@@ -215,25 +215,25 @@ def is_block(tensor: Tensor) -> bool:
 
 
 def unchanged(*tensors: Tensor, after: Question | None = None) -> Question:
-    """A question to ask later: are these tensors still what they are now?
+    """A function that tells later whether these tensors are still what they are now.
 
-    The answer is no after any change of a byte, of the memory, the shape, the strides
-    or the dtype. The question keeps the tensors alive.
+    It returns False after any change of a byte, of the memory, the shape, the strides
+    or the dtype. It keeps the tensors alive.
 
     Args:
         tensors: tensors for which `is_block` is true.
-        after: an earlier question of this kind; the new one asks it first.
+        after: an earlier function of this kind, which the new one calls first.
     """
     watch = _watch()
     if watch is None:
         return _both(after, _unchanged_in_python(tensors))
     numbers = [t for t in tensors if t.is_complex()]
     if numbers:
-        # torch conjugates lazily, and its C interface does not tell whether it has
+        # torch conjugates lazily, and its C interface does not show the conjugate bit
         same = watch(None, _NOTHING, *tensors)
         return _both(after, lambda: not any(Z.is_conj() for Z in numbers) and same())
     if isinstance(after, BuiltinFunctionType):
-        # the object that a builtin is bound to; see bytes.c
+        # the pair (memory, arguments) to which bytes.c has bound the builtin
         memory: Any = after.__self__
         return watch(after, memory[0], *tensors)
     return _both(after, watch(None, _NOTHING, *tensors))
@@ -244,7 +244,7 @@ def _both(first: Question | None, second: Question) -> Question:
 
 
 def _dense(tensor: Tensor) -> bool:
-    """Whether the entries fill a block without gaps, in whatever order."""
+    """Whether the entries fill a block of memory without gaps, in any order."""
     size = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length > 1 and stride != size:
@@ -254,11 +254,11 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> Question:
-    """The question without C, which takes several times as long to answer."""
+    """What `unchanged` returns without C; it takes several times as long."""
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
     def same() -> bool:
-        # the bytes last: new memory may be on another device
+        # the bytes are compared last, since new memory may be on another device
         return facts == [*map(_facts, tensors)] and contents == [*map(_bytes, tensors)]
 
     return same
@@ -273,17 +273,17 @@ def _bytes(tensor: Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b""
 
 
-# functions in Python whose addresses C has for good
+# Python functions whose addresses C keeps, so they must never be freed
 _callbacks: list[Any] = []
 
 
 def _element_size(get_dtype: Any, offset: int) -> Any:
-    """A function for C that tells the size of a dtype, which torch 2.7 does not have.
+    """A Python function that tells C the size of a dtype; torch 2.7 has none.
 
-    It is Python, and C calls it once for each tensor that it begins to watch.
+    C calls it once for each tensor that it begins to watch.
     """
     sizes, code = {}, ctypes.c_int32()
-    # those of weights and of what they are computed from, and integers
+    # the dtypes of weights and of the tensors from which they are computed
     for dtype in (
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
         *(torch.complex64, torch.complex128),
@@ -299,7 +299,7 @@ def _element_size(get_dtype: Any, offset: int) -> Any:
 
 @cache
 def _watch() -> Callable[..., Question] | None:
-    """The C function that makes such questions; None if there is none here."""
+    """The C function `watch` on which `unchanged` relies; None without C."""
     c, offset = c_library(), offset_of_tensor()
     if c is None or offset is None:
         return None

@@ -1,13 +1,13 @@
 """The backend in C: real matrices and states on the CPU, of one dtype.
 
-For small matrices most of the time would go into calls of torch, so the polynomial of a
-single matrix is one call to C. For large ones C goes through memory less often than
-torch's operations do: 8 percent of a layer's step at n = 1024. In a batch the products
-are torch's, and only the squares are computed in C.
+With small matrices, most of the time would go into calls of torch, so the polynomial of
+a single matrix is one call to C. With large ones, C passes over memory less often than
+torch's operations, which saves 8 percent of a layer's step at n = 1024. For a batch,
+torch computes the products, and C only the squares.
 
-This is the only file that hands the memory of a tensor to C, which believes what it is
-told. Each tensor is checked first: a wrong call raises here, instead of reading or
-writing whatever lies beside the tensor.
+This is the only file that passes memory of tensors to the kernels, which check nothing.
+So each tensor is checked here: a wrong call raises an error, instead of reading or
+writing memory beyond the tensor.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
 
 _KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
 
-# how many numbers the threshold of a nonlinearity has for each number of the state
+# the length of a nonlinearity's threshold, divided by the length of the state
 _THRESHOLDS = {"modrelu": 1.0, "complex_modrelu": 0.5}
 
 # The gradient of W is a sum of products d_t^T h_{t-1}. Each thread gathers this many
@@ -62,18 +62,18 @@ def readable(X: Tensor, dtype: torch.dtype) -> bool:
         # torch negates lazily: a tensor with the negative bit set still holds the old
         # signs in memory
         and not X.is_neg()
-        # a storage that was freed (FSDP does so), or torch's zeros without memory
+        # FSDP frees storages, and torch has tensors of zeros without memory
         and (X.data_ptr() != 0 or X.numel() == 0)
     )
 
 
 class NativeBackend:
-    """C for one dtype, with the methods of `TorchBackend`.
+    """The backend that computes in C, for one dtype; it has `TorchBackend`'s methods.
 
     Args:
-        library: our functions.
+        library: our C library.
         product: the function of a BLAS that multiplies matrices.
-        dtype: the type of all numbers.
+        dtype: the dtype of all tensors.
 
     Raises:
         BuildError: if `product` does not multiply an example as a BLAS does.
@@ -83,8 +83,8 @@ class NativeBackend:
         self.dtype = dtype
         self.product = ctypes.cast(product, ctypes.c_void_p)
         self._c = raw(library, dtype)
-        # No tensors: the first call may come while a program is exported. New tensors
-        # are fake then, and have no memory.
+        # The example uses no tensors. The first call may come while a program is
+        # exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
         X, Y = (number * 6)(*range(6)), (number * 4)()
         pointer = ctypes.addressof(X)
@@ -147,7 +147,7 @@ class NativeBackend:
     power_sums = staticmethod(operations.power_sums)
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
-        """p(A). Writes the products P_3, ... into the slots of W."""
+        """Compute p(A), and write the products P_3, ... into the slots of W."""
         if W.shape[1] > 1:
             return operations.evaluate(W, polynomial, self.square)
         table = polynomial_table(polynomial, self.dtype)
@@ -163,7 +163,7 @@ class NativeBackend:
     def pull_back(
         self, W: Tensor, polynomial: Polynomial, G: Tensor, *, triangle: bool = False
     ) -> Tensor:
-        """The skew gradient at A, given G at p(A); with `triangle`, through `skew`."""
+        """The skew gradient at A for G at p(A); with `triangle`, at its coordinates."""
         if W.shape[1] > 1:
             g = operations.pull_back(W, polynomial, G)
             return self.skew_adjoint(g) if triangle else g
@@ -207,7 +207,7 @@ class NativeBackend:
         rows, batch = steps.rows * n, steps.batch * n
         # one matrix and one vector for each thread
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
-        # how many rows a thread gathers, in a buffer of states and one of gradients
+        # how many rows a thread gathers, both of states and of gradients
         most = max(_ROWS_TOGETHER, -(-steps.batch // threads))
         room, dh0 = W.new_empty(threads * 2 * most, n), torch.empty_like(h0)
         self._c.scan_adjoint(
@@ -242,13 +242,13 @@ class NativeBackend:
         raise _refusal(name, X, size, self.dtype)
 
     def _matrices(self, name: str, X: Tensor) -> tuple[int, int, int]:
-        """Batch, n and address of square matrices."""
+        """The number, the size n and the address of square matrices."""
         n = X.shape[-1]
         batch = X.numel() // (n * n) if n else 0
         return batch, n, self._pointer(name, X, batch * n * n)
 
     def _slots(self, W: Tensor, table: "PolynomialTable") -> int:
-        """The address of the slots, if there are enough for the table."""
+        """The address of the slots, which must be enough for the table."""
         slots, n = len(W), W.shape[-1]
         _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
         return self._pointer("W", W, slots * n * n)
@@ -263,9 +263,9 @@ class NativeBackend:
 
 
 class PolynomialTable(NamedTuple):
-    """The numbers of a polynomial as C reads them; see polynomial.h."""
+    """The coefficients of a polynomial as C reads them; see polynomial.h."""
 
-    # stage after stage, the final combination, and the multiple of I
+    # an array of all stages, then the final combination, and the multiple of I
     numbers: Any
     pointer: int
     # the numbers of powers and of stages, and a mask of the stages that are squares
@@ -310,7 +310,7 @@ def _require(condition: bool, name: str, value: object, rule: str) -> None:
 
 
 def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
-    """Why C cannot take this argument."""
+    """The error that says why C cannot take this argument."""
     if type(X) not in PLAIN:
         return TypeError(
             f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
@@ -327,7 +327,7 @@ def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
 
 
 def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
-    """The C functions for one dtype by their short names; they check nothing."""
+    """The C functions for one dtype, by their short names. They check nothing."""
     functions = SimpleNamespace()
     for name, signature in _SIGNATURES.items():
         function = getattr(library, f"isometry_{name}_{PRECISIONS[dtype].suffix}")
@@ -339,7 +339,7 @@ def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
 
 @cache
 def native_backend(dtype: torch.dtype) -> NativeBackend | None:
-    """C for a dtype; None if there is none, and the log says why."""
+    """The C backend for a dtype. If there is none, return None and log the reason."""
     library = c_library() if dtype in PRECISIONS else None
     if library is None:
         return None
@@ -355,16 +355,16 @@ def kernels_origin() -> str:
     origin = loaded().origin
     if native_backend(torch.float32) is not None:
         return origin
-    # a library that is loaded may still not fit the BLAS
+    # the library may be loaded, but not work with the BLAS of torch
     return f"none: {' '.join(reasons) or origin}"
 
 
 def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBackend:
-    """The backend on top of a BLAS, if it can call the BLAS from its threads.
+    """The C backend with this BLAS, which must allow calls from OpenMP's threads.
 
     Raises:
         AttributeError: if the BLAS hides its product of matrices.
-        BuildError: if it starts threads of its own, or multiplies in another way.
+        BuildError: if the BLAS has its own threads, or gives a wrong product.
     """
     # OpenBLAS answers 0 if it has no threads, 1 for threads of its own, 2 for OpenMP
     parallel = getattr(blas, "openblas_get_parallel", None)

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from isometry._backend.constants import LEAKY_SLOPE, Sigma
 
-# The gradient of W is a sum of products d_t^T h_{t-1}. This many time steps make one
-# product, while they are still in the processor's cache.
+# The gradient of W is a sum of products d_t^T h_{t-1}. This many time steps are joined
+# in one product, while they are still in the processor's cache.
 _TOGETHER = 8
 
 
 class Cell(NamedTuple):
-    """One time step: its weight, its nonlinearity, and a threshold if it has one."""
+    """What defines a time step: weight, nonlinearity, and a threshold or None."""
 
     W: Tensor
     sigma: Sigma
@@ -55,11 +55,11 @@ class StepTable:
         starts = [0, *accumulate(sizes)]
         self.batch, self.rows = max(sizes, default=0), starts[-1]
         self.starts, self.sizes = tuple(starts), tuple(sizes)
-        # whether all sequences have one length
+        # whether all sequences have the same length
         self.is_equal = not sizes or sizes[0] == sizes[-1]
         self._starts = (ctypes.c_long * len(starts))(*starts)
         self._sizes = (ctypes.c_long * len(sizes))(*sizes)
-        # the arguments of C
+        # what the C functions expect as arguments
         self.arguments = (self._starts, self._sizes, len(sizes))
 
 
@@ -83,7 +83,7 @@ def scan_adjoint(
     every: Tensor | None,
     last: Tensor | None,
 ) -> Gradients:
-    """Write the gradient at the drive into D.
+    """Write the gradient at the drive into D, and return the other gradients.
 
     Args:
         D: memory for the gradient.
@@ -167,9 +167,9 @@ def activate_adjoint(
         H, D = _as_complex(h), _as_complex(d)
         size = H.abs()
         unit = torch.where(size == 0, 0.0, H / size)
-        # |z|, as far as h determines it: adding b has rounded a small z away
+        # |z|, as far as h determines it: if z is small, adding b has rounded it away
         m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
-        # along h the slope is 1, across it |h| / |z|
+        # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
         turned = D * unit.conj()
         across = torch.where(size == 0, 0.0, size / m)
         D.copy_(unit * torch.complex(turned.real, turned.imag * across))

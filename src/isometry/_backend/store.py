@@ -1,8 +1,8 @@
-"""The folder in the user's cache that keeps libraries: trusted, whole and not too old.
+"""The cache folder for libraries, which must be trusted, whole and not too old.
 
-Loading a library runs it. So the folder and the library must belong to the user, with
-nobody else allowed to write to them, and the contents must be what the compiler made:
-the name of a library ends with its SHA-256.
+Loading a library runs its code. So the folder and the library must belong to the user,
+nobody else may be allowed to write to them, and the contents must be what the compiler
+made: the name of a library ends with its SHA-256.
 """
 
 import contextlib
@@ -16,18 +16,18 @@ from pathlib import Path
 
 # days without use after which a library is removed
 _UNUSED_DAYS = 90
-# hours after which the folder of a build belongs to a process that was killed
+# hours after which the folder of a build must be left over from a killed process
 _STALE_HOURS = 24
 
 _DAY = 86400.0
 
 
 class BuildError(RuntimeError):
-    """There is no library, and this is why."""
+    """The reason why there is no C library."""
 
 
 def open_folder() -> Path:
-    """The folder, made if need be.
+    """The cache folder, which is created if it does not exist.
 
     Raises:
         BuildError: if it cannot be made, or others can write to it.
@@ -43,10 +43,10 @@ def open_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where the folder is, or would be.
+    """The path of the cache folder, whether it exists or not.
 
     Raises:
-        BuildError: if there is no home for it.
+        BuildError: if the user has no home folder.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # the XDG specification: a relative path is invalid and must be ignored
@@ -55,7 +55,7 @@ def cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "isometry"
     except RuntimeError as error:
-        # a user of a container who has neither HOME nor a name
+        # in a container, a user may have neither HOME nor a name
         raise BuildError("there is no home: set XDG_CACHE_HOME to a folder.") from error
 
 
@@ -63,7 +63,7 @@ def check_trusted(path: Path) -> None:
     """Refuse a file or folder that somebody else could have written.
 
     Raises:
-        BuildError: if it is a link, of another user, or others can write to it.
+        BuildError: if it is a link, belongs to another user, or others can write to it.
     """
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
@@ -92,13 +92,13 @@ def find(folder: Path, key: str) -> Path | None:
         if library.name == file_name(key, contents):
             _touch(library)
             return library
-        # a crash of the machine has left half a file
+        # the contents do not fit the name, as after a crash of the machine
         library.unlink(missing_ok=True)
     return None
 
 
 def keep(built: Path, folder: Path, key: str) -> Path:
-    """Move a new library into the folder, so that a crash leaves all of it or none."""
+    """Move a new library into the folder; after a crash it is there whole or not."""
     built.chmod(0o700)
     library = folder / file_name(key, built.read_bytes())
     _flush(built)
@@ -122,15 +122,15 @@ def _flush(path: Path) -> None:
 
 
 def _touch(library: Path) -> None:
-    """Remember, to the day, when it was used."""
-    # a cache that others made for us may be read-only
+    """Record the day on which a library was last used."""
+    # a cache that was prepared by others may be read-only
     with contextlib.suppress(OSError):
         if time.time() - library.stat().st_mtime > _DAY:
             os.utime(library)
 
 
 def tidy(folder: Path) -> None:
-    """Remove libraries that nobody has used for long, and what killed builds left."""
+    """Remove libraries that were not used for long, and remains of killed builds."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
@@ -146,9 +146,9 @@ def locked(folder: Path, key: str, *, seconds: float) -> Iterator[None]:
     """Be the only process that builds this library.
 
     Raises:
-        BuildError: if another process has not finished in so many seconds.
+        BuildError: if another process holds the lock for this many seconds.
     """
-    # here, because Windows has none
+    # imported here, because Windows does not have this module
     import fcntl
 
     path = folder / f"kernels-{key}.lock"

@@ -1,7 +1,7 @@
 r"""The backend that computes with torch's operations: any device, any dtype.
 
-Every product writes into memory that is already there, by `out=` or in place, which
-autocast leaves alone.
+Every product writes into existing memory, by `out=` or in place. Autocast does not
+change such products.
 
 A polynomial of skew matrices is computed in one tensor `W` of shape
 (slots, batch, n, n). The first slots hold $A$, $A^2$ and perhaps $A^4$, the next ones
@@ -27,18 +27,19 @@ from torch import Tensor
 from isometry._backend import recurrence
 from isometry._backend.memory import scratch
 
-# A sum over a matrix is split into sums over a few of its rows, at least one, with at
-# most this many terms each. They are added in double precision. Sums of n^2 terms gave
-# bounds that were up to 0.4 % too low for n = 127 and 4 % too low for n = 2048.
+# A sum over a matrix is split into partial sums of whole rows. Each has at most this
+# many terms, or a single row. They are added in double precision. Undivided sums of n^2
+# terms gave bounds that were up to 0.4 % too low for n = 127 and 4 % too low for n =
+# 2048.
 _MOST_TERMS = 128
 
-# A sum over one matrix is a number, sums over several are an array: arrays of length
-# one would take a tenth of the time at n = 64.
+# A number for one matrix, an array for several: at n = 64, operations on arrays of
+# length one would take a tenth of the time.
 Sum = float | NDArray
 PowerSums = tuple[Sum, Sum, Sum]
 
-# a function that writes the squares of its first argument, Hermitian or skew matrices,
-# into its second
+# A function of two tensors. It squares the matrices in the first one, Hermitian or
+# skew, and writes the squares into the second.
 Square = Callable[[Tensor, Tensor], None]
 
 
@@ -63,11 +64,11 @@ class Stage(NamedTuple):
 # compared by identity: hashing all coefficients would take time at every call
 @dataclass(frozen=True, eq=False)
 class Polynomial:
-    """Coefficients for the powers of A itself.
+    """A polynomial of a skew matrix A, as the coefficients of all its stages.
 
     Args:
-        powers: 2 for A and A^2, 3 with A^4.
-        stages: the products that follow.
+        powers: 2 for A and A^2; 3 for A, A^2 and A^4.
+        stages: the products that follow the powers.
         identity: the multiple of I in the result.
     """
 
@@ -86,7 +87,7 @@ class Polynomial:
 
 
 def power_sums(pair: Tensor) -> PowerSums:
-    """<X, X>, <X, Y> and <Y, Y> of each X and Y, halved if they are real."""
+    """<X, X>, <X, Y> and <Y, Y> for a pair (X, Y) of batches, halved if real."""
     b, n = pair.shape[1:3]
     rows = torch.view_as_real(pair) if pair.is_complex() else pair
     pieces = _pieces(n, 2 * n if pair.is_complex() else n)
@@ -101,7 +102,7 @@ def power_sums(pair: Tensor) -> PowerSums:
 
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
-    """Into how many sums to split one over n rows of `terms` each: a divisor of n."""
+    """Into how many parts to split a sum over n rows of `terms` each; divides n."""
     divisors = (p for p in range(1, n) if n % p == 0)
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
@@ -132,17 +133,17 @@ class TorchBackend:
     def powers(
         self, A: Tensor, W: Tensor, *, least: float | None, triangle: bool = False
     ) -> PowerSums | None:
-        """Write A and A^2 into the slots of W; see the function `powers`."""
+        """Write A, A^2 and perhaps A^4 into W; see the function `powers`."""
         return powers(self.skew(A) if triangle else A, W, least, self.square)
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
-        """p(A). Writes the products P_3, ... into the slots of W."""
+        """Compute p(A), and write the products P_3, ... into the slots of W."""
         return evaluate(W, polynomial, self.square)
 
     def pull_back(
         self, W: Tensor, polynomial: Polynomial, G: Tensor, *, triangle: bool = False
     ) -> Tensor:
-        """The skew gradient at A, given G at p(A); with `triangle`, through `skew`."""
+        """The skew gradient at A for G at p(A); with `triangle`, at its coordinates."""
         g = pull_back(W, polynomial, G)
         return self.skew_adjoint(g) if triangle else g
 
@@ -156,15 +157,16 @@ def powers(
 ) -> PowerSums | None:
     r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
 
-    Without `least` there is no $A^4$. On the CPU, $A^4$ is left out as well if
-    $\sum \theta^4 \le$ `least` for every matrix, a sum over its angles $\theta$ (one of
-    each pair if it is real). With $A^4$ come the power sums of $A^2$ and $A^4$.
+    If `least` is None, there is no $A^4$. On the CPU, $A^4$ is also left out if
+    $\sum \theta^4 \le$ `least` for every matrix; this is a sum over its angles
+    $\theta$ (one of each pair if the matrix is real). Returns the power sums of $A^2$
+    and $A^4$, or None without $A^4$.
     """
     square(W[0].copy_(A), W[1])
     if least is None:
         return None
-    # On another device the host would wait for this number, and then again for the
-    # sums: there it waits once, and small angles cost one product more.
+    # On another device the host would have to wait for this norm, and again for the
+    # sums. There A^4 is always computed, so that the host waits only once.
     if A.is_cpu:
         norm = float(torch.linalg.matrix_norm(W[1]).max())
         if norm * norm * (1.0 if A.is_complex() else 0.5) <= least:
@@ -230,7 +232,7 @@ def evaluate(W: Tensor, polynomial: Polynomial, square: Square) -> Tensor:
                 Q.baddbmm_(L, R)
             else:
                 torch.bmm(L, R, out=W[k])
-    # Last, because a diagonal near 1 would round away the digits of small terms.
+    # I is added last: sums with a diagonal near 1 would lose the digits of small terms.
     _add_identity(Q, polynomial.identity)
     return Q
 
@@ -277,7 +279,7 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
 
 
 def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tensor:
-    """The skew gradient at A, given the gradients at A, A^2 and perhaps A^4.
+    """The skew gradient at A, given the gradients at A, at A^2 and perhaps at A^4.
 
     Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulling it back
     through the square of A^2 gives S A^2 + A^2 S, twice the Hermitian part of S A^2.
@@ -299,8 +301,8 @@ def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
         # instead of X^H.
         torch.conj_physical(X.mT, out=out)
     elif len(X) == 1 and X.shape[-1] >= 1024:
-        # torch copies a transposed matrix block by block, but does not add one that
-        # way: a copy and a sum take 1.3 ms, the sum alone 2.3 ms
+        # torch copies a transposed matrix block by block, but does not add one block by
+        # block: a copy and a sum take 1.3 ms, the sum alone 2.3 ms
         out[0].copy_(X[0].mT)
     else:
         return torch.add(X, X.mT, alpha=sign, out=out)

@@ -19,7 +19,8 @@ from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction, Exp, p
 Retraction = AbstractMap | str
 EXP = Exp()
 
-# for the mean; each squares the distance to it for close points, and halves it else
+# Iterations for the mean. Each one squares the distance to the mean if the points are
+# close, and halves it if they are not
 _ITERATIONS = 100
 
 

@@ -1,16 +1,16 @@
 /* Whether tensors are what they were: their memory, shape, strides, dtype and bytes.
  *
- * Each read of a remembered weight asks this. So the answer comes from a builtin of
- * Python, which asks torch through its stable C interface. Collecting the answers in
- * Python and calling C through ctypes took longer than comparing a small weight.
+ * Each read of a remembered weight asks this. So the answer comes from a Python builtin
+ * in C, which asks torch through its stable C interface. Collecting the facts in Python
+ * and passing them to C by ctypes took longer than comparing a small weight.
  *
  * Bytes are compared by a digest, which needs half the memory traffic of a comparison
  * with a copy. A digest consists of LANES states. Lane j takes in the blocks j,
  * j + LANES, j + 2 LANES, ..., each in one step that is one to one in the block and in
  * the state. So a change of one block always changes the digest, and a swap of two
  * blocks in different lanes does, too. Any other change leaves the digest as it is with
- * a chance of about 2^-128, or 2^-64 on a processor without AES. That is not true of
- * changes by an attacker, whom one round of AES does not stop; but nobody attacks here. */
+ * a chance of about 2^-128, or 2^-64 on a processor without AES. An attacker could find
+ * a change that goes unnoticed, since one round of AES is weak; nobody attacks here. */
 
 #include <stdint.h>
 #include <string.h>
@@ -30,29 +30,29 @@ typedef uint64_t block __attribute__((vector_size(16)));
 static block scramble(block h) { return h ^ (h >> 32); }
 #endif
 
-/* a block of a tensor, which may lie anywhere */
+/* a block in the memory of a tensor, at any address */
 typedef block loose __attribute__((aligned(1), may_alias));
 
 /* enough lanes to hide the latency of a step */
 #define LANES 8
 
-/* in bytes: the piece that a thread takes at a time, and the memory for its digest */
+/* in bytes: the piece of a tensor with its own digest, and the memory for that digest */
 #define PIECE 65536
 #define DIGEST 512
 
-/* as in memory.py */
+/* the same number as in memory.py */
 #define MOST_AXES 8
 
-/* in bytes: for less memory, threads take longer to wake than to read it */
+/* in bytes: reading less memory takes less time than waking the threads */
 #define LARGE 524288
 
-/* what torch says of a tensor */
+/* what torch tells about a tensor */
 struct facts {
     const void *data;
     int64_t dtype, dim, sizes[MOST_AXES], strides[MOST_AXES];
 };
 
-/* a tensor as it was; the digests of its pieces follow, and then the next tensor */
+/* a tensor as it was, with the digests of its pieces; the next tensor follows */
 struct watched {
     /* the at::Tensor inside a Python object, and its size in bytes */
     void *tensor;
@@ -61,7 +61,7 @@ struct watched {
     char digests[];
 };
 
-/* from torch/csrc/inductor/aoti_torch/c/shim.h, in the order of memory.py */
+/* functions of torch/csrc/inductor/aoti_torch/c/shim.h, in the order of memory.py */
 static struct {
     int32_t (*data_ptr)(void *, void **);
     int32_t (*dtype)(void *, int32_t *);
@@ -71,10 +71,10 @@ static struct {
     size_t (*element_size)(int32_t dtype);
 } torch;
 
-/* where a Python tensor holds its at::Tensor */
+/* the offset in bytes of the at::Tensor in a Python tensor */
 static intptr_t offset;
 
-/* from Python's stable interface; an object is a void pointer here */
+/* from Python's stable ABI; objects are declared as void pointers here */
 void *PyTuple_GetItem(void *tuple, intptr_t index);
 void *PyTuple_Pack(intptr_t size, ...);
 intptr_t PyTuple_Size(void *tuple);
@@ -86,7 +86,7 @@ void *PyBool_FromLong(long value);
 void *PyCFunction_NewEx(const void *method, void *self, void *module);
 void Py_DecRef(void *object);
 
-/* PyMethodDef */
+/* Python's PyMethodDef */
 struct method {
     const char *name;
     void *(*function)(void *self, void *arguments);
@@ -97,7 +97,7 @@ struct method {
 #define VARIABLE_ARGUMENTS 1
 #define NO_ARGUMENTS 4
 
-/* False if torch does not answer, or the tensor has too many axes. */
+/* Fills `now`; false if torch does not answer or the tensor has too many axes. */
 static int ask(void *tensor, struct facts *now)
 {
     void *data;
@@ -117,7 +117,7 @@ static int ask(void *tensor, struct facts *now)
     return 1;
 }
 
-/* `count` rounds; each takes in one block for every lane. */
+/* Does `count` rounds; in each, every lane takes in one block. */
 static void take_in(block *states, const char *from, int64_t count)
 {
     /* variables instead of an array, so that the states stay in registers */
@@ -177,7 +177,7 @@ static int bytes_differ(const struct watched *w)
 {
     int differ = 0;
     const int64_t n = pieces(w);
-    /* not an `if` clause: a region of one thread takes longer than a small weight */
+    /* no `if` clause: even a region of one thread takes longer than a small weight */
     if (w->bytes < LARGE) {
         for (int64_t i = 0; i < n && !differ; i++)
             differ = piece_differs(w, i);
@@ -190,7 +190,7 @@ static int bytes_differ(const struct watched *w)
 }
 
 /* A builtin without arguments, bound to (memory, arguments of `watch`). It tells whether
- * the tensors in `memory` are unchanged. The arguments keep alive all that is read here. */
+ * the tensors in `memory` are unchanged. The arguments keep alive what is read here. */
 static void *unchanged(void *self, void *nothing)
 {
     (void)nothing;
@@ -207,11 +207,11 @@ static void *unchanged(void *self, void *nothing)
     return PyBool_FromLong(same);
 }
 
-/* Appends a tensor as it is now; false if there is no memory. */
+/* Appends a tensor as it is now; false if there is not enough memory. */
 static int append(void *memory, void *tensor)
 {
     struct watched now = {.tensor = (char *)tensor + offset};
-    /* torch does not answer later either, which counts as a change */
+    /* if torch does not answer now, it will not later, which counts as a change */
     if (ask(now.tensor, &now.then))
         now.bytes = bytes_of(&now.then);
     const intptr_t before = PyByteArray_Size(memory);
@@ -248,7 +248,7 @@ static void *watch(void *self, void *arguments)
     return result;
 }
 
-/* The builtin `watch`, given torch's functions and the offset. */
+/* Makes the builtin `watch`, given torch's functions and the offset. */
 void *isometry_connect(const void *functions, long where)
 {
     static const struct method method = {"watch", watch, VARIABLE_ARGUMENTS, NULL};

@@ -1,4 +1,4 @@
-/* The product of a BLAS, for one type REAL. We pass its integers as longs. A BLAS with
+/* The matrix product of a BLAS, for one type REAL. We pass integers as longs. A BLAS with
  * 32-bit integers reads only the lower half, which on a little-endian machine is the same
  * small number. A BLAS stores matrices by columns, so our rows look transposed to it. */
 

@@ -1,4 +1,4 @@
-/* Square matrices, row by row, in batches. Everything is defined twice, for float and
+/* Batches of square matrices, stored by rows. Everything is defined twice, for float and
  * for double, by including matrices.h and polynomial.h. The names ISOMETRY_... are numbers
  * that Python knows too: constants.py has them, and the build passes them in. */
 
@@ -11,13 +11,13 @@ int omp_get_max_threads(void);
  * blocks fit the first-level cache even when n is a power of two and they collide. */
 #define BLOCK 16
 
-/* A product is made of panels of rows: measured, a BLAS computes thin panels faster than
- * the whole while the other factor stays in the second-level cache. */
+/* A product is computed in panels of rows: we measured that a BLAS is faster with thin
+ * panels while the other factor stays in the second-level cache. */
 #define SMALL 512
-/* The panels of a square grow in width from one to the next: about 32 rows each, or 96 */
+/* The number of panels of a square, of about 32 rows or 96; each is wider than the last */
 #define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
 
-/* numbers of a matrix that are combined at a time: they stay in the first-level cache */
+/* how many numbers of a matrix are combined at a time: they fit the first-level cache */
 #define CHUNK 1024
 /* A sum over a matrix has this many parts, whatever the number of threads. The threads
  * share the parts, so the result does not depend on how many threads there are. */
@@ -25,10 +25,10 @@ int omp_get_max_threads(void);
 /* Within a part, this many terms are added in the precision of the matrix. These short
  * sums are then added in double precision. */
 #define TERMS 128
-/* for fewer numbers, threads take longer to wake than to work */
+/* working on fewer numbers takes less time than waking the threads */
 #define LARGE 65536
 
-/* Takes the last index that is left, for this thread alone; negative if there is none. */
+/* Gives this thread the last index that is left; negative if there is none. */
 #define TAKE(left) __atomic_sub_fetch(&(left), 1, __ATOMIC_RELAXED)
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))

@@ -1,6 +1,6 @@
 /* Kernels for one type REAL; see matrices.c. */
 
-/* C = X Y^T for n x 3 matrices; only to test the product of a BLAS. */
+/* C = X Y^T for n x 3 matrices; used only to test the product of a BLAS. */
 void NAME(gemm)(void *product, const REAL *X, const REAL *Y, REAL *C, long n)
 {
     const long inner = 3;
@@ -9,7 +9,7 @@ void NAME(gemm)(void *product, const REAL *X, const REAL *Y, REAL *C, long n)
                             C, &n);
 }
 
-/* One block of a matrix, at most BLOCK x BLOCK; the rest of a smaller one is zero. */
+/* One block of a matrix, BLOCK x BLOCK; a smaller block is padded with zeros. */
 typedef struct {
     REAL x[BLOCK][BLOCK] __attribute__((aligned(64)));
 } NAME(block_t);
@@ -17,7 +17,7 @@ typedef struct {
 static inline void NAME(load)(const REAL *X, long n, long height, long width,
                               NAME(block_t) *b)
 {
-    /* the compiler vectorizes loops whose ends it knows */
+    /* the compiler vectorizes loops whose lengths it knows */
     if (height == BLOCK && width == BLOCK) {
         for (long i = 0; i < BLOCK; i++)
             for (long j = 0; j < BLOCK; j++)
@@ -70,14 +70,14 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1)
     }
 }
 
-/* C = A A for matrices that are symmetric or skew: the lower part, then mirrored. The
+/* C = A A for symmetric or skew A: the lower part is computed, then mirrored. The
  * blocks on the diagonal are mirrored too, although the product has filled them: a BLAS
  * may sum (i, j) and (j, i) in different orders. */
 void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);
     long left = batch * panels, index;
-    /* the last panels are the widest: they go first */
+    /* TAKE counts down, so the last panels, which cost most, are computed first */
 #pragma omp parallel private(index)
     while ((index = TAKE(left)) >= 0) {
         const long start = index / panels * n * n, panel = index % panels;
@@ -91,7 +91,7 @@ void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
     }
 }
 
-/* C = alpha X Y + beta C, or with X^T. */
+/* C = alpha X Y + beta C, or with X^T in place of X. */
 static void NAME(times)(void *product, const REAL *X, int is_transposed, const REAL *Y,
                         REAL alpha, REAL beta, REAL *C, long n)
 {
@@ -102,7 +102,7 @@ static void NAME(times)(void *product, const REAL *X, int is_transposed, const R
         gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;
     }
-    /* each thread gets the same number of panels, of at most 128 rows */
+    /* each thread gets the same number of panels, each of at most 128 rows */
     const long threads = omp_get_max_threads(), step = is_transposed ? 1 : n;
     const long panels = (n + 128 * threads - 1) / (128 * threads) * threads;
 #pragma omp parallel for schedule(static)
@@ -204,7 +204,7 @@ static inline void NAME(lower_pair)(const REAL *G, REAL *X, long n, long i, long
         for (long q = p; q < BLOCK; q++)
             b.x[p][q] = 0;
     NAME(store)(&b, X + i * n + j, n, height, width);
-    /* the rest of the rows at once, which is faster than block by block */
+    /* zeros right of the diagonal block: faster by whole rows than block by block */
     for (long p = i; i == j && p < i + height; p++)
         memset(X + p * n + i + width, 0, sizeof(REAL) * (n - i - width));
 }

@@ -1,10 +1,10 @@
-/* What GCC calls for `#pragma omp parallel`, forwarded to the OpenMP runtime that torch
- * uses. A library that is linked to a runtime would bring a second one into the process
- * wherever torch's has another name: two pools of threads, and `torch.set_num_threads` for
- * one of them. Every schedule of the loops in these sources is one that GCC writes out
- * itself, or an atomic counter, so these four functions are enough.
+/* The functions that GCC calls for `#pragma omp parallel`, forwarded to torch's OpenMP
+ * runtime. A library linked to a runtime would bring a second one into the process if
+ * torch's runtime has another name. There would be two pools of threads, and
+ * `torch.set_num_threads` would change one of them. The loops in these sources use static
+ * schedules, which GCC compiles inline, or an atomic counter: four functions are enough.
  *
- * Clang calls other functions, and is linked to its own runtime. */
+ * Clang calls other functions, and links its own runtime. */
 
 typedef void (*body_t)(void *);
 
@@ -17,7 +17,7 @@ static void parallel_alone(body_t body, void *data, unsigned threads, unsigned f
 static int one(void) { return 1; }
 static int zero(void) { return 0; }
 
-/* in the order of library.py; until it has found a runtime, one thread does everything */
+/* in the order of library.py; before it passes a runtime, one thread does everything */
 static struct {
     void (*parallel)(body_t, void *, unsigned, unsigned);
     int (*max_threads)(void), (*num_threads)(void), (*thread_num)(void);

@@ -1,6 +1,6 @@
-/* The polynomial of one skew matrix, and its adjoint, each in one call: for small matrices
- * most of the time would go into calling. Kernels for one type REAL; see matrices.c. The
- * steps are the same as in torch.py, which explains slots and stages.
+/* The polynomial of one skew matrix, and its adjoint, each in one call, because calls
+ * would take most of the time of a small matrix. Kernels for one type REAL; see matrices.c.
+ * The steps are the same as in torch.py, which explains slots and stages.
  *
  * A polynomial is a table of numbers and three counts: how many powers of A there are, how
  * many stages, and a mask of the stages that are squares. Stage s reads k = powers + s
@@ -34,7 +34,7 @@ NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long si
     }
 }
 
-/* This sum for any k up to ISOMETRY_MOST_SLOTS. Terms that are zero are left out, and the
+/* As `sum_of`, for k up to ISOMETRY_MOST_SLOTS. Terms that are zero are left out, and the
  * others are added four at a time, by loops that are compiled for each number of terms. */
 static void NAME(sum)(long k, const REAL *const *terms, const REAL *factors, REAL *y,
                       long size, int overwrite)
@@ -109,7 +109,7 @@ static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const
         }
 }
 
-/* <X, Y>, by parts that are the same for any number of threads. */
+/* The inner product <X, Y>, summed in the same parts for any number of threads. */
 static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 {
     double totals[PARTS] = {0}, total = 0;
@@ -131,9 +131,9 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
     return total;
 }
 
-/* A, A^2 and, unless |A^2|_F^2 / 2 is at most `tiny`, A^4 into the slots of W; halves of
- * the inner products <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. A may be given by
- * its lower triangle. */
+/* Writes A, A^2 and, unless |A^2|_F^2 / 2 is at most `tiny`, A^4 into the slots of W, and
+ * half of <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. With `triangle`, the argument
+ * A holds coordinates, and the skew matrix is made of its lower triangle. */
 void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const double *tiny,
                   long triangle, long n)
 {

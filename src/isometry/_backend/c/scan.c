@@ -13,8 +13,8 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* Gradients that fade over a thousand steps pass through subnormal numbers, on which
- * processors are a hundred times slower: inside a scan they are zero. */
+/* Gradients that fade over a thousand steps become subnormal numbers, with which
+ * processors are a hundred times slower. Inside a scan, subnormal numbers become zero. */
 static unsigned flush_subnormals(void)
 {
 #ifdef __SSE__
@@ -36,7 +36,7 @@ static void restore_subnormals(unsigned before)
 }
 
 /* 1/2!, 1/3!, ...: the series of (exp(r) - 1 - r) / r^2. float uses 6 terms and double 12.
- * For |r| <= log(2) / 2 the terms that are left out are below the rounding of r. */
+ * For |r| <= log(2) / 2 the omitted terms are below the rounding error of r. */
 static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1. / 120,
                                 1. / 720,      1. / 5040,      1. / 40320,    1. / 362880,
                                 1. / 3628800,  1. / 39916800,  1. / 479001600,

@@ -20,7 +20,7 @@ static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transp
  * libraries have a vectorized tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
-    /* large enough that a sum with it has no digits after the point */
+    /* so large that a sum with it is rounded to an integer */
     const REAL rounder = (REAL)(3L << (DIGITS - 2));
     const REAL size = FABS(x);
     const REAL y = -2 * (size > TANH_IS_ONE ? TANH_IS_ONE : size);
@@ -30,7 +30,7 @@ static inline REAL NAME(tanh)(REAL x)
     for (long j = TANH_TERMS - 2; j >= 0; j--)
         q = q * r + (REAL)series[j];
     const REAL p = r + r * r * q;
-    /* the last digits of `shifted` are k, which becomes the exponent */
+    /* the last bits of `shifted` hold k, which becomes the exponent of 2^k */
     BITS bits;
     memcpy(&bits, &shifted, sizeof bits);
     bits = (bits + BIAS) << (DIGITS - 1);
@@ -77,8 +77,8 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
     }
 }
 
-/* d holds the gradient at h = sigma(z), and becomes the gradient at z. The gradient at b is
- * added to db. Nothing of z is needed beyond what h tells. */
+/* d holds the gradient at h = sigma(z), and becomes the gradient at z. The gradient at b
+ * is added to db. The derivative of sigma follows from h, so z is not needed. */
 static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *db,
                                    long rows, long n, long kind)
 {
@@ -109,9 +109,9 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 const REAL x = h[2 * i], y = h[2 * i + 1];
                 const REAL l = SQRT(x * x + y * y), inverse = l == 0 ? 0 : 1 / l;
                 const REAL c = x * inverse, s = y * inverse;
-                /* along h the slope is 1, across it |h| / (|h| - b) */
+                /* the derivative is 1 along h, and |h| / (|h| - b) across it */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* |z|, as far as h determines it: adding b has rounded a small z away */
+                /* |z| from h; if z is small, adding b has rounded it away */
                 const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
@@ -122,7 +122,7 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
     }
 }
 
-/* H holds u and becomes h. h0: sizes[0] rows. */
+/* H holds u on entry and h on return. h0 has sizes[0] rows. */
 void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL *h0,
                 const long *starts, const long *sizes, long steps, long n, long kind,
                 long threads)
@@ -146,9 +146,9 @@ void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL
     }
 }
 
-/* D becomes the gradient at u. G: at every h, or NULL; last: at the last h of each
- * sequence, or NULL. dW and db hold `threads` matrices and vectors of zeros, for the
- * caller to add up; dh0: sizes[0] rows. room: 2 `most` rows for each thread. */
+/* D becomes the gradient at u. G is the gradient at every h, and `last` at the last h of
+ * each sequence; either may be NULL. dW and db hold `threads` matrices and vectors, zero on
+ * entry; the caller adds them up. dh0: sizes[0] rows. room: 2 `most` rows per thread. */
 void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
                         const REAL *last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *room, const long *starts,
@@ -183,7 +183,7 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
             if (t < 0)
                 break;
             NAME(activate_adjoint)(d, H + begin, b, db + part * n, mine, n, kind);
-            /* dW += d^T h_{t-1}, when enough rows are gathered */
+            /* dW += d^T h_{t-1}, in one product when enough rows are gathered */
             const REAL *before = t ? H + (starts[t - 1] + from) * n : h0 + from * n;
             if (filled + mine > most) {
                 ((NAME(gemm_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later,
