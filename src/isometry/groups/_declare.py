@@ -1,4 +1,4 @@
-"""On which manifold a tensor lives: declared once, on the module that owns it.
+"""Declarations of the manifold on which a tensor lives, kept by its module.
 
 A mark on the parameter itself would not survive a deepcopy, a meta-device load or
 FSDP, all of which make new parameters; the module and the name survive them all.

@@ -146,7 +146,7 @@ class BodyFrame(AbstractFrame):
 
 
 class AmbientFrame(AbstractFrame):
-    """Any manifold: vectors are ambient arrays, which its own methods move.
+    """A frame for any manifold: ambient vectors, moved by the manifold's methods.
 
     Entries of vectors at different points cannot be compared here, so a vector has one
     square: the mean over its entries, which rotations preserve.

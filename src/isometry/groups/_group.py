@@ -164,7 +164,7 @@ class AbstractGroup(AbstractManifold):
         return math.pi - spectral_norm(Q.mH @ E)
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
-        """The largest angle of the element with coordinates `X`, or 4 percent more.
+        """Largest angle of the element with coordinates `X`, or up to 4 percent more.
 
         It does not depend on `B`. Cost: a few products of a matrix and a vector.
         """

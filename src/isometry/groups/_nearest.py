@@ -88,7 +88,7 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 
 
 def after_newton_schulz(e: float) -> float:
-    r"""A bound of $\lVert Q^H Q - I \rVert$ after a Newton-Schulz step from $e$."""
+    r"""A bound of the defect after a Newton-Schulz step, if it was $e$ before."""
     return e * e * (3 + e) / 4
 
 

@@ -28,8 +28,8 @@ _TURNS, _SHOTS, _STARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther than this, per column, from P
 _FAR = 1e-12
 
-# A limit, because at a fold no number of steps is enough. Elsewhere a few angles make
-# the whole spectrum, and the largest number we saw was 40 (8 columns, distance pi)
+# A limit, because at a fold no number of steps is enough. Elsewhere the spectrum
+# depends on a few angles, and the largest number we saw was 40 (8 columns, distance pi)
 _GRADIENT_STEPS = 200
 
 

@@ -71,7 +71,7 @@ class Sp(AbstractClassicalGroup):
         return self._span((X - X.mH) / 2)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        r"""The principal logarithm, with signs of angles near $\pi$ chosen for sp(n).
+        r"""A logarithm in sp(n): the principal one, but for signs of angles near $\pi$.
 
         Near $\pi$ only rounding tells eigenvectors of $e^{i\theta}$ from eigenvectors
         of $e^{-i\theta}$, and the result could leave the algebra. On the quaternionic

@@ -100,7 +100,7 @@ def cayley_inverse(Q: Square) -> Square:
 def _refuse_eigenvalue_minus_one(
     folded: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
 ) -> None:
-    """Raise if a matrix is `folded`, unless no values can be read here."""
+    """Raise if a matrix has the eigenvalue -1, unless values cannot be read here."""
     if torch.compiler.is_compiling():
         return
     try:

@@ -125,7 +125,7 @@ _logm_op = opaque(
 
 
 class Dlogm(Implicit):
-    r"""The skew $W(A, E)$ with $Q^H D\exp(A)[W] = E$, where $E$ counts as skew.
+    r"""The skew $W(A, E)$ for which $Q^H D\exp(A)[W]$ is the skew part of `E`.
 
     It is $\psi(\operatorname{ad}_A) E$ with $\psi(z) = z / (1 - e^{-z})$, and its
     adjoint in `E` is $W(-A, \cdot)$. Its derivative in `A` follows from the implicit

@@ -83,7 +83,7 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
 
 
 def _correction(z: _Fixed, others: list[_Fixed], p: list[int], bits: int) -> _Fixed:
-    """Weierstrass' correction of z: p(z) over the product of z - t, other zeros t."""
+    """Weierstrass' correction: p(z) over the product of z - t for all other zeros t."""
     x, y = z
     a, b = 0, 0
     for c in reversed(p):

@@ -66,7 +66,7 @@ def polar(X: Matrix) -> Matrix:
 
 
 class PolarFactor(Function):
-    """X -> Q for tall or square X; the eigenvalues and eigenvectors of H, too."""
+    """X -> Q for tall or square X; the eigenvalues and vectors of H are outputs too."""
 
     generate_vmap_rule = True
 

@@ -51,7 +51,7 @@ def with_skew_gradient(A: Tensor) -> Tensor:
 
 
 class LowerTriangle(torch.autograd.Function):
-    """X -> L - L^T for real matrices, in one pass over memory in C, not in three."""
+    """X -> L - L^T for real matrices; C passes over memory once, torch three times."""
 
     @staticmethod
     def forward(_: Any, X: Tensor) -> Tensor:

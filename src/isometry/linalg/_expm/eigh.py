@@ -70,7 +70,8 @@ class EighExponential(torch.autograd.Function):
             return None
         A, theta, V = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # a second derivative may follow: `Adjoint` has one, the formula below not
+            # A second derivative may follow. `Adjoint` has one, and the formula below
+            # has none.
             _, W, plan = autograd.Exponential.apply(A, None)
             return autograd.Adjoint.apply(A, G, W, plan)
         mean = (theta[..., :, None] + theta[..., None, :]) / 2
