@@ -258,7 +258,8 @@ def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> Question:
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
     def same() -> bool:
-        # the bytes are compared last, since new memory may be on another device
+        # Compare the bytes last. If a tensor has got new memory, that may be on another
+        # device, where its bytes cannot be read.
         return facts == [*map(_facts, tensors)] and contents == [*map(_bytes, tensors)]
 
     return same

@@ -154,7 +154,7 @@ class NativeBackend:
         n, w = W.shape[-1], self._slots(W, table)
         Q = W.new_empty(W.shape[1:])
         q = self._pointer("Q", Q, n * n)
-        # memory for L and R
+        # memory for the two factors L and R of a `Stage`
         with scratch(Q, 2) as room:
             r = self._pointer("room", room, 2 * n * n)
             self._c.evaluate(self.product, w, q, r, table.pointer, *table.counts, n)

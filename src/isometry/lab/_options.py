@@ -138,7 +138,9 @@ def add_fields(
     several: bool = False,
     only: Collection[str] | None = None,
 ) -> None:
-    """Add an option for each field; the result has only the options that are given.
+    """Add an option for each field of a dataclass.
+
+    The parsed arguments contain only the options that the user has given.
 
     Args:
         parser: parser of a command.

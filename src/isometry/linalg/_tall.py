@@ -137,7 +137,7 @@ def _in_the_group(
 
 
 def _coefficients(Omega: Tensor, S: Tensor, columns: Columns) -> tuple[Tensor, Tensor]:
-    """C and D, the first columns of f([[Omega, -S], [I, 0]])."""
+    """The upper block C and lower block D of f([[Omega, -S], [I, 0]]) [[I], [0]]."""
     k = S.shape[-1]
     sigma = _scale(S.detach())
     eye = torch.eye(k, dtype=S.dtype, device=S.device)

@@ -105,7 +105,8 @@ class GatedCell(AbstractNamedCell):
         The numbers come from torch's own generator. After `fold`, the maps become the
         identity.
         """
-        # writing to the maps makes the constraint draw them again
+        # If the maps are constrained, the constraint notices this write. At the end of
+        # this method it replaces the identity by new maps, which `init` draws.
         with torch.no_grad():
             W = self.weight_hh
             W.copy_(torch.eye(self.hidden_size, device=W.device))

@@ -50,7 +50,8 @@ def apply(z: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor:
     return torch.view_as_real(complex_modrelu(pairs, b)).flatten(-2)
 
 
-# up to this many classes, the fastest adjoint is a product with one-hot vectors
+# If the inputs are indices of at most this many classes, a product with one-hot vectors
+# is the fastest way to compute the gradient of the kernel.
 _FEW_CLASSES = 64
 
 

@@ -101,7 +101,7 @@ class AbstractConstraint(nn.Module):
 
     @property
     def has_policy(self) -> bool:
-        """Whether there is a base that moves by itself, as the user has asked."""
+        """Whether there is a base, and the user has asked for it to move by itself."""
         return False
 
     def point(self, W: Tensor) -> Tensor:

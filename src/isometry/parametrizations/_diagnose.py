@@ -50,14 +50,14 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
 
     $$ \left| \frac{\phi(i\theta_j) - \phi(i\theta_l)}{\theta_j - \theta_l} \right|,
        \qquad \text{for exp } \left| \operatorname{sinc}
-       \tfrac{\theta_j - \theta_l}{2} \right|, $$
+       \tfrac{\theta_j - \theta_l}{2} \right|. $$
 
     In $\mathfrak{u}(n)$ all pairs of angles count. In $\mathfrak{so}(n)$ all pairs of
     planes count, with the gaps $\theta_j \pm \theta_l$. On other groups the singular
-    values are among these, and `condition` is an upper bound. For exp it is finite
-    while `border_distance` is positive. It can grow without bound as that distance goes
-    to zero, where some steps in the coordinates no longer move the weight.
-    `isometry.rebase` sets it to 1.
+    values are among these, and `condition` is an upper bound. For exp, `condition` is
+    finite while `border_distance` is positive. It can grow without bound as that
+    distance goes to zero, where some steps in the coordinates no longer move the
+    weight. `isometry.rebase` sets `condition` to 1.
 
     For a weight or coordinates with NaN or infinity, as after a training run that has
     diverged, the numbers are NaN.
@@ -157,8 +157,10 @@ def map_condition(
     n = theta.shape[-1]
     keep = torch.ones(n, n, dtype=torch.bool, device=theta.device)
     if real:
-        # two opposite angles belong to one plane, which has a single direction; the
-        # zero angle of an odd size has no direction at all
+        # Leave out the antidiagonal, which pairs each angle with its opposite. Both
+        # belong to the same plane. Its one direction, the rotation in that plane, is
+        # already on the diagonal. The zero angle of an odd size has no plane, and so no
+        # direction at all.
         keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
     values = values.abs()
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))

@@ -94,6 +94,9 @@ class Reflections(AbstractConstraint):
         return not torch.equal(V, V.tril()) and looks_initialized(X, V)
 
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Do nothing: rounded vectors still reflect, and `repair` fixes the phases."""
+        """Do nothing, because rounding errors in the vectors do no harm.
+
+        Rounded vectors still define reflections, and `repair` corrects the phases.
+        """
         del state, prefix
         return None

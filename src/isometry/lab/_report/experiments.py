@@ -97,9 +97,9 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
 def about(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's task says about itself, as `AbstractTask.about` returns it.
 
-    A registered task is asked directly. For any other task, the answer is in
-    `config.json`, unless an earlier version wrote it; then defaults are returned. Code
-    that `config.json` names is never imported.
+    A registered task is asked directly. For any other task, the answer is read from
+    `config.json`. If an earlier version of Isometry wrote that file, the answer is not
+    in it, and defaults are returned. Code that `config.json` names is never imported.
 
     Args:
         config: content of `config.json` of a run.

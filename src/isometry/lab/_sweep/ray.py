@@ -23,9 +23,10 @@ RETRIES = 3
 def run(
     cells: Sequence[SweepRun], out: Path, view: View, *, address: str | None, cpus: int
 ) -> dict[str, str]:
-    """Make runs, as many at a time as the cluster has room for, until all have ended.
+    """Train all runs, as many at a time as the cluster has room for.
 
-    If a worker dies, another one goes on with the run from its checkpoint.
+    Return when all have ended. If a worker dies, another one goes on with the run from
+    its checkpoint.
 
     Args:
         cells: the runs, in order.
@@ -36,7 +37,7 @@ def run(
         cpus: number of cores to use on this machine, if there is no cluster.
 
     Returns:
-        For each run that failed, the reason, by name.
+        A dictionary from the name of each failed run to the reason.
 
     Raises:
         RunError: if Ray is not installed, or the cluster cannot be reached.

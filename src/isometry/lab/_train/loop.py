@@ -38,8 +38,8 @@ class State:
         best: the same for the evaluation with the best validation.
         best_test: the same for the evaluation with the best test, which the paper
             reports.
-        solved_at: step of the evaluation since which every evaluation has found the
-            task solved; None if the last one did not.
+        solved_at: step of the first evaluation in the latest unbroken series that
+            found the task solved; None if the last evaluation did not.
     """
 
     step: int = 0

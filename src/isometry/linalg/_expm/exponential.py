@@ -197,7 +197,7 @@ def forward(
     backend = backend_for(A)
     W = recycled((slots(A.dtype), *A.shape), A)
     plan = choose_plan(backend, A, W, norm_bound, triangle=triangle)
-    # a placeholder: the first batch is all matrices, and sets Q
+    # only a placeholder: the first batch contains all matrices, so it replaces Q
     Q = W[0]
     for which, index in batches(plan):
         if index is None:

@@ -79,8 +79,9 @@ def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
     """Whether X is one real matrix on the CPU, and B a constant of the same kind."""
     if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] != X.shape[1]:
         return False
-    # The device is asked last. With the device before the size, a compiled module under
-    # DDP was cut into three graphs, not two (test_compiled_data_parallel_training).
+    # The device must be checked last. When it was checked before the size, a compiled
+    # module under DDP was split into three graphs instead of two
+    # (test_compiled_data_parallel_training).
     if X.shape[1] < SMALLEST or X.dtype not in PRECISIONS or not X.is_cpu:
         return False
     if B is None:
