@@ -113,10 +113,32 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(runs, root / "report")
 
 
-@pytest.fixture(scope="module", params=[(1200, False), (1200, True), (360, False)])
-def seen(page: Path, request: pytest.FixtureRequest) -> dict:
-    """Light, dark, and on a phone."""
-    width, dark = request.param
+@pytest.fixture(scope="module")
+def monospaced(page: Path) -> Path:
+    """The page where the browser has only a font wider than the drawings were made for.
+
+    A browser that has just started may lay a page out in such a font.
+    """
+    text = page.read_text()
+    assert "system-ui, sans-serif" in text
+    copy = page.with_name("monospaced.html")
+    copy.write_text(text.replace("system-ui, sans-serif", "monospace"))
+    return copy
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("page", 1200, False),
+        ("page", 1200, True),
+        ("page", 360, False),
+        ("monospaced", 1200, False),
+    ],
+)
+def seen(request: pytest.FixtureRequest) -> dict:
+    """Light, dark, on a phone, and in a wide font."""
+    name, width, dark = request.param
+    page = request.getfixturevalue(name)
     return look(page, width=width, dark=dark) | {"asked": width, "dark": dark}
 
 

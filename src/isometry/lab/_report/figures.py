@@ -338,3 +338,20 @@ def _legend(axes: "Axes") -> None:
         # more than three rows make the figure taller, so that the axes do not shrink
         rows = -(-len(lines) // columns)
         figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)
+
+
+def text_width(words: str, size: float) -> float:
+    """Width of a line of text in the font of the drawings.
+
+    Args:
+        words: the line.
+        size: size of the font.
+
+    Returns:
+        The width, in the unit of the size.
+    """
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family="DejaVu Sans", size=size)
+    return text_to_path.get_text_width_height_descent(words, font, ismath=False)[0]

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
+from html import escape, unescape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from isometry.lab._report import table as tables
 from isometry.lab._report.experiments import ReportedExperiment
-from isometry.lab._report.figures import GRID, INK, PAGE, Figure
+from isometry.lab._report.figures import GRID, INK, PAGE, Figure, text_width
 from isometry.lab._report.looks import DARK, LIGHT, looks
 from isometry.lab._report.runs import Run
 from isometry.lab._report.table import Table, TableRow
@@ -213,8 +213,19 @@ def inline(path: Path, name: str, caption: str) -> str:
     # width, height and font are left to the style sheet of the page
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'<text style="font-size: ([\d.]+)px.*?>([^<]*)', _keep_width, text)
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
+
+
+def _keep_width(text: re.Match) -> str:
+    """The opening of a `<text>` element that is as wide in every font.
+
+    The drawing was laid out for one font. Browsers have others, and some are wider.
+    """
+    width = text_width(unescape(text[2]), float(text[1]))
+    fixed = f'<text textLength="{width:.2f}" lengthAdjust="spacingAndGlyphs"'
+    return text[0].replace("<text", fixed, 1)
 
 
 def _command(run: Run, label: str) -> str:
