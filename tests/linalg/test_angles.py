@@ -57,11 +57,11 @@ def test_angles_lie_between_their_bounds(b, name, power, dtype, rng):
     lower, upper = bounds(A, power=power)
     assert (lower <= angles(A)).all()
     assert (angles(A) <= upper).all()
-    # Cauchy and Schwarz are equal for one angle: what is left are the margins of 5e-4
-    # and the rounding of the sums; the worst over 200 seeds is 1.07e-3, in float32
+    # Cauchy and Schwarz are equal for one angle: what is left are the margins of 2e-3
+    # and the rounding of the sums; the worst over 200 seeds is 2.61e-3, in float32
     if name in ("equal", "one alone"):
-        assert (upper <= 3 * (1 + 1.2e-3)).all()
-        assert (lower >= 3 * (1 - 1.2e-3)).all()
+        assert (upper <= 3 * (1 + 3e-3)).all()
+        assert (lower >= 3 * (1 - 3e-3)).all()
 
 
 @pytest.mark.parametrize("largest", [1.01, 1.03])
@@ -77,7 +77,7 @@ def test_the_bound_of_a_large_matrix(dtype, largest, rng):
 
 
 @pytest.mark.parametrize("excess", [0.001, 0.002, 0.005])
-@pytest.mark.parametrize("n", [30, 126, 127])
+@pytest.mark.parametrize("n", [6, 30, 126, 127])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("b", [1, 2])
 def test_one_angle_just_above_the_others(b, dtype, n, excess, rng):

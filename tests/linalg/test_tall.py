@@ -95,8 +95,8 @@ def test_no_base_is_the_first_columns_of_the_identity(n, k, norm, dtype, rng):
     Y, Z = expm_tall(X), expm_tall(X, B)
     (g,) = torch.autograd.grad(Y, X, G)
     (h,) = torch.autograd.grad(Z, X, G)
-    # 1: twice the worst over 30 seeds, 0.48 (complex128, 40 x 3, norm = 1)
-    tol = k * eps(dtype) * max(1, norm)
+    # 3: twice the worst over 200 seeds, 1.2 (complex64, 5 x 1, norm = 1)
+    tol = 3 * k * eps(dtype) * max(1, norm)
     assert matrix_norm(Y - Z) <= tol
     assert matrix_norm(g - h) <= tol
 
