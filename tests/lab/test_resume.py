@@ -39,9 +39,9 @@ class Killed(BaseException):
 def test_killed_process_goes_on(tmp_path):
     """SIGKILL in the middle of a run of the command line."""
     # enough steps, of 2 ms each, that it is killed while it trains
-    long = small(iterations=250, evaluate_every=50, checkpoint_every=20)
+    long = small(iterations=600, evaluate_every=50, checkpoint_every=20)
     options = ["--lag=3", "--length=2", "--held-out=8", "--hidden-size=6"]
-    options += ["--batch-size=4", "--iterations=250", "--log-every=1", "--threads=1"]
+    options += ["--batch-size=4", "--iterations=600", "--log-every=1", "--threads=1"]
     options += [f"--seed={long.training.seed}"]
     options += ["--evaluate-every=50", "--checkpoint-every=20", f"--out={tmp_path}/two"]
     command = [sys.executable, "-m", "isometry", "train", "copying", *options]

@@ -327,7 +327,7 @@ def real_form(W: Tensor) -> Tensor:
     a, b = W.real, W.imag
     blocks = torch.stack((torch.stack((a, -b), -1), torch.stack((b, a), -1)), -3)
     # the axes are now (m, 2, n, 2)
-    return blocks.movedim(-3, 1).reshape(2 * W.shape[0], 2 * W.shape[1])
+    return blocks.reshape(2 * W.shape[0], 2 * W.shape[1])
 
 
 def input_form(kernel: Tensor, x: Tensor) -> Tensor:

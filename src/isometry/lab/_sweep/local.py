@@ -128,7 +128,8 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # sent only once: a second signal would disturb a run that writes its summary
+    # A run that is told a second time while it writes its summary is not disturbed: it
+    # only notes that a signal came.
     for child in children:
         child.process.terminate()
 
