@@ -1,7 +1,7 @@
-"""Tasks, training, records and reports: `pip install ".[lab]"`.
+"""Tasks, training, records and reports, installed by `pip install ".[lab]"`.
 
-Names are loaded on first use (PEP 562), so that the command line starts at once: torch
-is imported when it is needed, and not before.
+Names are loaded on first use (PEP 562). The command line starts at once, because torch
+is imported only when it is needed.
 """
 
 import importlib

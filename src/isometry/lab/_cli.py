@@ -1,7 +1,7 @@
 """The command `isometry`.
 
 Each command is a module with `add_arguments(parser)` and `main(options)`. Only the
-command that is called is imported, so that the help appears at once.
+module of the command that is called is imported, so that the help appears at once.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from typing import Any
 import isometry
 from isometry.lab._options import suggestion
 
-# where each command is, and what `isometry --help` says about it
+# for each command, its module and the line about it in `isometry --help`
 COMMANDS = {
     "train": ("isometry.lab._train.command", "train a network on a task"),
     "sweep": ("isometry.lab._sweep.command", "train the product of options"),
@@ -30,14 +30,14 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose error names the unknown word and the closest known one.
+    """A parser whose error names the unknown word and the closest known word.
 
-    argparse would leave the error to the outermost parser, which does not know the
-    options of a command.
+    argparse would leave the error to the outermost parser. That parser does not know
+    the options of a command.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and end the program if a word is left over."""
+        """Parse the words, and end the program with an error if a word is unknown."""
         self._check_options(sys.argv[1:] if args is None else args)
         values, rest = super().parse_known_args(args, namespace)
         if rest:
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         return values, rest
 
     def _check_options(self, words: Sequence[str]) -> None:
-        """Refuse an unknown option before its value is taken for a command."""
+        """Refuse an unknown option before argparse takes its value for a command."""
         below = [
             action
             for action in self._actions
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         for position, word in enumerate(words if below else ()):
             if any(word in a.choices or _knows(a, word) for a in below):
                 return
-            # argparse also accepts the beginning of an option
+            # argparse also accepts an abbreviation: the beginning of an option
             name = word.partition("=")[0]
             known = any(o.startswith(name) for o in self._option_string_actions)
             if word.startswith("--") and not known:
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check a choice, and name the closest one if it is wrong."""
-        # a task of the user's own is added to the choices when it is named
+        # a user's own task is added to the choices only when the command line names it
         if prepare := getattr(action, "prepare", None):
             prepare(value)
         try:
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _knows(action: Any, word: str) -> bool:
-    """True if a word names a task whose command can still be added."""
+    """True if a word names a task whose subcommand can be added when it is needed."""
     return hasattr(action, "knows") and action.knows(word)
 
 
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: words after the name of the program; those of this process if None.
+        argv: the words after the name of the program; `sys.argv[1:]` if None.
 
     Returns:
         The exit code: 0; 1 if a run failed or diverged; 2 for an invalid command line;
@@ -110,12 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = importlib.import_module(COMMANDS[options.command][0]).main(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        # Training catches the signal itself and saves its state. What is
-        # interrupted here has nothing to save.
+        # Training handles Ctrl-C itself and writes a checkpoint. An interruption that
+        # arrives here has nothing to save.
         sys.stderr.write("isometry: interrupted\n")
         return 130
     except BrokenPipeError:
-        # as in `| head`; Python would complain when it flushes the stream at exit
+        # The reader of the output is gone, as in `| head`. Without this redirection,
+        # Python would complain when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

@@ -1,7 +1,7 @@
 """Turns the words of a command line into options, tasks and networks.
 
-The fields of a dataclass are the only list of its options: their annotations give the
-types, its docstring gives the help.
+A dataclass is the only list of its options: the annotations of its fields give the
+types, and its docstring gives the help.
 """
 
 import argparse
@@ -28,10 +28,11 @@ from typing import (
 
 _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
 
-# how a class of the user's own is named: package.module:Class
+# the name by which options refer to a user's own class: package.module:Class
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
-# for each annotation: what TOML or JSON may give for it, and its name in messages
+# for each annotation, the types of TOML or JSON values that fit it, and what error
+# messages call it
 _KINDS = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
@@ -45,14 +46,14 @@ Made = TypeVar("Made")
 
 
 def make(config: type[Made], values: Mapping[str, Any]) -> Made:
-    """Make a dataclass from the values of a file, after checking their types.
+    """Make an instance of a dataclass, after checking the types of its values.
 
     Args:
         config: the dataclass.
-        values: values by name.
+        values: values by name, as read from a file or a command line.
 
     Returns:
-        The object.
+        The instance.
 
     Raises:
         ValueError: if a name is not a field, or a value is not of its field's type.
@@ -80,7 +81,7 @@ def hints_of(config: type) -> dict[str, Any]:
         config: the dataclass.
 
     Returns:
-        The annotations, resolved.
+        The types. Annotations that are written as strings are resolved.
 
     Raises:
         ValueError: if a field has a type that a command line cannot spell.
@@ -99,7 +100,7 @@ def hints_of(config: type) -> dict[str, Any]:
 
 
 def _plain(hint: Any) -> Any:
-    """The type without its parameters."""
+    """The type without its parameters: `dict` for `dict[str, Any]`."""
     return get_origin(hint) or hint
 
 
@@ -109,7 +110,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value from TOML or JSON has this type. A boolean is not a number."""
+    """True if a value from TOML or JSON fits a type. A boolean is not a number."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if len(_members(hint)) > 1:
@@ -164,15 +165,15 @@ def add_fields(
 def add_hidden(
     parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
 ) -> None:
-    """Accept the options of all tasks even before the task; the help omits them.
+    """Accept the options of all tasks before a task is named. The help omits them.
 
-    The task may come after its options, or be named in a file. If no task is named at
-    all, the parser still knows the options, so that an error can name them.
+    A task may be named after its options, or in a file. If no task is named at all, the
+    parser still knows the options, so that an error can name them.
 
     Args:
         parser: parser of a command that has a subcommand for each task.
-        configs: dataclasses. If two of them give an option different types, its value
-            is a number if it looks like one.
+        configs: the dataclasses. If two of them give an option different types, its
+            value is parsed as JSON if it is JSON, and is a text otherwise.
         several: whether an option takes a list of one or more values.
     """
     readings: dict[str, list[dict[str, Any]]] = {}
@@ -208,7 +209,7 @@ def as_typed(message: str, names: Iterable[str]) -> str:
 
     Args:
         message: the message, with names of fields in backquotes.
-        names: the fields that the command line gave.
+        names: the fields that the user gave on the command line.
 
     Returns:
         The message, with `--hidden-size` for `hidden_size`.
@@ -219,7 +220,7 @@ def as_typed(message: str, names: Iterable[str]) -> str:
 
 
 def describe(config: type) -> dict[str, str]:
-    """What the docstring of a dataclass says about each field, by name."""
+    """The text on each field in the docstring of a dataclass, by name of the field."""
     _, _, section = re.sub(
         r"^ *Attributes:$", "    Args:", config.__doc__ or "", flags=re.MULTILINE
     ).partition("    Args:\n")
@@ -254,7 +255,7 @@ def _add_field(
 
 
 def _reading(hint: Any) -> dict[str, Any]:
-    """Arguments of `add_argument` for an option of this type."""
+    """Arguments of argparse's `add_argument` for an option of this type."""
     hint = next(part for part in _members(hint) if part is not NoneType)
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
@@ -274,7 +275,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """The value of a text that is JSON, such as a number; otherwise the text itself."""
+    """The value of a text that is JSON, such as a number; any other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:
@@ -285,13 +286,13 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """A question about the closest known word, such as " Do you mean lag?".
 
     Args:
-        word: what was typed.
+        word: the word that was typed.
         known: the words that would have been right.
 
     Returns:
         The question, with a space before it; empty if no word is close.
     """
-    # compare without case: wrong capitals are typing errors, too
+    # ignore capitals, since a wrong capital is a typing error, too
     folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1)
     return f" Do you mean {folded[close[0]]}?" if close else ""
@@ -301,14 +302,14 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Generic[Thing]):
-    """Tasks or networks by name: ours, those of installed packages, and the user's.
+    """Tasks or networks by name: from isometry, from other packages and from the user.
 
-    A name is one of these, or a class as package.module:Class.
+    A class that has no name here is named package.module:Class.
 
     Args:
-        what: the field that holds such a name: "task" or "model".
-        group: the group of entry points in which packages list theirs.
-        ours: those of this package, by name.
+        what: "task" or "model": the field of a config that holds the name.
+        group: the group of entry points in which other packages list their classes.
+        ours: the tasks or networks of this package, by name.
         accept: turns the class behind a name into an entry, or raises `TypeError` or
             `ValueError`.
     """
@@ -333,18 +334,18 @@ class Registry(Generic[Thing]):
         return self.known[name]
 
     def find(self, name: object, *, trust: bool | Collection[str] = False) -> Thing:
-        """Look a name up.
+        """The task or network with this name; its class is imported if necessary.
 
         Args:
             name: the name.
-            trust: whether a class that is not registered may be imported, or the names
-                of those that may. Do not trust names that come from a file.
+            trust: True if any class that is not registered may be imported, or the
+                names of such classes. Do not trust names that come from a file.
 
         Returns:
             The entry.
 
         Raises:
-            ValueError: if nothing has this name, or its class must not be imported.
+            ValueError: if nothing has this name, or the class must not be imported.
         """
         if isinstance(name, str):
             if name in self.known:
@@ -374,7 +375,7 @@ class Registry(Generic[Thing]):
             for part in path.split("."):
                 value = getattr(value, part)
         except (ModuleNotFoundError, AttributeError) as error:
-            # the user has to see an import that fails inside the user's own module
+            # if an import fails inside the user's own module, show that error unchanged
             if isinstance(error, ModuleNotFoundError) and not (
                 error.name and module.startswith(error.name)
             ):

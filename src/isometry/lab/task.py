@@ -12,17 +12,19 @@ if TYPE_CHECKING:
 
 Split = Literal["validation", "test"]
 
-# streams of random numbers; each of them differs for every seed and step
+# Streams of random numbers. For each stream, seed and index, `generator` begins another
+# sequence of numbers.
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 class Batch(NamedTuple):
-    """Sequences and the answers to them; the time axis comes first.
+    """Sequences and their answers; the time axis comes first.
 
     Attributes:
         x: class indices (time, batch), or features (time, batch, d).
-        y: classes (time, batch) or (batch,), or numbers (time, batch, k) or (batch, k).
-        lengths: number of valid time steps of each sequence, if they differ.
+        y: classes (time, batch), or numbers (time, batch, k). The time axis is missing
+            if answers are due only at the last time step.
+        lengths: number of valid time steps of each sequence; None if all are valid.
     """
 
     x: "Tensor"
@@ -42,16 +44,17 @@ class AbstractTask(ABC):
         name: name of the task, in reports and in the names of folders.
         last_only: whether the answer is due only at the last time step.
         metric: the main metric, by which the best weights are chosen.
-        larger_is_better: whether larger values of the main metric are better; None
-            means that they are if the metric is "accuracy".
-        reported: the metric that reports compare, of which smaller values must be
-            better; the main metric if None.
-        headings: for each other metric or final score that reports show, the heading
-            of its column.
-        neutral: options that change neither the task nor its numbers, such as where
-            the data is.
-        selecting: options that only change how the reported number is selected, so that
-            reports still show the paper's numbers beside it.
+        larger_is_better: whether larger values of the main metric are better. If None,
+            they are better only for the metric "accuracy".
+        reported: the metric that reports compare. Its smaller values must be the better
+            ones. If None, reports compare the main metric.
+        headings: the metrics and final scores that reports show besides the compared
+            metric, each with the heading of its column. The text for the compared
+            metric itself is appended to the usual heading of that metric.
+        neutral: options that change neither the task nor its results, such as the
+            folder of the data.
+        selecting: options that only change how the reported number is selected. Reports
+            show the paper's numbers beside ours even if these options are changed.
     """
 
     name: ClassVar[str] = ""
@@ -81,7 +84,7 @@ class AbstractTask(ABC):
 
         Returns:
             A short name for files, a heading, and the names of the options whose values
-            these two already show.
+            the name and the heading already show.
         """
         name = self.name or type(self).__name__
         return name, name.capitalize(), frozenset()
@@ -94,7 +97,7 @@ class AbstractTask(ABC):
         """
         key, heading, told = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
-        # a field whose default is made by a function is taken to have {}
+        # a field without a plain default, such as a dict, is taken to default to {}
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
@@ -114,12 +117,12 @@ class AbstractTask(ABC):
     @property
     @abstractmethod
     def input_size(self) -> int:
-        """Number of features of an input, or of its classes."""
+        """Number of features of an input or, if inputs are indices, of its classes."""
 
     @property
     @abstractmethod
     def output_size(self) -> int:
-        """Number of features of an output."""
+        """Number of features of an output or, for a classification, of classes."""
 
     @property
     def baseline(self) -> float | None:
@@ -134,22 +137,22 @@ class AbstractTask(ABC):
         """
 
     def epoch(self, size: int) -> int | None:  # noqa: ARG002 - endless data
-        """Number of batches of this size in one pass over the data; None if endless."""
+        """Number of batches in one pass over the data; None if the data is endless."""
         return None
 
     @abstractmethod
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """The training batch of a step, which depends on the arguments alone.
+        """The training batch of a step; it depends on nothing but the arguments.
 
-        Since there is no other state, a run can be resumed at any step.
+        Therefore a run can be resumed at any step.
 
         Args:
             step: number of the step, from 0.
-            size: number of sequences in the batch of all ranks together.
+            size: number of sequences in the whole batch, for all ranks together.
             seed: seed of the run.
-            rank: which part of the batch is wanted.
+            rank: which part of the batch is wanted, from 0.
             ranks: number of parts.
 
         Returns:
@@ -158,7 +161,10 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """Sequences that training does not see, the same in every run."""
+        """The sequences of a split in batches of this size, the same in every run.
+
+        Training never sees them.
+        """
 
     @abstractmethod
     def loss(self, outputs: "Tensor", batch: Batch) -> "Tensor":
@@ -180,7 +186,7 @@ class AbstractTask(ABC):
     def weights(self, batch: Batch) -> dict[str, int]:
         """For the loss and each metric, the number of terms in its mean.
 
-        A metric that is not named has as many terms as the loss.
+        A metric without an entry has as many terms as the loss.
         """
         return {"loss": batch.x.shape[1]}
 
@@ -198,7 +204,7 @@ class AbstractTask(ABC):
             size: number of sequences in a batch.
 
         Returns:
-            Means by name; empty for most tasks.
+            The mean of each score over the split, by name; empty for most tasks.
         """
         return {}
 
@@ -218,7 +224,7 @@ class AbstractEndlessTask(AbstractTask):
 
         Args:
             rng: generator of the random numbers.
-            size: how many sequences.
+            size: how many sequences to draw.
 
         Returns:
             The sequences. A longer draw must begin with the sequences of a shorter one.
@@ -227,7 +233,7 @@ class AbstractEndlessTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """A part of new sequences. Every rank draws the whole batch, which is cheap."""
+        """One rank's part of a new batch. Each rank draws all of it, which is cheap."""
         whole = self.draw(generator(seed, TRAIN, step), size)
         return self._take(whole, part(size, rank, ranks))
 
@@ -250,11 +256,11 @@ def evaluate(
 
     $$ \bar m = \sum_b w_b m_b \Big/ \sum_b w_b $$
 
-    with the weights $w_b$ of the task for batch $b$, so that the size of the batches
-    does not matter.
+    where $m_b$ is the mean over the batch $b$, and $w_b$ is the number of terms in this
+    mean, from `task.weights`. Thus the size of the batches does not matter.
 
     Args:
-        task: the task whose split it is.
+        task: the task.
         model: maps inputs to outputs.
         split: "validation" or "test".
         size: number of sequences in a batch.
@@ -283,7 +289,8 @@ def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
     """A generator that depends on seed, stream and index, and on nothing else."""
     import numpy as np
 
-    # a seed of several numbers could equal another seed; a spawn key cannot
+    # NumPy chains a list of seeds into one, so that different lists may give the same
+    # numbers. It keeps a spawn key apart from the seed.
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, index))
     return np.random.Generator(np.random.PCG64(sequence))
 
@@ -300,7 +307,7 @@ def part(total: int, rank: int, ranks: int) -> slice:
 
 
 def check_positive(**options: int) -> None:
-    """Raise unless all options are at least 1."""
+    """Raise a `ValueError` unless all options are at least 1."""
     for name, value in options.items():
         if value < 1:
             raise ValueError(
@@ -322,7 +329,7 @@ def batches_per_epoch(examples: int, size: int) -> int:
 def training_rows(
     examples: int, step: int, *, size: int, seed: int, rank: int, ranks: int
 ) -> "np.ndarray":
-    """Indices of the examples in a training batch of finite data.
+    """Indices of the examples in a training batch, for tasks with finite data.
 
     Each epoch is a new permutation of all examples, cut into batches. The last batch of
     an epoch may be smaller.
@@ -330,9 +337,9 @@ def training_rows(
     Args:
         examples: how many examples there are.
         step: number of the step, from 0.
-        size: number of examples in the batch of all ranks together.
+        size: number of examples in the whole batch, for all ranks together.
         seed: seed of the run.
-        rank: which part of the batch is wanted.
+        rank: which part of the batch is wanted, from 0.
         ranks: number of parts.
 
     Returns:
