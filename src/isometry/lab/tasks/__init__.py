@@ -1,4 +1,4 @@
-"""The tasks of the paper, and the adding problem."""
+"""The tasks of the paper [LM19], and the adding problem."""
 
 import inspect
 from dataclasses import is_dataclass

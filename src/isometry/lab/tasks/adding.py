@@ -24,7 +24,7 @@ class AddingTask(AbstractEndlessTask):
         held_out: sequences for validation, and as many for test.
 
     References:
-        [ASB16] section 5.2. The paper does not use it.
+        [ASB16] section 5.2. [LM19] does not use the adding problem.
     """
 
     name: ClassVar[str] = "adding"
@@ -59,7 +59,7 @@ class AddingTask(AbstractEndlessTask):
 
     @property
     def baseline(self) -> float:
-        """Loss of the best constant answer: the variance of the sum of two numbers."""
+        """Loss of the best constant answer, which is the variance of the sum, 2/12."""
         return 1 / 6
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:

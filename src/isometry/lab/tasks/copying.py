@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 class CopyingTask(AbstractEndlessTask):
     r"""Remember a word for a long time, and say it when asked.
 
-    A sequence has $L + 2K$ time steps. It begins with a word of $K$ symbols out of $N$.
-    All later inputs are blank (0), except for a marker ($N + 1$) that asks for the
-    word. The answer is blank, except in the last $K$ time steps, where it is the word.
-    Without memory the best cross-entropy is $K \ln N / (L + 2K)$.
+    A sequence has $L + 2K$ time steps. It begins with a word of $K$ symbols, each of
+    which is drawn from an alphabet of $N$. All later inputs are blank (0), except for a
+    marker ($N + 1$) that asks for the word. The answer is the word in the last $K$ time
+    steps, and blank before them. Without memory, the best cross-entropy is
+    $K \ln N / (L + 2K)$.
 
     Args:
         lag: $L$.
@@ -79,14 +80,15 @@ class CopyingTask(AbstractEndlessTask):
 
     @property
     def baseline(self) -> float:
-        r"""Loss of an answer that guesses the symbols, $K \ln N / T$."""
+        r"""Loss of an answer that guesses all symbols, $K \ln N / (L + 2K)$."""
         return self.length * math.log(self.symbols) / self.steps
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
         """Draw sequences `x` and answers `y`, both class indices (time, batch)."""
         import torch
 
-        # batch axis first, so that a longer draw begins with the words of a shorter one
+        # The batch axis comes first, so that a draw of more words begins with the words
+        # of a draw of fewer.
         drawn = rng.integers(1, self.symbols + 1, (size, self.length))
         word = torch.from_numpy(drawn).T
         x = torch.zeros(self.steps, size, dtype=torch.int64)
@@ -101,8 +103,8 @@ class CopyingTask(AbstractEndlessTask):
         """Mean cross-entropy over all time steps."""
         from torch.nn.functional import cross_entropy
 
-        # Put the classes before the time steps: torch's softmax is four times slower
-        # along a short last axis.
+        # Move the axis of the classes before the axis of all time steps and sequences,
+        # because torch's softmax is four times slower along a short last axis.
         classes = outputs.flatten(0, 1).mT.contiguous()
         return cross_entropy(classes[None], batch.y.flatten()[None])
 

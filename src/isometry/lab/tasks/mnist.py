@@ -30,7 +30,8 @@ class Images(NamedTuple):
     labels: "Tensor"
 
 
-# The seed of NumPy's `RandomState` from which the literature draws its permutation.
+# With this seed of NumPy's `RandomState`, the literature draws its permutation of the
+# pixels.
 PERMUTATION_SEED = 92916
 
 
@@ -38,7 +39,7 @@ PERMUTATION_SEED = 92916
 class MnistTask(AbstractTask):
     """Name the digit whose pixels come one at a time.
 
-    Pixels are divided by 255, and not normalized otherwise. The answer is due after the
+    Pixels are divided by 255, and not normalized otherwise. The answer is due at the
     last of the 784 pixels. The best constant answer has a cross-entropy of about ln 10.
 
     Args:
@@ -97,7 +98,7 @@ class MnistTask(AbstractTask):
 
     @property
     def baseline(self) -> float:
-        """Loss of a uniform guess, ln 10. The classes are almost equally frequent."""
+        """Loss of a uniform guess, ln 10. All classes are about equally frequent."""
         return math.log(10)
 
     def epoch(self, size: int) -> int:
@@ -173,7 +174,8 @@ def permutation() -> "Tensor":
     import numpy as np
     import torch
 
-    # NumPy's old generator, as in the literature; NumPy promises to keep its numbers
+    # The literature uses NumPy's old generator. NumPy promises never to change the
+    # numbers that this generator draws.
     random = np.random.RandomState(PERMUTATION_SEED)
     return torch.from_numpy(random.permutation(784))
 
@@ -211,15 +213,17 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     )
 
 
-# The third byte of a file says the type of its entries. These files only have bytes.
+# The third byte of an idx file says the type of its entries. The files of MNIST only
+# have unsigned bytes.
 UNSIGNED_BYTE = 0x08
 
 
 def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
     """The array of bytes in a file of the idx format.
 
-    Such a file holds two zero bytes, a byte for the type, a byte for the number of
-    axes, the lengths of the axes as big-endian 32-bit numbers, and then the entries.
+    An idx file holds two zero bytes, a byte for the type of the entries, a byte for the
+    number of axes, the lengths of the axes as big-endian 32-bit numbers, and then the
+    entries.
 
     Args:
         content: content of the whole file.
@@ -249,6 +253,6 @@ def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
             f"{len(content)}. Fetch it again with `isometry data get`."
         )
     entries = bytearray(content[header:])
-    # torch refuses an empty buffer
+    # `torch.frombuffer` refuses an empty buffer
     flat = torch.frombuffer(entries, dtype=torch.uint8) if entries else torch.empty(0)
     return flat.to(torch.uint8).reshape(shape)

@@ -1,8 +1,8 @@
 """Scores of how predicted speech sounds: SegSNR, STOI and PESQ.
 
 The predicted log-power spectra are turned into a recording with the phases of the true
-one, as in [WPH16]. Scores are means over the recordings of a split. A recording that is
-silent or too short for a score is left out of its mean.
+recording, as in [WPH16]. Each score is a mean over the recordings of a split, without
+the recordings that are silent or too short for this score.
 """
 
 import importlib
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 PACKAGES = ("pesq", "pystoi")
 
-# segmental SNR uses segments of 10 ms, as VOICEBOX does, and the usual limits, in dB
+# Segmental SNR cuts a recording into segments of 10 ms, as VOICEBOX does. SEGMENT is
+# their number of samples. LOWEST and HIGHEST, in dB, are the usual limits for the ratio
+# of a segment.
 SEGMENT = RATE // 100
 LOWEST, HIGHEST = -10.0, 35.0
-# A segment is a pause if it is more than this many dB below the loudest segment. STOI
-# uses the same limit.
+# A segment is a pause if it is more than this many dB below the loudest segment of the
+# recording. STOI uses the same limit.
 RANGE = 40.0
 
 
@@ -49,7 +51,8 @@ def judge(pairs: "Iterable[tuple[np.ndarray, np.ndarray]]") -> dict[str, float]:
         pairs: each true recording with its estimate, of the same length, at 8 kHz.
 
     Returns:
-        "segsnr" in dB, "stoi" and "pesq". A score that no recording has is left out.
+        The means "segsnr" (in dB), "stoi" and "pesq". A score that no recording allows
+        to be measured is left out.
     """
     values: dict[str, list[float]] = {name: [] for name in MEASURES}
     for reference, estimate in pairs:
@@ -66,9 +69,10 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     $$ \frac1M \sum_m \operatorname{clip}_{[-10, 35]}
        10 \log_{10} \frac{\sum_{i \in m} r_i^2}{\sum_{i \in m} (r_i - s_i)^2} $$
 
-    over segments $m$ of 10 ms. Pauses are left out: segments more than 40 dB below the
-    loudest one. [WPH16] used VOICEBOX, which finds pauses with a voice activity
-    detector, so its numbers differ.
+    where $r$ is the true recording, $s$ is the estimate, and $m$ runs over $M$ segments
+    of 10 ms. Pauses are left out: they are the segments more than 40 dB below the
+    loudest segment. The numbers of [WPH16] differ from ours, because VOICEBOX, which
+    they used, finds pauses with a voice activity detector.
 
     Args:
         reference: the true recording.
@@ -88,7 +92,7 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     if loudest == 0:
         return None
     heard = signal >= loudest * 10 ** (-RANGE / 10)
-    # the ratio is infinite where there is no noise, and `clip` then limits it
+    # without noise the ratio is infinite, and `clip` turns it into HIGHEST
     with np.errstate(divide="ignore"):
         ratios = 10 * np.log10(signal[heard] / noise[heard])
     return float(ratios.clip(LOWEST, HIGHEST).mean())
@@ -109,7 +113,7 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     """
     from pystoi import stoi as measure
 
-    # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window
+    # pystoi needs 30 windows, which take 0.4 s. It crashes on less than one window.
     if not reference.any() or len(reference) < 0.4 * RATE:
         return None
     with warnings.catch_warnings():
@@ -140,7 +144,7 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
         return None
     quiet = package.PesqError.RETURN_VALUES
     value = float(package.pesq(RATE, reference, estimate, "nb", on_error=quiet))
-    # the package returns -1 for an error
+    # with `RETURN_VALUES`, the package returns -1 in case of an error
     return value if math.isfinite(value) and value >= 0 else None
 
 

@@ -29,11 +29,12 @@ class TimitTask(AbstractTask):
     The frames $f_1, \ldots, f_F$ of a recording are log-power spectra in dB, 62.5 per
     second. With the target "next", the answer to the input $f_t$ is $f_{t+1}$: this is
     prediction. With "previous", the answer to the input $f_{t+1}$ is $f_t$: this is a
-    copy, delayed by one time step. The paper's published programs compute the latter,
-    so it is what the numbers of the paper compare with.
+    copy, delayed by one time step. The paper's published programs use "previous", so
+    only results with this target can be compared with the paper's numbers.
 
-    The loss is the mean squared error in dB² over valid frames. "padded_mse" divides
-    the same sum by the number of all frames, padding included, as [WPH16] does.
+    The loss is the mean squared error in dB² over valid frames. The metric "padded_mse"
+    divides the same sum of squares by the size of all frames, padding included, as
+    [WPH16] does.
 
     Args:
         root: folder of the corpus.
@@ -54,7 +55,8 @@ class TimitTask(AbstractTask):
     metric: ClassVar[str] = "mse"
     headings: ClassVar[Mapping[str, str]] = {
         "mse": "valid frames",
-        # the error of [WPH16]; the paper probably quotes it for all other networks
+        # The error as [WPH16] defines it. For all networks but ExpRNN, the paper
+        # probably quotes this error.
         "padded_mse": "The same, padded frames",
         "segsnr": "SegSNR, dB",
         "stoi": "STOI",
@@ -95,7 +97,7 @@ class TimitTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """Spectra (time, batch, 129), padded to the longest on any rank."""
+        """A training batch (time, batch, 129), padded to the longest on any rank."""
         choose = functools.partial(
             training_rows, len(self._splits.train), step, size=size, seed=seed
         )
@@ -104,7 +106,7 @@ class TimitTask(AbstractTask):
         return self._batch([self._train[row] for row in mine], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The recordings of a split, padded to the same length in both splits."""
+        """The recordings of a split. The padded length is the same in both splits."""
         paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
@@ -124,19 +126,19 @@ class TimitTask(AbstractTask):
         }
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """Number of valid frames, and for "padded_mse" of all frames with padding."""
+        """Number of valid frames; for "padded_mse", of all frames, padding included."""
         valid, (steps, size) = _frames(batch), batch.y.shape[:2]
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
     def check(self) -> None:
-        """Raise if scores are wanted and their packages are not installed."""
+        """Raise if the option `scores` is set but its packages are not installed."""
         if self.scores:
             check_installed()
 
     def final_scores(
         self, model: "Callable[[Tensor], Tensor]", split: Split, size: int
     ) -> dict[str, float]:
-        """SegSNR, STOI and PESQ of the predictions, if they are wanted."""
+        """SegSNR, STOI and PESQ of the predictions, if the option `scores` is set."""
         return judge(self.predicted(model, split, size)) if self.scores else {}
 
     def predicted(
@@ -144,13 +146,13 @@ class TimitTask(AbstractTask):
     ) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
         """Each recording with the estimate that a network makes of it.
 
-        With the target "next", nothing predicts the first frame, so the estimate has
-        the true one.
+        With the target "next", no output predicts the first frame, so the estimate
+        begins with the true frame.
 
         Args:
             model: a function that computes outputs from inputs.
             split: "validation" or "test".
-            size: sequences in a batch.
+            size: number of sequences in a batch.
 
         Yields:
             The recording and its estimate, at 8 kHz and of the same length.
@@ -172,7 +174,8 @@ class TimitTask(AbstractTask):
     def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
         """Spectra and samples of each recording, in the order of `evaluation`.
 
-        A perfect network would output these spectra.
+        With the target "previous", a perfect network would output these spectra. With
+        "next", it would output them from the second frame on.
         """
         for path in self._paths(split):
             yield self._spectrum(path), read_recording(self._root / path)
@@ -188,8 +191,8 @@ class TimitTask(AbstractTask):
 
         lengths = torch.tensor([len(spectrum) for spectrum in spectra])
         steps = max(steps, int(lengths.max()))
-        # one more frame, because inputs and answers are shifted by one; it is silent,
-        # like the last frame of a recording
+        # Add a frame, because inputs and answers are shifted by one. The added frame is
+        # silent, like the last frame of every recording.
         frames = torch.full((steps + 1, len(spectra), BINS), speech.SILENCE)
         for index, spectrum in enumerate(spectra):
             frames[: len(spectrum), index] = spectrum
@@ -216,16 +219,17 @@ class TimitTask(AbstractTask):
 
     @functools.cached_property
     def _longest(self) -> int:
-        """Number of frames to which both splits are padded.
+        """Number of frames to which the recordings of both splits are padded.
 
-        For TIMIT it is the longest of all test recordings, as in the literature.
+        For TIMIT, the longest of all test recordings has this length, as in the
+        literature.
         """
         return max(
             speech.recording_frames(self._root / path) for path in self._splits.padding
         )
 
-    # Spectra by path. They are kept, since each is needed in every epoch or evaluation;
-    # for TIMIT they take about 0.4 GB.
+    # The spectra that have been computed, by path. They are kept, since every epoch or
+    # evaluation needs them again. For TIMIT they take about 0.4 GB.
     @functools.cached_property
     def _known(self) -> "dict[PurePath, Tensor]":
         return {}
@@ -235,7 +239,8 @@ class TimitTask(AbstractTask):
             self._known[path] = log_power(read_recording(self._root / path))
         return self._known[path]
 
-    # read all training recordings at once, so that a damaged one stops a run early
+    # All training recordings are read at once, so that a damaged recording stops a run
+    # before its first step.
     @functools.cached_property
     def _train(self) -> "list[Tensor]":
         return [self._spectrum(path) for path in self._splits.train]
@@ -247,7 +252,7 @@ def _frames(batch: Batch) -> int:
 
 
 def _squares(outputs: "Tensor", batch: Batch) -> "Tensor":
-    """Sum of the squared errors over valid frames."""
+    """Sum of the squared errors over all entries of valid frames."""
     import torch
 
     assert batch.lengths is not None
