@@ -1,8 +1,8 @@
 """Checks of arguments, made once at the public boundary.
 
 A check raises "`name` must <condition>; got <value>.", and then says what to do if
-there is a remedy. Numbers that are not finite raise nothing: they make the result of
-their matrix NaN.
+there is a remedy. Only `check_skew` raises for numbers that are not finite. Elsewhere
+a matrix with such a number passes the checks, and its result is NaN.
 """
 
 import torch
@@ -68,10 +68,10 @@ def check_flags(**flags: bool) -> None:
     Another type is often a misplaced argument.
 
     Args:
-        **flags: values by the names of the arguments.
+        **flags: the value of each argument, under the argument's name.
 
     Raises:
-        TypeError: if one of them is not a bool.
+        TypeError: if a value is not a bool.
     """
     for name, value in flags.items():
         if not isinstance(value, bool):
@@ -86,20 +86,20 @@ def unitary_bound(n: int, dtype: torch.dtype) -> float:
 
     The defect is $\lVert Q^H Q - I \rVert_F$ of a matrix with $n$ rows in this dtype.
     """
-    # The bound accepts what torch computes. It was compared with the defect of
-    # `matrix_exp` for Gaussian skew matrices, both unscaled and scaled to norm pi. The
-    # defect was at most 0.66 of the bound (at n = 2, in 2000 samples), and at most 0.5
-    # of it from n = 16 to 512. For qr, svd and `nn.init.orthogonal_` it is less than a
-    # tenth of the bound.
+    # The bound accepts the unitary matrices that torch computes. It was compared with
+    # the defect of `matrix_exp` for Gaussian skew matrices, both unscaled and scaled to
+    # norm pi. The defect was at most 0.66 of the bound (at n = 2, in 2000 samples), and
+    # at most half of the bound from n = 16 to 512. The defect of qr, svd and
+    # `nn.init.orthogonal_` is less than a tenth of the bound.
     return 10 * n * max(4.0, n**0.5) * torch.finfo(dtype).eps
 
 
 def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 
-    The functions of skew matrices never project their arguments to skew matrices. Nor
-    do they check them, which costs a pass over the matrix and a device synchronization.
-    Call this when in doubt.
+    The functions of skew matrices neither project their arguments to skew matrices nor
+    check them: this check costs a pass over the matrix and a device synchronization.
+    Call it when in doubt.
 
     Args:
         A: the matrices to check.
@@ -107,7 +107,8 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
 
     Raises:
         TypeError: on the meta device and in FakeTensorMode.
-        ValueError: if a matrix is not skew; the message has the defect and its bound.
+        ValueError: if a matrix is not skew, or not finite; the message has the defect
+            and its bound.
     """
     check_square(A, name=name)
     if A.numel() == 0:
@@ -136,8 +137,9 @@ def is_finite(X: Tensor) -> Tensor:
 def nan_unless_finite(X: Tensor) -> Tensor:
     """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
 
-    Every map adds this to its result, since LAPACK may return finite numbers for such
-    a matrix. The code tests `isfinite`, since Inductor simplifies `0 * sum` to zero.
+    A matrix whose sum of entries overflows gives NaN too. Several maps add this to
+    their results, because LAPACK may return finite numbers for such a matrix.
+    The code tests `isfinite`: Inductor would simplify `0 * sum` to zero.
     """
     return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
 

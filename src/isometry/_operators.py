@@ -1,7 +1,7 @@
-"""What replaces a computation that depends on the values of tensors without values.
+"""Substitutes for computations that look at the numbers in their tensors.
 
-A graph is made before the values are known. Tensors on the meta device and in
-FakeTensorMode never have values.
+They are needed where there are no numbers to look at. A graph is recorded before the
+numbers are known, and tensors on the meta device or in FakeTensorMode never have any.
 """
 
 import inspect
@@ -15,11 +15,11 @@ from isometry._torch import in_forward_mode, is_fake
 
 
 def needs_operator(X: Tensor) -> bool:
-    """Whether a computation that looks at its numbers must be an `opaque` operator.
+    """Whether a computation that looks at numbers in X must be an `opaque` operator.
 
-    It must in a graph, and for tensors without numbers. It must not in forward mode,
-    where the operator would drop the tangent and a graph would go on with zero; but on
-    the meta device it always must.
+    This is true in a graph, and for tensors without numbers. It is false in forward
+    mode: the operator would drop the tangent, and a graph would go on with a tangent of
+    zero. On the meta device it is always true.
     """
     in_graph = torch.compiler.is_compiling() or is_fake(X)
     return X.is_meta or (in_graph and not in_forward_mode())
@@ -28,8 +28,8 @@ def needs_operator(X: Tensor) -> bool:
 def largest(X: Tensor, *, unknown: float) -> float:
     """The largest entry as a number, or `unknown` for tensors without numbers.
 
-    Given `unknown`, the caller must choose operations that are right for every value,
-    since the operations on a fake tensor may be recorded as a program.
+    A caller that gets `unknown` back must choose operations that are right for every
+    value, since the operations on a fake tensor may be recorded as a program.
     """
     return unknown if is_fake(X) else float(X.max())
 
@@ -44,11 +44,13 @@ def opaque(
 ) -> Callable[..., Any]:
     """Make a differentiable operator that graphs of torch cannot look into.
 
-    A graph cannot trace a computation that looks at its numbers, as the choice of a
-    polynomial does. It calls an operator instead, which looks when the graph runs.
-    Torch derives the schema from the annotations of `forward` and `adjoint`. Gradients
-    are contiguous and go to the first arguments, all of which have the shape of the
-    first output.
+    A graph cannot trace a computation that looks at numbers, such as the choice of a
+    polynomial. The graph calls an operator instead, and the operator looks at the
+    numbers when the graph runs. Torch derives the schema from the annotations of
+    `forward` and `adjoint`.
+
+    Only the first arguments get gradients. They must have the shape of the first
+    output, and their gradients must be contiguous.
 
     Args:
         name: the operator is `isometry::name`, and its gradient
@@ -56,9 +58,10 @@ def opaque(
         forward: computes the outputs; the first ones are differentiable.
         fake: makes empty outputs of the right shapes.
         adjoint: returns the gradient at the first argument, or a tuple of gradients at
-            the first arguments. Its parameters are what `saves` returns, followed by
-            the gradients at the first outputs.
-        saves: returns what `adjoint` needs, given all inputs and the outputs.
+            the first arguments. Its parameters are the tensors that `saves` returns,
+            followed by the gradients at the first outputs.
+        saves: returns the tensors that `adjoint` needs. Its two arguments are the tuple
+            of all inputs, and the output or the tuple of outputs.
     """
     operator = torch.library.custom_op(f"isometry::{name}", forward, mutates_args=())
     gradient = torch.library.custom_op(

@@ -4,25 +4,26 @@ Torch has no public way to ask which of its transforms and modes are active, nor
 refers to a storage. Torch 2.7.1, 2.13.0 and 2.15.0 have all names below, except that
 2.7.1 lacks the one with a star. Each name has a substitute made of public functions.
 So with a version of torch that lacks a name, this library still imports, computes and
-trains; the table says what is lost. `tests/hidden_names.py` hides each name, then all.
+trains; the table says what is lost. `tests/hidden_names.py` hides each name in turn,
+and then all of them.
 
 | name | asks | without it |
 | --- | --- | --- |
 | `_C._len_torch_dispatch_stack` | for active dispatch modes | no mode is seen |
-| `_C._functorch.get_interpreter_stack` | for active transforms | some is seen |
+| `_C._functorch.get_interpreter_stack` | for active transforms | kinds unknown |
 | `_C._functorch.TransformType` | for forward mode among them | it counts as nested |
 | `_C._functorch.is_functorch_wrapped_tensor`, | for tensors of `vmap` | none is |
 | `_C._functorch.is_legacy_batchedtensor` | | seen |
 | `_guards.active_fake_mode` | for a mode that computes shapes | no mode is seen |
 | `_subclasses.fake_tensor.FakeTensor` | for fake tensors | they count as wrappers |
 | `Tensor._cdata` | for the address of a tensor in C++ | Python compares bytes |
-| `_C._storage_Use_Count`, `_cdata` | who refers to a storage | memory is never free |
-| `_C._is_tracing` | for `torch.jit.trace` | the public question is slower |
+| `_C._storage_Use_Count`, `_cdata` | who refers to a storage | no memory is reused |
+| `_C._is_tracing` | for `torch.jit.trace` | the public function is slower |
 | `_C._current_graph_task_id` | for a backward pass under way | none is seen |
 | `_C._autograd._top_saved_tensors_default_hooks` * | for hooks on saved tensors | \
 no weight is shared under one |
 | `parametrize._cache_enabled` | for `parametrize.cached()` | it is not seen |
-| `forward_ad._current_level` | for forward mode | a trial is slower |
+| `forward_ad._current_level` | for forward mode | it is tried out, which is slower |
 | `Tensor._version` | how often torch wrote to it | no weight is remembered |
 | `_dynamo_marked_constant` | (marks a function for Dynamo) | Dynamo traces it |
 """
@@ -77,7 +78,7 @@ class _NotForTransforms(torch.autograd.Function):
 
 
 class _SomeTransform:
-    """A transform about which nothing more is known."""
+    """Stands for the active transforms, if torch does not say which they are."""
 
     def key(self) -> None:
         """The kind of the transform: None, for unknown."""
@@ -114,7 +115,7 @@ _hooks_on_saved_tensors = _private(
 
 
 class _LevelByRefusal(dict[str, int]):
-    """Finds out whether forward mode is on: outside of it, torch refuses a tangent."""
+    """Tells by a trial whether forward mode is on: if not, torch refuses a tangent."""
 
     def __missing__(self, _name: str) -> int:
         try:
@@ -124,8 +125,8 @@ class _LevelByRefusal(dict[str, int]):
         return 0
 
 
-# The variables of torch's forward mode. Outside of it "_current_level" is negative.
-# Every read of a weight looks here, since calling a function would take too long.
+# The variables of torch's forward mode. "_current_level" is negative if that mode is
+# off. Every read of a weight looks it up here: calling a function would take too long.
 forward_mode: Mapping[str, Any] = (
     vars(forward_ad) if hasattr(forward_ad, "_current_level") else _LevelByRefusal()
 )
@@ -139,9 +140,10 @@ _NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
 def nested_forward_mode() -> bool:
     """Whether torch.func.jvp runs inside torch.func.jvp.
 
-    There torch 2.13 drops the outer tangent of any autograd function, silently: for
-    x * x as such a function, the second derivative of x^3 comes out as 4 x, not 6 x.
-    If torch does not name its transforms, one level of forward mode counts as two.
+    There torch 2.13 silently drops the outer tangent of any autograd function. If the
+    square in x^3 = square(x) * x is such a function, the second derivative comes out as
+    4 x, not 6 x. If torch does not name its transforms, one level of forward mode
+    counts as two.
     """
     kinds = [transform.key() for transform in transforms() or ()]
     if kinds and (_forward_mode is None or None in kinds):
@@ -170,7 +172,8 @@ def refuse_nested_forward_mode(name: str) -> None:
 
 def has_tangent(X: Tensor) -> bool:
     """Whether forward mode carries a derivative along with `X`."""
-    # outside of forward mode no tensor has a tangent, and `unpack_dual` takes long
+    # Outside of forward mode no tensor has a tangent. `unpack_dual` would say so too,
+    # but it is slow.
     return in_forward_mode() and forward_ad.unpack_dual(X).tangent is not None
 
 
@@ -196,10 +199,10 @@ def is_fake(X: Tensor) -> bool:
 
 
 def is_wrapper(X: Tensor) -> bool:
-    """Whether `X` is of a subclass without memory of its own, such as DTensor.
+    """Whether `X` belongs to a subclass without memory of its own, such as DTensor.
 
-    Torch's ordinary operations accept it; `out=`, `tolist` and C do not. Fake tensors
-    are such wrappers too: ask `is_fake` first.
+    Torch's ordinary operations accept such a tensor; `out=`, `tolist` and C do not.
+    Fake tensors are wrappers too: ask `is_fake` first.
     """
     kind: Any = type(X)
     if kind is Tensor or kind is torch.nn.Parameter:
@@ -210,9 +213,9 @@ def is_wrapper(X: Tensor) -> bool:
 def needs_plain_operations(*tensors: Tensor | None) -> bool:
     """Whether something must see every single operation of torch.
 
-    A compiler, a transform of torch.func, forward mode, a mode that computes shapes
-    only, and subclasses that dispatch operations (fake and sharded tensors) are such
-    observers.
+    This may be a compiler, a transform of torch.func, forward mode, a mode that
+    computes shapes only, or a subclass that dispatches operations (fake and sharded
+    tensors).
     """
     if torch.compiler.is_compiling() or transforms():
         return True
@@ -226,7 +229,7 @@ def storage_owners(storage: Any) -> int:
 
     The answer is 2 if this version of torch cannot tell.
     """
-    # torch's function takes the address of the storage in C++
+    # torch's function expects the address of the C++ storage
     address = getattr(storage, "_cdata", None)
     return 2 if _use_count is None or address is None else _use_count(address)
 
@@ -236,7 +239,7 @@ def offset_of_tensor() -> int | None:
     examples: list[Any] = [torch.empty(0), torch.nn.Parameter(torch.empty(2))]
     for offset in range(object.__basicsize__, Tensor.__basicsize__, 8):
         words = [ctypes.c_size_t.from_address(id(t) + offset).value for t in examples]
-        # in C++ a tensor is one pointer, and torch shows where it points to
+        # a C++ tensor consists of one pointer, and `_cdata` is its value
         if words == [getattr(t, "_cdata", None) for t in examples]:
             return offset
     return None
@@ -247,9 +250,9 @@ HIDDEN_HOOK = _Nothing()
 
 
 def packing_hook() -> Any:
-    """The hook that packs the tensors that a graph saves; None without a hook.
+    """The hook that packs the tensors that a graph saves, or None.
 
-    Torch 2.7 does not show the hook: then `HIDDEN_HOOK` stands for it.
+    Torch 2.7 does not show its hooks. If there is one, `HIDDEN_HOOK` is returned.
     """
     if _hooks_on_saved_tensors is None:
         return HIDDEN_HOOK if _packs_saved_tensors() else None
@@ -258,7 +261,7 @@ def packing_hook() -> Any:
 
 
 def _packs_saved_tensors() -> bool:
-    """Whether a hook packs saved tensors: then torch refuses to disable such hooks."""
+    """Whether a hook packs saved tensors. If so, torch refuses to disable hooks."""
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks("there is one"):
             return False
@@ -272,7 +275,7 @@ def parametrizations_are_cached() -> bool:
 
 
 def version(X: Tensor) -> int | None:
-    """How often torch has written to the memory of `X`; None if it does not count."""
+    """How often torch has written to the memory of `X`; None if that is unknown."""
     return getattr(X, "_version", None)
 
 
@@ -308,8 +311,8 @@ def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     """A context in which products keep their dtype, even inside `torch.autocast`."""
     if not _has_autocast(device.type):
         return contextlib.nullcontext()
-    # entering torch's context takes as long as a small product, so it is entered only
-    # where autocast is on
+    # Entering torch's context takes as long as a small product. So it is entered only
+    # if autocast is on, or may be on when a compiled graph runs.
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

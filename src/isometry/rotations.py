@@ -20,11 +20,12 @@ from isometry._dtypes import in_float32_or_wider
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
 
-# Number of terms of the power series below. They are used for squared angles up to 1,
-# where the first omitted term is below 1e-17.
+# The number of terms of each power series below. `_series` is used for squared angles
+# up to 1, where the first omitted term is below 1e-17.
 _TERMS = 9
 
-# coefficients of asin(sqrt(s)) / sqrt(s), for s of at most 1/64: 64^-9 is below 1e-16
+# The coefficients of asin(sqrt(s)) / sqrt(s) in powers of s. They are used for s up to
+# 1/64, where the first omitted term is below 64^-9 < 1e-16.
 _ARCSINE = [math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(_TERMS)]
 _SMALL = 1 / 64
 
@@ -117,8 +118,8 @@ def from_quaternion(q: Tensor) -> Tensor:
 def to_quaternion(R: Tensor) -> Tensor:
     r"""Unit quaternion $(x, y, z, w)$ of a rotation matrix, with $w \ge 0$.
 
-    Four formulas give $4 q_j q$ for $j = 1, \dots, 4$ without a square root. The
-    formula with the largest $q_j$ is normalized, which loses no digits at any angle.
+    Four formulas give $4 q_j q$ for $j = 1, \dots, 4$ without a square root. The result
+    with the largest $|q_j|$ is normalized, which loses no digits at any angle.
 
     Args:
         R: rotation matrices `(*batch, 3, 3)`. They are not checked.
@@ -167,7 +168,7 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
 
     Raises:
         ValueError: if the matrices are not 3 x 3.
-        TypeError: if they are not real and floating point.
+        TypeError: if the matrices are not real and floating point.
     """
     for R, name in ((P, "P"), (Q, "Q")):
         check_matrix(R, name=name)
