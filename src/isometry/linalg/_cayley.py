@@ -54,10 +54,11 @@ def cayley_inverse(Q: Square) -> Square:
     $$ A = 2 (Q - I) (Q + I)^{-1} = 2 I - 4 (Q + I)^{-1}, \qquad
        Q^H Q = I, \quad -1 \notin \sigma(Q). $$
 
-    An eigenvalue $e^{i\theta}$ of $Q$ becomes $2i \tan(\theta/2)$: a distance $\delta$
-    from $-1$ costs $A$ a factor $4/\delta$ of its relative accuracy. Where
-    $\delta \lesssim 4 n \varepsilon$ no digit is left and the matrix is refused; every
-    real $Q$ with determinant $-1$ is such a case. Where values cannot be read (under
+    An eigenvalue $e^{i\theta}$ of $Q$ becomes $2i \tan(\theta/2)$. If it is at a small
+    distance $\delta$ from $-1$, the relative error of $A$ is about $1/\delta$ times the
+    error of $Q$. Where $\delta \lesssim 4 n \varepsilon$ no digit is left and the
+    matrix is refused. Every real $Q$ with determinant $-1$ is refused, since it has the
+    eigenvalue $-1$. Where values cannot be read (under
     `torch.compile`, `torch.vmap`, on the meta device) the result is NaN instead of an
     error. A matrix with an entry that is not finite gives NaN.
 
@@ -84,7 +85,7 @@ def cayley_inverse(Q: Square) -> Square:
     eye = torch.eye(n, dtype=X.dtype, device=X.device)
     inverse, info = torch.linalg.inv_ex(X + eye)
     A = 2 * eye - 4 * inverse
-    # computed before A is made skew, which would cancel an infinite symmetric part
+    # computed before A is made skew: that would cancel a huge symmetric part
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
     # where LAPACK finds a singular matrix, the entries of `inverse` mean nothing
     distance = torch.where(info[..., None, None] > 0, 0, distance)

@@ -36,17 +36,17 @@ def expm_skew(
     synchronizations; with `norm_bound` it costs neither. A matrix with NaN or infinity,
     or with an angle above 1/eps (where rounding `A` alone turns the result by a
     radian), gives NaN, for that matrix only. float16 and bfloat16 are computed in
-    float32 and cast back. A subclass without memory of its own, such as a DTensor,
-    always uses the method "eigh".
+    float32 and cast back. For a subclass without memory of its own, such as a DTensor,
+    the default method is replaced by "eigh".
 
     Args:
         A: skew; any number of batch axes.
-        norm_bound: an upper bound of the spectral norm of every matrix in `A`, which is
-            its largest angle. If it is too low, the result is inaccurate, without a
-            warning.
+        norm_bound: an upper bound on the spectral norm of every matrix in `A`. The
+            spectral norm is the largest angle. If the bound is too low, the result is
+            inaccurate, without a warning.
         method: "products"; "eigh", one Hermitian eigendecomposition, orthogonal up to
-            rounding for any norm; or "pade", the algorithm of the paper, Pade
-            approximants with scaling and squaring. The last two are slower.
+            rounding for any norm; or "pade", the algorithm of [LM19], Pade approximants
+            with scaling and squaring. The last two are slower.
 
     Returns:
         The orthogonal or unitary exponential, with the shape and dtype of `A`.
@@ -90,8 +90,8 @@ def expm_skew_frechet(A: Square, E: Square) -> tuple[Square, Square]:
     $$ L(A, E) = \frac{d}{dt} \exp(A + tE) \Big|_{t=0}
        = \int_0^1 e^{sA} E \, e^{(1-s)A} \, ds $$
 
-    It can be differentiated any number of times. Cost: three times the products of
-    `expm_skew`.
+    Both results can be differentiated any number of times. Cost: three times the
+    products of `expm_skew`.
 
     Args:
         A: skew; not checked.
@@ -123,12 +123,12 @@ def expm_skew_adjoint(A: Square, G: Square) -> tuple[Square, Square]:
        = Q \, (d\exp)_{-A} \Bigl( \tfrac12 (Q^H G - G^H Q) \Bigr), $$
 
     the skew matrix whose inner product with a skew $E$ is the derivative of
-    $f \circ \exp$ along $E$. The paper states this formula with the opposite sign.
+    $f \circ \exp$ along $E$. [LM19] states this formula with the opposite sign.
     Cost: as much as `expm_skew` and its gradient.
 
     Args:
         A: skew; not checked.
-        G: any matrix.
+        G: the gradient of $f$ at $Q$; any matrix.
 
     Returns:
         `(Q, gradient)`, both with the shape of `A`.

@@ -19,8 +19,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
 
     where striu is the part strictly above the diagonal. In this compact form no
     reflection has to wait for the one before. $Q$ is orthogonal or unitary, with
-    determinant $(-1)^k$. The lengths of the columns do not matter, so gradients are
-    orthogonal to the columns. $n - 1$ or $n$ reflections reach all of one component of
+    determinant $(-1)^k$. The lengths of the columns do not matter, so the gradient at a
+    column is orthogonal to it. $n - 1$ or $n$ reflections reach all of one component of
     $O(n)$, fewer reach less. A column of zeros stands for $H_j = I$, and its gradient
     is zero. A matrix with an entry that is not finite gives NaN; the other matrices of
     the batch are not affected.
@@ -61,11 +61,11 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     with autocast_off(X.device):
         half = torch.eye(k, dtype=X.dtype, device=X.device) / 2
         squares = torch.linalg.vecdot(X, X, dim=-2)
-        # any number will do for a column of zeros
+        # for a column of zeros any number but zero will do
         squares = torch.where(squares == 0, 1, squares)
-        # L is the transpose of R, because the backward pass solves with its conjugate,
-        # and Inductor of torch 2.13 gets the strides wrong if a complex R is stored by
-        # rows.
+        # L is R^T, so that R is stored by columns. The backward pass solves with the
+        # conjugate of R, and Inductor of torch 2.13 gets the strides wrong if a complex
+        # R is stored by rows.
         L = (X.mT @ X.conj()).tril(-1) + half * squares[..., :, None]
         Y = torch.linalg.solve_triangular(L.mT, X[..., :columns, :].mH, upper=True)
         Q = torch.eye(n, columns, dtype=X.dtype, device=X.device) - X @ Y
@@ -85,9 +85,9 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
     Hence every $Q$ with orthonormal columns is a product of $k$ reflections with
     phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, to rounding.
 
-    This is for the start of training: $k$ steps one after the other, in double
-    precision, without gradients. Cost: $O(n k^2)$. A matrix with an entry that is not
-    finite gives NaN; the other matrices of the batch are not affected.
+    This is for the start of training. It takes $k$ steps one after the other, computes
+    in double precision, and has no gradient. Cost: $O(n k^2)$. A matrix with an entry
+    that is not finite gives NaN; the other matrices of the batch are not affected.
 
     Args:
         Q: tall or square, with orthonormal columns; this is not checked.

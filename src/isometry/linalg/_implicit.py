@@ -20,8 +20,9 @@ def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
 class Implicit(torch.autograd.Function):
     """A function of batches, defined by an equation between its inputs and its result.
 
-    The implicit function theorem gives its derivative in terms of all inputs but the
-    last, and of the result. `backward` and `jvp` find these in `ctx.saved_tensors`.
+    The implicit function theorem gives its derivative in terms of the result and of all
+    inputs but the last. `ctx.saved_tensors` holds these inputs and then the result, for
+    `backward` and `jvp`.
     """
 
     @staticmethod

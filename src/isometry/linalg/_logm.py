@@ -1,11 +1,12 @@
 r"""Principal logarithm of orthogonal and unitary matrices, and its derivative.
 
-The Hermitian and the skew part of $Q = C + S$ are both functions of $\log Q$. So
-$\log Q = S\,(\theta / \sin\theta)(C)$ where no angle is near $\pi$, by one Hermitian
+The Hermitian part $C$ and the skew part $S$ of $Q$ have the eigenvalues $\cos\theta$
+and $i \sin\theta$, with the same eigenvectors. Where no angle is near $\pi$,
+$\log Q = S f(C)$ with $f(\cos\theta) = \theta / \sin\theta$, by one Hermitian
 eigendecomposition of $C$. The decomposition need not tell $\theta$ from $-\theta$, nor
-one angle of a cluster from the next. The eigenspaces beyond a quarter turn are split
-off and multiplied by $-1$; adding $\pi J$ to the logarithm, with $J$ the sign of their
-sines, makes up for that.
+one angle of a cluster from the next. The eigenspaces whose angles are beyond a quarter
+turn are split off. There the logarithm of $-Q$ is computed, and $\pi J$ is added to
+make up for the minus; the eigenvalues of $J$ are $i$ times the signs of the sines.
 """
 
 import math
@@ -22,9 +23,10 @@ from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
 
-# The spectrum is split at the largest gap between cosines in this window, which is 90
-# to 120 degrees. On either side of the gap, theta / sin(theta) is a function of the
-# cosine with a slope below 3.
+# The spectrum is split at the largest gap between the cosines in this window, at an
+# angle between 90 and 120 degrees. Up to 120 degrees theta / sin(theta), as a function
+# of the cosine, has a slope of at most 3; beyond the gap, pi - theta takes the place of
+# theta.
 _WINDOW = (-0.5, 0.0)
 
 
@@ -46,14 +48,15 @@ def logm_unitary(Q: Square) -> Square:
 
     The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew, so that
     $\langle g, dQ \rangle$ is right for $dQ = Q \Omega$ and zero for normal $dQ$; jvp
-    drops the normal part of $dQ$. Both have a pole where
+    drops the normal part of $dQ$. The gradient and jvp have a pole where
     $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. A matrix with an
     entry that is not finite has the logarithm NaN.
 
     Cost: one `eigh`, a second one for the eigenspaces with $|\theta| > \pi/2$ if there
     are any, and about 5 products; the derivative takes one complex `eigh` and 5
-    products. The checks and the split read from the device; in a graph of
-    `torch.compile` this is one operator, which raises its errors when the graph runs.
+    products. The checks and the split read from the device. In a graph of
+    `torch.compile` the logarithm is one operator, and the operator raises its errors
+    when the graph runs.
     Derivatives nest to any order and in any modes except forward over forward.
 
     Args:
@@ -85,7 +88,7 @@ class Logm(Implicit):
     @staticmethod
     def forward(Q: Tensor, bound: float) -> Tensor:
         n = Q.shape[-1]
-        # -1 instead of the product would be ambiguous for n = 0
+        # `reshape(-1, n, n)` would be ambiguous for n = 0
         flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
         finite = is_finite(flat)
         eye = torch.eye(n, dtype=Q.dtype, device=Q.device)
@@ -196,8 +199,9 @@ def _principal(Q: Tensor) -> Tensor:
     if not Q.is_complex():
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
-    # Between the two parts rounding leaves an S of order eps / gap. There the symmetric
-    # product S f(C) + f(C) S is right to first order.
+    # In the block of S that couples the two parts of the spectrum, rounding leaves
+    # entries of order eps / gap. There (S f(C) + f(C) S) / 2, the skew part of M, is
+    # right to first order.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:
@@ -205,8 +209,8 @@ def _principal(Q: Tensor) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # the logarithm of -Q on these eigenspaces and the half turn, minus what M
-            # already holds there
+            # D is the logarithm of -Q on these eigenspaces, plus the half turn pi J,
+            # minus the part that M already holds there
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
             D = math.pi * _quarter_turn(S_far) - scale * S_far
@@ -218,7 +222,7 @@ def _split(cosines: Tensor) -> Tensor:
     """How many of the ascending cosines lie below the largest gap of the window."""
     low, high = _WINDOW
     inside = cosines.clamp(low, high)
-    # the ends of the window count as cosines, since there may be none inside
+    # the ends of the window count as cosines, since the window may contain none
     ends = torch.ones_like(cosines.sum(-1, keepdim=True))
     return torch.cat([low * ends, inside, high * ends], -1).diff(dim=-1).argmax(-1)
 
@@ -230,13 +234,13 @@ def _angle_over_sine(cosine: Tensor) -> Tensor:
 
 
 def _quarter_turn(S: Tensor) -> Tensor:
-    r"""Skew unitary $J$ with $S = J |S|$; real if `S` is real, then of even size.
+    r"""Skew unitary $J$ with $S = J |S|$. If `S` is real, so is $J$.
 
-    Where $S$ vanishes up to rounding, any $J$ is right for a complex matrix, but a real
-    one needs its null vectors in pairs. The real and imaginary parts of the
-    eigenvectors are the pairs, with the largest sines first, and QR makes them
-    orthonormal. The vectors that it adds or changes are orthogonal to the vectors of
-    all larger sines.
+    A real $S$ must have an even number of rows. Where $S$ vanishes up to rounding, any
+    $J$ is right for a complex $S$, but a real $S$ needs its null vectors in pairs. Each
+    pair is the real and the imaginary part of an eigenvector. The pairs with the
+    largest sines come first, and QR makes all these vectors orthonormal. The vectors
+    that QR adds or changes are orthogonal to the vectors of all larger sines.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():
@@ -263,8 +267,8 @@ def _check_unitary(Q: Tensor, bound: float) -> None:
 
 
 def _check_determinant(sizes: Tensor) -> None:
-    # other eigenvalues come in conjugate pairs, so a part of odd size has an odd number
-    # of eigenvalues -1
+    # Beyond the gap, eigenvalues other than -1 come in conjugate pairs. So if their
+    # number is odd, the eigenvalue -1 occurs an odd number of times.
     bad = sizes % 2 == 1
     if bad.any():
         raise ValueError(

@@ -31,9 +31,9 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     agree with $\exp A$ to the unit roundoff: see `pade_radius`. The norm of each matrix
     is bounded by $\lVert A^{2j} \rVert_1^{1/2j}$, from powers that are needed anyway.
 
-    Gradients are in the space of skew matrices. Digits are lost in proportion to
-    $\lVert A \rVert$, as the exponential itself loses them when $A$ is rounded:
-    `"auto"` gives NaN above $1/\varepsilon$, where no digit is left. Without squarings
+    Gradients are skew matrices. Digits are lost in proportion to $\lVert A \rVert$, as
+    they are in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
+    $\lVert A \rVert > 1/\varepsilon$, where no digit is left. Without squarings
     the powers up to $A^m$ differ more and more in size above norm 10, which costs
     orthogonality: for degree 3 in float32 the defect is 1e-6 at norm 10, 3e-5 at 30 and
     8e-4 at 100, and it is worse for higher degrees. At such norms $r_m$ is far from
@@ -94,10 +94,11 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     $$ A = \log Q + V \operatorname{diag}(i (x - \theta)) V^H, \qquad
        r_m(A) = Q. $$
 
-    From degree 2 on, $\varphi$ passes $\pi$ at a finite $x$ ($\sqrt{12}$, $\sqrt{10}$,
-    then within 0.001 of $\pi$) and with a slope of at least 2/3: every unitary $Q$ is
-    reached, and every orthogonal one with determinant 1. Degree 1 is `cayley_inverse`,
-    with the eigenvalue $-1$ out of reach.
+    From degree 2 on, $\varphi$ passes $\pi$ at a finite $x$, with a slope of at least
+    2/3: at $\sqrt{12}$ for degree 2, at $\sqrt{10}$ for degree 3, and within 0.001 of
+    $\pi$ for higher degrees. So every unitary $Q$ is reached, and every orthogonal one
+    with determinant 1. Degree 1 is `cayley_inverse`, with the eigenvalue $-1$ out of
+    reach.
 
     This is for the start of training: there is no gradient, and like `logm_unitary` it
     reads from the device. A matrix with an entry that is not finite gives NaN. Cost:
@@ -113,9 +114,9 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
 
     Raises:
         TypeError: if `Q` has an integer dtype.
-        ValueError: if `degree` is not positive or `Q` not square; for degree 1, if `Q`
-            has the eigenvalue $-1$; for others, if it is not unitary, or real with
-            determinant $-1$.
+        ValueError: if `degree` is not positive or `Q` is not square; for degree 1, if
+            `Q` has the eigenvalue $-1$; for higher degrees, if `Q` is not unitary, or
+            is real with determinant $-1$.
 
     References:
         [Hig08] section 10.3 for the approximants.
@@ -151,7 +152,7 @@ def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
 def pade_phase(x: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """The phase of r_m(ix), modulo a full turn, and its derivative."""
     b = _coefficients(degree)
-    # q(-ix) = even + i x odd, two polynomials in x^2
+    # q(-ix) = even + i x odd, where `even` and `odd` are polynomials in x^2
     even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
     odd = [c * (-1) ** j for j, c in enumerate(b[1::2])]
     p, q = _horner(even, x * x), x * _horner(odd, x * x)
@@ -177,10 +178,10 @@ def pade_radius(degree: int, dtype: torch.dtype) -> float:
 
     The inequality is Pade's remainder $q(z) e^z - p(z) = \pm \frac{z^{2m+1}}{(2m)!}
     \int_0^1 t^m (1-t)^m e^{tz} dt$ on the imaginary axis, where $|q| \ge 1$. The factor
-    $2m + 1$ demands the same accuracy of the derivative, and so of gradients: at the
-    end of the segment they would otherwise be worse than values by this factor. A norm
-    above 6 is never returned: there the terms of $q$ begin to cancel, and one more
-    squaring does less harm.
+    $2m + 1$ demands the same accuracy of the derivative, and so of gradients. Without
+    it the error of gradients would be larger than the error of values by this factor,
+    at norm $\theta$. The result is never above 6: at larger norms the terms of $q$
+    begin to cancel, and one more squaring does less harm.
 
     Args:
         degree: $m$.
@@ -234,7 +235,7 @@ def _coefficients(degree: int) -> list[float]:
 
 
 def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> Tensor:
-    """r_m(A). `powers` may hold some of A^2, A^4, ..., if they are known.
+    """r_m(A). `powers` may hold the first few of A^2, A^4, ..., if they are known.
 
     With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U), written as
     I + 2 (V - U)^-1 U so that a small A keeps its digits.
@@ -248,8 +249,9 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
         powers.append(A @ A if j == 1 else powers[j // 2] @ powers[j - j // 2])
     U = A * odd[0] if len(odd) == 1 else A @ _polynomial(odd, powers)
     V = _polynomial(even, powers)
-    # An inverse and not a solve, whose nested derivatives torch 2.13 gets wrong (jacrev
-    # of jacfwd). V - U is normal, with a condition number below 4 up to norm 6.
+    # This is an inverse, because torch 2.13 gets nested derivatives of `solve` wrong
+    # (jacrev of jacfwd). The inverse loses few digits: V - U is normal, and up to norm
+    # 6 its condition number is below 4.
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 
@@ -261,7 +263,7 @@ def _step(*degrees: int) -> int:
     def products(step: int) -> int:
         return step + sum(max(0, -(-d // step) - 1) for d in degrees)
 
-    # of two equally good steps this finds the larger one
+    # of two powers with equally few products, this finds the larger one
     top = max(degrees)
     return min(range(top, 0, -1), key=products) if top > 0 else 0
 
@@ -308,7 +310,7 @@ def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
 
 
 def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
-    """Q^(2^s), with its own s of shape (*batch, 1, 1) for each matrix."""
+    """Q^(2^s); `s` has shape (*batch, 1, 1), one number for each matrix."""
     if needs_operator(Q):
         return _compiled_repeated_square(Q, s)
     steps = int(Maximum.apply(s)) if s.numel() else 0

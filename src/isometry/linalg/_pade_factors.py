@@ -6,12 +6,12 @@ import math
 
 from isometry._torch import constant_in_graphs
 
-# real and imaginary part, in units of 2^-bits
+# a complex number: its real and imaginary part as integers, in units of 2^-bits
 _Fixed = tuple[int, int]
 
 
 def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
-    r"""Factors of $r_m$, each of which is unitary on skew matrices.
+    r"""Factors of the Pade approximant $r_m$, each of them unitary on skew matrices.
 
     The zeros of the numerator are real or conjugate pairs, in the left half-plane, so
 
@@ -32,7 +32,7 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _constant_factors(len(range(degree)))
 
 
-# otherwise Dynamo would trace the cache and the arithmetic with integers
+# without this mark, Dynamo would trace the cache and the arithmetic with integers
 @constant_in_graphs
 def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _factors(degree)
@@ -40,14 +40,14 @@ def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 @functools.cache
 def _factors(degree: int) -> tuple[tuple[float, float], ...]:
-    # about 5 m bits are lost by cancellation near a zero
+    # near a zero, cancellation loses about 5 bits for each degree
     bits = 128 + 8 * degree
     # sorted by falling imaginary part: one zero of each pair, then the real zero if
     # there is one, then the conjugates
     zeros = sorted(_zeros(degree, bits), key=lambda zero: -zero[1])
     factors = []
     for x, y in zeros[: degree // 2]:
-        # (1 - z / z0) and its conjugate: u = -2 Re(1 / z0), w = 1 / |z0|^2
+        # (1 - z / z0) (1 - z / conj(z0)) has u = -2 Re(1 / z0) and w = 1 / |z0|^2
         square = x * x + y * y
         factors.append(((-2 * x << bits) / square, (1 << 2 * bits) / square))
     if degree % 2 == 1:
@@ -71,7 +71,7 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
             (int(z.real * 2**40) << bits - 40, int(z.imag * 2**40) << bits - 40)
         )
     step = 1 << bits
-    # convergence is quadratic: after a step of 2^-60 the next one is below rounding
+    # convergence is quadratic: after a step of 2^-60 the next step is below rounding
     while step >> (bits - 60):
         step = 0
         for j, z in enumerate(zeros):

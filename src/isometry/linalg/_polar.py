@@ -25,8 +25,8 @@ def polar(X: Matrix) -> Matrix:
     $$ Q\,\Omega + (I - Q Q^H) E H^{-1}, \qquad
        H \Omega + \Omega H = Q^H E - E^H Q, $$
 
-    which divides only by sums of singular values. So this and all higher derivatives
-    are right when singular values are equal, as they are for $X = I$. If $X$ does not
+    which divides only by sums of singular values. So the derivatives of all orders are
+    right when singular values are equal, as they are for $X = I$. If $X$ does not
     have full rank, then $Q$ is one of many nearest matrices and has no derivative: the
     gradient is NaN, infinite or huge. Derivatives nest in any modes except forward over
     forward. A matrix with an entry that is not finite gives NaN; the other matrices of
@@ -66,7 +66,7 @@ def polar(X: Matrix) -> Matrix:
 
 
 class PolarFactor(Function):
-    """X -> Q for tall or square X; the eigenvalues and vectors of H are outputs too."""
+    """X -> Q for tall or square X; the eigenpairs of H are outputs too."""
 
     generate_vmap_rule = True
 

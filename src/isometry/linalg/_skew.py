@@ -10,7 +10,7 @@ from isometry._checks import check_square
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
 
-# for smaller matrices torch's operations are as fast as our own autograd function
+# with fewer rows than this, torch's operations are as fast as `LowerTriangle`
 SMALLEST = 32
 
 
@@ -45,8 +45,8 @@ def skew(X: Square) -> Square:
 def with_skew_gradient(A: Tensor) -> Tensor:
     """`A` itself, but only the skew part of a gradient or tangent passes through it."""
     skew_part = (A - A.mH) / 2
-    # For a skew A the difference is zero to the last bit. A matrix that is not skew
-    # keeps its value and is not projected.
+    # For a skew A the detached difference is zero to the last bit. A matrix that is not
+    # skew keeps its value and is not projected.
     return skew_part + (A - skew_part).detach()
 
 

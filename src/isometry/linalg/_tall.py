@@ -15,7 +15,8 @@ from isometry._typing import Matrix
 from isometry.linalg._expm.exponential import one_norm
 from isometry.linalg._expm_skew import expm_skew
 
-# Taylor's polynomial is used up to this norm; `isometry._dtypes` has its degree
+# Taylor's polynomial is used for matrices up to this norm. `taylor_blocks` in
+# `isometry._dtypes` says of which degree.
 _THETA = 1.3
 
 # called as f(M, c): returns the first c columns of a function of the square matrix M
@@ -44,14 +45,15 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     so $X = 0$ is a point like any other, with $dY = dX$ for tangent $dX$.
     Digits are lost in proportion to $\lVert X \rVert$, and to its square if
     $n > 2k$ and the singular values of $X_\perp$ differ much. The result is NaN, for
-    that matrix only, if `X` is not finite or no digit would be left (that is, $\lVert
-    X \rVert > 1/\varepsilon$, or columns that are $1/2$ away from orthonormal). The
-    last step, $Y (3I - Y^H Y)/2$, removes the rounding error of the orthogonality. It
-    is a change of second order, so the derivatives are the derivatives of $\exp(A) B$.
+    that matrix only, if `X` is not finite or no digit would be left: that is, if
+    $\lVert X \rVert > 1/\varepsilon$, or if the computed $Y$ has a defect
+    $\lVert Y^H Y - I \rVert_F$ of $1/2$ or more. The last step, $Y (3I - Y^H Y)/2$,
+    removes the rounding error of the orthogonality. Its correction counts as a
+    constant, so the derivatives are the derivatives of $\exp(A) B$.
 
     Cost: seven products of $n k^2$ and about eight of $(2k)^3$; with the backward pass
-    about 16 and 32. The number of squarings is read from the device. If $n \le 2k$, it
-    costs as much as `expm_skew` and six products.
+    about 16 and 32. The number of squarings is read from the device. If $n \le 2k$, the
+    cost is `expm_skew` and six products.
 
     Args:
         X: velocity, or free coordinates; any tall or square matrix. float16 and
@@ -67,7 +69,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
         ValueError: if `X` is wide, or `B` differs from it in shape, dtype or device.
 
     References:
-        [EAS98] corollary 2.2, which has a QR factorization of $X_\perp$ instead.
+        [EAS98] corollary 2.2, with a QR factorization of $X_\perp$ in place of $S$.
     """
     return tall_map(
         X,
@@ -82,11 +84,11 @@ def tall_map(
 ) -> Matrix:
     r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ instead of exp.
 
-    $f$ must be unitary on skew matrices. It is given by two functions that return its
-    first columns: `of_skew` for $A$ itself, if $n \le 2k$; and `of_block` for the
-    $2k \times 2k$ matrix, which is similar to a skew matrix but not normal. Without
-    `of_block`, $A$ is always formed. Everything else that `expm_tall` promises holds
-    here too.
+    $f$ must be unitary on skew matrices. It is passed as two functions that return the
+    first columns of its value: `of_skew` for $A$ itself, if $n \le 2k$; and `of_block`
+    for the $2k \times 2k$ matrix, which is similar to a skew matrix but not normal.
+    Without `of_block`, $A$ is always formed. Everything else that `expm_tall` promises
+    holds here too.
     """
     check_matrix(X, name="X")
     check_tall(X, name="X")
@@ -106,7 +108,7 @@ def tall_map(
 
 
 def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Omega and X_perp; without a base, only the last n - k rows of X_perp."""
+    """Omega and X_perp; without a base, X_perp lacks its first k rows, all zero."""
     k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along
@@ -149,20 +151,21 @@ def _coefficients(Omega: Tensor, S: Tensor, columns: Columns) -> tuple[Tensor, T
 
 
 def _scale(S: Tensor) -> Tensor:
-    r"""About $\sqrt{\lVert S \rVert_2}$, from above, and never zero."""
+    r"""A number slightly above $\sqrt{\lVert S \rVert_2}$, and never zero."""
     info = torch.finfo(S.dtype)
     norm = torch.linalg.matrix_norm(S, keepdim=True).clamp(min=info.tiny)
-    # the norm of the square is closer to the spectral norm: at most k^(1/8) times it
+    # The spectral norm of S is closer to sqrt(|S^2|_F) than to |S|_F: the result is at
+    # most k^(1/8) times sqrt(|S|_2).
     norm = norm * torch.linalg.matrix_norm((S / norm) @ (S / norm), keepdim=True).sqrt()
     return norm.sqrt().clamp(min=info.eps)
 
 
 def _rounding(Y: Tensor) -> Tensor:
-    """The change of a Newton-Schulz step; NaN if `Y` is far from orthonormal."""
+    """The change that a Newton-Schulz step makes to `Y`; NaN far from orthonormal."""
     eye = torch.eye(Y.shape[-1], dtype=Y.dtype, device=Y.device)
     defect = eye - Y.mH @ Y
-    # The step squares the defect. If the defect is larger, no digit of Y is left, and
-    # the step would hide that.
+    # The step squares the defect. With a defect of 0.5 or more, no digit of Y is left,
+    # and the step would hide that.
     near = torch.linalg.matrix_norm(defect, keepdim=True) < 0.5
     return Y @ (defect / 2) + nan_unless(near, like=Y)
 
@@ -241,8 +244,8 @@ _expm_op = opaque(
 def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Tensor]:
     r"""$p(2^{-s} M)^{2^s}$, and the number $s$ of squarings of each matrix.
 
-    $s$ is chosen here if `squarings` is None. It is NaN, and so is every entry of the
-    exponential, if the norm is not finite or so large that no digit is known.
+    $s$ is chosen here if `squarings` is None. If the norm is not finite, or so large
+    that no digit is known, then $s$ and every entry of the exponential are NaN.
     """
     M2 = M @ M
     M4 = M2 @ M2
@@ -259,7 +262,10 @@ def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Te
 
 
 def _squarings(M4: Tensor) -> Tensor:
-    r"""How often to halve: $\lVert M^4 \rVert_1^{1/4}$ bounds the spectral radius."""
+    r"""How often to halve $M$, given $M^4$.
+
+    The spectral radius of $M$ is at most $\lVert M^4 \rVert_1^{1/4}$.
+    """
     norm = one_norm(M4)[..., 0, 0].sqrt().sqrt()
     s = torch.log2(norm / _THETA).ceil().clamp(min=0)
     return torch.where(norm < 1 / torch.finfo(M4.dtype).eps, s, math.nan)

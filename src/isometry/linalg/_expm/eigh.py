@@ -17,10 +17,10 @@ from isometry.linalg._expm import autograd
 
 
 def expm_eigh(A: Tensor) -> Tensor:
-    r"""$V e^{i\Theta} V^H$, where $-iA = V \Theta V^H$.
+    r"""$\exp A = V e^{i\Theta} V^H$, where $-iA = V \Theta V^H$.
 
-    By the Daleckii--Krein theorem the gradient is
-    $V (\bar\Phi \circ (V^H G V)) V^H$ with
+    With $G$ the gradient at $\exp A$, the Daleckii--Krein theorem gives the gradient at
+    $A$. It is the skew part of $V (\bar\Phi \circ (V^H G V)) V^H$ with
 
     $$ \Phi_{jk} = \frac{e^{i\theta_j} - e^{i\theta_k}}{i(\theta_j - \theta_k)}
        = e^{i(\theta_j + \theta_k)/2}
@@ -43,7 +43,7 @@ def _with_forward_mode(A: Tensor) -> Tensor:
 
 
 class EighExponential(torch.autograd.Function):
-    """A -> exp(A); its angles and eigenvectors are outputs too."""
+    """A -> exp(A); the angles and the eigenvectors of A are outputs too."""
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,8 +70,8 @@ class EighExponential(torch.autograd.Function):
             return None
         A, theta, V = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # A second derivative may follow. `Adjoint` has one, and the formula below
-            # has none.
+            # A second derivative may follow. `Adjoint` can be differentiated again, the
+            # formula below cannot.
             _, W, plan = autograd.Exponential.apply(A, None)
             return autograd.Adjoint.apply(A, G, W, plan)
         mean = (theta[..., :, None] + theta[..., None, :]) / 2
@@ -97,13 +97,13 @@ class EagerEighExponential(EighExponential):
 
 
 def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""exp(A) of a real `A`, and its angles and eigenvectors in conjugate pairs.
+    r"""exp(A) of a real `A`, and the angles and eigenvectors of `A` in conjugate pairs.
 
     An eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$ spans a plane in which
     $A$ turns $y$ to $x$. LAPACK does not know that angles come in pairs. It leaves an
     imaginary part of size $\varepsilon \lVert A \rVert$ in $V e^{i\Theta} V^H$, and the
     real part alone is not orthogonal (the defect is 3e-4 at norm 1e5 in float32). QR
-    makes the vectors of all planes orthonormal, the largest angles first. It changes
+    makes the vectors of all planes orthonormal, the largest angles first. QR changes
     only vectors whose angles are zero up to rounding.
     """
     n = V.shape[-1]

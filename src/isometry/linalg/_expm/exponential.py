@@ -4,11 +4,12 @@ Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
 matrix of large norm costs its neighbours nothing.
 
-The plan follows from a bound of the largest angle, which is found from traces of
-powers. The angles $\theta_j$ of a skew matrix come in pairs if it is real. With $x_j =
-\theta_j^2$ (one for each pair), the power sums $s_p = \sum_j x_j^p$ are half the inner
-products of $A^2$ and $A^4$, which the exponential needs anyway. Take the largest $x$
-out of the sums. The rest still obeys Cauchy--Schwarz,
+The plan follows from a bound on the largest angle, which is found from traces of
+powers. With $x_j = \theta_j^2$ for each angle, the power sums $s_p = \sum_j x_j^p$ are
+the inner products of $A^2$ and $A^4$, which the exponential needs anyway. If $A$ is
+real, its angles come in pairs, there is one $x_j$ for each pair, and the sums are half
+the inner products. Take the largest $x$ out of the sums. The rest still obeys
+Cauchy--Schwarz,
 
 $$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
 
@@ -35,17 +36,17 @@ from isometry._backend import Backend, PowerSums, backend_for
 from isometry._backend.memory import recycled
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 
-# with this many squarings the defect of Q^H Q = I stays below about 20 eps
+# up to this many squarings the defect |Q^H Q - I| stays below about 20 eps
 _FEW_SQUARINGS = 2
 
-# Every squaring doubles the defect. It is removed after this many squarings: a
-# Newton-Schulz step leaves the square of the defect, which is still negligible then.
+# Every squaring doubles the defect. After this many squarings a Newton-Schulz step
+# removes it: the step leaves the square of the defect, which is still negligible then.
 MANY_SQUARINGS = 8
 
 
-# Allows for the rounding of A^2, A^4 and the sums, by which a bound was up to 1.02e-3
-# too low: over 600 seeds and sizes up to 512 (complex64, n = 6, all angles equal but
-# one).
+# The factor for bounds on angles, because A^2, A^4 and their sums are rounded. Without
+# it a bound was up to 1.02e-3 too low, in 600 seeds and sizes up to 512 (the worst case
+# was complex64, n = 6, with all angles but one equal).
 MARGIN = 1 + 2e-3
 
 # dimension of the space in which `krylov_norm` looks for the largest angle
@@ -57,7 +58,7 @@ def slots(dtype: torch.dtype) -> int:
     """The number of slots: A, A^2, A^4, P_3, ... of the longest scheme, and one more.
 
     The last slot holds p(A / 2^s) - I if there are squarings. There are at least four
-    slots, since the bound of the angles uses the fourth for A^8.
+    slots, since the bound on the angles uses the fourth for A^8.
     """
     schemes = SCHEMES[dtype.to_real()]
     return max(4, *(scheme.products + 1 for scheme in schemes))
@@ -65,9 +66,9 @@ def slots(dtype: torch.dtype) -> int:
 
 @lru_cache
 def plan_edges(dtype: torch.dtype) -> list[float]:
-    """The largest angle of each plan: all polynomials, then the last with squarings.
+    """The largest angle for each plan: all schemes, then the last one with squarings.
 
-    A plan is a position in this list. Beyond its end no digit of the result is known:
+    A plan is a position in this list. Beyond the end no digit of the result is known:
     at an angle of 1 / eps, rounding A alone turns the result by a radian.
     """
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
@@ -78,9 +79,10 @@ def plan_edges(dtype: torch.dtype) -> list[float]:
 
 @lru_cache
 def plan_costs(dtype: torch.dtype) -> list[int]:
-    """The number of products of each plan, forward and backward together.
+    """About how many products each plan takes, forward and backward together.
 
-    The last entry is zero. It is for matrices whose angles are beyond every plan.
+    The squares that the backward pass repeats, and Newton-Schulz steps, are not
+    counted. The last entry, 0, is for matrices whose angles are beyond every plan.
     """
     costs = []
     for plan in range(len(plan_edges(dtype))):
@@ -92,7 +94,7 @@ def plan_costs(dtype: torch.dtype) -> list[int]:
 
 @lru_cache(maxsize=256)
 def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
-    """The polynomial (None beyond the last plan) and the number of squarings."""
+    """The scheme of a plan (None beyond the last plan) and its number of squarings."""
     schemes = SCHEMES[dtype.to_real()]
     if plan >= len(plan_edges(dtype)):
         return None, 0
@@ -101,7 +103,7 @@ def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
 
 
 def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
-    """The plan of each matrix, from bounds of its angles: a number or an array.
+    """The plan of each matrix, from bounds on its angles: a number or an array.
 
     Args:
         backend: computes A^8 if it is needed.
@@ -115,7 +117,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     # on another device, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
-    # a sharper bound costs one product; a larger plan costs up to three
+    # a sharper bound costs one product, and may save up to three
     if isinstance(plan, int):
         if costs[_plan_for(lower, dtype)] < costs[plan]:
             plan = min(plan, _sharper_plan(backend, W[2:4]))
@@ -135,7 +137,7 @@ def _sharper_plan(backend: Backend, pair: Tensor) -> Any:
 
 
 def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
-    """The first plan that reaches a bound of the angles; NaN goes to the end."""
+    """The first plan that reaches a bound on the angles; NaN is beyond every plan."""
     edges = plan_edges(dtype)
     if isinstance(bound, np.ndarray):
         return np.searchsorted(edges, bound)
@@ -189,7 +191,7 @@ def forward(
 
     Args:
         A: (batch, n, n).
-        norm_bound: a bound of all angles, if one is known.
+        norm_bound: a bound on all angles, if one is known.
         triangle: compute exp(skew(A)) instead.
     """
     if A.numel() == 0:
@@ -231,9 +233,9 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     return S
 
 
-# Powers of p are kept as Q = I + S. A row of Q may have one entry near 1 while all
+# A power Q of p is kept as S = Q - I. A row of Q may have one entry near 1 while all
 # others are tiny. In a product of Q with itself the tiny terms would be added to that
-# entry one by one, and each sum rounded to the last digit of that entry: for a
+# entry one by one, and each sum would be rounded to the last digit of that entry: for a
 # rotation in one plane (n = 1024, angle 1, float64) the error was 7.0e-14.
 
 
@@ -267,7 +269,7 @@ def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
 def backward(
     backend: Backend, W: Tensor, plan: Tensor, G: Tensor, *, triangle: bool = False
 ) -> Tensor:
-    """The gradient at A in the space of skew matrices, given G at exp(A).
+    """The skew gradient at A, given the gradient G at exp(A).
 
     With `triangle`, it is the gradient at the coordinates from which `skew` made A.
     """
@@ -311,7 +313,7 @@ def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
 
 
 def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
-    """Lower and upper bound of the largest angle of each A.
+    """Lower and upper bound on the largest angle of each A.
 
     Args:
         sums: the power sums of A^power and its square: numbers for one matrix, arrays
@@ -324,9 +326,8 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
     """
     s2, s3, s4 = sums
     largest = s2**0.5
-    # Where the higher sums overflow or underflow, the lowest one still gives a bound.
-    # The middle one is zero for some matrices that are not skew, such as a cyclic
-    # permutation.
+    # Where s3 or s4 overflows or underflows, s2 still gives a bound. Also, s3 is zero
+    # for some matrices that are not skew, such as a cyclic permutation.
     if isinstance(s2, float):
         sound = 0 < s4 < math.inf and s3 != 0
         lower, upper = extremes(s2, abs(s3), s4) if sound else (0.0, largest)
@@ -341,7 +342,7 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
 
 
 def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
-    """Bounds of the largest x, given the sums of x^2, x^3, x^4: numbers or arrays."""
+    """Bounds on the largest x, given the sums of x^2, x^3, x^4: numbers or arrays."""
     r = s3 / s2
     lower = s4 / s3
     v = abs(s4 / s2 - r * r)
@@ -350,7 +351,7 @@ def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
 
 
 def samuelson_bound(A: Tensor, A2: Tensor) -> float:
-    r"""A bound of the angles of all matrices, by Samuelson's inequality.
+    r"""A bound on the angles of all matrices, by Samuelson's inequality.
 
     Take $n$ numbers with mean $m$ and variance $s^2$. A number that occurs $r$ times
     among them is at most $m + s \sqrt{(n - r)/r}$. Here the numbers are $\theta^2$,
@@ -369,7 +370,7 @@ def krylov_norm(A: Tensor) -> Tensor:
     r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
 
     It is at most the norm of $A$, and close to it, and costs only matrix-vector
-    products. The first vector is always the same.
+    products. The first vector of the Krylov space is always the same.
     """
     n = A.shape[-1]
     rng = torch.Generator().manual_seed(0)
@@ -386,7 +387,7 @@ def krylov_norm(A: Tensor) -> Tensor:
 
 
 def one_norm(A: Tensor) -> Tensor:
-    """The 1-norm of each matrix, its largest column sum: a bound of its eigenvalues.
+    """The 1-norm of each matrix, its largest column sum: a bound on its eigenvalues.
 
     Returns:
         Shape `(*batch, 1, 1)`, without a gradient.

@@ -27,10 +27,11 @@ from isometry.linalg._skew import SMALLEST, skew
 def rotation(X: Square, B: Tensor | None) -> Tensor:
     r"""$B \exp(\operatorname{skew} X)$, the weight of a constrained layer.
 
-    For one real matrix it is one node of the graph (one operator, if compiled). Then
-    neither the skew matrix nor its gradient is a separate tensor, which saves a tenth
-    of the time at n = 512. The gradient is the same as with separate steps. Cost: one
-    product more than `expm_skew`, and one more for the gradient.
+    For one real matrix on the CPU, with at least `SMALLEST` rows and a constant `B`, it
+    is one node of the graph (one operator, if compiled). Then neither the skew matrix
+    nor its gradient is a separate tensor, which saves a tenth of the time at n = 512.
+    The gradient is the same as with separate steps. Cost: one product more than
+    `expm_skew`, and one more for the gradient.
 
     Args:
         X: free coordinates; entries above the diagonal are not read.
@@ -57,8 +58,8 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
 def within_reach(A: Tensor, reach: float) -> Tensor:
     """The skew matrices A, but NaN where an angle may be above `reach`.
 
-    The bound is the same as in `angle_bounds`, but it is computed on the device of A,
-    so the host does not wait for it. Cost: two products. The gradient is NaN as well.
+    The angles are bounded as in `angle_bounds`, but on the device of A, so the host
+    does not wait. Cost: two products. Where the value is NaN, so is the gradient.
     """
     X = A.detach()
     X2 = X @ X
@@ -76,7 +77,10 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
 
 
 def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
-    """Whether X is one real matrix on the CPU, and B a constant of the same kind."""
+    """Whether X is one real matrix on the CPU, not too small, and B fits it.
+
+    B must be None, or a constant of the same shape and dtype on the CPU.
+    """
     if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] != X.shape[1]:
         return False
     # The device must be checked last. When it was checked before the size, a compiled
@@ -131,7 +135,8 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     B = None if B is None else B.contiguous()
     backend = backend_for(G, W, B)
     if B is not None:
-        # (G^T B)^T = B^T G: C works with the transpose, which is then contiguous
+        # The gradient at exp(skew X) is B^T G. It is computed as (G^T B)^T, because C
+        # reads the transpose of this gradient, which is then contiguous.
         G = backend.multiply(G, B, transposed=True).mT
     return kernel.backward(backend, W, plan.view(1), G[None], triangle=True)[0]
 

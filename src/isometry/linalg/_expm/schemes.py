@@ -7,9 +7,9 @@ $$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
    p(A) = P_m + f_0 I + f_1 A + f_2 A^2 + f_3 A^4 + \cdots, \qquad
    L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}). $$
 
-For tiny angles there is no $A^4$. Since $A^2$ and $A^4$ are Hermitian, pulling a
-gradient back through either square costs one product, not two. The same holds for a
-$P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of $m$ products, of which $h$ are
+The scheme for the smallest angles has no $A^4$. Since $A^2$ and $A^4$ are Hermitian,
+pulling a gradient back through either square costs one product, not two. The same holds
+for a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of $m$ products, of which $h$ are
 such squares, costs $2 m - h$ products in the backward pass.
 """
 
@@ -26,10 +26,11 @@ from isometry._backend import Polynomial, Stage
 class Scheme:
     r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
 
-    `rows` holds $L_3, R_3, L_4, R_4, \ldots$ and last the final combination, each
-    over $(I, A, A^2, A^4, P_3, \ldots)$, or without $A^4$. No $R_j$ has a multiple of
-    $I$, so every product vanishes with $A$, and the final combination has exactly $I$:
-    near 0 nothing cancels in the result. docs/theory/expm_skew.md has the
+    Each row holds the coefficients of one linear combination of
+    $(I, A, A^2, A^4, P_3, \ldots)$, or of these without $A^4$. The rows are
+    $L_3, R_3, L_4, R_4, \ldots$, and the final combination comes last. No $R_j$ has a
+    multiple of $I$, so every product vanishes with $A$, and the final combination has
+    exactly $I$: near 0 nothing cancels in the result. docs/theory/expm_skew.md has the
     error of each scheme.
     """
 
