@@ -4,7 +4,7 @@ A rotation vector is the axis times the angle in radians. A quaternion is
 $(x, y, z, w)$ with the scalar last, as in SciPy and roma; $q$ and $-q$ are the same
 rotation. A matrix turns column vectors, $x \mapsto R x$. All functions take any number
 of batch axes first, are differentiable to any order, and return NaN for inputs that are
-not finite. Inputs in half precision are computed in single precision.
+not finite. For inputs in half precision, they compute in single precision.
 
 For the rest of the geometry use the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.
@@ -208,7 +208,7 @@ def _eye(v: Tensor) -> Tensor:
 
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:
-    """Raise unless the last axes have this size and the numbers are real."""
+    """Raise unless the last `axes` axes have length `size` and the dtype is real."""
     if X.shape[-axes:] != (size,) * axes:
         shape = ", ".join([f"{size}"] * axes)
         raise ValueError(

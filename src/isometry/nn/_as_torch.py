@@ -1,4 +1,4 @@
-"""Conversion between our recurrent layers and torch's, and torch's names here."""
+"""Conversion of recurrent layers from and to torch, and reading by torch's names."""
 
 import re
 from abc import abstractmethod
@@ -27,7 +27,9 @@ class AbstractNamedCell(AbstractCell):
 
     @abstractmethod
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The state that this cell would have without its constraint.
+        """Convert a torch layer's weights to a `state_dict` of this cell.
+
+        The keys are the cell's own, as they would be without its constraint.
 
         Args:
             weights: tensors of a torch layer, named as in `torch_weights`.
@@ -59,7 +61,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """The class of torch's layer with such cells, or a function that calls it.
+        """The class of torch's layer with these cells, or a function that calls it.
 
         Raises:
             ValueError: if torch has no such cell.
@@ -68,9 +70,9 @@ class AbstractNamedRecurrent(AbstractRecurrent):
     def to_torch(self) -> nn.RNNBase:
         """Return a new `nn.RNN`, `nn.LSTM` or `nn.GRU` that computes the same function.
 
-        It works wherever torch's layers do: TorchScript, quantization, other libraries.
-        Its parameters are copies, and nothing keeps them orthogonal in training. It
-        needs one-hot vectors where this layer accepts class indices.
+        The new layer works wherever torch's layers do: TorchScript, quantization, other
+        libraries. Its parameters are copies, and nothing keeps them orthogonal in
+        training. It needs one-hot vectors where this layer accepts class indices.
 
         Returns:
             The layer of torch, on the device and in the dtype of this one.
@@ -144,7 +146,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     def _twin(self) -> nn.RNNBase:
         """The torch layer that corresponds to this one, on the meta device."""
-        # torch warns of dropout in a single layer, where it has no effect
+        # torch warns about dropout in a single layer, where it has no effect
         dropout = self.dropout if self.num_layers > 1 else 0.0
         return self.torch_class()(
             *(self.input_size, self.hidden_size, self.num_layers),
@@ -152,7 +154,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
             batch_first=self.batch_first,
             dropout=dropout,
             bidirectional=self.bidirectional,
-            # no values are drawn there, so the user's generator does not advance
+            # no values are drawn on this device, so torch's generator does not advance
             device="meta",
         )
 

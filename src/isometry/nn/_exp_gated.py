@@ -77,7 +77,7 @@ class ExpLSTM(AbstractGated):
     checkpoints of `nn.LSTM` with the nearest rotation for each gate, and `to_torch`
     returns an `nn.LSTM`.
 
-    Each of the four maps is orthogonal by itself. In one time step, every path of a
+    Each of the four maps is an orthogonal matrix. In one time step, every path of a
     gradient from $h'$ to $h$ goes through exactly one of them, so whatever is learned,
 
     $$ \lVert \partial h' / \partial h \rVert
@@ -85,7 +85,7 @@ class ExpLSTM(AbstractGated):
 
     A gate with an unconstrained map has no such bound, and gradients can explode
     through it. The path along $c$ goes through no matrix. It is a conjecture of [LM19],
-    not a result, that gated cells gain by this.
+    not a result, that gated cells gain from orthogonal maps.
 
     Args:
         input_size: features of the input.
@@ -98,20 +98,20 @@ class ExpLSTM(AbstractGated):
         proj_size: must be 0: a map from a projected output would not be square.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
-            `isometry.orthogonal`.
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
+            `orthogonal_map` in `isometry.orthogonal`.
         init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
             for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move it when an angle exceeds this radius. Without either option,
-            the base stays where the maps start.
+        rebase_radius: move the base when an angle exceeds this radius. Without either
+            option, the base stays where the maps start.
         generator: source of the random numbers of `init`.
 
     Raises:
         ValueError: if an option does not fit.
 
     References:
-        [LM19] section 5.2, where it is left for future research.
+        [LM19] section 5.2, which leaves this network for future research.
     """
 
     gates = LSTM
@@ -166,13 +166,14 @@ class ExpGRU(AbstractGated):
     loads checkpoints of `nn.GRU`, which usually need `candidate_bias`, with the nearest
     rotation for each gate, and `to_torch` returns an `nn.GRU`.
 
-    Each of the three maps is orthogonal by itself, as in `ExpLSTM`. Whatever is
-    learned, as long as $|h_j| \le 1$, which holds if the first state is zero,
+    Each of the three maps is an orthogonal matrix, as in `ExpLSTM`. Whatever is
+    learned, as long as all $|h_j| \le 1$ (which holds if the first state is zero),
 
     $$ \lVert \partial h' / \partial h \rVert
        \le 2 + \tfrac{1}{4} \max_j |(W_n h + b_{hn})_j|. $$
 
-    It is a conjecture of [LM19], not a result, that gated cells gain by this.
+    It is a conjecture of [LM19], not a result, that gated cells gain from orthogonal
+    maps.
 
     Args:
         input_size: features of the input.
@@ -186,20 +187,20 @@ class ExpGRU(AbstractGated):
         dtype: dtype of the parameters.
         candidate_bias: whether there is a bias $b_{hn}$ inside the reset gate, as in
             torch.
-        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
-            `isometry.orthogonal`.
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
+            `orthogonal_map` in `isometry.orthogonal`.
         init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
             for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move it when an angle exceeds this radius. Without either option,
-            the base stays where the maps start.
+        rebase_radius: move the base when an angle exceeds this radius. Without either
+            option, the base stays where the maps start.
         generator: source of the random numbers of `init`.
 
     Raises:
         ValueError: if an option does not fit.
 
     References:
-        [LM19] section 5.2, where it is left for future research.
+        [LM19] section 5.2, which leaves this network for future research.
     """
 
     gates = GRU

@@ -21,7 +21,7 @@ from isometry.parametrizations._register import constrain
 class ModReLU(nn.Module):
     r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a trained $b$ per feature.
 
-    It keeps the sign of a real number and the phase of a complex one, so it commutes
+    It keeps the sign of a real number and the phase of a complex number, so it commutes
     with multiplication by phases. $\sigma(0) = 0$, and the gradient there is zero.
 
     Args:
@@ -67,7 +67,7 @@ NONLINEARITIES = ("modrelu", "tanh", "relu", "identity")
 
 
 class ExpRNNCell(AbstractNamedCell):
-    r"""One step of `ExpRNN`: $h' = \sigma(W h + T x)$ with orthogonal $W = \exp A$.
+    r"""One time step of `ExpRNN`: $h' = \sigma(W h + T x)$ with an orthogonal $W$.
 
     It is like `torch.nn.RNNCell`, but has one bias. For modReLU this is the threshold
     $b$; for other nonlinearities it is added to $T x$. An `ExpRNN` has one such cell
@@ -79,16 +79,18 @@ class ExpRNNCell(AbstractNamedCell):
         bias: whether there is a bias; without it, modReLU has $b = 0$.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
         device: device of the parameters.
-        dtype: real dtype of the parameters; with `unitary`, of their parts.
-        unitary: whether $W$ is unitary and $h$ complex, with modReLU or the identity.
-        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
-            `isometry.orthogonal`.
-        init: how $W$ starts: "henaff" (for the paper's copying task and TIMIT),
-            "cayley" (for its MNIST), or as in `isometry.orthogonal`.
+        dtype: real dtype of the parameters; with `unitary`, the dtype of their real and
+            imaginary parts.
+        unitary: whether $W$ is unitary and $h$ complex. The nonlinearity must then be
+            "modrelu" or "identity".
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
+            `orthogonal_map` in `isometry.orthogonal`.
+        init: how $W$ starts: "henaff" (as in the paper's copying task and TIMIT),
+            "cayley" (as in its MNIST), or any other `init` of `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
-        rebase_radius: move it when an angle of $A$ exceeds this radius. Without either
-            option, the base is the identity, as in the paper.
+        rebase_radius: move the base when an angle of $A$ exceeds this radius. Without
+            either option, the base is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
         generator: source of the random numbers of `init`.
 
@@ -150,9 +152,10 @@ class ExpRNNCell(AbstractNamedCell):
         The numbers come from torch's own generator. After `fold`, the recurrent weight
         becomes the identity.
         """
-        # writing to the weight makes the constraint draw it again
+        # once the weight is constrained, a write makes the constraint draw it anew
         nn.init.eye_(self.weight_hh)
-        # variance 2 / fan-in, as for a rectifier; complex parts have half of it each
+        # variance 2 / fan-in, as for a rectifier; the real and the imaginary part of a
+        # complex number each have half of this variance
         nn.init.normal_(self.weight_ih, std=math.sqrt(2 / self.input_size))
         if self.bias is not None:
             with torch.no_grad():
@@ -208,9 +211,11 @@ class ExpRNNCell(AbstractNamedCell):
         return {**weights, "bias_ih": self.bias, "bias_hh": zero}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The cell's state without its constraint, with the sum of torch's two biases.
+        """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        A trained first state becomes zero, because torch's layers start at zero.
+        The keys are the cell's own, without a constraint. The bias is the sum of
+        torch's two biases. A trained first state becomes zero,
+        because torch's layers start at zero.
         """
         state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
         if self.bias is not None:
@@ -231,7 +236,7 @@ def _checked_dtype(dtype: torch.dtype, *, unitary: bool) -> torch.dtype:
             f"`dtype` must be real; got {dtype}. For complex states pass the dtype "
             f"of their real parts, with `unitary=True`."
         )
-    # torch has no complex numbers with parts narrower than float32
+    # torch has no complex bfloat16, and many operations do not support complex32
     if unitary and dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"`dtype` must be torch.float32 or torch.float64 with `unitary=True`; got "
@@ -269,13 +274,13 @@ class ExpRNN(AbstractNamedRecurrent):
     unlike tanh is not bounded: states grow with the number of inputs that they have
     seen, and losses start larger.
 
-    With `nonlinearity="tanh"` or "relu", as `nn.RNN` has them, `isometry.load_foreign`
-    loads checkpoints of `nn.RNN`, with the nearest rotation as the weight, and
-    `to_torch` returns an `nn.RNN`.
+    With the nonlinearities of `nn.RNN`, "tanh" and "relu", `isometry.load_foreign`
+    loads checkpoints of `nn.RNN`, with the nearest rotation as the recurrent weight,
+    and `to_torch` returns an `nn.RNN`.
 
-    The weight itself neither shrinks nor enlarges gradients through time, and any
-    optimizer of torch keeps it orthogonal. Give its coordinates a smaller rate with
-    `isometry.param_groups`.
+    The recurrent weight neither shrinks nor enlarges gradients through time, and any
+    optimizer of torch keeps it orthogonal. Give its coordinates a smaller learning rate
+    with `isometry.param_groups`.
 
     Args:
         input_size: features of the input.
@@ -287,22 +292,25 @@ class ExpRNN(AbstractNamedRecurrent):
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         device: device of the parameters.
-        dtype: real dtype of the parameters; with `unitary`, of their parts.
-        unitary: whether the weight is unitary and the states are complex.
-        retraction: "exp", "cayley" or "pade-m", or a map, like `orthogonal_map` in
+        dtype: real dtype of the parameters; with `unitary`, the dtype of their real and
+            imaginary parts.
+        unitary: whether the recurrent weight is unitary and the states are complex. The
+            nonlinearity must then be "modrelu" or "identity".
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
+            `orthogonal_map` in `isometry.orthogonal`.
+        init: how the recurrent weight starts: "henaff" (as in the paper's copying task
+            and TIMIT), "cayley" (as in its MNIST), or any other `init` of
             `isometry.orthogonal`.
-        init: how the recurrent weight starts: "henaff" (for the paper's copying task
-            and TIMIT), "cayley" (for its MNIST), or as in `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
-        rebase_radius: move it when an angle of $A$ exceeds this radius. Without either
-            option, the base is the identity, as in the paper.
+        rebase_radius: move the base when an angle of $A$ exceeds this radius. Without
+            either option, the base is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it consists of the two states that have seen the whole
             sequence.
-        chunk: for long sequences, with `last_only`: keep only one state in this many
-            for the backward pass, which computes the others again.
+        chunk: with `last_only`, keep only one state out of this many for the backward
+            pass, which computes the others again. This saves memory for long sequences.
         generator: source of the random numbers of `init`.
 
     References:
@@ -354,10 +362,11 @@ class ExpRNN(AbstractNamedRecurrent):
         self.mode = f"RNN_{nonlinearity.upper()}"
 
     def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """`nn.RNN`, if it has this nonlinearity.
+        """`nn.RNN`, with the nonlinearity of this layer.
 
         Raises:
-            ValueError: if it has another nonlinearity, or if the states are complex.
+            ValueError: if `nn.RNN` does not have this nonlinearity. It has none for
+                complex states.
         """
         if self.nonlinearity not in ("tanh", "relu"):
             field = "complex" if self.unitary else "real"

@@ -29,7 +29,7 @@ class Gates:
     Attributes:
         number: how many gates there are, counting the candidate.
         states: how many tensors make up a state.
-        step: takes T x + b, W h and the state to the next state.
+        step: the function from T x + b, W h and the state to the next state.
         resets: whether a gate multiplies W h. If so, a bias added to W h is not the
             same as a bias added to T x.
         loop: torch's own loop over time.
@@ -65,7 +65,7 @@ class GatedCell(AbstractNamedCell):
         hidden_size: features of a state.
         gates: the kind of cell.
         bias: whether there is a bias, one number for each gate and feature.
-        candidate_bias: whether $W_n h$ in a GRU has a bias of its own.
+        candidate_bias: whether a GRU adds a second bias to $W_n h$.
         device: device of the parameters.
         dtype: dtype of the parameters.
         **maps: the options of `isometry.constrain`.
@@ -95,8 +95,9 @@ class GatedCell(AbstractNamedCell):
         self.bias = room(k * n) if bias else None
         self.bias_hn = room(n) if bias and candidate_bias else None
         self.reset_parameters()
-        # The base is where the maps start. Around the identity, random maps would have
-        # coordinates near the border of exp, or huge coordinates of the Cayley map.
+        # The base of the maps is where they start. If it were the identity, random maps
+        # would have angles near pi, where exp is no longer one to one, or huge
+        # coordinates of the Cayley map.
         constrain(self, "weight_hh", SO(n), **maps)
 
     def reset_parameters(self) -> None:
@@ -106,7 +107,7 @@ class GatedCell(AbstractNamedCell):
         identity.
         """
         # If the maps are constrained, the constraint notices this write. At the end of
-        # this method it replaces the identity by new maps, which `init` draws.
+        # this method it replaces the identity by the maps that `init` draws.
         with torch.no_grad():
             W = self.weight_hh
             W.copy_(torch.eye(self.hidden_size, device=W.device))
@@ -135,7 +136,8 @@ class GatedCell(AbstractNamedCell):
     ) -> tuple[Tensor, ...]:
         first = [h[None].contiguous() for h in state]
         hx = first if len(first) > 1 else first[0]
-        # one layer, no dropout, training if there may be a backward pass, one direction
+        # has biases, number of layers, dropout, training (if there may be a backward
+        # pass), bidirectional
         options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
         if steps.is_equal:
             x = x.unflatten(0, (len(steps.sizes), steps.batch))
@@ -153,7 +155,7 @@ class GatedCell(AbstractNamedCell):
         kernel, W, b, b_hh = (
             weights if self.bias is not None else (*weights, None, None)
         )
-        # torch's second bias is zero unless the candidate has a bias of its own
+        # `b_hh` is zero unless the candidate has a second bias, `bias_hn`
         second = None if self.bias_hn is None else b_hh
         u = driven(x, kernel, b)
         states: list[State] = []
@@ -171,9 +173,9 @@ class GatedCell(AbstractNamedCell):
         return self.weight_hh[0]
 
     def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout, with a second bias only for the candidate.
+        """The tensors in torch's layout, with two biases as in torch.
 
-        All other entries of the second bias are zero.
+        The second bias is zero, except for the candidate if there is a `bias_hn`.
         """
         weights = {
             "weight_ih": self.weight_ih,
@@ -188,10 +190,14 @@ class GatedCell(AbstractNamedCell):
         return {**weights, "bias_ih": self.bias, "bias_hh": second}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The cell's state without its constraint, with the sum of torch's two biases.
+        """Convert a torch layer's weights to a `state_dict` of this cell.
+
+        The keys are the cell's own, without a constraint. The bias is the sum of
+        torch's two biases, except for the candidate of a GRU.
 
         Raises:
-            ValueError: if a bias of torch has no place here.
+            ValueError: if torch's second bias of the candidate is not zero, and this
+                cell has no `bias_hn`.
         """
         W, shape = weights["weight_hh"], (self.gates.number, -1)
         state = {"weight_ih": weights["weight_ih"], "weight_hh": W.unflatten(0, shape)}
@@ -200,7 +206,8 @@ class GatedCell(AbstractNamedCell):
         first, second = weights["bias_ih"], weights["bias_hh"]
         if not self.gates.resets:
             return state | {"bias": first + second}
-        # the reset gate multiplies the candidate's bias, so it cannot join the first
+        # the reset gate multiplies the candidate's second bias, which therefore cannot
+        # be added to the first bias
         rest, candidate = second[: -self.hidden_size], second[-self.hidden_size :]
         state["bias"] = first + torch.cat((rest, torch.zeros_like(candidate)))
         if self.bias_hn is not None:

@@ -107,9 +107,9 @@ class AbstractRecurrent(nn.Module):
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, it consists of the two states that have seen the whole
             sequence.
-        chunk: with `last_only`, keep only one state in this many for the backward pass,
-            which computes the others again. This takes memory for `T / chunk + chunk`
-            time steps instead of `T`.
+        chunk: with `last_only`, keep only one state out of this many for the backward
+            pass, which computes the others again. A sequence of `T` time steps then
+            takes memory for `T / chunk + chunk` states instead of `T`.
     """
 
     def __init__(
@@ -146,19 +146,20 @@ class AbstractRecurrent(nn.Module):
         input: Tensor | PackedSequence,  # noqa: A002 - the name is torch's
         hx: Any = None,
     ) -> tuple[Any, Any]:
-        """Return the states of all time steps and the last states.
+        """Return the outputs of the last layer, and the last states of all layers.
 
         Args:
             input: (time, batch, input_size); (batch, time, input_size) with
                 `batch_first`; without the batch axis for a single sequence; or a
                 `PackedSequence`. Integers are class indices, which have no last axis
                 and stand for one-hot vectors of `input_size` numbers.
-            hx: the first states, (layers * directions, batch, hidden_size); if left
-                out, zeros, or the first states that the cells train.
+            hx: the first states, (layers * directions, batch, hidden_size), or a pair
+                of such tensors for `ExpLSTM`; if left out, zeros, or the first states
+                that the cells train.
 
         Returns:
-            The states of the last layer, in the form of the input, and the last states
-            of all layers, in the form of `hx`.
+            The states of the last layer (with `last_only`, only its last state), in the
+            form of the input; and the last states of all layers, in the form of `hx`.
         """
         rows = read(input, batch_first=self.batch_first)
         check_rows(rows, self.input_size)
@@ -183,13 +184,13 @@ class AbstractRecurrent(nn.Module):
         return H, last[0] if len(last) == 1 else tuple(last)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as they were drawn at the start."""
+        """Draw all parameters anew, by the same rules as at the start."""
         for cell in self.typed_cells():
             cell.reset_parameters()
 
     def typed_cells(self) -> list[AbstractCell]:
-        """The cells of all layers and directions, with the type that `cells` lacks."""
-        # not `self.cells`, which would go through `__getattr__` and torch's names
+        """The cells of all layers and directions, as a list with a precise type."""
+        # not `self.cells`, which would go through the `__getattr__` of a subclass
         cells = cast("nn.ModuleList", self._modules["cells"])
         return [cast("AbstractCell", cell) for cell in cells]
 

@@ -2,9 +2,10 @@ r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$ with a hand-written backwar
 
 Autograd would keep all intermediate results of every time step, and go back through
 many small operations. Here only the states are kept, because the derivative of $\sigma$
-can be read from its value. With a `chunk`, only the state before each chunk is kept,
-and the backward pass computes each chunk once more. Complex numbers are stored as pairs
-of real numbers, side by side in a row, so that one real kernel serves both fields.
+can be computed from its value. With a `chunk`, only the state before each chunk is
+kept, and the backward pass computes each chunk once more. Complex numbers are stored as
+pairs of real numbers, side by side in a row, so that the same functions on real
+matrices compute real and complex states.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +29,8 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
     r"""$\frac{z}{|z|} \max(|z| + b, 0)$ for a complex z; zero at zero."""
     m = z.abs()
     here = m > 0
-    # divide by 1 there: a NaN that a later `where` hides would still spoil the gradient
+    # Where m is 0, divide by 1. A later `where` could hide the NaN of 0 / 0 from the
+    # result, but not from the gradient
     scale = torch.relu(m + b) / torch.where(here, m, 1.0)
     return torch.where(here, z, 0.0) * scale
 
@@ -51,7 +53,7 @@ def apply(z: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor:
 
 
 # If the inputs are indices of at most this many classes, a product with one-hot vectors
-# is the fastest way to compute the gradient of the kernel.
+# is the fastest way to compute the gradient of the input kernel T.
 _FEW_CLASSES = 64
 
 
@@ -86,7 +88,7 @@ def scan(
     Args:
         x: (rows, inputs), or (rows,) class indices.
         weights: T, W, the bias and the nonlinearity.
-        h0: (batch, n).
+        h0: the first states, (batch, n).
         run: the order of the rows, and what to return.
 
     Returns:
@@ -127,7 +129,7 @@ class Scan(torch.autograd.Function):
         weights = Weights(kernel, W, b, sigma)
         steps, last_only, chunk = run
         cuts = steps.cut(chunk if last_only else None)
-        # keep the state before each chunk; for a single chunk, also keep all states, H
+        # keep the state before each chunk, and all states H if there is only one chunk
         firsts, H = [h0], h0
         last = torch.empty_like(h0)
         for begin, end in cuts:
@@ -161,7 +163,7 @@ class Scan(torch.autograd.Function):
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
         cell = Cell(W, ctx.sigma, weights.threshold)
-        # the gradient of the state before the following chunk
+        # the gradient of the states at which the next chunk in time begins
         after: Tensor | None = None
         for first, span in reversed(list(zip(firsts, ctx.cuts, strict=True))):
             part, rows = steps.part(*span), _rows(steps, span)
@@ -204,7 +206,7 @@ def _states(
 
 
 def drive(x: Tensor, kernel: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
-    """Write T x + bias for each row of x. A class index selects a column of T."""
+    """Write T x + bias to `out`, row by row. A class index selects a column of T."""
     if x.is_floating_point():
         if bias is None:
             torch.mm(x, kernel.mT, out=out)
@@ -248,8 +250,8 @@ def _adjoint(
     with torch.enable_grad():
         # One saved tensor may depend on another: an earlier call may have computed the
         # first state from the weight. Autograd would follow that path here as well,
-        # although it belongs to the graph outside. With an alias of each tensor it does
-        # not, because nothing outside was computed from the alias.
+        # although it belongs to the graph outside. It cannot do so from an alias of
+        # each tensor, because nothing outside was computed from the alias.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, kernel, W, b, h0 = inputs
         outputs = unrolled(x, Weights(kernel, W, b, ctx.sigma), h0, ctx.run)
@@ -258,7 +260,7 @@ def _adjoint(
         for out, g in zip(outputs, (every, last), strict=True)
         if out is not None and g is not None
     ]
-    # the first two arguments are not tensors
+    # the first two arguments of `Scan.forward`, sigma and run, are not tensors
     wanted = ctx.needs_input_grad[2:]
     found = iter(
         torch.autograd.grad(
@@ -331,14 +333,14 @@ def real_form(W: Tensor) -> Tensor:
 
 
 def input_form(kernel: Tensor, x: Tensor) -> Tensor:
-    """The real kernel that computes T x as pairs, for a complex T and any x."""
+    """The real kernel that computes T x as pairs, for complex T and any x."""
     if x.is_complex():
         return real_form(kernel)
     return torch.view_as_real(kernel).movedim(-1, 1).reshape(-1, kernel.shape[1])
 
 
 def real_blocks(M: Tensor) -> Tensor:
-    """Real blocks that act on rows of pairs as complex `M` act on complex rows."""
+    """Real blocks that act on rows of pairs as the blocks `M` act on complex rows."""
     if not M.is_complex():
         return M
     both = torch.stack((torch.view_as_real(M), torch.view_as_real(1j * M)), 2)

@@ -15,7 +15,7 @@ from isometry._torch import is_fake, transforms
 
 @dataclass(frozen=True)
 class Steps:
-    """The number of rows of each time step, in a buffer like a `PackedSequence` has.
+    """The number of rows of each time step, in a buffer like a `PackedSequence`.
 
     Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
     longest sequences come first, so the sizes never increase.
@@ -28,7 +28,7 @@ class Steps:
 
     @staticmethod
     def equal(steps: int, batch: int) -> "Steps":
-        """Steps of sequences that all have the same length."""
+        """The `Steps` of `batch` sequences that all have `steps` time steps."""
         # Dynamo cannot trace a cached function
         if torch.compiler.is_compiling():
             return Steps((batch,) * steps)
@@ -55,13 +55,13 @@ class Steps:
         return self.sizes[0] == self.sizes[-1]
 
     def part(self, begin: int, end: int) -> "Steps":
-        """The steps from `begin` to `end`, for a buffer whose first step is `begin`."""
+        """Time steps from `begin` to `end`, for a buffer that holds only these."""
         if (begin, end) == (0, len(self.sizes)):
             return self
         return Steps(self.sizes[begin:end])
 
     def cut(self, length: int | None) -> list[tuple[int, int]]:
-        """The begin and end of consecutive parts with at most `length` time steps."""
+        """Pairs (begin, end) of consecutive parts of at most `length` time steps."""
         steps = len(self.sizes)
         length = length or steps
         return [(t, min(t + length, steps)) for t in range(0, steps, length)]
@@ -107,8 +107,8 @@ class Steps:
 class Pass(NamedTuple):
     """One pass over sequences: their time steps, what to return and what to keep.
 
-    `last_only` asks for only the last states. In that case, `chunk` says that only one
-    state in so many is kept for the backward pass.
+    With `last_only`, only the last states are returned. In that case, only one state
+    out of `chunk` is kept for the backward pass, unless `chunk` is None.
     """
 
     steps: Steps
@@ -126,7 +126,7 @@ def _equal(steps: int, batch: int) -> Steps:
     return Steps((batch,) * steps)
 
 
-# how many sizes of a packed sequence an error message shows
+# the most batch sizes of a packed sequence that an error message shows
 _SHOWN = 8
 
 
@@ -241,7 +241,8 @@ def _shortened(sizes: tuple[int, ...]) -> str:
 
 
 def _check_order(order: Tensor | None, batch: int, name: str) -> None:
-    # only the shape: torch's indexing checks the values, without a synchronization
+    # Check only the shape. Torch's indexing checks the values, without waiting for the
+    # device
     if order is not None and tuple(order.shape) != (batch,):
         raise ValueError(
             f"`input.{name}` must have one index for each of the {batch} sequences; "
@@ -270,7 +271,7 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # no values can be read in these cases; torch's own indexing still checks them
+    # here the indices cannot be read; torch's own indexing still checks them
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
@@ -284,8 +285,9 @@ def check_rows(rows: Rows, inputs: int) -> None:
 def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
     """Return inputs or states in the dtype in which a cell computes.
 
-    Indices become int64. Other numbers must have that dtype already, except under
-    autocast, which casts them. Inputs of a complex cell may also be real.
+    `state` is a state of the cell. Indices become int64. Other numbers must have the
+    dtype of `state` already; only under autocast are real numbers cast to it. Inputs of
+    a complex cell may also be real.
     """
     if x.device != state.device:
         raise ValueError(

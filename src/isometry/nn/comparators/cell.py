@@ -1,4 +1,7 @@
-"""Base classes of the paper's comparators, and the drawing of their parameters."""
+"""Base classes of the comparators, the networks with which the paper compares its own.
+
+`Draw` creates their parameters.
+"""
 
 import copy
 import math
@@ -22,12 +25,13 @@ from isometry.nn._sequence import Pass, Steps
 class Draw:
     """Creates the parameters of a cell, one after the other.
 
-    All are drawn in double precision on the CPU, so a generator gives the same network
-    in every precision and on every device.
+    All numbers are drawn in double precision on the CPU, so that a generator gives the
+    same network in every precision and on every device.
 
     Args:
         device: device of the parameters.
-        dtype: real dtype of the parameters; for complex ones, of their parts.
+        dtype: real dtype of the parameters; the dtype of the real and imaginary parts
+            of complex parameters.
         generator: source of the numbers.
     """
 
@@ -36,12 +40,12 @@ class Draw:
     generator: torch.Generator | None = None
 
     def uniform(self, *shape: int, bound: float) -> nn.Parameter:
-        """Numbers uniform between minus and plus `bound`."""
+        """A parameter of numbers drawn uniformly between -`bound` and `bound`."""
         X = torch.empty(shape, dtype=torch.float64, device="cpu")
         return self.parameter(X.uniform_(-bound, bound, generator=self.generator))
 
     def complex_uniform(self, *shape: int, bound: float) -> nn.Parameter:
-        """Complex numbers with independent parts, uniform from -`bound` to `bound`."""
+        """A complex parameter; both parts are uniform between -`bound` and `bound`."""
         X = torch.empty(*shape, 2, dtype=torch.float64, device="cpu")
         X.uniform_(-bound, bound, generator=self.generator)
         return self.parameter(torch.view_as_complex(X))
@@ -55,7 +59,7 @@ class Draw:
         return self.complex_uniform(n, inputs, bound=glorot(inputs, 2 * n))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
-        """Normal numbers with mean zero."""
+        """A parameter of normal numbers with mean 0 and standard deviation `std`."""
         X = torch.empty(shape, dtype=torch.float64, device="cpu")
         return self.parameter(X.normal_(std=std, generator=self.generator))
 
@@ -72,7 +76,7 @@ class Draw:
 
 
 def glorot(fan_in: int, fan_out: int) -> float:
-    """The bound of Glorot's uniform distribution."""
+    """The number b such that Glorot's rule draws uniformly between -b and b."""
     return math.sqrt(6 / (fan_in + fan_out))
 
 
@@ -121,8 +125,8 @@ class AbstractComparatorCell(AbstractCell):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from torch's own generator."""
-        # A copy of this cell draws new parameters, and only their values are taken, so
-        # that an optimizer still holds the parameters of this cell.
+        # A copy of this cell draws new parameters, and only their values are copied
+        # back, so that an optimizer still holds the parameters of this cell.
         twin = copy.deepcopy(self)
         twin.draw_parameters(Draw("cpu", torch.float64))
         values = twin.state_dict()
@@ -147,8 +151,9 @@ class AbstractComparatorCell(AbstractCell):
         """The states of many time steps, as rows, and each sequence's last state."""
         (h0,), (steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
-            # All parameters are read here, once. A chunk is computed again in the
-            # backward pass, when `functional_call` has put the old parameters back.
+            # Read all parameters here, not in `states_of`. The backward pass calls
+            # `states_of` again, when `functional_call` has already restored the
+            # module's own parameters.
             kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
 
             def states_of(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
@@ -168,8 +173,9 @@ class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
     Attributes:
-        sigma: the nonlinearity, for the fast scan. None if its derivative cannot be
-            read from its value: then `activate` is called in a loop over time.
+        sigma: the nonlinearity, for the fast scan. It is None if the derivative of the
+            nonlinearity cannot be computed from its value. In that case `activate` is
+            called in a loop over time.
     """
 
     sigma: Sigma | None
@@ -184,7 +190,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         return lambda h: h @ W.mT
 
     def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """Raise: only cells with `sigma = None` need this, and they override it."""
+        """Raise. Only cells with `sigma = None` call this, and they override it."""
         raise NotImplementedError
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
@@ -199,16 +205,17 @@ class AbstractDenseCell(AbstractComparatorCell):
 
 
 class AbstractComparator(AbstractRecurrent):
-    """A comparator network, whose cells are stacked in layers.
+    """A network with which the paper compares its own, made of layers of cells.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
-        make_cell: makes the cell of one layer and direction, given its input size, its
-            hidden size and the source `draw` of its parameters.
+        make_cell: a function from an input size, a hidden size and the keyword `draw`,
+            a source of parameters, to the cell of one layer and direction.
         device: device of the parameters.
-        dtype: real dtype of the parameters; for complex ones, of their parts.
+        dtype: real dtype of the parameters; the dtype of the real and imaginary parts
+            of complex parameters.
         generator: source of the random first values.
         **layers: how cells are stacked, as in `ExpRNN`.
     """
@@ -254,5 +261,5 @@ def _chunked(
         going_on = steps.sizes[end] if end < len(steps.sizes) else 0
         ends.append(last[going_on:])
         h = last[:going_on]
-    # the longest sequences come first, and end last
+    # the longest sequences come first in a batch, but their ends are found last
     return torch.cat(ends[::-1])

@@ -1,4 +1,4 @@
-r"""The unitary network of rotations of pairs, which are multiplied out in blocks.
+r"""The unitary network whose map is a product of rotations of pairs of coordinates.
 
 Applying one layer of rotations after the other would read and write a state $L$ times,
 with only a few multiplications each time. The product of several layers consists of
@@ -37,14 +37,16 @@ from isometry.nn.comparators.cell import (
 
 Style = Literal["tunable", "fft"]
 
-# how many layers are multiplied out together: enough for blocks of 32 and of 16 rows
+# The most layers of rotations that are multiplied out into one set of blocks. Blocks of
+# 16 layers that pair neighbours have 32 to 64 rows; blocks of 4 layers of a Fourier
+# transform have 16.
 _TOGETHER = 16
 _TOGETHER_FFT = 4
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of rotations of coordinates j and j + `distance`, from `skip` on."""
+    """Rotates the coordinates j and j + `distance`, in pairs that start at `skip`."""
 
     distance: int
     skip: int = 0
@@ -62,9 +64,10 @@ class BlockRotation:
     Attributes:
         layers: the numbers of the layers.
         shape: (outer, size, inner), where the coordinates of a block run along `size`.
-        shift: where the first block begins, on a circle.
-        part: "all" rotations; or, for layers that pair neighbours, the rotations inside
-            triangles or in gaps.
+        shift: the coordinate at which the first block begins; the last block wraps
+            around.
+        part: which rotations of the layers are meant: "all"; or, for layers that pair
+            neighbours, only the rotations in "triangles" or only those in "gaps".
     """
 
     layers: range
@@ -86,7 +89,7 @@ class BlockRotation:
         return h.roll(self.shift, 1) if self.shift else h
 
     def acts_on(self, depth: int) -> Tensor:
-        """A mask of the coordinates that this part turns in its layer `depth`."""
+        """A mask of the coordinates that `part` turns in its layer number `depth`."""
         outer, size, inner = self.shape
         if self.part == "all":
             return torch.ones(outer * size * inner, dtype=torch.bool)
@@ -99,12 +102,12 @@ class Planes:
     """Which coordinates each layer of rotations pairs, and in which blocks.
 
     Attributes:
-        n: coordinates of a state.
-        padded: `n`, plus coordinates that stay zero so that blocks fit.
+        n: number of coordinates of a state.
+        padded: number of coordinates after zeros are appended so that the blocks fit.
         shape: the shape of the angles. In the tunable style, a row has the angles of
             two layers.
         layers: the layers, in the order in which they act.
-        stages: the same product as a sequence of block rotations.
+        stages: the product of all layers, as a sequence of block rotations.
     """
 
     def __init__(self, n: int, capacity: int, style: Style) -> None:
@@ -154,7 +157,7 @@ class Planes:
     def _factors(
         self, theta: Tensor, phi: Tensor | None, omega: Tensor | None
     ) -> list[tuple[Tensor, Tensor]]:
-        """For each layer, the factors of each coordinate and of its partner."""
+        """For each layer, `keep` and `cross`: h becomes h * keep + partner * cross."""
         ones = torch.ones_like(theta)
         phase = ones if phi is None else torch.polar(ones, phi)
         sizes = [(self.n - 2 * layer.skip) // 2 for layer in self.layers]
@@ -179,7 +182,7 @@ class Planes:
     def _placed(
         self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
     ) -> Tensor:
-        """One vector of the numbers of all pairs, with `rest` outside of pairs."""
+        """A vector with `first` and `second` at the pairs of a layer, else `rest`."""
         rows = (-1, layer.distance)
         both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
         after = self.padded - self.n + layer.skip
@@ -203,17 +206,17 @@ class Planes:
 
 
 def _groups(layers: int, most: int) -> list[range]:
-    """The numbers of the layers, in ranges of at most `most`."""
+    """The numbers of all layers, split into ranges of at most `most` layers."""
     return [range(i, min(i + most, layers)) for i in range(0, layers, most)]
 
 
 def _half_block(n: int, layers: int) -> int:
-    """Half the size of a block: at least `layers`; if possible, a divisor of n / 2."""
+    """Half a block's size, which is at least `layers` and divides n / 2 if possible."""
     fitting = [k for k in range(layers, 2 * layers + 1) if n % (2 * k) == 0]
     return fitting[0] if fitting else layers
 
 
-# the bound of the random angles; the authors' code has 3.14 in place of pi
+# all angles start uniform in (-3.14, 3.14), as in the authors' code
 _BOUND = 3.14
 # the authors' modReLU adds this to the modulus
 _EPSILON = 0.01
@@ -238,10 +241,10 @@ class EURNN(AbstractComparator):
     networks have neither $\phi$ nor $\omega$. A time step costs $O(nL)$, and no matrix
     of size $n \times n$ is formed: the network runs in a loop over time, with autograd.
 
-    It is called like `torch.nn.RNN`. A cell has one bias vector, the $b$ of modReLU,
-    which is $\max(m + b, 0)\, z / m$ with $m = |z| + 0.01$. For real states it is
-    $\max(m + b, 0)$ times the sign of $z$. The authors' output layer reads only the
-    real parts.
+    It is called like `torch.nn.RNN`. The nonlinearity $\sigma$ is the authors' modReLU,
+    $\sigma(z) = \max(m + b, 0)\, z / m$ with $m = |z| + 0.01$; for real states,
+    $\max(m + b, 0)$ times the sign of $z$. A cell has one bias vector, $b$. The
+    authors' output layer reads only the real parts of the states.
 
     Args:
         input_size: features of the input.
@@ -249,7 +252,7 @@ class EURNN(AbstractComparator):
         num_layers: number of layers; each reads the outputs of the one before.
         capacity: $L$ of the tunable style, even.
         style: "tunable" or "fft".
-        unitary: whether states are complex; else $W$ is orthogonal.
+        unitary: whether $W$ is unitary and states are complex; else both are real.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
             and `chunk` as in `ExpRNN`.
@@ -311,7 +314,8 @@ class EURNNCell(AbstractComparatorCell):
         """The authors' modReLU, which adds 0.01 to the modulus."""
         if not z.is_complex():
             return modrelu(z, b + _EPSILON)
-        # `abs` takes three times as long. Add `tiny`, as the root of 0 has no gradient
+        # `abs` takes three times as long. `tiny` is added for z = 0, because the square
+        # root has no gradient at 0
         tiny = torch.finfo(z.real.dtype).tiny
         m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
         return z * (torch.relu(m + b) / m)

@@ -1,4 +1,4 @@
-"""The recurrent network with the exponential of coefficients in a basis of u(n)."""
+"""The unitary recurrent network that trains coefficients in a basis of u(n)."""
 
 from functools import partial
 from typing import Literal, Unpack
@@ -14,36 +14,39 @@ from isometry.nn.comparators.cell import (
     Draw,
 )
 
-# the authors' gain of the recurrent weight, by nonlinearity
+# for each nonlinearity, the factor by which the authors multiply the unitary matrix
 _GAIN = {"tanh": 1.05, "relu": 1.40}
 
 
 class LieRNN(AbstractComparator):
-    r"""A unitary recurrent network, trained by its coefficients in the Lie algebra.
+    r"""A unitary recurrent network that trains coefficients in the Lie algebra.
 
     $$ h_t = \sigma(\beta W h_{t-1} + T x_t + b), \qquad
-       W = \exp\Bigl(\sum_{j=1}^{n^2} \lambda_j T_j\Bigr), $$
+       W = \exp\Bigl(\sum_{j=1}^{n^2} \lambda_j B_j\Bigr), $$
 
     on complex states, where $\sigma$ acts on the real and the imaginary parts
-    separately. The $T_j$ are the usual basis of $\mathfrak u(n)$: $e_k e_l^T - e_l
-    e_k^T$, $i(e_k e_l^T + e_l e_k^T)$ and $i e_k e_k^T$. The gain $\beta > 1$ makes up
-    for the contraction by $\sigma$. The coefficients are in the parameter `X`: real and
-    imaginary parts below the diagonal, and the real parts on the diagonal. They start
-    as normal random numbers, which gives angles of up to about $2\sqrt n$, where the
-    exponential is no longer one to one. The network is called like `torch.nn.RNN`; a
-    cell has one complex bias vector. An output layer should read both the real and the
-    imaginary parts.
+    separately. The $B_j$ are the usual basis of $\mathfrak u(n)$: $e_k e_l^T - e_l
+    e_k^T$ and $i(e_k e_l^T + e_l e_k^T)$ for $k > l$, and $i e_k e_k^T$. By default the
+    gain $\beta$ is above 1, which makes up for the contraction by $\sigma$. The network
+    is called like `torch.nn.RNN`; a cell has one complex bias vector. An output layer
+    should read both the real and the imaginary parts of the states.
 
-    These entries are the coefficients themselves, so no sum over the basis is
-    needed. With the exponential of this library, the network costs as much as a unitary
-    `ExpRNN`.
+    The coefficients $\lambda_j$ are $n^2$ of the $2 n^2$ real numbers in the complex
+    parameter `X`: the real and imaginary parts below the diagonal, and the real parts
+    on the diagonal. The other numbers of `X` are ignored. All numbers start as standard
+    normal random numbers. The exponent then has angles of up to about $2 \sqrt{2n}$,
+    beyond $\pi$, where the exponential is no longer one to one.
+
+    Each coefficient is an entry of $\sum_j \lambda_j B_j$, so this matrix is filled
+    without a sum over the basis. With the exponential of this library, the network
+    costs as much as `ExpRNN(unitary=True)`.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
         nonlinearity: "tanh" or "relu".
-        gain: $\beta$; 1.05 for tanh and 1.40 for ReLU if None.
+        gain: $\beta$; None means 1.05 for tanh and 1.40 for ReLU.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
             and `chunk` as in `ExpRNN`.

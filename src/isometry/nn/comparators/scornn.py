@@ -33,8 +33,8 @@ class ScoRNN(AbstractComparator):
         input_size: features of the input.
         hidden_size: features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
-        negatives: how many entries at the end of $D$ are $-1$; half of them if None, as
-            in the authors' copying task (a tenth in their MNIST).
+        negatives: how many entries at the end of $D$ are $-1$. None means half of all
+            entries, as in the authors' copying task; for MNIST they take a tenth.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
             and `chunk` as in `ExpRNN`.
@@ -92,21 +92,21 @@ class ScoRNNCell(AbstractDenseCell):
 
 
 def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
-    r"""$(I + A)^{-1} (I - A) D$ with $A$ = skew(X), given the diagonal of $D$."""
+    r"""$(I + A)^{-1} (I - A) D$ with $A$ = skew(X); `D` is only the diagonal of $D$."""
     # our `cayley` computes (I + A / 2) (I - A / 2)^{-1}
     return cayley(-2 * skew(X)) * D
 
 
 def cayley_blocks(n: int, draw: Draw) -> Tensor:
-    r"""Coordinates of 2 x 2 blocks $\pm\tan(u / 2)$ with random $u$ in $(0, \pi / 2)$.
+    r"""Coordinates of a skew $A$ of 2 x 2 blocks with the entries $\mp\tan(u / 2)$.
 
-    The Cayley transforms of the blocks are rotations by $u$, which is uniform. If $n$
-    is odd, the last row is zero.
+    The transform $(I + A)^{-1} (I - A)$ turns the plane of each block by $-u$, where
+    $u$ is uniform in $(0, \pi / 2)$. If $n$ is odd, the last row of $A$ is zero.
     """
     u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
     X = u.new_zeros(n, n)
     even = 2 * torch.arange(n // 2, device="cpu")
-    # [HWY18] has -tan(u / 2) above the diagonal; our coordinates are below it
+    # [HWY18] sets -tan(u / 2) above the diagonal; our coordinates are below it
     X[even + 1, even] = torch.tan(math.pi / 4 * u)
     return X
 
@@ -117,19 +117,21 @@ class ScuRNN(AbstractComparator):
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W = (I + A)^{-1} (I - A)\, D, \quad
        A = -A^H, \quad D = \operatorname{diag}(e^{i\theta}), $$
 
-    on complex states. Unlike in `ScoRNN`, $D$ is trained, so every unitary $W$ can be
-    reached. The $n$ angles make the parametrization redundant: it has $n^2 + n$ numbers
-    for a group of dimension $n^2$. The network is called like `torch.nn.RNN`; a cell
-    has one bias vector, the $b$ of modReLU, and a trained first state. An output layer
-    should read both the real and the imaginary parts. The coordinates of $A$ are the
-    lower triangle of the parameter `X`.
+    on complex states, where $\sigma$ is modReLU. Unlike in `ScoRNN`, $D$ is trained, so
+    every unitary $W$ can be reached. The $n$ angles make the parametrization redundant:
+    it has $n^2 + n$ numbers for a group of dimension $n^2$. The network is called like
+    `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a trained first
+    state. An output layer should read both the real and the imaginary parts of the
+    states. The coordinates of $A$ are the numbers below the diagonal of the parameter
+    `X`, and the real parts on the diagonal.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
-        epsilon: $\epsilon$ of the modReLU, as in `URNN`. The authors' value needs a
-            loop over time, with autograd; 0 is the exact modReLU, with the fast scan.
+        epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
+            authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
+            modReLU, and the fast scan.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
             and `chunk` as in `ExpRNN`.
@@ -170,7 +172,7 @@ class ScuRNNCell(AbstractDenseCell):
         self.weight_ih = draw.complex_kernel(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
-        # the authors draw from (0, 2 pi), which gives the same distribution of phases
+        # the authors draw theta from (0, 2 pi), which gives the same random phases
         self.theta = draw.uniform(n, bound=math.pi)
         self.bias = draw.uniform(n, bound=0.01)
         self.h0 = draw.complex_uniform(n, bound=0.01)

@@ -1,4 +1,4 @@
-"""The recurrent network whose singular values stay within a margin of 1."""
+"""The recurrent network whose weight has singular values within a margin of 1."""
 
 from functools import partial
 from typing import Unpack
@@ -88,7 +88,7 @@ class SpectralCell(AbstractDenseCell):
         return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
 
     def recurrent_weight(self) -> Tensor:
-        """The matrix W, which is orthogonal up to the margin."""
+        """The matrix W, whose singular values differ from 1 by at most the margin."""
         return (self.U * self.singular_values()) @ self.V.mT
 
 

@@ -1,4 +1,4 @@
-"""Unitary recurrent networks, with a product of simple factors or any unitary W."""
+"""Unitary recurrent networks: W is a product of simple factors, or unrestricted."""
 
 import math
 from collections.abc import Callable
@@ -28,13 +28,14 @@ class URNN(AbstractComparator):
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad
        W = D_3 R_2 F^{-1} D_2 \Pi R_1 F D_1, $$
 
-    on complex states. Here $D_j = \operatorname{diag}(e^{i\theta_j})$, $F$ is the
-    unitary Fourier transform, the $R_j = I - 2 \bar v_j v_j^T / \lVert v_j \rVert^2$
-    are reflections, and $\Pi$ is a fixed random permutation. $W$ has $7n$ parameters,
-    which do not reach all of $U(n)$. No $n \times n$ matrix is formed: the network runs
-    in a loop over time, with autograd. It is called like `torch.nn.RNN`; a cell has one
-    bias vector, the $b$ of modReLU, and a trained first state. An output layer should
-    read both the real and the imaginary parts.
+    on complex states, where $\sigma$ is modReLU. Here $D_j =
+    \operatorname{diag}(e^{i\theta_j})$, $F$ is the unitary Fourier transform, the $R_j
+    = I - 2 \bar v_j v_j^T / \lVert v_j \rVert^2$ are reflections, and $\Pi$ is a fixed
+    random permutation. $W$ has $7n$ parameters, which do not reach all of $U(n)$. No $n
+    \times n$ matrix is formed: the network runs in a loop over time, with autograd. It
+    is called like `torch.nn.RNN`; a cell has one bias vector, the $b$ of modReLU, and a
+    trained first state. An output layer should read both the real and the imaginary
+    parts of the states.
 
     Args:
         input_size: features of the input.
@@ -131,8 +132,8 @@ def _transformed(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
 def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
     r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
 
-    Unlike modReLU it is differentiable at zero, but its derivative cannot be read from
-    its value.
+    With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU, but its
+    derivative cannot be computed from its value. With $\epsilon = 0$ it is modReLU.
     """
     if epsilon == 0:
         return complex_modrelu(z, b)
@@ -158,20 +159,23 @@ class FullCapacityURNN(AbstractComparator):
     optimizer of `isometry.optim`, with any retraction, in the parameter groups that
     `isometry.param_groups` makes. With any other optimizer it would leave $U(n)$. It
     starts at the matrix of a random `URNN`. The network is called like `torch.nn.RNN`;
-    a cell has one bias vector, the $b$ of modReLU, and a trained first state. An output
-    layer should read both the real and the imaginary parts.
+    a cell has one bias vector, the $b$ of the modReLU $\sigma$, and a trained first
+    state. An output layer should read both the real and the imaginary parts of the
+    states.
 
-    The paper calls this network RGD. The authors store $W$ twice, in a real matrix of
-    size $2n \times 2n$, and their step reads only the upper blocks of its gradient,
-    which hold half of it. Autograd gives the whole gradient, so learning rates do not
-    carry over one to one.
+    The paper calls this network RGD. The authors of [WPH16] store $W$ in a real matrix
+    of size $2n \times 2n$, which contains its real and imaginary parts twice. Their
+    optimizer reads only the upper half of the gradient of this matrix, and so only half
+    of the gradient of $W$. Here autograd gives the whole gradient, so the authors'
+    learning rates do not carry over one to one.
 
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
-        epsilon: $\epsilon$ of the modReLU, as in `URNN`. The authors' value needs a
-            loop over time, with autograd; 0 is the exact modReLU, with the fast scan.
+        epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
+            authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
+            modReLU, and the fast scan.
         bias_bound: $b$ starts uniform between minus and plus this bound.
         **options: `device` and `dtype` of the parameters, the `generator` of their
             first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
@@ -211,8 +215,8 @@ class FullCapacityCell(AbstractDenseCell):
         self.epsilon, self.bias_bound = epsilon, bias_bound
         self.sigma = None if epsilon else "complex_modrelu"
         self.draw_parameters(draw)
-        # recorded without a check: it is unitary by construction in every precision,
-        # and has no values on the meta device
+        # Do not check that the weight is unitary: it is so by construction, in every
+        # precision, and on the meta device it has no values to check.
         record(self, "weight_hh", U(hidden_size))
 
     def draw_parameters(self, draw: Draw) -> None:
