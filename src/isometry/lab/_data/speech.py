@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# the windows of the literature: 32 ms at 8 kHz, overlapping by half
+# The literature uses windows of 32 ms at 8 kHz. Each window overlaps the next by half.
+# RATE is in Hz; WINDOW and HOP are in samples.
 RATE = 8000
 WINDOW = 256
 HOP = 128
 BINS = WINDOW // 2 + 1
-# the power that the literature adds to every spectrum; silence then has -50 dB
+# The literature adds this power to all entries of a power spectrum, so that silence has
+# -50 dB.
 FLOOR = 1e-5
 SILENCE = -50.0
 _LN10 = math.log(10)
@@ -32,7 +34,7 @@ def log_power(samples: "np.ndarray") -> "Tensor":
 
     $$ y = 10 \log_{10}(10^{-5} + |X|^2) $$
 
-    with $X$ the short-time Fourier transform.
+    where $X$ is the short-time Fourier transform of the recording.
 
     Args:
         samples: the recording at 8 kHz.
@@ -49,8 +51,8 @@ def spectra(samples: "np.ndarray") -> "Tensor":
     """Short-time Fourier transform of a recording.
 
     Each frame has 256 samples under a periodic Hann window, and overlaps the next by
-    half. The recording is padded with zeros to a multiple of the hop, and then with 256
-    more zeros at each end, so that the first and last frames are silent.
+    half. The recording is padded with zeros to a multiple of 128 samples, and then with
+    256 more zeros at each end, so that the first frame and the last frame are silent.
 
     Args:
         samples: the recording at 8 kHz.
@@ -76,13 +78,14 @@ def spectra(samples: "np.ndarray") -> "Tensor":
 
 
 def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
-    r"""The recording with these log-power spectra and the phases of another one.
+    r"""The recording with given log-power spectra and with the phases of other spectra.
 
     $$ s = \sum_t \operatorname{shift}_{128 t}
            \mathcal F^{-1}\bigl(10^{y_t / 20}\, X_t / |X_t|\bigr) $$
 
-    Windows that overlap by half add up to 1. Spectra and phases of the same recording
-    thus give it back, up to the power of $10^{-5}$ that `log_power` adds.
+    Periodic Hann windows that overlap by half add up to 1. Therefore the log-power
+    spectra and the phases of one recording give that recording back, up to the effect
+    of the power $10^{-5}$ that `log_power` adds.
 
     Args:
         y: log-power spectra (frames, 129), in dB.
@@ -106,7 +109,7 @@ HEADER = 1024
 
 
 def recordings(root: Path) -> list[Path]:
-    """All recordings below a folder, as paths relative to it."""
+    """All recordings below a folder, as paths relative to that folder."""
     if not root.is_dir():
         raise ValueError(
             f"`root` must be a folder of recordings; got {root}. TIMIT is sold by the "
@@ -129,7 +132,7 @@ def recording_frames(path: Path) -> int:
 
 
 def read_recording(path: Path) -> "np.ndarray":
-    """The first channel of a recording at 8 kHz, in [-1, 1].
+    """The first channel of a recording, resampled to 8 kHz. Full scale is 1.
 
     Args:
         path: path of the file.
@@ -150,14 +153,14 @@ def read_recording(path: Path) -> "np.ndarray":
         raise _unreadable(path, str(error)) from error
     _check_whole(path, len(samples))
     common = math.gcd(rate, RATE)
-    # the window of MATLAB's `resample`, which the literature used
+    # the literature used MATLAB's `resample`, whose filter has this window
     return resample_poly(
         samples[:, 0], RATE // common, rate // common, window=("kaiser", 5.0)
     )
 
 
 def _check_whole(path: Path, samples: int) -> None:
-    """Raise if a file does not have the length in its header; libsndfile would not."""
+    """Raise if a file is not as long as its header says. libsndfile would not raise."""
     with path.open("rb") as stream:
         head = stream.read(HEADER)
     if head.startswith(b"NIST_1A"):
@@ -166,7 +169,7 @@ def _check_whole(path: Path, samples: int) -> None:
     elif head.startswith(b"RIFF"):
         expected, unit = int.from_bytes(head[4:8], "little") + 8, "bytes"
         got = path.stat().st_size
-        # a chunk of odd length is padded by a byte, which some writers do not count
+        # a chunk of odd length ends in a padding byte, which some writers do not count
         got -= got == expected + 1
     else:
         expected, got, unit = samples, samples, "samples"
@@ -183,13 +186,13 @@ def _unreadable(path: Path, what: str) -> ValueError:
     )
 
 
-# the core test set of TIMIT, from its own documentation (testset.doc, table 1)
+# the speakers of TIMIT's core test set, from its documentation (testset.doc, table 1)
 CORE = """
 mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0
 mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0
 """
 
-# the usual development set: 50 of the other test speakers
+# the speakers of the usual development set: 50 of TIMIT's other test speakers
 DEVELOPMENT = """
 faks0 fdac1 fjem0 mgwt0 mjar0 mmdb1 mmdm2 mpdf0 fcmh0 fkms0 mbdg0 mbwm0 mcsh0
 fadg0 fdms0 fedw0 mgjf0 mglb0 mrtk0 mtaa0 mtdt0 mthc0 mwjg0 fnmr0 frew0 fsem0
@@ -197,8 +200,9 @@ mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 fjsj0
 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1
 """
 
-# recordings of the whole corpus; 7 of the 462 training speakers have "sa" in their
-# names, and are left out (see `timit_splits`)
+# The number of recordings in each split of the whole corpus: 8 for each speaker. The 7
+# of the 462 training speakers with "sa" in their names are left out (see
+# `timit_splits`).
 COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
 
 
@@ -207,10 +211,12 @@ class Splits(NamedTuple):
 
     Attributes:
         train: the recordings for training.
-        core: the core test set of TIMIT; elsewhere the first held-out speakers.
-        development: the development set of TIMIT; elsewhere the other speakers that
-            are held out.
-        padding: the longest of these gives the number of frames in evaluation.
+        core: the core test set of TIMIT; for another corpus, the first half of the
+            speakers that are held out.
+        development: the development set of TIMIT; for another corpus, the second half
+            of the speakers that are held out.
+        padding: the recordings of which the longest gives the number of frames to which
+            both held-out sets are padded.
     """
 
     train: list[PurePath]
@@ -266,10 +272,11 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def speaker_splits(paths: Sequence[PurePath]) -> Splits:
-    """Splits of any recordings; both held-out sets have an eighth of the speakers.
+    """Splits of any recordings. Each held-out set has an eighth of the speakers.
 
-    Each folder counts as a speaker; if there are fewer than three folders, each file
-    does. Recordings named sa1 or sa2, as in the sample of TIMIT, are left out.
+    Each folder counts as a speaker. If there are fewer than three folders, each file
+    counts as a speaker. Recordings named sa1 or sa2, as in the sample of TIMIT, are
+    left out.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus.
@@ -293,7 +300,7 @@ def speaker_splits(paths: Sequence[PurePath]) -> Splits:
             f"`root` must hold at least 3 recordings (.wav); got {len(kept)}. Give the "
             f"folder above those of the speakers."
         )
-    # shuffled, since names are often ordered by sex or dialect
+    # shuffle the speakers, since their names are often ordered by sex or dialect
     names = list(speakers)
     order = np.random.default_rng(0).permutation(len(names))
     held = math.ceil(len(names) / 8)
