@@ -1,1 +1,1 @@
-"""Training: `start` and `resume` make a run, which is kept in a folder."""
+"""Training: `start` and `resume` train a network, and keep the run in a folder."""

@@ -1,4 +1,4 @@
-"""The command `isometry train`, whose options come from the line and a TOML file."""
+"""The command `isometry train`, with options from its line and from a TOML file."""
 
 import argparse
 import shlex
@@ -23,21 +23,21 @@ from isometry.lab._process import keep_freed_memory
 from isometry.lab._train.config import CHANGEABLE, Config, Training
 from isometry.lab._train.folder import RunError, last_good
 
-# exit codes by the status of the run; 130 is usual after Ctrl-C
+# the exit code for each status of a run; 130 is usual after Ctrl-C
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
 
 
 class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
-    """Subcommands, one for each task; that of the user's own task is added when named.
+    """Subcommands of all tasks. A user's own task gets a subcommand when it is named.
 
     Attributes:
-        add_task: adds the subcommand of a task, which it takes by name.
+        add_task: adds the subcommand of the task with a given name.
     """
 
     add_task: Callable[[str], None]
 
     def knows(self, name: str) -> bool:
-        """True if a word is a registered task, or reads package.module:Class."""
+        """True if a word is a registered task, or has the form package.module:Class."""
         from isometry.lab.tasks import TASKS
 
         return REFERENCE.fullmatch(name) is not None or name in TASKS
@@ -57,11 +57,11 @@ def add_tasks(
     *,
     several: bool = False,
 ) -> None:
-    """Add a subcommand for each task, with its options and those of training.
+    """Add a subcommand for each task, with the options of the task and of training.
 
     Args:
         parser: parser of a command.
-        add_own: adds the other options of that command to a parser.
+        add_own: adds the other options of the command to a parser.
         several: whether an option takes a list of one or more values.
     """
     from isometry.lab.tasks import TASKS
@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust`, which allows the import of code that a folder names."""
+    """Add `--trust`, which allows the import of code that the files of a run name."""
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -154,14 +154,16 @@ def main(options: argparse.Namespace) -> int:
 
 
 def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
-    """Make a config from options; the command line takes precedence over the file.
+    """Make a config from the options of a command line and of the file that it names.
+
+    The command line takes precedence over the file.
 
     Args:
-        given: options by name: `task`, `config`, `out`, and fields of the task and of
-            `Training`.
+        given: the options of the command line by name: `task`, `config` (the file),
+            `out`, and fields of the task and of `Training`.
 
     Returns:
-        The config, and the folder that `out` names, or None.
+        The config, and the folder `out`, which is None if it was left out.
 
     Raises:
         ValueError: if no task is named, the file cannot be read, or a name in it is
@@ -223,7 +225,8 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from error
 
 
-# why `--resume` refuses those options that do not say what the run is
+# Why `--resume` refuses each of these options. It refuses other options because they
+# define the run.
 _REASONS = {
     "task": "the run has its task",
     "out": "the run stays in its folder",
@@ -232,7 +235,7 @@ _REASONS = {
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    """The options to change in a resumed run; raises if one of them cannot change."""
+    """The options to change in a resumed run; raises if one of them must not change."""
     named = {k: v for k, v in given.items() if k != "command" and v is not None}
     refused = [
         f"{word} ({_REASONS.get(name, 'it says what the run is')})"
@@ -249,10 +252,10 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def words_of(given: dict[str, Any]) -> list[str]:
-    """The task and the options of a line, as they are typed.
+    """The task and the names of the options on a command line, as they are typed.
 
     Args:
-        given: values by name, None for what was left out.
+        given: values by name; None for an option that was left out.
 
     Returns:
         Words such as "copying" and "--hidden-size".

@@ -1,4 +1,4 @@
-"""What a run is: a task, a network, and how it is trained."""
+"""The definition of a run: a task, a network, and how the network is trained."""
 
 import json
 import shlex
@@ -11,20 +11,21 @@ from isometry.lab._options import make, spell
 if TYPE_CHECKING:
     from isometry.lab.paper.training import Recipe
 
-# Format of `config.json` and the files beside it. The number is raised when code of an
-# earlier format would accept a new folder and continue a different run. Folders without
-# a number have format 1, which had no recipe; 2 had no `decay` or `clip_norm`.
+# Format of `config.json` and the files beside it. The number is raised whenever earlier
+# code would accept a new folder, but would train differently. Folders without a number
+# have format 1, which had no recipe. Format 2 had no `decay` and no `clip_norm`.
 FORMAT = 3
 
-# options that may change when a run is resumed; the others say what the run is
+# options that may change when a run is resumed; all other options define the run
 CHANGEABLE = (
     *("iterations", "epochs", "solved", "solved_for", "log_every", "evaluate_every"),
     *("checkpoint_every", "threads", "device", "tensorboard"),
 )
 
-# The largest learning rate, and the largest ratio of two. Optimizers divide the product
-# of rate and ratio by numbers such as 0.001, and torch raises if the result exceeds the
-# range of float32, 3.4e38.
+# The largest `lr`, `lr_ratio`, `solved` and `clip_norm` that are accepted. The first
+# two need a bound: optimizers divide the product of `lr` and `lr_ratio`, at most 1e30,
+# by numbers such as 0.001, and torch raises if the result exceeds the range of float32,
+# 3.4e38.
 LARGEST = 1e15
 
 
@@ -131,11 +132,11 @@ class Config:
         task_options: the fields of the task.
         training: how the network is trained.
         command: the command line that makes the same run again.
-        recipe: what the names in `training` stand for: every option of the network and
-            of its optimizers, so that the defaults of a later version do not matter.
-        about: what a report needs to know about the task.
-        continued: for each time that the run was resumed with other options, the step
-            at which it was resumed, and these options.
+        recipe: every option of the network and of its optimizers, including defaults,
+            so that the defaults of a later version do not matter.
+        about: the facts about the task that a report needs.
+        continued: an entry for each time that the run was resumed with other options:
+            the step at which it was resumed, and these options.
     """
 
     task: str
@@ -151,14 +152,14 @@ class Config:
         flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}
         flat |= asdict(self.training) | {"command": self.command}
         flat |= {"recipe": self.recipe}
-        # left out if empty, since earlier versions wrote neither
+        # `about` and `continued` are left out if empty, as in earlier versions
         flat |= {"about": self.about} if self.about else {}
         flat |= {"continued": list(self.continued)} if self.continued else {}
         return (json.dumps(flat, indent=2) + "\n").encode()
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """Read what `to_json` has written."""
+        """The config in a JSON text that `to_json` has written."""
         flat = json.loads(text)
         if not flat.get("format", 1) <= FORMAT:
             raise ValueError(
@@ -182,7 +183,7 @@ class Config:
             options: new values of fields of `Training`, by name.
 
         Returns:
-            The new config. Its command would make the whole run from the beginning.
+            The new config. Its command makes the whole run from the beginning.
 
         Raises:
             ValueError: if an option may not change.
@@ -210,10 +211,11 @@ class Config:
         return replace(self, training=make(Training, values), command=command)
 
     def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
-        """The config with numbers for the length and the sizes that were left out.
+        """The config with numbers in place of the options that were left out.
 
         Args:
-            recipe: how the network is made, with its usual number of steps or epochs.
+            recipe: how the network is made, with its size and its usual number of steps
+                or epochs.
             epoch: number of batches in an epoch; None if the data is endless.
             threads: number of threads that torch uses.
 
@@ -222,7 +224,7 @@ class Config:
             `evaluate_every` are numbers.
 
         Raises:
-            ValueError: if epochs are asked for and data is endless.
+            ValueError: if the config has `epochs`, but the data is endless.
         """
         before = self.training
         epochs = before.epochs

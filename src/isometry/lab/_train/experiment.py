@@ -1,4 +1,4 @@
-"""Makes what a config describes: the task, the network and the optimizers."""
+"""Makes the task, the network and the optimizers that a config describes."""
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
@@ -25,20 +25,21 @@ Own = TypeVar("Own", bound=type)
 def register(thing: Own, name: str | None = None) -> Own:
     """Give a task or a network of your own a name, for configs and the command line.
 
-    This function can decorate the class. A run that names the class can then be resumed
-    and loaded without trust, since no code has to be imported because a file names it.
+    This function can decorate the class. The runs of a registered class can be resumed
+    and loaded without `trust`: you have imported the class yourself, so the files of a
+    run do not decide which code is imported.
 
     Args:
         thing: a task, which derives from `AbstractTask`, or a network, which derives
             from `torch.nn.Module`.
-        name: its name. If None, the `name` of a task if it has one, otherwise the name
-            of the class.
+        name: the new name. If None, it is the attribute `name` of a task that has one,
+            and otherwise the name of the class.
 
     Returns:
         The class itself.
 
     Raises:
-        TypeError: if the class is neither, or lacks what a task or a network needs.
+        TypeError: if the class is neither a task nor a network, or is incomplete.
         ValueError: if the name is one of ours, or the network does not take the sizes.
     """
     kind: Any = thing
@@ -76,8 +77,8 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     Args:
         config: config of the run.
         device: device of the model.
-        trust: whether classes that are not registered may be imported, or the names of
-            those that may.
+        trust: True if any class that is not registered may be imported, or the names of
+            such classes.
 
     Returns:
         The experiment.
@@ -88,7 +89,7 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     training = config.training
     task, wanted, model = make_model(config, trust=trust)
     model = model.to(device)
-    # the number of batches comes last, since reading the data may take a while
+    # ask for the number of batches after all else, since reading the data may take long
     epoch = task.epoch(training.batch_size)
     resolved = config.resolved(wanted, epoch, torch.get_num_threads())
     resolved = replace(resolved, recipe=described(wanted, model), about=task.about())
@@ -98,7 +99,7 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
 def make_model(
     config: Config, *, trust: Trust
 ) -> tuple[AbstractTask, Recipe, nn.Module]:
-    """Make the task and the network of a run, with its initial weights.
+    """Make the task of a run, and its network with initial weights.
 
     Args:
         config: config of the run.
@@ -112,13 +113,13 @@ def make_model(
     """
     task, training = make_task(config, trust=trust), config.training
     check_model(training, trust=trust)
-    # a recorded run spells out all options, since their defaults may have changed
+    # the recipe of a recorded run has every option, since defaults may have changed
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
     wanted = recipe(training.model, task, training.hidden_size, **options)
     wanted = _adjusted(wanted, training)
-    # torch's own layers, and those of users, draw from the global generator
+    # torch's layers and users' networks draw initial weights from the global generator
     torch.manual_seed(training.seed)
     generator = torch.Generator().manual_seed(training.seed)
     return task, wanted, _model(wanted, training, task, generator)
@@ -142,7 +143,8 @@ def check_model(training: Training, *, trust: Trust) -> None:
         )
 
 
-# new names of options of networks, by the old names that recorded runs may have
+# options of networks that have been renamed: the new name for each old name, which
+# recorded runs may have
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
@@ -161,7 +163,8 @@ def _model(
     except (TypeError, ValueError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
-            # the class itself is wrong; because of this note, its traceback is printed
+            # The user's class itself is wrong. Because of this note, the command line
+            # prints the traceback.
             error.add_note(f"isometry: raised by the constructor of {training.model}")
         if not options or isinstance(error, ValueError):
             raise
@@ -201,7 +204,7 @@ def make_task(config: Config, *, trust: Trust) -> AbstractTask:
         The task.
 
     Raises:
-        ValueError: if no task has that name, or an option is not one of the task's.
+        ValueError: if no task has that name, or the task does not have an option.
     """
     return make(TASKS.find(config.task, trust=trust), config.task_options)
 
@@ -210,11 +213,11 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
     """Make the optimizers of a recipe.
 
     Args:
-        recipe: says which optimizers there are, and with which options.
-        model: the network whose parameters they move.
+        recipe: names the optimizers, their options and their parameters.
+        model: the network whose parameters the optimizers move.
 
     Returns:
-        An optimizer for each part of the recipe that has something to move.
+        The optimizers, without those that would have no parameters to move.
 
     Raises:
         ValueError: if a plain optimizer would move a weight off its manifold, or an
@@ -236,7 +239,8 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
                     "`decay` must be left out for Rprop, which uses the rate in its "
                     "first step alone."
                 )
-            # torch's schedulers use this name, too; checkpoints keep its value
+            # Checkpoints keep this entry, the rate before any decay. torch's schedulers
+            # use the same name for it.
             for group in groups:
                 group["initial_lr"] = wanted.options["lr"]
         try:
@@ -250,7 +254,7 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
 
 
 def _adjusted(recipe: Recipe, training: Training) -> Recipe:
-    """The recipe, with the user's options of training in place of the paper's."""
+    """The recipe, in which the user's training options replace the paper's."""
     usual = recipe.schedule
     rest = next(wanted for wanted in usual.optimizers if not wanted.parameters)
     lr = rest.options["lr"] if training.lr is None else training.lr
@@ -259,7 +263,7 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
         ratio = wanted.options["lr"] / rest.options["lr"]
         if wanted.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
-        # RiemannianSGD has an update rule of its own, which the option does not replace
+        # the option `optimizer` does not replace RiemannianSGD, which has its own rule
         keep = training.optimizer is None or wanted.kind is RiemannianSGD
         kind = wanted.kind if keep else _optimizer_class(training.optimizer or "")
         options = dict(wanted.options) if keep else {}
@@ -284,7 +288,7 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
 
 
 def _decay(name: str | None) -> Callable[[float], float] | None:
-    """The function of a decay that the user named; None if the user named none."""
+    """The function for the option `decay`; None if the user left the option out."""
     if name is not None and name not in DECAYS:
         raise ValueError(
             f"`decay` must be one of {', '.join(DECAYS)}; got {name!r}."
@@ -294,11 +298,11 @@ def _decay(name: str | None) -> Callable[[float], float] | None:
 
 
 def described(recipe: Recipe, model: Any) -> dict[str, Any]:
-    """Spell out a recipe for `config.json`, since defaults may change with the version.
+    """A recipe with all defaults for `config.json`, since defaults may change later.
 
     Args:
         recipe: the recipe of a run.
-        model: the network that it makes.
+        model: the network that the recipe has made.
 
     Returns:
         Values that JSON can hold.
@@ -329,12 +333,12 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
     }
 
 
-# LBFGS evaluates the loss several times a step; SparseAdam needs sparse gradients
+# LBFGS evaluates the loss several times in a step. SparseAdam needs sparse gradients.
 _UNSUITABLE = ("LBFGS", "SparseAdam")
 
 
 def _optimizer_class(name: str) -> type[Optimizer]:
-    """The class of an optimizer that the user named."""
+    """The class of the optimizer that the user has named."""
     kind: Any = getattr(torch.optim, name, None)
     kind = kind or getattr(isometry.optim, name, None)
     is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)

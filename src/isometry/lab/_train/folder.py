@@ -1,4 +1,4 @@
-"""The folder of a run: one process writes it, and a kill never leaves it broken."""
+"""Files of a run. One process writes them, and killing it never leaves them broken."""
 
 import contextlib
 import itertools
@@ -26,14 +26,14 @@ class RunError(Exception):
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the content of a file; even after a crash it is either old or new.
+    """Replace the content of a file. A crash leaves either the old or the new content.
 
     Args:
         path: the file.
         data: its new content.
 
     Raises:
-        OSError: if it cannot be written; the old content stays.
+        OSError: if the file cannot be written; it keeps its old content.
     """
     partial = path.with_name(path.name + ".partial")
     try:
@@ -54,7 +54,7 @@ def as_json(value: Any) -> bytes:
 
 
 def create(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make the folder of a new run with all of its first files, or do nothing.
+    """Make a new folder with all of the given files, or make nothing.
 
     Args:
         folder: path of the folder, which must not exist.
@@ -71,7 +71,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # a dead process that had the same number may have left this folder
+        # an earlier process with the same process id may have left this folder
         partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
@@ -87,7 +87,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def last_good(folder: Path) -> str:
-    """A clause for messages: where the last good checkpoint of a diverged run is."""
+    """A clause for messages that says where a diverged run has its last checkpoint."""
     path = folder / CHECKPOINT
     if path.exists():
         return f"The last good checkpoint is {path}"
@@ -117,7 +117,7 @@ def data_folder() -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let no other process write into a folder. A killed process loses its lock.
+    """Lock a folder against other processes until the block or this process ends.
 
     Args:
         folder: folder of a run.
@@ -154,7 +154,7 @@ def removed_unused(folder: Path | None) -> Iterator[None]:
     """Remove the folder of a run that fails before it has recorded a step.
 
     The command can then be repeated once the mistake is corrected. After a `RunError`
-    the folder stays, since its message may tell the user to go on with the folder.
+    the folder stays, since the error message may tell the user to resume the run.
     """
     try:
         yield
@@ -172,11 +172,11 @@ class Metrics:
 
     Args:
         folder: folder of the run.
-        size: length of the file in bytes when the checkpoint was written. What follows
-            is cut off.
+        size: length of the file in bytes when the checkpoint was written. Later records
+            are cut off.
 
     Raises:
-        RunError: if the file is shorter than that.
+        RunError: if the file is shorter than `size`.
     """
 
     def __init__(self, folder: Path, size: int = 0) -> None:
@@ -188,10 +188,11 @@ class Metrics:
                 f"{size_on_disk}. It was changed: restore it, or train anew."
             )
         self.path = path
-        # without a buffer, lines that were written are kept if the process is killed
+        # without a buffer, a line that was written survives if the process is killed
         self.file = path.open("ab", buffering=0)
         self.file.truncate(size)
-        # `truncate` leaves the position behind the end, where `size` would read it
+        # After `truncate`, the position is past the end of the file. The method `size`
+        # returns the position, so set it to the end.
         self.file.seek(size)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -205,7 +206,7 @@ class Metrics:
         return [json.loads(line) for line in self.path.read_bytes().splitlines()]
 
     def size(self) -> int:
-        """Wait until all of the file is on the disk; return its length in bytes."""
+        """Wait until the whole file is on the disk, and return its length in bytes."""
         os.fsync(self.file.fileno())
         return self.file.tell()
 
@@ -215,7 +216,8 @@ class Metrics:
 
 
 def _sync_folder(folder: Path) -> None:
-    # a rename is on the disk once its folder is; Windows cannot sync a folder
+    # A rename has reached the disk only when the folder has been synchronized. Windows
+    # cannot synchronize a folder.
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -261,7 +263,7 @@ def read_checkpoint(folder: Path) -> bytes | None:
 
 
 def damaged(path: Path, what: str) -> str:
-    """The message of an error about a file that is not what a run writes."""
+    """An error message about a file whose content was not written by this run."""
     return (
         f"{path} must be what `isometry train` has written for this run; got {what}. "
         f"Restore it from a copy, or train anew."
@@ -269,7 +271,7 @@ def damaged(path: Path, what: str) -> str:
 
 
 def origin(folder: Path | None) -> str:
-    """Sentences for an error, if another revision of isometry wrote the run."""
+    """Sentences for an error message; empty unless another revision wrote the run."""
     if folder is None:
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""The training loop, and what it measures about the recurrent matrix."""
+"""The training loop, and its measurements of the recurrent matrix."""
 
 import math
 import time
@@ -19,14 +19,14 @@ from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
 
 # A run has diverged if its loss exceeds this factor times the loss of its first step,
-# or times 1 if that loss is smaller.
+# or the factor itself if the loss of the first step is below 1.
 _DIVERGED = 1e3
 SPLITS: tuple[Split, ...] = ("validation", "test")
 
 
 @dataclass
 class State:
-    """What a checkpoint keeps besides tensors.
+    """The progress of a run, which a checkpoint keeps besides the tensors.
 
     Attributes:
         step: number of steps so far.
@@ -35,11 +35,11 @@ class State:
         cpu_seconds: processor time of the steps, summed over all threads.
         first_loss: loss of the first batch.
         last: step of the last evaluation, and the means of each split.
-        best: the same for the evaluation with the best validation.
-        best_test: the same for the evaluation with the best test, which the paper
-            reports.
-        solved_at: step of the first evaluation in the latest unbroken series that
-            found the task solved; None if the last evaluation did not.
+        best: step and means of the evaluation with the best validation result.
+        best_test: step and means of the evaluation with the best test result, which the
+            paper reports.
+        solved_at: step of the evaluation since which every evaluation has found the
+            task solved; None if the last evaluation did not find it solved.
     """
 
     step: int = 0
@@ -59,8 +59,8 @@ def train(
 
     Args:
         experiment: what is trained.
-        state: where to begin; it is updated in place.
-        ranks: the place of this process among those that share each batch.
+        state: the progress so far, which is updated in place.
+        ranks: the place of this process among the processes that share each batch.
         recorder: writes records and checkpoints.
 
     Returns:
@@ -93,7 +93,7 @@ def train(
             is_best = state.best.get("step") == state.step
             due = last or solved or stop or is_best
             if due or state.step % config.checkpoint_every == 0:
-                # a checkpoint that is not finite must not replace the last good one
+                # weights that are not finite must not replace the last good checkpoint
                 if not _finite(experiment):
                     return "diverged"
                 recorder.checkpoint(experiment, asdict(state), is_best=is_best)
@@ -107,8 +107,9 @@ class Step:
 
     Args:
         experiment: what is trained.
-        model: its model, or the wrapper that averages gradients over processes.
-        ranks: the place of this process among those that share each batch.
+        model: the model of the experiment, perhaps in a wrapper that averages gradients
+            over all processes.
+        ranks: the place of this process among the processes that share each batch.
         index: the number of the step, from 0.
     """
 
@@ -121,7 +122,7 @@ class Step:
     ) -> None:
         self.experiment, self.ranks, self.index = experiment, ranks, index
         config, task = experiment.config.training, experiment.task
-        # seeded for each step, so that dropout is the same in a resumed run
+        # set the seed at each step, so that dropout is the same in a resumed run
         torch.manual_seed((config.seed << 32) + index * ranks.count + ranks.rank)
         batch = task.batch(
             index,
@@ -150,7 +151,8 @@ class Step:
         experiment, recipe = self.experiment, self.experiment.recipe
         for optimizer in experiment.optimizers:
             optimizer.zero_grad()
-        # with this factor, the mean over processes is the gradient of the whole batch
+        # With this factor, the average of the gradients over all processes is the
+        # gradient of the whole batch.
         share = self.ranks.count * self.weights["loss"] / self.total
         (self.loss if self.ranks.count == 1 else self.loss * share).backward()
         clip_norm = recipe.schedule.clip_norm
@@ -164,8 +166,9 @@ class Step:
     def _decay_rates(self) -> None:
         """Set the learning rates of this step from its number and the run's length.
 
-        So a resumed run has the same rates to the last bit. Most of torch's schedulers
-        compute each rate from the previous one, and would need a state of their own.
+        Thus a resumed run has the same rates to the last bit. Most of torch's
+        schedulers compute each rate from the previous rate, so that a checkpoint would
+        have to keep their state, too.
         """
         decay = self.experiment.recipe.schedule.decay
         iterations = self.experiment.config.training.iterations
@@ -190,10 +193,10 @@ class Step:
 def _evaluate(
     experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
 ) -> bool:
-    """Evaluate and record both splits, keep the best; True if the task is solved.
+    """Evaluate both splits, and return True if the run is to stop because it is solved.
 
-    Every process does all of this. Since they have the same weights, they find the same
-    numbers.
+    Every process does all of this. All processes find the same numbers, since they have
+    the same weights.
     """
     config, task, model = experiment.config.training, experiment.task, experiment.model
     state.last = {"step": state.step}
@@ -247,14 +250,14 @@ def on(batch: Batch, device: torch.device) -> Batch:
 
 @torch.no_grad()
 def recurrent_map(model: nn.Module) -> Tensor | None:
-    """The matrix that the first layer applies to its state.
+    """The matrix that the first layer applies to its hidden state.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The matrix (n, n), or the first of several if the cell has gates; None for
-        torch's own layers, or if the matrix is not finite.
+        The matrix (n, n), which is the first of several if the cell has gates. None for
+        layers that are not ours, or if the matrix is not finite.
     """
     network = getattr(model, "network", model)
     if not isinstance(network, AbstractRecurrent):
@@ -265,13 +268,13 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
 
 @torch.no_grad()
 def orthogonality(model: nn.Module) -> float | None:
-    r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the first layer's matrix $W$.
+    r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the matrix of `recurrent_map`.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The error; None for torch's own layers, or if the matrix is not finite.
+        The error; None for layers that are not ours, or if the matrix is not finite.
     """
     W = recurrent_map(model)
     if W is None:
@@ -282,17 +285,18 @@ def orthogonality(model: nn.Module) -> float | None:
 
 @torch.no_grad()
 def largest_angle(model: nn.Module) -> float | None:
-    r"""Largest angle in the coordinates $A$ of the first constrained weight.
+    r"""Largest angle of the coordinates $A$ of the first constrained weight.
 
-    An angle is $|\theta|$ for an eigenvalue $i \theta$ of $A$. While the largest one is
-    below $\pi$, the exponential is one to one; the paper calls this domain $V$.
+    The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. Where the largest
+    angle is below $\pi$, the exponential is one to one. The paper calls this domain
+    $V$.
 
     Args:
         model: a network with its output layer.
 
     Returns:
-        The angle; None if there is no such weight, the exponential does not make it, or
-        its coordinates are not finite.
+        The angle. None if there is no constrained weight, or if the first one is not a
+        square matrix made by the exponential, or if its coordinates are not finite.
     """
     for entry in constrained(model):
         A = entry.coordinates.detach()
@@ -312,7 +316,7 @@ def angles(model: nn.Module) -> list[float]:
         model: a network with its output layer.
 
     Returns:
-        The angles; empty for torch's own layers, or if the matrix is not finite.
+        The angles; empty for layers that are not ours, or if the matrix is not finite.
     """
     W = recurrent_map(model)
     if W is None:

@@ -1,4 +1,4 @@
-"""What a run writes: metrics, checkpoints, events, and progress on a terminal."""
+"""The output of a run: metrics, checkpoints, events, and progress on a terminal."""
 
 import hashlib
 import json
@@ -30,12 +30,12 @@ def pack(
 
     Args:
         model: the model.
-        optimizers: its optimizers, if any. Their tensors get names such as
+        optimizers: the optimizers of the model, if any. Their tensors get names such as
             `optimizer.0.3.exp_avg`; their other values go into the header.
-        state: anything else that JSON can hold.
+        state: other values to keep in the header; they must be valid JSON.
 
     Returns:
-        A safetensors file.
+        The content of a safetensors file.
     """
     from safetensors.torch import save
 
@@ -60,15 +60,15 @@ def pack(
 def unpack(
     data: bytes, model: nn.Module, optimizers: Iterable[Optimizer]
 ) -> dict[str, Any]:
-    """Load what `pack` made into a model and its optimizers.
+    """Load a checkpoint, as `pack` returns it, into a model and its optimizers.
 
     Args:
-        data: a safetensors file.
+        data: content of a safetensors file.
         model: a model of the same kind.
-        optimizers: its optimizers; empty to load only the model.
+        optimizers: the optimizers of the model; empty to load only the model.
 
     Returns:
-        The state that `pack` was given.
+        The argument `state` of `pack`.
     """
     from safetensors.torch import load
 
@@ -88,13 +88,14 @@ def unpack(
 
 
 def read_header(data: bytes) -> dict[str, Any]:
-    """What a checkpoint holds besides its tensors.
+    """The values that a checkpoint holds besides its tensors.
 
     Args:
-        data: a safetensors file.
+        data: content of a safetensors file.
 
     Returns:
-        The values of the optimizers, and the state.
+        "state", the argument of `pack`; and "optimizers", the values of the optimizers
+        that are not tensors.
     """
     length = int.from_bytes(data[:8], "little")
     return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
@@ -105,7 +106,8 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
 
     Args:
         folder: folder of the run.
-        checkpoint: its checkpoint, which holds the name and the hash of the file.
+        checkpoint: content of the run's checkpoint, which has the name and the hash of
+            the file.
 
     Returns:
         The content of the file.
@@ -167,7 +169,7 @@ class Events:
         for path in folder.glob("events.out.*"):
             path.unlink()
         self.writer = made(str(folder))
-        # times on a curve count training only, as if it had never been interrupted
+        # the times of events count only training, as if a run were never interrupted
         self.begun = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
             self.write(record)
@@ -239,17 +241,17 @@ class Progress:
             self.shown = time.monotonic()
             filled = _BAR * step // max(self.total, 1)
             bar = "█" * filled + "░" * (_BAR - filled)
-            # \x1b[K clears the rest of a longer line
+            # \x1b[K clears what is left of an earlier, longer line
             self.stream.write(f"\r{bar} {self.place()}  loss {loss:.4g}\x1b[K")
             self.stream.flush()
 
     def evaluation(
         self, last: Mapping[str, Any], extra: Mapping[str, float] | None = None
     ) -> None:
-        """Write one line about all splits.
+        """Write one line about an evaluation of all splits.
 
         Args:
-            last: the step, and the means of each split by its name.
+            last: the step, and for each split, by name, its means.
             extra: numbers that describe the network itself.
         """
         splits = {k: v for k, v in last.items() if isinstance(v, Mapping) and v}
@@ -286,9 +288,10 @@ class Recorder:
     Args:
         folder: folder of the run. If None, as in every process but the first, nothing
             is written.
-        progress: what the user sees.
-        state: state of the checkpoint from which the run goes on, if there is one.
-        tensorboard: whether to write events as well.
+        progress: shows the user how far the run is.
+        state: the values that `unpack` returned for the checkpoint of a resumed run;
+            None or empty for a new run.
+        tensorboard: whether to write events for TensorBoard as well.
     """
 
     def __init__(
@@ -323,14 +326,14 @@ class Recorder:
     ) -> None:
         """Replace the checkpoint, which also holds the length of the metrics file.
 
-        The weights of the best validation have the step in the name of their file. An
-        old file is removed only after the checkpoint that names the new one is written,
-        so that the process can be killed at any time.
+        The weights with the best validation result are in another file, which has the
+        step in its name. The old file is removed only after the checkpoint that names
+        the new file is written. Thus the process can be killed at any time.
 
         Args:
             experiment: what is trained.
             state: the fields of `State`.
-            is_best: whether to keep these weights as those of the best validation.
+            is_best: whether these weights have the best validation result so far.
         """
         if self.folder is None or self.metrics is None:
             return

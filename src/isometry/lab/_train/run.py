@@ -45,8 +45,9 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
     Args:
         config: config of the run. Classes that it names as package.module:Class are
             imported.
-        out: its folder, which must not exist; if None, a new one under the user's data
-            directory. It is removed if the run fails before it has recorded a step.
+        out: folder of the run, which must not exist; if None, a new folder under the
+            user's data directory. The folder is removed if the run fails before it has
+            recorded a step.
 
     Returns:
         The folder and the summary.
@@ -61,7 +62,7 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
         folder = None
         if ranks.is_first:
             resolved = experiment.config
-            # the names of classes, without their modules
+            # a user's own class, package.module:Class, appears as Class alone
             names = (config.task, config.training.model)
             name = "-".join(word.rpartition(":")[2] for word in names)
             name += f"-{resolved.training.hidden_size}"
@@ -80,12 +81,14 @@ def resume(
 ) -> Outcome:
     """Resume a run from its last checkpoint, as if it had never stopped.
 
-    A run that has finished goes on if `iterations` or `epochs` ask for more steps.
+    A run that has finished goes on if `iterations` or `epochs` ask for more steps. A
+    run that was solved goes on if `solved` is changed. If a run has ended and no option
+    changes, its summary is returned.
 
     Args:
         folder: folder of the run.
-        trust: whether to import the classes that `config.json` names, or the names of
-            those that may be imported. A registered class needs no trust.
+        trust: True to import any class that `config.json` names, or the names of the
+            classes that may be imported. A registered class needs no trust.
         **options: fields of `Training` that may change: `iterations`, `epochs`,
             `solved`, `solved_for`, `log_every`, `evaluate_every`, `checkpoint_every`,
             `threads`, `device` and `tensorboard`.
@@ -95,8 +98,8 @@ def resume(
 
     Raises:
         RunError: if the folder does not hold a run; if the run is damaged, has
-            diverged, or is being written by another process; or if it has ended and the
-            options do not ask for more.
+            diverged, or is being written by another process; or if it has ended, and
+            the options change something but do not ask for more steps.
         ValueError: if an option may not change, or a class is not to be trusted.
     """
     folder = Path(folder)
@@ -110,7 +113,7 @@ def resume(
         )
     training, same = config.training, config.training == before.training
     # If a run was resumed for more steps and killed at once, its config already has the
-    # larger number, while the summary is still that of the shorter run.
+    # larger number of steps, while its summary is still about the shorter run.
     more = training.epochs or (training.iterations or 0) > steps
     if (status == "finished" and same and not more) or (status == "solved" and same):
         return Outcome(folder, summary)
@@ -144,16 +147,17 @@ def load(
 
     Args:
         run: folder of the run, finished or not.
-        best: whether to load the weights of the best validation instead of the last.
-        trust: whether to import the classes that `config.json` names, or the names of
-            those that may be imported. A registered class needs no trust.
+        best: whether to load the weights with the best validation result instead of the
+            last weights.
+        trust: True to import any class that `config.json` names, or the names of the
+            classes that may be imported. A registered class needs no trust.
 
     Returns:
-        The network with its output layer, from inputs to outputs (time, batch, k).
+        The network with its output layer; it maps inputs to outputs (time, batch, k).
 
     Raises:
-        RunError: if there is no run, it has no checkpoint or no best validation, or a
-            file is damaged.
+        RunError: if the folder does not hold a run, if the run does not have these
+            weights, or if a file is damaged.
         ValueError: if a class is not to be trusted.
     """
     folder = Path(run)
@@ -167,7 +171,7 @@ def load(
     try:
         _, _, model = make_model(config, trust=trust)
     finally:
-        # initial weights, drawn in vain, must not change the caller's random numbers
+        # drawing the initial weights must not change the caller's random numbers
         torch.random.set_rng_state(state)
     with _whole(folder):
         unpack(read_best(folder, data) if best else data, model, ())
@@ -194,7 +198,7 @@ def _go(
     ranks: Ranks,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Lock the folder, load the checkpoint if there is one, train, and sum up."""
+    """Lock the folder, load its checkpoint if any, train, and write the summary."""
     with contextlib.ExitStack() as stack:
         data = None
         if folder is not None:
@@ -216,7 +220,7 @@ def _go(
         if folder is not None:
             if options:
                 _amend(folder, experiment.config, state.step, options)
-            # this summary was written at an earlier end, and no longer holds
+            # a summary of a run that had ended earlier is no longer true
             (folder / files.SUMMARY).unlink(missing_ok=True)
         progress = Progress(iterations, state.step, quiet=folder is None)
         tensorboard = experiment.config.training.tensorboard
@@ -249,7 +253,8 @@ def _train(
             f"on: isometry train --resume {folder}"
         ) from error
     except (ValueError, TypeError) as error:
-        # no option is wrong; because of this note, the traceback is printed
+        # This is not an error in the options. Because of the note, the command line
+        # prints the traceback.
         error.add_note(f"isometry: raised in step {state.step + 1} of the run")
         raise
     scores: dict[str, Any] = {}
@@ -263,7 +268,7 @@ def _train(
 
 @contextlib.contextmanager
 def _whole(folder: Path | None) -> Iterator[None]:
-    """Turn an error while reading a checkpoint into one that says what is wrong."""
+    """Turn any error from reading a checkpoint into a `RunError` that explains it."""
     try:
         yield
     except RunError:
@@ -296,7 +301,7 @@ def _sum_up(
     folder: Path | None,
     scores: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write `summary.json`, and return what it holds."""
+    """Write `summary.json`, and return its content."""
     model = experiment.model
     summary = {
         "status": status,
@@ -332,7 +337,7 @@ def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:
 
 @contextlib.contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Let torch use this number of threads for a while; None changes nothing."""
+    """Let torch use this number of threads inside the block; None changes nothing."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)
