@@ -1,7 +1,7 @@
 """Finding the shared library of the C sources in the package, or building it.
 
-This file and what it imports need nothing but Python, not even torch: `hatch_build.py`
-runs it to make a wheel.
+This file and its imports need nothing but Python, not even torch: `hatch_build.py` runs
+it to make a wheel.
 """
 
 import contextlib
@@ -32,9 +32,10 @@ _BUNDLED = Path(__file__).parent / "bundled"
 _FLAGS = (
     *compiler_options(),
     *("-std=gnu11", "-O3", "-fopenmp", "-shared", "-fPIC"),
-    # loops over floats may be vectorized; NaN and infinity stay what they are
+    # allow loops over floats to be vectorized, but keep NaN and infinity
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-    # openmp.c defines what GCC needs of OpenMP, so the runtime is not linked
+    # openmp.c defines the functions of OpenMP that GCC calls; with this option the
+    # linker then leaves out the runtime
     "-Wl,--as-needed",
 )
 
@@ -116,15 +117,15 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
         timeout: seconds after which the compiler is stopped.
 
     Raises:
-        BuildError: if there is no compiler, it fails or hangs, or the cache cannot be
-            trusted.
+        BuildError: if there is no compiler, if the compiler fails or hangs, or if the
+            cache cannot be trusted.
     """
     folder, program = open_folder(), compiler()
     key = _key(program)
     library = find(folder, key)
     if library is not None:
         return library
-    # long enough for a build by another process that takes all of its time
+    # long enough for another process that needs its whole timeout to build
     with locked(folder, key, seconds=2 * timeout):
         library = find(folder, key)
         if library is None:
@@ -134,7 +135,9 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
 
 
 def compiler() -> list[str]:
-    """The command in CC, such as "ccache gcc", as words; the first is a full path.
+    """The words of the command in CC, such as "ccache gcc"; the first is a full path.
+
+    Without CC, the command is "cc".
 
     Raises:
         BuildError: if there is no such program.
@@ -187,10 +190,11 @@ def _run(command: list[str], timeout: float) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        # its messages may be in another encoding
+        # the compiler's messages may be in another encoding
         text=True,
         errors="replace",
-        # a process group of its own, to end it with all processes that it has started
+        # a new process group, so that all processes that the compiler has started can
+        # be ended with it
         start_new_session=True,
     ) as process:
         try:
@@ -232,7 +236,7 @@ def _instructions() -> set[str]:
 
 
 def _processor() -> list[bytes]:
-    """Lines that tell processors apart: a shared cache serves several machines."""
+    """Lines that tell processors apart, since several machines may share a cache."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:

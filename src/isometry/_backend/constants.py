@@ -10,9 +10,9 @@ NONLINEARITIES: tuple[Sigma, ...] = get_args(Sigma)
 # the slope of the leaky rectifier below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
-# From this size on, only the lower half of the square of a Hermitian or skew matrix is
-# computed: at n = 512 that takes 0.58 of the time of a product. For smaller matrices
-# the whole product is as fast.
+# From this number of rows on, only the lower half of the square of a Hermitian or skew
+# matrix is computed: at n = 512 that takes 0.58 of the time of a product. For smaller
+# matrices the whole product is as fast.
 HALVED_FROM = 96
 
 # The largest number of matrices in a linear combination in C. A polynomial cannot have

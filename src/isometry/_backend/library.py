@@ -1,8 +1,8 @@
 """The C library, which comes with a wheel or is built when it is first needed.
 
 The sources are plain C. They use pointers, and the BLAS and the OpenMP that torch has
-loaded, but not torch itself. So one library serves every version of torch, and it is
-built in a second.
+loaded, but not torch itself. So one library works with every version of torch, and it
+is built within seconds.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _WITHOUT = (
     "ISOMETRY_NATIVE=0 silences this."
 )
 
-# the warnings that were given in this process
+# the reasons for running without C that were logged in this process
 reasons: list[str] = []
 
 
@@ -36,7 +36,7 @@ def c_library() -> ctypes.CDLL | None:
 
 
 class Loaded(NamedTuple):
-    """The C library and where it comes from; or None and the reason."""
+    """The C library and where it comes from, or None and the reason for that."""
 
     library: ctypes.CDLL | None
     origin: str
@@ -44,7 +44,7 @@ class Loaded(NamedTuple):
 
 @cache
 def loaded() -> Loaded:
-    """Load the C library on the first call; later calls return the same."""
+    """Load the C library on the first call; later calls return the same library."""
     setting = os.environ.get("ISOMETRY_NATIVE", "1")
     if setting == "0":
         return Loaded(None, "ISOMETRY_NATIVE is 0.")
@@ -54,7 +54,7 @@ def loaded() -> Loaded:
         return Loaded(None, reason)
     places = {"wheel": bundled, "cache": cached, "built just now": build}
     if setting == "build":
-        # to compare a wheel with a build for exactly this processor
+        # a user may compare the wheel with a build for exactly this processor
         del places["wheel"]
     try:
         for origin, find in places.items():
@@ -89,7 +89,7 @@ def _load(path: Path) -> ctypes.CDLL:
     return library
 
 
-# in the order of openmp.c
+# the functions of the OpenMP runtime that openmp.c calls, in its order
 _OPENMP = (
     *("GOMP_parallel", "omp_get_max_threads"),
     *("omp_get_num_threads", "omp_get_thread_num"),
@@ -97,9 +97,10 @@ _OPENMP = (
 
 
 def openmp() -> list[int | None] | None:
-    """Addresses of the functions of OpenMP that torch calls; None if it has none."""
-    # In the order of the linker: first the global names, to which a runtime that was
-    # loaded before Python belongs, and then the libraries that torch is linked to.
+    """Addresses of functions in the OpenMP runtime of torch; None without a runtime."""
+    # The search is in the order of the linker: first the global names, which include a
+    # runtime that was loaded before Python, and then the libraries that torch is linked
+    # to.
     for library in (ctypes.CDLL(None), torch_library()):
         with contextlib.suppress(AttributeError):
             functions = [getattr(library, name) for name in _OPENMP]

@@ -1,7 +1,8 @@
 """Memory of tensors on the CPU: reusing it, and telling whether it has changed.
 
-For batches of small matrices, fresh pages take about as much time as the arithmetic,
-and at n = 1024 a fifth of it. Torch caches memory on accelerators, but not on the CPU.
+For batches of small matrices, getting fresh pages takes about as long as the
+arithmetic; at n = 1024 it takes a fifth as long. Torch caches memory on accelerators,
+but not on the CPU.
 
 There are two ways to borrow memory. `scratch` lends it for the duration of a `with`
 statement. `recycled` returns a tensor that lives as long as anybody refers to it; its
@@ -13,7 +14,7 @@ finalizer or a mode of torch that calls this library in the middle of that call.
 
 `unchanged` tells whether tensors are as they were, down to the last bit. Torch counts
 the writes that it makes, but it does not see a write through `.data`, a numpy view or
-another process. Looking at every byte finds all of these.
+another process. Looking at every byte finds all such writes.
 """
 
 import ctypes
@@ -32,25 +33,27 @@ from isometry._torch import dispatch_modes, offset_of_tensor, storage_owners
 
 Question = Callable[[], bool]
 
-# wrapper subclasses (sharded, fake, logging tensors) have no memory of their own
+# The types whose tensors have memory. Wrapper subclasses (sharded, fake and logging
+# tensors) have no memory of their own.
 PLAIN = (Tensor, torch.nn.Parameter)
 
-# Sizes in bytes. Memory is kept only between them: below the first, malloc reuses pages
-# itself; above the second, fresh pages are a small part of the work.
+# Sizes of tensors, in bytes. Below `_SMALLEST` nothing is kept, since malloc reuses
+# pages itself. Above `_LARGEST` `scratch` keeps nothing, since fresh pages are then a
+# small part of the work.
 _SMALLEST, _LARGEST = 2**19, 2**26
 
-# how many bytes `scratch` and `recycled` keep: 256 MB together
+# the most bytes that `scratch` keeps, and that `recycled` keeps: 256 MB together
 _ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
 
-# How many pieces `recycled` remembers, in use or not. If the length of sequences
-# changes at every step, no piece ever fits again, and old ones must not fill the list.
+# The most pieces that `recycled` remembers, in use or not. If sequences have another
+# length at every step, no piece ever fits again; without a limit, the list would grow.
 _MOST_PIECES = 16
 
-# how many views of one block of scratch memory are remembered
+# the most views that a `_Room` remembers
 _MOST_VIEWS = 16
 
-# These must agree with bytes.c: the largest number of axes, and the functions of torch
-# that C calls, in this order.
+# These must agree with bytes.c: the largest number of axes of a tensor that is watched,
+# and the functions of torch that C calls, in this order.
 _MOST_AXES = 8
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 _NOTHING = bytearray()
@@ -60,7 +63,7 @@ class _Room:
     """A block of scratch memory, and the views of it that were made so far."""
 
     def __init__(self, size: int) -> None:
-        # a tensor made in inference mode cannot be written to outside of it
+        # a tensor that was made in inference mode cannot be changed outside that mode
         with torch.inference_mode(mode=False):
             self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
         self.views: dict[Any, Tensor] = {}
@@ -127,10 +130,11 @@ def _may_keep(like: Tensor) -> bool:
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
-    """An empty tensor, in the memory of an earlier one that nobody refers to any more.
+    """An empty tensor, in memory that an earlier tensor of the same size has left.
 
-    A graph may keep the tensor as long as it likes. Every training step asks for the
-    same sizes, so it gets the same pages again.
+    The memory is fresh if there is no such piece, or somebody still refers to it. A
+    graph may keep the tensor as long as it likes. Every training step asks for the same
+    sizes, so it gets the same pages again.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):
@@ -146,8 +150,8 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
         pieces.append(fresh.untyped_storage())
         return fresh
     finally:
-        # Other threads may have put pieces back in the meantime: they come first, since
-        # the oldest pieces are at the front and the one just used is at the end.
+        # Other threads may have put pieces back in the meantime. Those go to the front:
+        # the first pieces are dropped first, and the piece just used is at the end.
         pieces[:0] = _take_pieces()
         while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _PIECE_BYTES:
             del pieces[0]
@@ -181,7 +185,7 @@ def _is_free(pieces: list[Any], i: int) -> bool:
 
 
 def _references(objects: list[Any], i: int) -> int:
-    """Number of Python references to the i-th object, including those of this call."""
+    """Number of Python references to the i-th object, with the ones this call makes."""
     return sys.getrefcount(objects[i])
 
 
@@ -217,8 +221,8 @@ def is_block(tensor: Tensor) -> bool:
 def unchanged(*tensors: Tensor, after: Question | None = None) -> Question:
     """A function that tells later whether these tensors are still what they are now.
 
-    It returns False after any change of a byte, of the memory, the shape, the strides
-    or the dtype. It keeps the tensors alive.
+    The function returns False if any byte, the address, the shape, the strides or the
+    dtype of a tensor has changed. It keeps the tensors alive.
 
     Args:
         tensors: tensors for which `is_block` is true.
@@ -233,7 +237,7 @@ def unchanged(*tensors: Tensor, after: Question | None = None) -> Question:
         same = watch(None, _NOTHING, *tensors)
         return _both(after, lambda: not any(Z.is_conj() for Z in numbers) and same())
     if isinstance(after, BuiltinFunctionType):
-        # the pair (memory, arguments) to which bytes.c has bound the builtin
+        # bytes.c has bound the builtin `after` to the pair (memory, arguments)
         memory: Any = after.__self__
         return watch(after, memory[0], *tensors)
     return _both(after, watch(None, _NOTHING, *tensors))
@@ -254,11 +258,11 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> Question:
-    """What `unchanged` returns without C; it takes several times as long."""
+    """The function that `unchanged` returns without C, several times as slow."""
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
     def same() -> bool:
-        # Compare the bytes last. If a tensor has got new memory, that may be on another
+        # The bytes are compared last. A tensor with new memory may be on another
         # device, where its bytes cannot be read.
         return facts == [*map(_facts, tensors)] and contents == [*map(_bytes, tensors)]
 
@@ -279,7 +283,7 @@ _callbacks: list[Any] = []
 
 
 def _element_size(get_dtype: Any, offset: int) -> Any:
-    """A Python function that tells C the size of a dtype; torch 2.7 has none.
+    """A function that tells C the size of a dtype, because torch 2.7 has none in C.
 
     C calls it once for each tensor that it begins to watch.
     """

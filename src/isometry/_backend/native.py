@@ -1,9 +1,9 @@
 """The backend in C: real matrices and states on the CPU, of one dtype.
 
 With small matrices, most of the time would go into calls of torch, so the polynomial of
-a single matrix is one call to C. With large ones, C passes over memory less often than
-torch's operations, which saves 8 percent of a layer's step at n = 1024. For a batch,
-torch computes the products, and C only the squares.
+a single matrix is one call to C. With large matrices, C passes over memory less often
+than torch's operations, which saves 8 percent of a layer's training step at n = 1024.
+For a batch, torch computes the products, and C only the squares.
 
 This is the only file that passes memory of tensors to the kernels, which check nothing.
 So each tensor is checked here: a wrong call raises an error, instead of reading or
@@ -47,8 +47,8 @@ _KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
 # the length of a nonlinearity's threshold, divided by the length of the state
 _THRESHOLDS = {"modrelu": 1.0, "complex_modrelu": 0.5}
 
-# The gradient of W is a sum of products d_t^T h_{t-1}. Each thread gathers this many
-# rows for one product.
+# The gradient of W is a sum of products d_t^T h_{t-1}. Each thread gathers up to this
+# many rows for one product, or more if a single time step has more.
 _ROWS_TOGETHER = 512
 
 
@@ -76,7 +76,7 @@ class NativeBackend:
         dtype: the dtype of all tensors.
 
     Raises:
-        BuildError: if `product` does not multiply an example as a BLAS does.
+        BuildError: if `product` gives a wrong product of two small matrices.
     """
 
     def __init__(self, library: ctypes.CDLL, product: Any, dtype: torch.dtype) -> None:
@@ -109,7 +109,8 @@ class NativeBackend:
     def square(self, A: Tensor, out: Tensor) -> None:
         """Write A^2 of symmetric or skew matrices into `out`.
 
-        Only the lower half is computed; the rest mirrors it.
+        From `HALVED_FROM` rows on, only the lower half is computed; the rest mirrors
+        it.
         """
         if A.shape[-1] < HALVED_FROM:
             torch.bmm(A, A, out=out)
@@ -163,7 +164,10 @@ class NativeBackend:
     def pull_back(
         self, W: Tensor, polynomial: Polynomial, G: Tensor, *, triangle: bool = False
     ) -> Tensor:
-        """The skew gradient at A for G at p(A); with `triangle`, at its coordinates."""
+        """The skew gradient at A, given the gradient G at p(A).
+
+        With `triangle`, it is the gradient at the coordinates from which `skew` made A.
+        """
         if W.shape[1] > 1:
             g = operations.pull_back(W, polynomial, G)
             return self.skew_adjoint(g) if triangle else g
@@ -207,7 +211,7 @@ class NativeBackend:
         rows, batch = steps.rows * n, steps.batch * n
         # one matrix and one vector for each thread
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
-        # how many rows a thread gathers, both of states and of gradients
+        # the most rows that a thread gathers, both of states and of gradients
         most = max(_ROWS_TOGETHER, -(-steps.batch // threads))
         room, dh0 = W.new_empty(threads * 2 * most, n), torch.empty_like(h0)
         self._c.scan_adjoint(
@@ -226,8 +230,8 @@ class NativeBackend:
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:
         """The address of a tensor, which must have `size` numbers."""
-        # This repeats `readable`. Fifteen tensors are checked here in a training step,
-        # and one more call for each of them would show at n = 64.
+        # This repeats `readable`. Fifteen tensors are checked here in a training step.
+        # At n = 64, one more call for each of them would take a noticeable time.
         if (
             type(X) in PLAIN
             and X.dtype is self.dtype
@@ -248,7 +252,7 @@ class NativeBackend:
         return batch, n, self._pointer(name, X, batch * n * n)
 
     def _slots(self, W: Tensor, table: "PolynomialTable") -> int:
-        """The address of the slots, which must be enough for the table."""
+        """The address of the slots. There must be as many as the table needs."""
         slots, n = len(W), W.shape[-1]
         _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
         return self._pointer("W", W, slots * n * n)
@@ -265,7 +269,7 @@ class NativeBackend:
 class PolynomialTable(NamedTuple):
     """The coefficients of a polynomial as C reads them; see polynomial.h."""
 
-    # an array of all stages, then the final combination, and the multiple of I
+    # an array: the coefficients of all stages, the final combination, the multiple of I
     numbers: Any
     pointer: int
     # the numbers of powers and of stages, and a mask of the stages that are squares
@@ -291,8 +295,8 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     for stage in stages:
         numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
     numbers.append(polynomial.identity)
-    # each stage has 1 + k numbers for L and k for R; then come k numbers of the final
-    # combination, and the multiple of I
+    # A stage that reads k slots has 1 + k numbers for L and k for R. After the last
+    # stage come k numbers of the final combination, and the multiple of I.
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)
@@ -363,7 +367,7 @@ def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBack
     """The C backend with this BLAS, which must allow calls from OpenMP's threads.
 
     Raises:
-        AttributeError: if the BLAS hides its product of matrices.
+        AttributeError: if the BLAS does not export its product of matrices.
         BuildError: if the BLAS has its own threads, or gives a wrong product.
     """
     # OpenBLAS answers 0 if it has no threads, 1 for threads of its own, 2 for OpenMP

@@ -23,7 +23,7 @@ _TOGETHER = 8
 
 
 class Cell(NamedTuple):
-    """What defines a time step: weight, nonlinearity, and a threshold or None."""
+    """The definition of a time step: weight, nonlinearity, and a threshold or None."""
 
     W: Tensor
     sigma: Sigma
@@ -150,7 +150,7 @@ def activate_adjoint(
     Returns the gradient at the threshold, if sigma has one.
     """
     if sigma == "tanh":
-        # 1 - h^2, in two passes
+        # d - d h^2, in two passes over memory
         d.addcmul_(d * h, h, value=-1)
     elif sigma == "relu":
         d.mul_(h != 0)
@@ -167,7 +167,7 @@ def activate_adjoint(
         H, D = _as_complex(h), _as_complex(d)
         size = H.abs()
         unit = torch.where(size == 0, 0.0, H / size)
-        # |z|, as far as h determines it: if z is small, adding b has rounded it away
+        # m is |z|, as far as h determines it: adding b has rounded a small z away
         m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
         # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
         turned = D * unit.conj()

@@ -1,8 +1,9 @@
-"""The cache folder for libraries, which must be trusted, whole and not too old.
+"""The cache folder for C libraries; only trusted and undamaged files are loaded.
 
 Loading a library runs its code. So the folder and the library must belong to the user,
-nobody else may be allowed to write to them, and the contents must be what the compiler
-made: the name of a library ends with its SHA-256.
+and nobody else may have the right to write to them. The contents must be what the
+compiler made: the name of a library ends with its SHA-256. Libraries that have not been
+used for a long time are removed.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from pathlib import Path
 
 # days without use after which a library is removed
 _UNUSED_DAYS = 90
-# hours after which the folder of a build must be left over from a killed process
+# hours after which the folder of a build can only be left over from a killed process
 _STALE_HOURS = 24
 
 _DAY = 86400.0
@@ -30,7 +31,7 @@ def open_folder() -> Path:
     """The cache folder, which is created if it does not exist.
 
     Raises:
-        BuildError: if it cannot be made, or others can write to it.
+        BuildError: if it cannot be made, or `check_trusted` refuses it.
     """
     folder = cache_folder()
     remedy = "Set XDG_CACHE_HOME to a folder of your own."
@@ -92,13 +93,13 @@ def find(folder: Path, key: str) -> Path | None:
         if library.name == file_name(key, contents):
             _touch(library)
             return library
-        # the contents do not fit the name, as after a crash of the machine
+        # the contents do not match the name, perhaps after a crash of the machine
         library.unlink(missing_ok=True)
     return None
 
 
 def keep(built: Path, folder: Path, key: str) -> Path:
-    """Move a new library into the folder; after a crash it is there whole or not."""
+    """Move a new library into the folder; a crash leaves it there whole or absent."""
     built.chmod(0o700)
     library = folder / file_name(key, built.read_bytes())
     _flush(built)
@@ -123,14 +124,14 @@ def _flush(path: Path) -> None:
 
 def _touch(library: Path) -> None:
     """Record the day on which a library was last used."""
-    # a cache that was prepared by others may be read-only
+    # a cache that was prepared in advance may be read-only
     with contextlib.suppress(OSError):
         if time.time() - library.stat().st_mtime > _DAY:
             os.utime(library)
 
 
 def tidy(folder: Path) -> None:
-    """Remove libraries that were not used for long, and remains of killed builds."""
+    """Remove libraries that are no longer used, and the remains of killed builds."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):

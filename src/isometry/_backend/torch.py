@@ -29,8 +29,8 @@ from isometry._backend.memory import scratch
 
 # A sum over a matrix is split into partial sums of whole rows. Each partial sum has at
 # most this many terms, or is over a single row. The partial sums are added in double
-# precision. When all n^2 terms were added in one sum, the bounds of the largest angle
-# that follow from it were too low, by up to 0.4 % at n = 127 and by 4 % at n = 2048.
+# precision. When all n^2 terms were added in one sum, the bounds on the largest angle
+# were too low, by up to 0.4 % at n = 127 and by 4 % at n = 2048.
 _MOST_TERMS = 128
 
 # A number for one matrix, an array for several: at n = 64, operations on arrays of
@@ -57,7 +57,7 @@ class Stage(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Whether L R is the square of a Hermitian combination, of A^2 and A^4."""
+        """Whether L R is the square of a Hermitian matrix: L = R is without A and I."""
         return self.L == self.R and self.identity == 0 and self.L[0] == 0
 
 
@@ -102,7 +102,10 @@ def power_sums(pair: Tensor) -> PowerSums:
 
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
-    """Number of equal parts, a divisor of n, of a sum over n rows of `terms` terms."""
+    """How many equal partial sums to make of a sum over n rows of `terms` terms each.
+
+    The number is a divisor of n.
+    """
     divisors = (p for p in range(1, n) if n % p == 0)
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
@@ -111,7 +114,10 @@ class TorchBackend:
     """Torch's operations on matrices (batch, n, n) and slots (slots, batch, n, n)."""
 
     def skew(self, X: Tensor) -> Tensor:
-        """L - L^H with L the strictly lower triangle, plus an imaginary diagonal."""
+        """L - L^H with L the strictly lower triangle of X, and an imaginary diagonal.
+
+        The diagonal is i times the real part of the diagonal of X; if X is real, zero.
+        """
         L = X.tril(-1)
         A = L - L.mH
         if X.is_complex():
@@ -143,7 +149,10 @@ class TorchBackend:
     def pull_back(
         self, W: Tensor, polynomial: Polynomial, G: Tensor, *, triangle: bool = False
     ) -> Tensor:
-        """The skew gradient at A for G at p(A); with `triangle`, at its coordinates."""
+        """The skew gradient at A, given the gradient G at p(A).
+
+        With `triangle`, it is the gradient at the coordinates from which `skew` made A.
+        """
         g = pull_back(W, polynomial, G)
         return self.skew_adjoint(g) if triangle else g
 
@@ -158,8 +167,8 @@ def powers(
     r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
 
     If `least` is None, there is no $A^4$. On the CPU, $A^4$ is also left out if
-    $\sum \theta^4 \le$ `least` for every matrix; this is a sum over its angles
-    $\theta$ (one of each pair if the matrix is real). Returns the power sums of $A^2$
+    $\sum \theta^4 \le$ `least` for every matrix. The sum is over the angles $\theta$ of
+    a matrix (one of each pair if the matrix is real). Returns the power sums of $A^2$
     and $A^4$, or None without $A^4$.
     """
     square(W[0].copy_(A), W[1])
@@ -262,8 +271,9 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
             factors, final, transposed = rows[k - polynomial.powers]
             torch.mm(factors, known[:k], out=flat[: len(factors)])
             if stage.is_square:
-                # L is Hermitian, since it has no multiple of A. The gradient of its
-                # square is twice the Hermitian part of G, times L.
+                # L is Hermitian, since it has no multiple of A, so only the Hermitian
+                # part of its gradient G L + L G counts: that is the Hermitian part of
+                # (G + G^H) L.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 below[1:k].addmm_(transposed[1:], gradients[:1])
             else:
@@ -281,9 +291,9 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
 def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tensor:
     """The skew gradient at A, given the gradients at A, at A^2 and perhaps at A^4.
 
-    Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulling it back
-    through the square of A^2 gives S A^2 + A^2 S, twice the Hermitian part of S A^2.
-    Pulling it back through the square of A gives -(S A + A S), twice the skew part of
+    Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulling S / 2 back
+    through the square of A^2 gives (S A^2 + A^2 S) / 2, the Hermitian part of S A^2.
+    Pulling S / 2 back through the square of A gives -(S A + A S) / 2, the skew part of
     -S A. The last line takes twice the skew part, so everything is halved before.
     """
     gA, gA2 = slots[:2]
@@ -301,8 +311,8 @@ def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
         # instead of X^H.
         torch.conj_physical(X.mT, out=out)
     elif len(X) == 1 and X.shape[-1] >= 1024:
-        # torch copies a transposed matrix block by block, but does not add one block by
-        # block: a copy and a sum take 1.3 ms, the sum alone 2.3 ms
+        # Torch copies a transposed matrix block by block, but does not add one block by
+        # block: a copy and then a sum take 1.3 ms, a sum with the transpose 2.3 ms.
         out[0].copy_(X[0].mT)
     else:
         return torch.add(X, X.mT, alpha=sign, out=out)

@@ -36,14 +36,14 @@ typedef block loose __attribute__((aligned(1), may_alias));
 /* enough lanes to hide the latency of a step */
 #define LANES 8
 
-/* in bytes: the piece of a tensor with its own digest, and the memory for that digest */
+/* in bytes: a piece of a tensor, which has its own digest, and the room for a digest */
 #define PIECE 65536
 #define DIGEST 512
 
 /* the same number as in memory.py */
 #define MOST_AXES 8
 
-/* in bytes: reading less memory takes less time than waking the threads */
+/* in bytes: reading less memory than this takes less time than waking the threads */
 #define LARGE 524288
 
 /* what torch tells about a tensor */
@@ -177,7 +177,8 @@ static int bytes_differ(const struct watched *w)
 {
     int differ = 0;
     const int64_t n = pieces(w);
-    /* no `if` clause: even a region of one thread takes longer than a small weight */
+    /* not an `if` clause of the pragma: even a parallel region of one thread takes
+     * longer than comparing a small weight */
     if (w->bytes < LARGE) {
         for (int64_t i = 0; i < n && !differ; i++)
             differ = piece_differs(w, i);
@@ -211,7 +212,8 @@ static void *unchanged(void *self, void *nothing)
 static int append(void *memory, void *tensor)
 {
     struct watched now = {.tensor = (char *)tensor + offset};
-    /* if torch does not answer now, it will not later, which counts as a change */
+    /* if torch does not answer now, it will not answer `unchanged` either, and that
+     * counts as a change */
     if (ask(now.tensor, &now.then))
         now.bytes = bytes_of(&now.then);
     const intptr_t before = PyByteArray_Size(memory);

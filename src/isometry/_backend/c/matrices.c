@@ -7,17 +7,19 @@
 /* see openmp.c */
 int omp_get_max_threads(void);
 
-/* Side of the blocks in which a matrix and its transpose are visited: the rows of both
- * blocks fit the first-level cache even when n is a power of two and they collide. */
+/* Side of the blocks in which a matrix and its transpose are visited. The rows of both
+ * blocks fit the first-level cache, even when n is a power of two and the rows compete
+ * for the same cache lines. */
 #define BLOCK 16
 
-/* A product is computed in panels of rows: we measured that a BLAS is faster with thin
- * panels while the other factor stays in the second-level cache. */
+/* Up to this n, a product is computed in thin panels of rows: we measured that a BLAS is
+ * faster with them while the other factor stays in the second-level cache. */
 #define SMALL 512
-/* The number of panels of a square, of about 32 rows or 96; each is wider than the last */
+/* The number of panels of a square. A panel has about 32 rows, or 96 if n is above SMALL.
+ * It ends at the diagonal, so each panel is wider than the one above it. */
 #define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
 
-/* how many numbers of a matrix are combined at a time: they fit the first-level cache */
+/* how many entries of a matrix are combined at a time: they fit the first-level cache */
 #define CHUNK 1024
 /* A sum over a matrix has this many parts, whatever the number of threads. The threads
  * share the parts, so the result does not depend on how many threads there are. */
@@ -25,7 +27,7 @@ int omp_get_max_threads(void);
 /* Within a part, this many terms are added in the precision of the matrix. These short
  * sums are then added in double precision. */
 #define TERMS 128
-/* working on fewer numbers takes less time than waking the threads */
+/* with fewer numbers than this, the work takes less time than waking the threads */
 #define LARGE 65536
 
 /* Gives this thread the last index that is left; negative if there is none. */

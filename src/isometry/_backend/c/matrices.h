@@ -97,7 +97,7 @@ static void NAME(times)(void *product, const REAL *X, int is_transposed, const R
 {
     const NAME(gemm_t) gemm = (NAME(gemm_t))product;
     const char *x = is_transposed ? "T" : "N";
-    /* a BLAS reads by columns, so it sees the transposes, whose product is Y^T X^T */
+    /* a BLAS reads by columns: it sees the transposes, and computes C^T = Y^T X^T */
     if (n < ISOMETRY_HALVED_FROM || n > SMALL) {
         gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;

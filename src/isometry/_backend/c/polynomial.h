@@ -1,6 +1,6 @@
-/* The polynomial of one skew matrix, and its adjoint, each in one call, because calls
- * would take most of the time of a small matrix. Kernels for one type REAL; see matrices.c.
- * The steps are the same as in torch.py, which explains slots and stages.
+/* A polynomial of one skew matrix, and its adjoint. Each is one call, since for a small
+ * matrix several calls would take most of the time. Kernels for one type REAL; see
+ * matrices.c. The steps are the same as in torch.py, which explains slots and stages.
  *
  * A polynomial is a table of numbers and three counts: how many powers of A there are, how
  * many stages, and a mask of the stages that are squares. Stage s reads k = powers + s
@@ -20,7 +20,7 @@ static void NAME(square_of_one)(void *product, const REAL *A, REAL *C, long n)
         NAME(times)(product, A, 0, A, 1, 0, C, n);
 }
 
-/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}, or y += that sum. */
+/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}; without `overwrite`, this sum is added to y. */
 static inline __attribute__((always_inline)) void
 NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long size,
              int overwrite)
@@ -34,8 +34,9 @@ NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long si
     }
 }
 
-/* As `sum_of`, for k up to ISOMETRY_MOST_SLOTS. Terms that are zero are left out, and the
- * others are added four at a time, by loops that are compiled for each number of terms. */
+/* Does the same as `sum_of`, for k up to ISOMETRY_MOST_SLOTS. Terms with factor zero are
+ * left out. The others are added four at a time; there is a compiled loop for each number
+ * of terms from 1 to 4. */
 static void NAME(sum)(long k, const REAL *const *terms, const REAL *factors, REAL *y,
                       long size, int overwrite)
 {
@@ -95,7 +96,8 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
 
 /* Add the contributions of the factors L and R of a stage to the gradients g of the slots,
  * from slot `first` on: g_j += l_j gL + r_j gR. The last stage, which has a final
- * combination F, is the first to be pulled back: g_j = f_j gF + l_j gL + r_j gR. */
+ * combination F, is the first to be pulled back, and sets the gradients:
+ * g_j = f_j gF + l_j gL + r_j gR. */
 static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const REAL *gR,
                              const REAL *f, const REAL *gF, REAL *g, long first, long k,
                              long m)
@@ -133,7 +135,7 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 
 /* Writes A, A^2 and, unless |A^2|_F^2 / 2 is at most `tiny`, A^4 into the slots of W, and
  * half of <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. With `triangle`, the argument
- * A holds coordinates, and the skew matrix is made of its lower triangle. */
+ * A holds coordinates, and `skew` makes the skew matrix from their lower triangle. */
 void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const double *tiny,
                   long triangle, long n)
 {
@@ -180,9 +182,9 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
  * X is the gradient at the coordinates from which `skew` made A: twice the strictly lower
  * triangle of the skew gradient.
  *
- * All gradients are kept transposed, so that no product has a transposed factor, which a
- * BLAS is slower to read: with H^T for the gradient of a product L R, the transposed
- * gradients are R H for L and H L for R.
+ * All gradients are kept transposed. If H^T is the gradient at a product L R, then the
+ * transposed gradients are R H at L and H L at R. So no product has a transposed factor,
+ * which a BLAS is slower to read.
  *
  * `room` holds, one n x n matrix after the other: L; R, and then its gradient; the gradient
  * of L; and the gradients g of the slots, the first for A, the next ones for A^2, A^4 if it
@@ -197,14 +199,16 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL 
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
-        /* the gradient at this product, which is the result itself or lies in slot k */
+        /* G is the gradient at the product of this stage. The last product goes into the
+         * result, whose gradient is H. The others are in slots, with gradients in g. */
         const REAL *G = last ? H : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
-            /* L is Hermitian, and has no multiple of A, which is slot 0: its gradient is
-             * L times twice the Hermitian part of G */
+            /* L is symmetric, since it has no multiple of A, which is slot 0. So only the
+             * symmetric part of its gradient L G + G L counts: that is the symmetric part
+             * of (G + G^T) L. */
             NAME(add_transpose)(G, 1, R, n);
             NAME(times)(product, R, 0, L, 1, 0, gL, n);
             NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);
@@ -220,9 +224,9 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL 
         NAME(times)(product, L, 0, W + m, 1, 1, gA2, n);
     }
     NAME(add_transpose)(gA2, 1, L, n);
-    /* gA = scale (gA + L A). The last step takes twice the skew part of gA, or for a
-     * triangle the lower half of it, which counts double: so the scale is a half or one.
-     * The minus makes a gradient of a transposed one, since it is skew. */
+    /* gA = scale (gA + L A). The last step takes twice the skew part of gA, so the scale
+     * is a half. With `triangle` it is one, because each coordinate stands for two entries
+     * of A. The gradient is skew, so the minus transposes it back. */
     const REAL scale = triangle ? -1 : -0.5;
     NAME(times)(product, L, 0, W, scale, scale, gA, n);
     if (triangle)

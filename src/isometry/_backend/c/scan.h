@@ -1,9 +1,9 @@
 /* Kernels for one type REAL; see scan.c.
  *
- * States are rows of n numbers. Step t holds `sizes[t]` rows from row `starts[t]` on, at
- * most as many as the step before: sequences are sorted, the longest first. Each thread
- * takes some of the sequences through all of time, so that threads meet once, not at every
- * step; its products stay in its own cache. */
+ * States are rows of n numbers. Time step t holds `sizes[t]` rows from row `starts[t]` on,
+ * at most as many as the time step before: sequences are sorted, the longest first. Each
+ * thread takes some of the sequences through all time steps. So the threads wait for each
+ * other once, not at every time step, and the states of a thread stay in its own cache. */
 
 /* Y = X M (or X M^T) + beta Y, for `rows` rows of n numbers. */
 static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transpose,
@@ -16,8 +16,8 @@ static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transp
 
 /* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. With y = k log(2) + r and
  * the closest integer k, E = 2^k + 2^k p for p = exp(r) - 1, and nothing cancels: where
- * 1 - 2^k is not exact, p is negligible. Compilers vectorize this code, while only new C
- * libraries have a vectorized tanh. */
+ * 1 - 2^k is not exact, 2^k p is negligible. Compilers vectorize this code, while only new
+ * C libraries have a vectorized tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
     /* so large that a sum with it is rounded to an integer */
@@ -111,7 +111,7 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 const REAL c = x * inverse, s = y * inverse;
                 /* the derivative is 1 along h, and |h| / (|h| - b) across it */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* |z| from h; if z is small, adding b has rounded it away */
+                /* m is |z|, as far as h determines it: adding b rounds a small z away */
                 const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
@@ -148,7 +148,8 @@ void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL
 
 /* D becomes the gradient at u. G is the gradient at every h, and `last` at the last h of
  * each sequence; either may be NULL. dW and db hold `threads` matrices and vectors, zero on
- * entry; the caller adds them up. dh0: sizes[0] rows. room: 2 `most` rows per thread. */
+ * entry; the caller adds them up. dh0 has sizes[0] rows. `room` has 2 * most rows for each
+ * thread. */
 void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
                         const REAL *last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *room, const long *starts,
