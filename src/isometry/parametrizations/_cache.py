@@ -37,7 +37,7 @@ from isometry._torch import (
 )
 from isometry.parametrizations._constraint import AbstractConstraint
 
-# looked up once, at import, because a read should take only half a microsecond
+# looked up once, at import, because reading a weight should take half a microsecond
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -142,7 +142,7 @@ def _compute(
 
 
 class Entry:
-    """A remembered weight, and what is needed to see whether it is still right."""
+    """A remembered weight, and the means to tell whether it is still right."""
 
     __slots__ = (
         *("X", "__weakref__", "_reference", "_versions", "buffers", "constraint"),
@@ -218,8 +218,8 @@ class Memory:
         self.plain: Entry | None = None
         self._threads = threading.local()
         # The tensors from which the last weight was computed, the question whether they
-        # are unchanged, and the same question without the coordinates. They are one
-        # tuple, so that another thread never sees only some of them replaced
+        # are unchanged, and the same question without the coordinates. All three are in
+        # one tuple, so that another thread never sees only some of them replaced
         self._watched: tuple[tuple[Tensor, ...], Question, Question]
         self._watched = (), _never, _never
         self._steps = _steps
@@ -242,9 +242,9 @@ class Memory:
         """Check the tensors from which a weight is computed, and watch for changes.
 
         If the base has changed, it is repaired: an average of models takes the mean of
-        its buffers, and a mean of orthogonal matrices is not orthogonal. Coordinates
-        that look like an initialized weight are refused. Looking takes time, so this
-        check is left out after a step of an optimizer.
+        their bases, and a mean of orthogonal matrices is not orthogonal. Coordinates
+        that look like an initialized weight are refused. This check takes time, so it
+        is left out after a step of an optimizer.
         """
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
@@ -279,7 +279,7 @@ class Shared(torch.autograd.Function):
     Two losses that use a plain weight share nothing but the weight, so `backward` works
     for one and then for the other. Here they also share the graph from the coordinates
     to the weight. This node hides that graph: the first backward pass uses and frees
-    it, and a later one computes it again, if `unchanged` says that it still may.
+    it, and a later one computes it again, if the coordinates are still `unchanged`.
     """
 
     @staticmethod
@@ -357,7 +357,7 @@ class Versions:
                 t.shape,
                 t.stride(),
                 0 if t.is_meta else t.data_ptr(),
-                # fused optimizers do not count their writes to a parameter
+                # fused optimizers write without raising the version counter
                 _steps if t.requires_grad else 0,
             )
             for t in self._tensors

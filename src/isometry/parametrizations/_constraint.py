@@ -87,7 +87,7 @@ class AbstractConstraint(nn.Module):
         """Raise if coordinates were initialized as if they were the weight.
 
         Raises:
-            ValueError: if they were initialized so.
+            ValueError: if they look like a matrix that `nn.init` has filled.
         """
         if can_look(X) and self.is_filled(X.detach()):
             sizes = ", ".join(map(str, X.shape))
@@ -101,7 +101,7 @@ class AbstractConstraint(nn.Module):
 
     @property
     def has_policy(self) -> bool:
-        """Whether there is a base, and the user has asked for it to move by itself."""
+        """Whether there is a base that the user has asked to move automatically."""
         return False
 
     def point(self, W: Tensor) -> Tensor:
@@ -126,8 +126,8 @@ class AbstractConstraint(nn.Module):
         if W.dtype in HALF:
             bound = rounding_bound(self.manifold, W.dtype)
         if not defect <= bound:
-            # a reflection has an infinite defect as a rotation; the manifold's own
-            # check explains that better
+            # on SO(n), the defect of a reflection is infinite; the manifold's own check
+            # explains that better
             if math.isinf(defect) and bool(Q.isfinite().all()):
                 self.manifold.check(Q, name="value")
             raise ValueError(
@@ -159,7 +159,7 @@ class AbstractConstraint(nn.Module):
     ) -> None:
         self.repair()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        # an average of models averages all buffers, and a mean of these bytes is
+        # an average of models averages all buffers, and averaged bytes would spell
         # another name
         destination[f"{prefix}map"] = self._map_bytes(self.map.device)
 
@@ -201,19 +201,20 @@ def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:
 
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     """The largest defect that rounding the entries of a point to `dtype` can cause."""
-    # Q^H Q moves by at most 2 |Q|_2 |dQ|_F, and |dQ|_F is below (eps / 2) sqrt(k)
+    # If rounding changes Q by dQ, then Q^H Q changes by at most 2 |Q|_2 |dQ|_F to first
+    # order, and |dQ|_F is at most (eps / 2) |Q|_F = (eps / 2) sqrt(k)
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
 
 
 def can_look(X: Tensor) -> bool:
-    """Whether the values of `X` can be read now: not in transforms or CUDA graphs."""
+    """Whether the values of `X` can be read now, outside transforms and CUDA graphs."""
     if transforms() or type(X) not in (Tensor, nn.Parameter) or is_fake(X):
         return False
     return not (X.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def looks_initialized(X: Tensor, points: Tensor) -> bool:
-    """Whether `X` is what `nn.init.orthogonal_` or `eye_` leaves, and is not skew.
+    """Whether `X` looks filled by `nn.init.orthogonal_` or `eye_`, and is not skew.
 
     A loop such as `for name, p in rnn.named_parameters(): if "weight_hh" in name:
     nn.init.orthogonal_(p)` reaches the coordinates of a constrained weight, because
@@ -231,7 +232,8 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
     n, k = M.shape
-    # two norms rule out nearly all other coordinates; a single column says nothing
+    # The norms of two columns rule out nearly all other coordinates. If there is only
+    # one column, it says nothing
     if k < 2:
         return False
     squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()

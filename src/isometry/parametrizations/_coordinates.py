@@ -17,12 +17,13 @@ from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
-# All `Coordinates` whose base moves by itself. torch calls a hook after the step of any
-# optimizer and does not say which modules it trains, so the hook looks here. References
-# are weak: coordinates leave the set when their module is deleted.
+# All `Coordinates` whose base moves automatically. torch calls a hook after the step of
+# any optimizer, without saying which modules the optimizer trains, so the hook looks
+# here. References are weak: coordinates leave the set when their module is deleted.
 MOVING: "WeakSet[Coordinates]" = WeakSet()
 
-# attribute that marks a parameter with coordinates. A copy does not have it
+# The attribute that marks a parameter as coordinates. A copy of the parameter does not
+# have it
 _MARK = "_isometry_coordinates"
 
 
@@ -32,7 +33,8 @@ class Coordinates(ParametrizationList):
     The coordinates stay in float32 or wider when the module is cast to half precision.
     """
 
-    # remembers computed weights. `begin` sets it, as torch creates this object, not we
+    # Remembers computed weights. `begin` sets it, because torch creates this object
+    # without a call of our own `__init__`
     memory: Memory
     # True while a function initializes the weight: `original` is then the weight itself
     is_plain = False
@@ -196,7 +198,7 @@ def holds_coordinates(parameter: nn.Parameter) -> bool:
 
 
 def coordinates_of(module: nn.Module) -> dict[str, Coordinates]:
-    """Coordinates of the constrained weights that `module` itself has, by name."""
+    """Coordinates of the constrained weights of `module` itself, not of submodules."""
     lists = getattr(module, "parametrizations", None)
     items = lists.items() if isinstance(lists, nn.ModuleDict) else ()
     return {name: parts for name, parts in items if isinstance(parts, Coordinates)}

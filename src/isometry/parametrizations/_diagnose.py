@@ -19,7 +19,10 @@ from isometry.parametrizations._trivialization import Trivialization
 
 @dataclass(frozen=True)
 class Diagnosis:
-    r"""State of one constrained weight; for a batch, the state of its worst matrix.
+    r"""Diagnosis of one constrained weight.
+
+    If the weight is a batch of matrices, `angles` has a row for each matrix, and every
+    other number belongs to the worst matrix.
 
     Attributes:
         manifold: where the weight lives.
@@ -27,8 +30,8 @@ class Diagnosis:
         angles: angles of the eigenvalues of the weight, ascending; None if it is not
             square.
         border_distance: $\pi$ minus the largest angle of the coordinates. It is
-            negative outside the domain where the exponential is one to one. Then it is
-            time for `isometry.rebase`. None for reflections.
+            negative outside the domain where the exponential is one to one. If so, it
+            is time for `isometry.rebase`. None for reflections.
         condition: largest over smallest singular value of the derivative of the map at
             the coordinates. None for reflections, for weights that are not square, and
             for a map of your own that is not equivariant.
@@ -55,14 +58,14 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     In $\mathfrak{u}(n)$ all pairs of angles count. In $\mathfrak{so}(n)$ all pairs of
     planes count, with the gaps $\theta_j \pm \theta_l$. On other groups the singular
     values are among these, and `condition` is an upper bound. For exp, `condition` is
-    finite while `border_distance` is positive. It can grow without bound as that
-    distance goes to zero, where some steps in the coordinates no longer move the
-    weight. `isometry.rebase` sets `condition` to 1.
+    finite while `border_distance` is positive. It can grow without bound as
+    `border_distance` goes to zero, where some changes of the coordinates no longer
+    change the weight. `isometry.rebase` sets `condition` to 1.
 
     For a weight or coordinates with NaN or infinity, as after a training run that has
     diverged, the numbers are NaN.
 
-    Eigendecompositions are costly: call it now and then, not after every step.
+    Eigendecompositions are costly: diagnose now and then, not after every step.
 
     Args:
         module: the module; its submodules are visited too.
@@ -126,7 +129,7 @@ def _eigenvalue_angles(Q: Tensor) -> Tensor:
 
 
 def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
-    """The result of `values`, shape `(*batch, n)`, with NaN for a matrix not finite.
+    """`values(M)` of shape `(*batch, n)`, with NaN for each matrix that is not finite.
 
     LAPACK must not see NaN: MKL's eigenvalue solver ends the process.
     """
@@ -158,9 +161,9 @@ def map_condition(
     keep = torch.ones(n, n, dtype=torch.bool, device=theta.device)
     if real:
         # Leave out the antidiagonal, which pairs each angle with its opposite. Both
-        # belong to the same plane. Its one direction, the rotation in that plane, is
-        # already on the diagonal. The zero angle of an odd size has no plane, and so no
-        # direction at all.
+        # belong to the same plane, and a plane has only one direction, the rotation in
+        # it, which is already on the diagonal. If n is odd, one angle is zero. It has
+        # no plane, and so no direction at all.
         keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
     values = values.abs()
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))

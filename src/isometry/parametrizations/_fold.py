@@ -18,10 +18,10 @@ def fold(module: Layer) -> Layer:
     Use it before inference, export and quantization. The module computes the same
     function as before, has its original class again, and its `state_dict` has its
     original names. The weights are new parameters, and nothing keeps them orthogonal
-    when they are trained. Weights that are tied inside `module` stay tied. A
-    parametrization of your own that contains a constrained weight is not removed. An
-    `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become one of torch's layers, by its
-    `to_torch`.
+    when they are trained. Weights that are tied inside `module` stay tied. If a
+    parametrization of your own contains a constrained weight, this weight is folded,
+    but the parametrization stays. An `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become
+    one of torch's layers, by its method `to_torch`.
 
     Args:
         module: the module; its submodules are visited too.
@@ -40,8 +40,9 @@ def fold(module: Layer) -> Layer:
         if not parametrize.is_parametrized(owner, name):
             continue
         own_class(owner)
-        # When it removes a parametrization, torch makes a parameter of the tensor in
-        # its list. Ours holds the coordinates, so put in a list that holds the weight
+        # When torch removes a parametrization, it turns the tensor in its list into the
+        # parameter. Our list holds the coordinates, so replace it by one that holds the
+        # weight
         weight = weights[id(entry.coordinates)]
         plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
         cast("nn.ModuleDict", owner.parametrizations)[name] = plain

@@ -81,7 +81,7 @@ def load_foreign(
     Raises:
         TypeError: if `module` is not a module, or `state_dict` is not a mapping.
         ValueError: if keys or shapes do not fit, a weight is not finite or not on its
-            manifold, or its map must be named. Nothing is loaded then.
+            manifold, or its map must be named. In these cases nothing is loaded.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(
@@ -120,7 +120,7 @@ def load_foreign(
 
 
 def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
-    """Raise unless all keys fit. torch itself would load what fits, and then raise."""
+    """Raise unless all keys and shapes fit. torch would first load those that fit."""
     own = module.state_dict()
     odd = [
         f"{key} {tuple(state[key].shape)}"
@@ -142,7 +142,7 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
 def _peer_weight(
     state: dict[str, Tensor], holder: str, entry: Constrained, named: Any
 ) -> Tensor | None:
-    """Pop torch's or geotorch's keys and compute their weight; None without keys."""
+    """Pop torch's or geotorch's keys and compute the weight; None without such keys."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
         return None
     X = state.pop(f"{holder}original")
@@ -183,7 +183,7 @@ def _peer_weight(
 
 
 def _is_torchs_rectangle(X: Tensor) -> bool:
-    """Whether `X` is of torch and rectangular: torch leaves 1 or -1 on the diagonal."""
+    """Whether `X` is a rectangle of torch, which leaves 1 or -1 on the diagonal."""
     diagonal = X.diagonal(dim1=-2, dim2=-1)
     return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
 

@@ -90,11 +90,11 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     module, name, weight = target.module, target.name, target.weight
     if parametrize.is_parametrized(module):
         own_class(module)
-    # torch asks `right_inverse` for the coordinates of the old weight, which need not
-    # be a point of the manifold. Answer with `X`
+    # torch calls `right_inverse` with the old weight, which need not be a point of the
+    # manifold. During the registration, let it return `X`
     object.__setattr__(constraint, "right_inverse", lambda _: X)
-    # The coordinates of a half-precision weight are wider than the weight. The
-    # parameter object stays, because an optimizer may refer to it already
+    # The coordinates of a half-precision weight are wider than the weight. Keep the
+    # parameter object, because an optimizer may refer to it already
     if weight.dtype != X.dtype:
         weight.data = weight.data.to(X.dtype)
         weight.grad = None

@@ -103,7 +103,7 @@ def layout_of(
         return plain
     upright = replace(matrix_layout(module, name, weight, blocks), transpose=False)
     wide = replace(upright, transpose=True)
-    # the plain layout makes every 3 x 3 kernel of a convolution a point of SO(3), say
+    # with the plain layout, every 3 x 3 kernel of a convolution can be a point of SO(3)
     candidates = (plain, upright, wide) if blocks == 1 else (upright, wide)
     for candidate in candidates:
         if tuple(candidate.points(weight).shape[-2:]) == manifold.shape:

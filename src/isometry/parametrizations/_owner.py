@@ -47,7 +47,7 @@ def adapt(module: nn.Module, name: str) -> None:
 
 
 def _resetting(reset: Method) -> Method:
-    """Wrap `reset_parameters`: afterwards, the weight starts at the nearest point."""
+    """Wrap `reset_parameters`, so that the constraint starts anew from its values."""
 
     def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
@@ -103,12 +103,13 @@ _WRAPPERS = {
 
 
 def keep_weights_fresh(module: nn.Module) -> None:
-    """Let a recurrent module read each of its weights once in a forward pass.
+    """Let a recurrent module of torch read its current weights, once in a forward pass.
 
     nn.RNN, nn.LSTM and nn.GRU keep a list of their weights, which they fill when a
     weight is assigned. A parametrized weight is computed at each access, so the list
-    would hold an old one. Then training freezes (pytorch#65688), stops with "backward a
-    second time", or a deepcopy raises. So the list is computed at each access as well.
+    would hold an old tensor. Training would freeze (pytorch#65688) or stop with
+    "backward a second time", or a deepcopy would raise. So here the list is computed at
+    each access as well.
     """
     if not isinstance(module, nn.RNNBase):
         return
@@ -130,7 +131,7 @@ def keep_weights_fresh(module: nn.Module) -> None:
 
 
 def restore_weights(module: nn.Module) -> None:
-    """Let a recurrent module fill its list of weights, if none is parametrized."""
+    """Let a recurrent module fill its list of weights, once none is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
         cast("Any", module)._init_flat_weights()
 
@@ -159,7 +160,7 @@ def _read(module: Any) -> list[Tensor | None]:
 
 
 def _ignore(module: Any, value: Any) -> None:
-    """Ignore assignments to the list of weights, of which torch makes several."""
+    """Ignore an assignment to the list of weights; torch makes several of them."""
 
 
 def _nothing(module: Any) -> None:

@@ -26,14 +26,14 @@ def param_groups(
 
     Parameters that `groups.declare` has put on a manifold form one group for each
     manifold, for the optimizers of `isometry.optim`, which step parameters of equal
-    shape as one batch. With any other optimizer they would leave the manifold, so its
-    first step raises.
+    shape as one batch. With any other optimizer they would leave the manifold, so the
+    first step of such an optimizer raises.
 
     Args:
         module: the model.
         lr: learning rate of the plain parameters.
-        orthogonal_lr_ratio: learning rate of all other parameters, as a multiple of
-            `lr`.
+        orthogonal_lr_ratio: learning rate of coordinates and declared parameters, as a
+            multiple of `lr`.
         weight_decay: weight decay of the plain parameters; None leaves it to the
             argument or default of the optimizer.
 
@@ -50,7 +50,7 @@ def param_groups(
     ):
         if value is not None and not value >= 0:
             raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
-    # by identity and in order: a shared parameter is listed once
+    # keyed by identity, so that a shared parameter is listed once
     slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
     on_manifold = {
         id(p): (p, manifold)

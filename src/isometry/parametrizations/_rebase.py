@@ -1,9 +1,9 @@
 """Moving the base of a trivialization, between the steps of an optimizer.
 
 The base never moves inside a forward pass, so a gradient always belongs to the function
-that was evaluated. A base that moves by itself moves after a step of the optimizer that
-trains its coordinates. Whether it moves depends only on the coordinates and the number
-of steps, so processes with equal coordinates decide alike.
+that was evaluated. If a base moves automatically, it moves after a step of the
+optimizer that trains its coordinates. Whether it moves depends only on the coordinates
+and the number of steps, so processes with equal coordinates decide alike.
 """
 
 import math
@@ -24,13 +24,14 @@ from isometry.parametrizations._coordinates import MOVING, constrained
 from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
-# Averages of gradients that move the coordinates. The average that centered RMSprop
-# keeps is not among them: its square is only subtracted from the average of squares,
-# entry by entry. So it stays as it is, like the average of squares.
+# Names of optimizer state that holds a velocity: an average of gradients, along which
+# the optimizer moves the coordinates. The average gradient of centered RMSprop does not
+# belong here: only its square is used, to be subtracted from the average of squares. So
+# it stays as it is, like the average of squares.
 _VELOCITIES = ("exp_avg", "momentum_buffer")
 
-# The state by which an optimizer divides the entries of a velocity, and a power: the
-# state grows like this power of the velocity.
+# Names of optimizer state that scales the entries of a velocity, with the power of the
+# gradient that the state holds: 2 for squares, 1 for absolute values.
 _SCALES = {"exp_avg_sq": 2, "max_exp_avg_sq": 2, "exp_inf": 1}
 
 _hooks: list[Any] = []
@@ -46,11 +47,11 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     Call it after a step of the optimizer and before the next backward pass: gradients
     of the old coordinates are dropped. The momentum (`momentum_buffer` of SGD and
     RMSprop, `exp_avg` of the Adam family) is pushed forward by the derivative of the
-    map, so that it moves the weight as before. Averages of squares belong to entries
-    and have no direction to push. They stay, unless they are below the square of the
-    new momentum: then they are raised to this square, so that no step of Adam is longer
-    than the learning rate. (Both are first corrected for their start at zero, as in
-    Adam.) The history of `LBFGS` is dropped.
+    map, so that it moves the weight as before. Averages of squares belong to single
+    entries, and have no direction that could be pushed forward. They stay, unless they
+    are below the square of the new momentum. In that case they are set to this square,
+    so that Adam changes no entry by more than the learning rate. (Both are first
+    corrected for their start at zero, as in Adam.) The history of `LBFGS` is dropped.
 
     Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched,
     so keep the base fixed with these optimizers. Keep it fixed under
@@ -91,8 +92,8 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     """Move one base, set its coordinates to zero, and adapt their optimizer state."""
     state: dict[str, Any] = {}
     if isinstance(optimizer, LBFGS):
-        # its history holds directions in the old coordinates of all parameters, in one
-        # flat vector
+        # the history of LBFGS holds directions in the old coordinates, for all
+        # parameters together in one flat vector
         optimizer.state.clear()
     elif optimizer is not None:
         state = optimizer.state.get(X, {})
@@ -114,12 +115,13 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """The smallest scale with which no step of Adam is longer than the learning rate.
+    """The smallest scale with which Adam changes no entry by more than its rate.
 
-    Averages start at zero and are too small at first. At the third step the momentum is
-    too small by a factor of 0.27, and an average of squares by a factor of 0.003. Adam
-    corrects both, and so must this bound. Without the correction, the scales would be
-    raised for good, and steps would be five times too short.
+    Averages start at zero and are too small at first. With the usual betas, at the
+    third step the momentum is too small by a factor of 0.27, and an average of squares
+    by a factor of 0.003. Adam corrects both, and so must this bound. Without the
+    correction, the bound for squares would be 0.27^2 / 0.003 = 24 times too high, and
+    steps would be five times too short.
     """
     step = float(state.get("step", math.inf))
     momentum = _real(whole(state["exp_avg"])).abs()
@@ -162,7 +164,7 @@ def _check_owner(optimizer: Optimizer, coordinates: list[Any]) -> None:
 
 
 def check_policy(every: int | None, radius: float | None, *, moving: bool) -> None:
-    """Raise unless the options fit together. `moving`: whether there is a base."""
+    """Raise unless the options fit together; `moving` says whether there is a base."""
     options = [v for v in (every, radius) if v is not None]
     if options and not moving:
         raise ValueError(
@@ -212,8 +214,8 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     if _skipped(optimizer):
         return
     moving = {id(coordinates.original): coordinates for coordinates in MOVING}
-    # go in the order of the optimizer, which is equal on all ranks, because they must
-    # gather the same sharded coordinates at the same time
+    # Go in the order of the optimizer's parameters, which is equal on all ranks: the
+    # ranks must gather the same sharded coordinates at the same time
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
         if id(X) not in moving or not X.requires_grad:
             continue
@@ -224,12 +226,15 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 
 
 def _skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler found infinity. It calls a fused optimizer all the same."""
+    """Whether a GradScaler found infinity, so that a fused optimizer did not step."""
     return bool(getattr(optimizer, "found_inf", False))
 
 
 def _forget(optimizer: Optimizer) -> None:
-    """Remove an optimizer, and any whose step raised an exception, from the stack."""
+    """Remove an optimizer from `_running`, with all that came later or were deleted.
+
+    An optimizer that came later and is still there has raised an exception in its step.
+    """
     alive = [ref for ref in _running if ref() is not None]
     places = [i for i, ref in enumerate(alive) if ref() is optimizer]
     _running[:] = alive[: places[0]] if places else alive
@@ -237,7 +242,7 @@ def _forget(optimizer: Optimizer) -> None:
 
 @torch.no_grad()
 def _due(constraint: Trivialization, X: Tensor) -> bool:
-    # without numbers there is no place to move the base to
+    # fake coordinates have no values, so there is no point to move the base to
     if is_fake(X):
         return False
     every, radius = constraint.rebase_every, constraint.rebase_radius

@@ -21,9 +21,10 @@ class Reflections(AbstractConstraint):
 
     Here $x_j$ is the $j$-th column of the lower triangle of $X$. The weight is made of
     the first $k$ columns of the product. The phases $d$ are a buffer. The map reaches
-    every point in the component of the manifold where the weight was assigned. The
-    lengths of the columns do not matter, so this map needs its own learning rate: a
-    rate that suits the other maps does not suit this one.
+    every point in the same component of the manifold as the weight that was last
+    assigned. The lengths of the columns of $X$ do not affect the weight, but they
+    affect the gradient, so this map needs its own learning rate: a rate that suits the
+    other maps does not suit this one.
 
     Args:
         manifold: O, SO, U or Stiefel.
@@ -85,10 +86,10 @@ class Reflections(AbstractConstraint):
             d.copy_(unit)
 
     def is_filled(self, X: Tensor) -> bool:
-        """Whether the coordinates are orthogonal and not lower triangular.
+        """Whether the coordinates are orthogonal, and not lower triangular.
 
-        The vectors of a weight can be orthogonal too, as for a diagonal weight. But
-        their upper triangle is always zero.
+        Valid coordinates can be orthogonal too, for instance if the weight is diagonal.
+        But they are always lower triangular.
         """
         V = self.layout.points(X)
         return not torch.equal(V, V.tril()) and looks_initialized(X, V)

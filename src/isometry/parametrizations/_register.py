@@ -14,7 +14,8 @@ from isometry.parametrizations._install import Options, install
 from isometry.parametrizations._layout import layout_of, matrix_layout
 from isometry.parametrizations._target import Target, target_of
 
-# values of `orthogonal_map` that mean the exponential in torch's `orthogonal`
+# values of `orthogonal_map` that mean the exponential here, as they do for the square
+# weights of torch's `orthogonal`
 _TORCH = (None, "matrix_exp")
 
 
@@ -36,20 +37,25 @@ def orthogonal(
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
 
-    where the parameter is now $X$, without constraint. The arguments are those of
-    `torch.nn.utils.parametrizations.orthogonal`, with these differences: the weight
-    starts at the orthogonal matrix nearest to its old value (torch: at a QR factor);
-    assigning a matrix that is not orthogonal raises (torch: projects it); None means
-    the exponential for rectangular weights too (torch: "householder"); the kernel of a
-    convolution is one matrix (torch: many small ones); and without a base, a weight
-    that the map cannot reach raises (torch: replaces it).
+    where the parameter is now $X$, without constraint. The function is called like
+    `torch.nn.utils.parametrizations.orthogonal`, with these differences:
 
-    `module.weight = Q` works for every orthogonal `Q`, with either determinant and any
-    eigenvalues: the base $B$ moves to $Q$. With `use_trivialization=False` the base is
-    the identity, and $Q$ must have coordinates around it. Then exp takes every square
-    $Q$ of determinant $+1$ and every tall $Q$ within its radius of injectivity; the
-    Cayley map takes only square $Q$ without the eigenvalue $-1$. Householder
-    reflections have no base in either case, and take every $Q$.
+    - The weight starts at the orthogonal matrix nearest to its old value (torch: at a
+      QR factor).
+    - Assigning a matrix that is not orthogonal raises (torch: projects it).
+    - `orthogonal_map=None` means the exponential, for rectangular weights too (torch:
+      "householder").
+    - The kernel of a convolution is one matrix (torch: many small ones).
+    - With `use_trivialization=False`, a weight that the map cannot reach raises (torch:
+      replaces it).
+
+    `module.weight = Q` works for every orthogonal `Q` with any eigenvalues and, unless
+    `det` is 1, with either determinant: the base $B$ moves to $Q$. With
+    `use_trivialization=False` the base is the identity, and $Q$ must have coordinates
+    around it. In that case exp accepts every square $Q$ (if real, of determinant $+1$)
+    and every tall $Q$ within its radius of injectivity; the Cayley map accepts only
+    square $Q$ without the eigenvalue $-1$. Householder reflections have no base in
+    either case, and accept every $Q$.
 
     Some layers keep several matrices one above the other in one parameter. `blocks`
     makes each of them orthogonal: 3 for queries, keys and values in the
@@ -71,17 +77,18 @@ def orthogonal(
         name: name of the parameter.
         orthogonal_map: $\phi$: "exp" (also called "matrix_exp" or None), "cayley",
             "pade-m" with a degree m, or "householder"; or a map object of
-            `isometry.groups` or of your own. This is torch's name for it; everywhere
-            else in isometry it is `retraction`.
+            `isometry.groups` or of your own. The name of this argument is torch's;
+            everywhere else in isometry it is `retraction`.
         blocks: number of matrices of equal size, one above the other in the weight.
             Each of them is orthogonal.
         use_trivialization: whether there is a base that can move.
         init: None starts at the orthogonal matrix nearest to the weight, "haar" at a
             uniformly random one, "identity" at the identity. "henaff" turns the planes
             (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$, and "cayley" by
-            $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19] does. A function
-            (shape, generator) -> angles draws other angles: n // 2 of them for a real
-            matrix with n rows, n for a complex one.
+            $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19] does. In a complex
+            matrix, it is each coordinate that turns, by a phase. A function (shape,
+            generator) -> angles draws other angles: n // 2 of them for a real matrix
+            whose longer side is n, and n for a complex matrix.
         generator: source of the random numbers of `init`.
         det: 1 to start with determinant +1 and keep it (square and real weights only).
         rebase_every: move the base to the weight after this many steps of a torch
@@ -94,8 +101,8 @@ def orthogonal(
 
     Raises:
         TypeError: if the weight is not a parameter, or has an integer dtype.
-        ValueError: if it has fewer than two axes, is constrained already or is not
-            finite, or an option does not fit. The module is then as it was.
+        ValueError: if the weight has fewer than two axes, is constrained already or is
+            not finite, or if an option does not fit. The module is left as it was.
 
     References:
         [LM19]; [Lez19] for a moving base; [HSL16] for the initialization "henaff" and
@@ -128,13 +135,13 @@ def unitary(
     Args:
         module: the module that owns the weight.
         name: name of the parameter, which must have a complex dtype.
-        retraction: the map, as `orthogonal_map` in `orthogonal`.
+        retraction: the map $\phi$, like `orthogonal_map` in `orthogonal`.
         blocks: number of matrices one above the other, as in `orthogonal`.
         use_trivialization: whether there is a base that can move.
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move it when an angle is above this radius (below $\pi$).
+        rebase_radius: move the base when an angle exceeds this radius (below $\pi$).
 
     Returns:
         The module.
@@ -189,7 +196,7 @@ def constrain(
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move it when an angle is above this radius (below $\pi$).
+        rebase_radius: move the base when an angle exceeds this radius (below $\pi$).
 
     Returns:
         The module.
@@ -198,7 +205,7 @@ def constrain(
         TypeError: if the weight is not a parameter, or it is real and the group is
             complex, or the other way round.
         ValueError: if the shape does not fit, the weight is constrained already or not
-            finite, or an option does not fit. The module is then as it was.
+            finite, or an option does not fit. The module is left as it was.
 
     References:
         [LM19]; [Lez19] for a moving base.
@@ -232,7 +239,7 @@ def _install_matrices(
     det: Literal[1] | None,
     options: Options,
 ) -> Layer:
-    """Constrain a weight on the manifold that its shape and dtype determine."""
+    """Constrain a weight to the manifold for its shape, its dtype and `det`."""
     weight, name = target.weight, target.name
     if weight.ndim < 2:
         raise ValueError(
@@ -248,7 +255,7 @@ def _install_matrices(
 
 
 def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
-    """The manifold of tall or square matrices of this shape and dtype."""
+    """The manifold of orthogonal matrices of the shape and dtype of `points`."""
     n, k = points.shape[-2:]
     if det is not None and (det != 1 or n != k or points.is_complex()):
         raise ValueError(

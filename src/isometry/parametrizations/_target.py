@@ -139,7 +139,7 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     holders = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
     tables = [(module, mine)]
     if holders != [id(mine)]:
-        # a shallow copy of the module shares its table, and does not count
+        # a shallow copy of the module shares its `_parameters`, and does not count
         tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not mine]
     places = [(m, key) for m, t in tables for key, p in t.items() if p is weight]
     places.remove((module, name))

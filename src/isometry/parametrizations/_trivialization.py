@@ -42,9 +42,10 @@ class Trivialization(AbstractConstraint):
         retraction: the map $\phi$.
         dtype: dtype of the weight.
         init: where the weight started.
-        base: $B$, in the shape of the weight; None fixes it at the origin.
+        base: $B$, in the shape of the weight; None fixes the base at the origin.
         rebase_every: move the base to the weight after this many optimizer steps.
-        rebase_radius: move the base when an angle of the coordinates exceeds this.
+        rebase_radius: move the base when an angle of the coordinates exceeds this
+            radius.
 
     References:
         [LM19] for a fixed $B$; [Lez19] for a moving one.
@@ -119,7 +120,7 @@ class Trivialization(AbstractConstraint):
 
     @property
     def has_policy(self) -> bool:
-        """Whether the base moves by itself."""
+        """Whether the base moves automatically."""
         return self.rebase_every is not None or self.rebase_radius is not None
 
     @torch.no_grad()
@@ -164,7 +165,8 @@ class Trivialization(AbstractConstraint):
             return
         Q = self.layout.points(base)
         with autocast_off(base.device):
-            # NaN stays, until the user loads a good checkpoint
+            # a base with NaN has an infinite defect, and stays until the user loads a
+            # good checkpoint
             defect = worst_defect(self.manifold, Q)
             if self.manifold.tolerance(Q.dtype) < defect < math.inf:
                 _log.info(
@@ -182,8 +184,8 @@ class Trivialization(AbstractConstraint):
         """
         base = state.get(f"{prefix}base")
         # A safetensors file holds the tensors of only one of two tied weights. All
-        # tensors of the other weight must be missing, so a counter without a base is
-        # not added.
+        # tensors of the other weight must be missing, so add no counter where there is
+        # no base.
         if base is not None:
             state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
         if self.base is None or base is None or base.shape != self.base.shape:
