@@ -27,11 +27,11 @@ class RiemannianAdam(AbstractRiemannian):
        {\sqrt{V_t / (1 - \beta_2^t)} + \epsilon} \Bigr). $$
 
     If the Lie algebra does not contain all skew matrices, the quotient is projected to
-    it. With `amsgrad` the largest $V$ so far takes the place of $V_t$. The moments live
-    in the Lie algebra, which is the same at every point. The Stiefel manifold and the
-    sphere have no frame that is the same at every point. There $V$ is one number, the
-    mean square of the gradient's entries, and $M$ is transported with the point; see
-    docs/theory/optimizers.md.
+    it. With `amsgrad`, $V_t$ is replaced by its largest value so far, entry by entry.
+    The moments live in the Lie algebra, which is the same at every point. The Stiefel
+    manifold and the sphere have no frame that is the same at every point. On them $V$
+    is one number, the mean square of the gradient's entries, and $M$ is transported
+    with the point; see docs/theory/optimizers.md.
 
     Plain groups get the update of `torch.optim.Adam`. Plain groups, weight decay and
     numbers that are not finite are treated as in `RiemannianSGD`.
@@ -43,7 +43,7 @@ class RiemannianAdam(AbstractRiemannian):
         betas: $\beta_1$ and $\beta_2$.
         eps: $\epsilon$.
         weight_decay: weight decay of the plain groups.
-        amsgrad: whether $V$ only grows.
+        amsgrad: whether to use AMSGrad, where the $V$ in the step never decreases.
         maximize: whether to ascend instead of descend.
         manifold: where the parameters live, for groups that do not name a manifold.
             Without it, at least one group must name a manifold; the others are then
@@ -101,11 +101,11 @@ class RiemannianAdam(AbstractRiemannian):
         if group["amsgrad"]:
             v = torch.maximum(v, state.get("max_exp_avg_sq", torch.zeros_like(v)))
             squares["max_exp_avg_sq"] = v
-        # both bias corrections are single numbers, so the scale takes their quotient
+        # the two bias corrections are single numbers, so multiply them into the scale
         c = math.sqrt(1 - beta2**step)
         root = torch.sqrt(v, out=recycled(v.shape, v)).add_(c * group["eps"])
         if group["eps"] == 0:
-            # the diagonal of a real skew matrix is 0, and would become 0 / 0
+            # the diagonal of a real skew matrix is 0, and the step there would be 0 / 0
             root.clamp_(min=torch.finfo(root.dtype).tiny)
         scale = root.reciprocal_().mul_(-group["lr"] * (c / (1 - beta1**step)))
         return Update(m, scale, {"exp_avg": m}, squares)

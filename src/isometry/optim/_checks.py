@@ -28,7 +28,7 @@ def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> N
 
 
 def check_group(group: dict) -> None:
-    """Raise if a group names a manifold and a parameter is not a point of it."""
+    """Raise if a parameter is not a point of the manifold that its group names."""
     manifold = group["manifold"]
     if manifold is None:
         return

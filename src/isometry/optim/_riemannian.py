@@ -37,15 +37,16 @@ class Update:
     vectors: dict[str, Tensor] = field(default_factory=dict)
     #: new averages of squares, which are not transported
     squares: dict[str, Tensor] = field(default_factory=dict)
-    #: value of these averages before the first step
+    #: value of the averages of squares before the first step
     start: float = 0.0
 
 
 class Past(NamedTuple):
     """What an update rule sees besides the gradient.
 
-    `state` holds the vectors and squares of the last step, and is empty at the first
-    step. `step` counts from 1. `square` computes the squares of a vector.
+    `state` holds the vectors and squares of the previous step, and is empty at the
+    first step. `step` counts from 1. `square` is the function that computes the squares
+    of a vector.
     """
 
     state: dict[str, Tensor]
@@ -56,13 +57,14 @@ class Past(NamedTuple):
 class AbstractRiemannian(Optimizer):
     """An optimizer for plain parameters and for points of manifolds.
 
-    A group with `manifold=None` is plain, and gets the update of torch's optimizer. In
-    any other group all parameters are points of its manifold. If the optimizer itself
-    gets no `manifold`, at least one group must have this option, even if it is None.
+    A parameter group with `manifold=None` is plain, and gets the update of torch's
+    optimizer. In any other group all parameters are points of the group's manifold. If
+    the optimizer itself gets no `manifold`, at least one group must have this option,
+    even if it is None.
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
-        # `list` would cut a single tensor into rows; torch refuses a single tensor
+        # a single tensor, which `list` would cut into rows, is refused by torch below
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
             check_manifold_is_named(entries, defaults["manifold"], type(self).__name__)
@@ -240,7 +242,7 @@ class AbstractRiemannian(Optimizer):
             check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
             check_same_rule(theirs)
             theirs["manifold"] = ours["manifold"]
-            # keep our own map: the name of a user's map cannot be parsed
+            # keep our map if the names agree: a user's own map cannot be found by name
             if theirs.get("retraction") == _map_name(ours["retraction"]):
                 theirs["retraction"] = ours["retraction"]
             # checkpoints of torch's optimizers, which have fewer options, load too
@@ -249,7 +251,7 @@ class AbstractRiemannian(Optimizer):
 
 
 def _count(steps: float) -> Tensor:
-    """A step count on the CPU, where torch keeps it too: every step reads it."""
+    """A step count. As in torch it is on the CPU, because every step reads it."""
     return torch.tensor(steps, dtype=torch.float32, device="cpu")
 
 
@@ -280,8 +282,8 @@ def _part(X: Tensor, number: int) -> Sequence[Tensor]:
 def _all_finite(tensors: list[Tensor]) -> bool:
     """Whether the sum of all entries is finite.
 
-    Only one number is read from the device. The answer is also False if finite numbers
-    have a sum that overflows, and for tensors without numbers.
+    Only one number is read from the device. The answer is also False if the sum of
+    finite numbers overflows, and for fake tensors, which have no numbers.
     """
     total = sum(X.sum() for X in tensors)
     assert isinstance(total, Tensor)

@@ -49,7 +49,8 @@ class RiemannianRMSprop(AbstractRiemannian):
         weight_decay: weight decay of the plain groups.
         momentum: $\mu$.
         initial_accumulator: $V_0$.
-        eps_inside: whether the root is $\sqrt{V_t + \epsilon}$.
+        eps_inside: whether to divide by $\sqrt{V_t + \epsilon}$ instead of
+            $\sqrt{V_t} + \epsilon$.
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
         maximize: whether to ascend instead of descend.
         manifold: where the parameters live, for groups that do not name a manifold.
@@ -152,7 +153,7 @@ class RiemannianRMSprop(AbstractRiemannian):
 def _root(v: Tensor, group: Group) -> Tensor:
     eps = group["eps"]
     root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
-    # the diagonal of a real skew matrix is 0, and would become 0 / 0 without eps
+    # without eps, the step on the diagonal of a real skew matrix would be 0 / 0
     return root.clamp_(min=torch.finfo(root.dtype).tiny)
 
 

@@ -30,9 +30,9 @@ class RiemannianSGD(AbstractRiemannian):
     Groups without a manifold are plain: they get exactly the update of
     `torch.optim.SGD`. `weight_decay` affects only plain groups, because the gradient of
     $\lVert Q \rVert^2$ is normal to every manifold. A matrix whose gradient or step is
-    not finite keeps its value and its momentum. So does a matrix whose step is so long,
-    such as $1 / \sqrt\varepsilon$ radians, that too few digits would be left. In that
-    case clip the gradients, or choose a smaller rate.
+    not finite keeps its value and its momentum. So does a matrix whose step is so long
+    that too few correct digits would be left, for instance $1 / \sqrt\varepsilon$
+    radians. If this happens, clip the gradients, or choose a smaller rate.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
