@@ -53,7 +53,7 @@ def closed_forms(case: Case) -> None:
     gap = norm(G, G.algebra_log(Q) - AbstractGroup.algebra_log(G, Q))
     case.require("algebra_log", "be principal inside the domain", gap, scale=3)
     wide = case.wide
-    # stay in the identity component, since the algebra describes no other
+    # stay in the identity component, because the algebra describes no other component
     Q = expm_skew(wide.tangent(G.origin(3, dtype=wide.dtype), angle=2.0))
     N = wide.ambient(3)
 
@@ -66,7 +66,7 @@ def closed_forms(case: Case) -> None:
 
 
 def multiplication(case: Case) -> None:
-    """Products and inverses are in the group; translations keep metric and samples."""
+    """Products and inverses are in the group; metric and samples are invariant."""
     G, Q, P = _group(case), case.points(3), case.points(3)
     for what, R in (("product", Q @ P), ("inverse", Q.mH)):
         must = f"contain the {what}"
@@ -89,8 +89,8 @@ def multiplication(case: Case) -> None:
 def connection(case: Case) -> None:
     """The connection of left-invariant fields is torsion-free and preserves the metric.
 
-    Two identities define it: nabla_X Y - nabla_Y X = [X, Y], and
-    <nabla_X Y, Z> + <Y, nabla_X Z> = 0.
+    These properties are nabla_X Y - nabla_Y X = [X, Y] and
+    <nabla_X Y, Z> + <Y, nabla_X Z> = 0. Together they define the connection.
     """
     G = _group(case)
     X, Y, Z = (G.algebra(case.ambient(3)) for _ in range(3))

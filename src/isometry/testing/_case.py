@@ -14,8 +14,8 @@ from isometry.groups import AbstractManifold
 # (Quadrupole of tests/groups) and 7.3 for maps (polar, U(5)).
 ROUNDING = 14.6
 
-# The steps at which errors are computed to fit a slope. Among the steps with an error
-# above rounding, only this many of the smallest are fitted.
+# The arguments t at which an error is computed, to fit the slope of its logarithm. Only
+# the `_FITTED` smallest t with an error above rounding are used.
 _STEPS = [2.0**-j for j in range(11)]
 _FITTED = 4
 
@@ -54,8 +54,8 @@ class Case:
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # do not scale up vectors that are zero up to rounding: on a manifold of
-        # dimension 0, all tangent vectors are
+        # do not scale up vectors that are zero up to rounding, as all tangent vectors
+        # are on a manifold of dimension 0
         alive = largest > self.unit**2
         scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
@@ -87,7 +87,8 @@ class Case:
     ) -> None:
         """Raise unless error(t) is O(t^order), according to a fitted slope.
 
-        Use it in double precision. Errors at the level of rounding are not fitted.
+        Call it on a case in double precision. Errors at the level of rounding are not
+        fitted.
         """
         steps = [t for t in _STEPS if t <= largest]
         noise = 25 * ROUNDING * self.unit
@@ -126,7 +127,7 @@ def largest_of(error: Tensor | float) -> float:
 def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
     """Slope of log error against log step, for the errors above the noise.
 
-    Only the smallest such steps are fitted, since the leading power dominates there.
+    Only the smallest of these steps are fitted, where the leading power dominates.
     The slope is infinite if fewer than two errors are above the noise, and NaN if any
     error is NaN.
     """

@@ -7,9 +7,9 @@ from isometry.groups import AbstractGroup
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import Method, methods
 
-# The step of the fourth-order central differences, and the bound on their error. On the
-# manifolds of tests/groups the error is 4e-11, and more where two angles nearly cross.
-# A missing term in a derivative makes an error of 1e-3 or more.
+# The step of the fourth-order central differences, and the largest accepted difference
+# from autograd. On the manifolds of tests/groups this difference is 4e-11, and more
+# where two angles nearly cross. A missing term in a derivative makes it 1e-3 or more.
 _STEP, _BOUND = 2e-4, 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")
@@ -22,7 +22,8 @@ def derivatives(case: Case) -> None:
     a group, for points that are far apart.
     """
     wide = case.wide
-    # differences need double precision, so a check in single precision adds nothing
+    # The differences are always in double precision, so checking a case in single
+    # precision would only repeat them
     if wide != case or case.manifold.dimension == 0:
         return
     M, Q = wide.manifold, wide.points(2)
@@ -38,7 +39,7 @@ def derivatives(case: Case) -> None:
 
 
 def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
-    """Compare the derivatives of a method, for each argument along a random curve."""
+    """Compare autograd with differences, for each argument along a random curve."""
     M = case.manifold
     inputs = [Q, P, case.ambient(len(Q)), case.ambient(len(Q))]
     directions = [case.tangent(Q, angle=1.0), case.tangent(P, angle=1.0)]

@@ -42,11 +42,11 @@ def check_map(
        \phi(tA) = \exp(tA) + O(t^p), \quad \phi(0) = I, \qquad
        \phi(V A V^H) = V \phi(A) V^H, \qquad \phi^{-1}(\phi(A)) = A. $$
 
-    These identities are checked in single and double precision, for norms from 0 to 10
-    (the inverse up to 1) and for batches, even empty ones. A matrix with NaN or
-    infinity must become NaN, and the other matrices of its batch must stay right. The
-    order $p$ is checked in double precision only, and so is the gradient of
-    $\phi(\operatorname{skew} X)$, also at 0.
+    These identities are checked in single and double precision, for norms of $A$ from 0
+    to 10 (for the inverse, up to 1) and for batches, even empty ones. A matrix with NaN
+    or infinity must become NaN, and the other matrices of its batch must stay right.
+    The order $p$ is checked in double precision only, and so is the gradient of
+    $\phi(\operatorname{skew} X)$, at a random $X$ and at 0.
 
     Args:
         retraction: $\phi$: a map of `isometry.groups` or of your own, the name of a

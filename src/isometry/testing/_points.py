@@ -20,8 +20,8 @@ from isometry.groups import (
 )
 from isometry.testing._case import Case, dot, norm
 
-# The number of samples for moments, and the largest z-score that is accepted. A right
-# distribution exceeds it with probability 2e-9 in one comparison.
+# The number of samples for a comparison of moments, and the largest z-score that is
+# accepted. If the samples are right, a z-score exceeds it with probability 2e-9.
 _DRAWS, _Z = 2000, 6.0
 
 #: a method, as a function of two points and two arbitrary arrays of the same shape
@@ -29,7 +29,7 @@ Method = Callable[..., Tensor]
 
 
 def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
-    """The retractions that a manifold supports, Pade approximants in three degrees."""
+    """The retractions that a manifold supports, with Pade of the degrees 1 to 3."""
     known = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
     return [phi for phi in known if isinstance(phi, manifold.maps)]
 
@@ -79,7 +79,7 @@ def sampling(case: Case) -> None:
     Q = case.points(_DRAWS)
     rng.set_state(state)
     case.bound("random", "repeat itself for a seed", (Q - case.points(_DRAWS)).abs(), 0)
-    # long steps, across the manifold, would change any distribution but the uniform one
+    # long steps across the manifold change any distribution but the uniform one
     X = torch.randn(Q.shape, dtype=case.dtype, generator=rng)
     moved = M.exp(Q, math.pi * M.project(Q, X))
     same_law(case, Q, moved, "be uniform: invariant under random geodesic steps")
@@ -152,7 +152,7 @@ def coordinates(case: Case) -> None:
 def _coordinates_or_none(
     M: AbstractManifold, P: Tensor, B: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
-    """Coordinates of `P`; None if there are none and the map is not the exponential."""
+    """Coordinates of `P`; None if a map that is not exp does not reach `P`."""
     try:
         return M.coordinates(P, B, retraction)
     except ValueError:
