@@ -136,8 +136,8 @@ class GatedCell(AbstractNamedCell):
     ) -> tuple[Tensor, ...]:
         first = [h[None].contiguous() for h in state]
         hx = first if len(first) > 1 else first[0]
-        # has biases, number of layers, dropout, training (if there may be a backward
-        # pass), bidirectional
+        # torch's arguments has_biases, num_layers, dropout, train and bidirectional;
+        # `train` must be True if there may be a backward pass
         options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
         if steps.is_equal:
             x = x.unflatten(0, (len(steps.sizes), steps.batch))

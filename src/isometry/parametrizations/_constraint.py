@@ -176,9 +176,9 @@ class AbstractConstraint(nn.Module):
                     f"got {bytes(saved.tolist()).decode()!r}. Constrain with the map "
                     f"that was saved, then assign the weight to a layer with another."
                 )
-            # Put our own name in its place, so that torch does not complain as well
-            # that the sizes differ. The bytes are made again, because our buffer may be
-            # on the meta device, and loading with `assign=True` would leave it there
+            # Replace the saved name by our own, so that torch does not also complain
+            # that the sizes differ. Make its bytes anew, because our buffer may be on
+            # the meta device, and loading with `assign=True` would leave it there
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:

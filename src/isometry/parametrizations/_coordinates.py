@@ -82,9 +82,9 @@ class Coordinates(ParametrizationList):
         if len(self) > 1:
             super().right_inverse(value)
             return
-        # torch would require the value to have the dtype of the coordinates. The two
-        # differ for a half-precision weight, whose coordinates are float32, or float64
-        # if the module was in double precision before
+        # torch would require the value to have the dtype of the coordinates. But the
+        # coordinates of a half-precision weight are float32, or float64 if the module
+        # was in double precision before
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
@@ -192,7 +192,7 @@ def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
     The mark is missing only on a parameter that someone has put in place by hand.
-    torch's own ways to convert, load and copy a module all keep or renew it.
+    torch's own ways to convert, load and copy a module all keep or renew the mark.
     """
     return getattr(parameter, _MARK, False)
 

@@ -22,7 +22,7 @@ class Diagnosis:
     r"""Diagnosis of one constrained weight.
 
     If the weight is a batch of matrices, `angles` has a row for each matrix, and every
-    other number belongs to the worst matrix.
+    other number is the worst one in the batch.
 
     Attributes:
         manifold: where the weight lives.

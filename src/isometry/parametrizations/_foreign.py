@@ -120,7 +120,7 @@ def load_foreign(
 
 
 def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
-    """Raise unless all keys and shapes fit. torch would first load those that fit."""
+    """Raise unless all keys and shapes fit. torch would load some tensors and raise."""
     own = module.state_dict()
     odd = [
         f"{key} {tuple(state[key].shape)}"

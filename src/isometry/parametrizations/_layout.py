@@ -2,7 +2,7 @@
 
 Sharded coordinates (FSDP2, DTensor) are gathered first, because a map needs all their
 entries. Every process computes the whole weight. When coordinates change, each process
-keeps its shard of the new ones.
+keeps its shard of the new coordinates.
 """
 
 import math

@@ -47,7 +47,7 @@ def adapt(module: nn.Module, name: str) -> None:
 
 
 def _resetting(reset: Method) -> Method:
-    """Wrap `reset_parameters`, so that the constraint starts anew from its values."""
+    """Wrap `reset_parameters`: the constraint starts anew from the values it writes."""
 
     def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
@@ -103,7 +103,7 @@ _WRAPPERS = {
 
 
 def keep_weights_fresh(module: nn.Module) -> None:
-    """Let a recurrent module of torch read its current weights, once in a forward pass.
+    """Let a recurrent module of torch read its current weights, once per forward pass.
 
     nn.RNN, nn.LSTM and nn.GRU keep a list of their weights, which they fill when a
     weight is assigned. A parametrized weight is computed at each access, so the list

@@ -62,8 +62,8 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     Args:
         module: the module; its submodules are visited too. Without a constrained
             weight, nothing happens.
-        optimizer: the optimizer of the coordinates, if it has run. If it is left out,
-            its momentum stays as it was in the old coordinates.
+        optimizer: the optimizer of the coordinates, if it has made a step. If it is
+            left out, its momentum stays as it was in the old coordinates.
 
     Returns:
         The module.

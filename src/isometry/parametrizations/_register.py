@@ -86,7 +86,7 @@ def orthogonal(
             uniformly random one, "identity" at the identity. "henaff" turns the planes
             (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$, and "cayley" by
             $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19] does. In a complex
-            matrix, it is each coordinate that turns, by a phase. A function (shape,
+            matrix, the angles are the phases on the diagonal. A function (shape,
             generator) -> angles draws other angles: n // 2 of them for a real matrix
             whose longer side is n, and n for a complex matrix.
         generator: source of the random numbers of `init`.

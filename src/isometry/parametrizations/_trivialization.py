@@ -27,7 +27,7 @@ class Trivialization(AbstractConstraint):
     r"""$X \mapsto B\,\phi(\operatorname{alg} X)$: a manifold around a point $B$.
 
     $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
-    $\phi$ is the exponential, the Cayley map or a Pade approximant. On a homogeneous
+    $\phi$ is the exponential or another map, such as the Cayley map. On a homogeneous
     space the weight is the end of the geodesic (or of its approximant) that starts at
     $B$ with velocity $X$. The weight is differentiable in $X$. The base $B$ is a
     buffer, and moves only between optimizer steps.
@@ -80,8 +80,8 @@ class Trivialization(AbstractConstraint):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             base, retraction = self._buffers["base"], self.retraction
-            # An ordinary square layer has nothing to rearrange, and nothing to gather
-            # from other processes.
+            # usually there is nothing to rearrange, and nothing to gather from other
+            # processes
             plain = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
             if plain and self.is_upright and (base is None or type(base) is Tensor):
                 return self.manifold.point(X, base, retraction).to(self.dtype)
