@@ -19,8 +19,8 @@ def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
     """
     n = group.size
     reals = n * n * (2 if group.is_complex else 1)
-    # The cache outlives the caller's default device and autograd mode, so the basis
-    # must not depend on them
+    # The cache outlives the caller's default device and autograd mode. So the basis
+    # must not depend on them.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
         units = torch.eye(reals, dtype=torch.float64)
         A = group.algebra(matrices(units, n, group.is_complex))
@@ -55,6 +55,6 @@ def matrices(rows: Tensor, n: int, is_complex: bool) -> Tensor:
 
 
 def apply(matrix: Tensor, X: Tensor) -> Tensor:
-    """Apply a real linear map, whose `matrix` acts on flattened matrices."""
+    """Apply a real linear map to `X`; its `matrix` acts on flattened matrices."""
     rows = flat(X)
     return matrices(rows @ matrix.mT.to(rows), X.shape[-1], X.is_complex())

@@ -1,7 +1,8 @@
 """Declarations of the manifold on which a tensor lives, kept by its module.
 
 A mark on the parameter itself would not survive a deepcopy, a meta-device load or
-FSDP, all of which make new parameters; the module and the name survive them all.
+FSDP, all of which make new parameters. So the module has an attribute with the
+manifolds of its parameters, by name; this attribute survives them all.
 """
 
 from collections.abc import Iterator
@@ -16,8 +17,8 @@ from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
 _hooks: list[Any] = []
-# modules with declared parameters. torch calls a hook before the step of any optimizer
-# and does not say which modules it trains, so the hook looks here.
+# Modules with declared parameters. Torch calls a hook before the step of any optimizer
+# and does not say which modules the optimizer trains, so the hook looks here.
 _OWNERS: "WeakSet[nn.Module]" = WeakSet()
 
 
@@ -27,10 +28,10 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
 
     This is for optimizers that move on the manifold itself. The parameter must be a
     point already, and only an optimizer of `isometry.optim` keeps it there; any other
-    optimizer raises before its first step. (A copy of the module has new parameters:
-    the step raises if the optimizer got them from `isometry.param_groups`.) The
-    alternative is `isometry.constrain`, which works with any optimizer, and declares
-    its weight too.
+    optimizer raises before its first step. (A copy of the module has new parameters.
+    For these the step raises only if the optimizer got them from
+    `isometry.param_groups`.) The alternative is `isometry.constrain`, which works with
+    any optimizer, and declares its weight too.
 
     Args:
         module: the module that owns the parameter.

@@ -32,11 +32,11 @@ Scale = float | Tensor
 # the defect above which a matrix is lost: its nearest point may not be the right one
 _LOST = 0.1
 
-# In radians, roughly. On the Stiefel manifold, longer steps are made by the `step` of
-# the manifold itself
+# The longest step, roughly in radians, that `_rotate` makes on the Stiefel manifold.
+# Longer steps are made by `Stiefel.step`.
 _LONG = 1.0
 
-# the size below which a BLAS may add the terms of a complex product to Q one by one
+# with fewer rows, a BLAS may add the terms of a complex product to Q one by one
 _SMALL = 32
 
 
@@ -44,7 +44,8 @@ class AbstractFrame(ABC):
     """Tangent vectors of one manifold as real arrays, and how points move along them.
 
     Points `Q` and Euclidean gradients `G` have shape `(b, *shape)`, with one batch
-    axis. Real and imaginary parts of vectors are separate, on a last axis of length 2.
+    axis. If they are complex, the real and imaginary parts of a vector are on a last
+    axis of length 2.
     """
 
     manifold: "AbstractManifold"
@@ -59,8 +60,8 @@ class AbstractFrame(ABC):
     def square(self, V: Tensor) -> Tensor:
         """The squares of a vector's entries, or their mean, for adaptive rules.
 
-        The rules divide the vector by the root of an average of these squares. Their
-        shape broadcasts with the vector.
+        The rules average these squares over steps, and divide the vector by the root of
+        the average. The shape of the squares broadcasts with the vector.
         """
 
     @abstractmethod
@@ -94,7 +95,7 @@ class BodyFrame(AbstractFrame):
     """
 
     # The defect grows as the square root of the number of steps. In single precision it
-    # is 2e-7 after 16 steps, see docs/theory/optimizers.md
+    # is 2e-7 after 16 steps: see docs/theory/optimizers.md.
     polish_every = 16
 
     def __init__(self, group: "AbstractGroup") -> None:
@@ -139,8 +140,8 @@ class BodyFrame(AbstractFrame):
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _SMALL:
-            # a BLAS that adds the terms to Q one by one rounds each sum like Q itself:
-            # the defect was three times as large in U(9)
+            # A BLAS that adds the terms to Q one by one rounds after each term, with an
+            # error in proportion to Q. In U(9) the defect was three times as large.
             return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=recycled(Q.shape, Q))
 
@@ -153,7 +154,7 @@ class AmbientFrame(AbstractFrame):
     """
 
     # A gradient is tangent only up to rounding. This error grows with the gradient,
-    # which may be much larger than the step
+    # which may be much larger than the step.
     polish_every = 1
 
     def __init__(self, manifold: "AbstractManifold") -> None:
@@ -164,7 +165,7 @@ class AmbientFrame(AbstractFrame):
         return self.reals(self.manifold.gradient(Q, G))
 
     def square(self, V: Tensor) -> Tensor:
-        """The mean square of all entries of a point."""
+        """The mean square of all entries of a vector."""
         axes = len(self.manifold.shape) + self.manifold.is_complex
         return (V * V).mean(tuple(range(-axes, 0)), keepdim=True)
 
@@ -194,7 +195,8 @@ class TallFrame(AbstractFrame):
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
 
     This is a rotation of $Q$ for any $Z$. So it does no harm that $Q^H E_\perp$ is zero
-    only up to the rounding error of a gradient, which may be much larger than the step.
+    only up to the rounding error of a gradient, and that the gradient may be much
+    larger than the step.
     Cayley and Pade use their rational function in place of the exponential. The
     manifold itself makes the steps of polar and qr, and steps of more than about a
     radian. Vectors are carried by
@@ -251,7 +253,7 @@ class TallFrame(AbstractFrame):
         P, along_V = moved
         for F in carried:
             F_perp = self._split(F)[1]
-            # a momentum is often the direction itself
+            # a momentum is often V itself, and then its product with P^H is known
             along = along_V if F is V else None
             F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
         return P, list(carried)
@@ -270,7 +272,7 @@ class TallFrame(AbstractFrame):
 def _rotate(
     Q: Tensor, Omega: Tensor, E_perp: Tensor, s: Scale, retraction: AbstractRetraction
 ) -> tuple[Tensor, Tensor] | None:
-    """The point `P` reached along `s` times a vector, and `P^H E_perp`.
+    """The point `P` reached along `s` times `(Omega, E_perp)`, and `P^H E_perp`.
 
     The result is None if the step is long or not finite.
     """
@@ -305,8 +307,8 @@ def settle(P: Tensor, length: Tensor) -> Tensor:
 
     The angles of a step have an error of $\varepsilon$ times its length. The result is
     NaN if the length is above $\varepsilon^{-1/2}$, because too few digits are left. It
-    is also NaN if `P` is far from orthonormal: the condition number of the denominator
-    of a Pade approximant grows as a power of the length.
+    is also NaN if `P` is far from orthonormal, as after a long step by a Pade
+    approximant: the condition number of its denominator grows as a power of the length.
 
     Cost: three products, and two more if the step was so long that half of the digits
     are lost.

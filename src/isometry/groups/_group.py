@@ -25,9 +25,9 @@ from isometry.groups._nearest import (
 from isometry.linalg import expm_skew, logm_unitary, polar, skew
 from isometry.linalg._expm.exponential import krylov_norm
 
-# Number of factors of a random walk. In an irreducible representation the mean of one
-# factor has a norm of at most the share of zero weights. This share is 1/3 in SO(3),
-# and 3^-16 = 2e-8 is left after all factors.
+# Number of factors of the random walk in `random`. In an irreducible representation the
+# mean of one factor has a norm of at most the share of zero weights. In SO(3) this
+# share is 1/3, so the mean of the whole walk has a norm of at most 3^-16 = 2e-8.
 _WALK = 16
 
 
@@ -38,9 +38,10 @@ class AbstractGroup(AbstractManifold):
     \operatorname{tr}(X^H Y)$. A subclass defines its size, whether it is complex, and
     how free coordinates become an element of its Lie algebra (`algebra`, which must be
     linear and onto). All other methods have defaults that follow from the algebra. The
-    groups of this package replace some of them by closed forms, and
-    `isometry.testing.check_group` compares the two. A group that is not connected sets
-    `is_connected = False`: its algebra describes only the identity component.
+    groups of this package replace some defaults by closed forms, and
+    `isometry.testing.check_group` compares the closed forms with the defaults. A group
+    that is not connected sets `is_connected = False`: its algebra describes only the
+    identity component.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 
@@ -118,8 +119,8 @@ class AbstractGroup(AbstractManifold):
         return (E.conj() * F).real.sum((-2, -1))
 
     def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
-        r"""$Q\,\phi(Q^H E)$."""
-        # Q^H E is skew up to rounding only
+        r"""$Q\,\phi(Q^H E)$, with $\phi$ the retraction at the identity."""
+        # Q^H E is skew only up to rounding
         A = self.algebra_projection(Q.mH @ E)
         return Q @ self.algebra_retraction(A, self.resolve(retraction))
 
@@ -164,19 +165,20 @@ class AbstractGroup(AbstractManifold):
         return math.pi - spectral_norm(Q.mH @ E)
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
-        """Largest angle of the element with coordinates `X`, or up to 4 percent more.
+        """Estimate of the largest angle of the element with coordinates `X`.
 
+        For Gaussian coordinates it is up to 4 percent too large, and never too small.
         It does not depend on `B`. Cost: a few products of a matrix and a vector.
         """
         del B
-        # the Krylov space misses up to 3.2 percent of a Gaussian matrix (n up to 1024)
+        # for a Gaussian matrix `krylov_norm` is up to 3.2 percent low (n up to 1024)
         return 1.04 * krylov_norm(self.algebra(X))
 
     def angles(self, X: Tensor) -> Tensor:
         r"""The $\theta$ of $A = V \operatorname{diag}(i \theta) V^H$, ascending.
 
-        $A$ is the element of the Lie algebra with coordinates `X`, in double precision;
-        its angles are NaN if it is not finite.
+        $A$ is the element of the Lie algebra with coordinates `X`, in double precision.
+        If $A$ is not finite, the angles are NaN.
         """
         A = self.algebra(X)
         A = A.to(torch.promote_types(A.dtype, torch.float64))
@@ -218,13 +220,12 @@ class AbstractGroup(AbstractManifold):
     def nearest(self, X: Tensor) -> Tensor:
         """Exponential of the projected logarithm of the nearest rotation.
 
-        The error, compared to the closest point, is of the order of the squared
-        distance from `X`.
+        It differs from the point closest to `X` by the order of the squared distance.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 
     def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^H Q - I \rVert_F$ or the distance to `nearest`, the larger."""
+        r"""The larger of $\lVert Q^H Q - I \rVert_F$ and the distance to `nearest`."""
         rest = torch.linalg.matrix_norm(self.nearest(Q) - Q)
         return torch.maximum(unitarity_defect(Q), rest)
 
@@ -232,9 +233,10 @@ class AbstractGroup(AbstractManifold):
         r"""Samples of the Haar measure, up to an exponentially small error.
 
         They are the ends of a random walk: products of exponentials of Gaussian
-        elements of the Lie algebra. Their standard deviation $\pi \sqrt n$ is at least
-        a half turn in every direction, since no unit vector of the algebra has all
-        angles below $1 / \sqrt n$. The walk is computed in double precision.
+        elements of the Lie algebra. The standard deviation of these elements,
+        $\pi \sqrt n$, is at least a half turn in every direction, since no unit vector
+        of the algebra has all angles below $1 / \sqrt n$. The walk is computed in
+        double precision.
         """
         dtype = self.dtype(options.pop("dtype", None))
         options["dtype"] = torch.promote_types(dtype, torch.float64)

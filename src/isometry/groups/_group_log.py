@@ -18,20 +18,21 @@ from isometry.linalg._logm import Dlogm, Logm
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
 
-# number of random starts, of the best starts followed for each point, and of Newton
-# steps from each of these
+# the number of random starts, the number of best starts that are followed for each
+# point, and the most steps of Newton's method from each of these
 _STARTS, _FOLLOWED, _STEPS = 128, 4, 12
 
-# singular values of the matrix of angles below this count as zero
+# In `torus_log`, singular values of the matrix of angles count as zero below this. It
+# is also the default of `slack`.
 _ZERO = 1e-6
 
 
 def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     r"""An element $A$ of the Lie algebra with $\exp A = Q$, for a unitary `Q`.
 
-    It is the principal logarithm, if that is in the algebra. In a representation of
+    $A$ is the principal logarithm, if that is in the algebra. In a representation of
     high weight it need not be: SO(3) acts on traceless symmetric matrices by twice the
-    angle, up to $2\pi$. Then the logarithm comes from a maximal torus through `Q`, see
+    angle, up to $2\pi$. Then the logarithm comes from a maximal torus through `Q`, by
     `torus_log`. If `Q` is not in the group, $\exp A$ is a point of the group that
     Newton's method finds close to `Q`.
     """
@@ -39,7 +40,8 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     A = group.algebra_projection(logm_unitary(Q))
     with torch.no_grad():
         rest = torch.linalg.matrix_norm(expm_skew(A) - Q)
-        # at most half of the `tolerance` of points. NaN is not above it: no search then
+        # The bound on `rest` is at most half of the `tolerance` of points. NaN is not
+        # above the bound, so there is no search for a matrix with NaN.
         missed = rest > 20 * max(group.size, 1) * torch.finfo(Q.dtype).eps
         if not missed.any():
             return A
@@ -71,12 +73,14 @@ class _Known(Logm):
 
 
 class _InAlgebra(torch.autograd.Function):
-    r"""A known `A`, with derivatives; $\log(e^{-A} Q)$ is normal to the algebra.
+    r"""A known element `A` of the algebra, with its derivatives as a function of `Q`.
 
-    If `Q` is in the group, `A` is its logarithm; else $e^A$ is a point of the group
-    close to `Q`. The derivative of $\exp$ is inverted only within the algebra. On all
-    skew matrices it may be singular: a quarter turn in SO(3) acts on traceless
-    symmetric matrices with the angles $\pi$ and $-\pi$, which differ by $2 \pi$.
+    The function is defined by the condition that $\log(e^{-A} Q)$ is normal to the
+    algebra. If `Q` is in the group, `A` is a logarithm of `Q`; else $e^A$ is a point of
+    the group close to `Q`. The derivative of $\exp$ is inverted only within the
+    algebra. On all skew matrices it may be singular: a quarter turn in SO(3) acts on
+    traceless symmetric matrices with the angles $\pi$ and $-\pi$, which differ by
+    $2 \pi$.
     """
 
     @staticmethod
@@ -110,7 +114,7 @@ class _InAlgebra(torch.autograd.Function):
 
 
 def _linearized(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The derivative of $-\log(e^{-A} Q)$ in `A`, and the logarithm itself."""
+    r"""The derivative of $-\log(e^{-A} Q)$ in `A`, and $\log(e^{-A} Q)$."""
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
     D, wide_N = D[..., None, :, :], N[..., None, :, :]
@@ -142,15 +146,15 @@ def _combined(c: Tensor, units: Tensor) -> Tensor:
 def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     """Logarithms of matrices `(m, n, n)`, by Newton's method from several starts.
 
-    The first start is `A`, the second comes from a torus, and if both fail there are
-    many random ones.
+    The first start is `A`, and the second comes from a torus. If both fail, there are
+    many random starts.
     """
     dtype = torch.promote_types(Q.dtype, torch.float64)
     # two steps make Q unitary up to the rounding of double precision
     Q, A = newton_schulz(newton_schulz(Q.to(dtype))), A.to(dtype)
     A = _newton(group, A, Q, steps=4)
     units = _units(group, like=Q)
-    # the larger values serve matrices that are near the group but not in it
+    # the larger values are for matrices that are near the group but not in it
     for slack in (1e-6, 1e-2, 0.2):
         for i in _far(A, Q).nonzero().flatten().tolist():
             start = torus_log(Q[i], units, slack=slack)
@@ -165,7 +169,7 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
 def _far(A: Tensor, Q: Tensor) -> Tensor:
     # Two points of the group that are closer than 0.3 differ by a small logarithm,
     # which is in the algebra. So if Q is in the group and Newton's method has come this
-    # close, it has converged
+    # close, it has converged.
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
@@ -194,7 +198,8 @@ def _newton_step(group: "AbstractGroup", A: Tensor, Q: Tensor) -> Tensor:
     units = _units(group, like=A)
     J = _components(units, _moved(A, units)).mT
     goal = _components(units, logm_unitary(expm_skew(A).mH @ Q))
-    # the exponential has a fold where a singular value vanishes: do not step across it
+    # Where a singular value of J vanishes, the exponential has a fold. The step leaves
+    # out such directions, and its length is at most 1, so as not to cross the fold.
     step = (torch.linalg.pinv(J, rtol=1e-6) @ goal[..., None])[..., 0]
     step = step / torch.linalg.vector_norm(step, dim=-1, keepdim=True).clamp(min=1)
     return _combined(step, units)
@@ -228,7 +233,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
     Args:
         Q: one matrix, `(n, n)`.
         units: orthonormal basis of the algebra, `(d, n, n)`.
-        slack: the size below which commutators, and angles in turns, count as zero.
+        slack: commutators below this count as zero, and so do differences of angles, in
+            full turns.
 
     Returns:
         The logarithm. None if `Q` is not in the group, or if its angles wind more often
@@ -272,12 +278,12 @@ def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
 
 
 def _entries(units: Tensor, moved: Tensor) -> Tensor:
-    """Matrix of the linear map that takes each basis element to `moved`."""
+    """Components of each of the `moved` matrices along `units`, as columns."""
     return torch.einsum("aij,bij->ab", units.conj(), moved).real
 
 
 def _null_space(matrix: Tensor, units: Tensor, slack: float) -> Tensor:
-    """Orthonormal basis of the combinations of `units` that the map takes to zero."""
+    """Orthonormal basis of the combinations of `units` that `matrix` takes to zero."""
     _, s, Vh = torch.linalg.svd(matrix)
     zero = torch.ones(len(Vh), dtype=torch.bool, device=s.device)
     zero[: len(s)] = s < slack

@@ -47,7 +47,7 @@ def determinant(Q: Tensor) -> Tensor:
 
 
 def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, the eigenvalues of H and its eigenvectors, in X = Q H with a rotation Q.
+    """The rotation Q in X = Q H, and the eigenvalues and eigenvectors of H.
 
     The last eigenvalue may have either sign.
     """
@@ -60,7 +60,7 @@ def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Rotation(PolarFactor):
-    """The nearest rotation. X = Q H alone gives the derivative, as for `polar`."""
+    """The nearest rotation Q. Its derivative follows from X = Q H, as in `polar`."""
 
     forward = staticmethod(_rotation_and_rest)
 
@@ -88,7 +88,7 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 
 
 def after_newton_schulz(e: float) -> float:
-    r"""A bound of the defect after a Newton-Schulz step, if it was $e$ before."""
+    r"""A bound on the defect after a Newton-Schulz step, with the defect $e$ before."""
     return e * e * (3 + e) / 4
 
 

@@ -14,7 +14,7 @@ from isometry.groups._nearest import determinant, nearest_rotation, unitarity_de
 
 @dataclass(frozen=True)
 class AbstractOrthogonal(AbstractFreeGroup):
-    """What SO(n) and O(n) share: their dimension and their maximal torus."""
+    """The common part of SO(n) and O(n): their dimension and their maximal torus."""
 
     is_complex = False
 
@@ -73,7 +73,7 @@ class SO(AbstractOrthogonal):
         reflection = det < 0
         odd = reflection & ~(defect <= bound)
         if odd.any():
-            # `defect` of a reflection is infinite, and says nothing about the matrix
+            # not `self.defect`, which is infinite for every reflection
             raise ValueError(
                 f"`{name}` must be a point of {self}; got a defect of "
                 f"{float(defect[odd].max()):.1e}, above {bound:.1e} for {Q.dtype}, and "

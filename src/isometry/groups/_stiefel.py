@@ -91,7 +91,7 @@ class Stiefel(AbstractManifold):
         even = 2 * torch.arange(planes, device=theta.device)
         Q[..., even, even] = theta.cos()
         Q[..., even + 1, even] = theta.sin()
-        # planes with both columns; if k is odd, the last plane has only its first one
+        # the planes with both columns: if k is odd, the last plane has only one
         both = even[even + 1 < k]
         Q[..., both, both + 1] = -theta[..., : len(both)].sin()
         Q[..., both + 1, both + 1] = theta[..., : len(both)].cos()
@@ -123,7 +123,8 @@ class Stiefel(AbstractManifold):
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
         """The point that `retract` reaches, without a gradient.
 
-        Polar and qr then need no decomposition.
+        Without a gradient, polar needs no decomposition, and qr needs one only for
+        steps above a radian.
         """
         if retraction.is_factor:
             return retraction.factor(Q, E)
@@ -136,8 +137,8 @@ class Stiefel(AbstractManifold):
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """The logarithm, by iteration in 2k x 2k matrices.
 
-        Its geodesic is the shortest if the distance of the points is below about 0.9
-        pi.
+        Its geodesic is the shortest if the distance between the points is below about
+        0.9 pi.
         """
         return stiefel_log(Q, P)
 
@@ -151,14 +152,14 @@ class Stiefel(AbstractManifold):
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
         """
-        # X = L M L^H with L = (Q, E_perp, F_perp). With the Gram matrix of L instead of
-        # an orthonormal basis, everything is smooth
+        # The skew matrices are L X L^H and L Y L^H, with L = (Q, E_perp, F_perp). With
+        # the Gram matrix of L instead of an orthonormal basis, everything is smooth.
         E_perp, F_perp = E - Q @ (Q.mH @ E), F - Q @ (Q.mH @ F)
         L = torch.cat([Q, E_perp, F_perp], -1)
         gram = L.mH @ L
         X, Y = _generator(Q, E, slot=1), _generator(Q, F, slot=2)
         bracket = X @ gram @ Y - Y @ gram @ X
-        # without the columns of Q: the block that leaves Q fixed
+        # the block of `bracket` without the columns of Q leaves Q fixed
         k = self.k
         isotropy = _half_square(bracket[..., k:, k:], gram[..., k:, k:])
         whole = _half_square(bracket, gram)
@@ -198,8 +199,7 @@ class Stiefel(AbstractManifold):
 def _generator(Q: Tensor, E: Tensor, *, slot: int) -> Tensor:
     r"""$M$ with $E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H = L M L^H$, $3k \times 3k$.
 
-    $L$ has three blocks of columns: $Q$, and two more. $E_\perp$ is the block number
-    `slot`.
+    $L$ has three blocks of columns: $Q$ is block 0, and $E_\perp$ is block `slot`.
     """
     k = Q.shape[-1]
     Omega = Q.mH @ E
@@ -215,7 +215,7 @@ def _half_square(K: Tensor, gram: Tensor) -> Tensor:
 
 
 def _compressed(Q: Tensor, E: Tensor) -> Tensor:
-    """The skew matrix that moves `Q` along `E`, in a basis of the span of both.
+    """The skew matrix that moves `Q` along `E`, in a basis of the span of `Q` and `E`.
 
     The basis counts as a constant: the singular vectors stay in the span only to first
     order, so only the first derivative of the singular values is right.
@@ -223,7 +223,7 @@ def _compressed(Q: Tensor, E: Tensor) -> Tensor:
     with torch.no_grad():
         frame = torch.linalg.qr(torch.cat([Q, E], -1)).Q
     along = Q.mH @ E
-    # P - P^H, as in `expm_tall`
+    # the skew matrix is P - P^H with P = half Q^H, as in `expm_tall`
     half = E - Q @ ((along + along.mH) / 4 + along / 2)
     P = frame.mH @ half @ (Q.mH @ frame)
     return _Once.apply(P - P.mH)

@@ -1,7 +1,7 @@
 r"""Logarithm of the Stiefel manifold with its canonical metric, and its derivative.
 
 Let $J$ be the derivative of $\exp_Q$ at the tangent vector $E$, and $N$ the projection
-to the space normal to the manifold at $Q$, which $J$ ignores. Then
+to the vectors normal to the manifold at $Q$, which $J$ takes to zero. Then
 
 $$ M = J^* J + N $$
 
@@ -22,14 +22,15 @@ from isometry.groups._nearest import determinant, newton_schulz
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# steps of the first iteration, which converges from far away but slowly; steps of
-# Newton's method; and number of restarts
+# the most steps of the first iteration, `_turn`, which converges from far away but
+# slowly; the most steps of Newton's method; and the most restarts
 _TURNS, _SHOTS, _STARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther than this, per column, from P
 _FAR = 1e-12
 
-# A limit, because at a fold no number of steps is enough. Elsewhere the spectrum
-# depends on a few angles, and the largest number we saw was 40 (8 columns, distance pi)
+# The most steps of conjugate gradients for one linear equation M Y = G. A limit is
+# needed because M is singular at a fold of the exponential. Elsewhere the spectrum of M
+# depends on a few angles; the most steps we saw were 40 (8 columns, distance pi).
 _GRADIENT_STEPS = 200
 
 
@@ -44,11 +45,11 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     $$ \log V = \begin{pmatrix} \Omega & -C^H \\ C & 0 \end{pmatrix},
        \qquad E = Q \Omega + N C. $$
 
-    Each rotation is the exponential of minus the last block of $\log V$, which shrinks
-    that block linearly. After 20 such steps Newton's method solves $\exp_Q(E) = P$
-    itself. The geodesic is the shortest if $P$ is within about $0.9 \pi$. Beyond that
-    distance the method converged on every pair that was tried, to a geodesic that need
-    not be the shortest.
+    Each rotation is the exponential of minus the last block of $\log V$. This makes
+    that block smaller, by about the same factor each time. After at most 20 such
+    rotations Newton's method solves $\exp_Q(E) = P$ itself. The geodesic is the
+    shortest if the distance is below about $0.9 \pi$. Beyond that, the method converged
+    on every pair that was tried, to a geodesic that need not be the shortest.
 
     The gradient is tangent, and follows from the implicit function theorem:
     $dE = J^{-1} (dP - D_Q \exp_Q(E)[dQ])$ in the tangent space, with $J$ the derivative
@@ -79,7 +80,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     refuse_nested_forward_mode("log")
     check_has_numbers(P, name="P")
     dtype = torch.promote_types(Q.dtype, torch.float64)
-    # two steps make the columns orthonormal up to the rounding of double precision
+    # two Newton-Schulz steps make the columns orthonormal up to rounding in float64
     base, target = (newton_schulz(newton_schulz(X.to(dtype))) for X in (Q, P))
     E = _StiefelLog.apply(*torch.broadcast_tensors(base, target))
     # a copy, because the derivative needs the result and a caller may write to it
@@ -92,7 +93,7 @@ class _StiefelLog(Implicit):
     @staticmethod
     def forward(Q: Tensor, P: Tensor) -> Tensor:
         n, k = Q.shape[-2:]
-        # -1 would be ambiguous for empty matrices
+        # `reshape(-1, n, k)` would be ambiguous for empty matrices
         flat = (math.prod(Q.shape[:-2]), n, k)
         return _logarithm(Q.reshape(flat), P.reshape(flat)).reshape(Q.shape)
 
@@ -100,7 +101,7 @@ class _StiefelLog(Implicit):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
         Q, E = ctx.saved_tensors
         (G,) = grad_outputs
-        # J^-* G, a tangent vector at P
+        # X is J^-* G, a tangent vector at P
         X = push(lambda E: expm_tall(E, Q), (solve(Q, E, G),), E)
         (turned,) = pull(lambda Q: expm_tall(E, Q), X, Q)
         # E stays tangent: sym(Q^H dE) = -sym(dQ^H E)
@@ -127,7 +128,7 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
     finite = is_finite(Q) & is_finite(P)
     eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
     Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
-    # decompose both together: the part of P orthogonal to Q may not have full rank
+    # Q and P are decomposed together: the part of P orthogonal to Q may lack full rank
     N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
     # the columns of P lie in the span only up to rounding
     V = newton_schulz(torch.cat([Q.mH @ P, N.mH @ P], -2))
@@ -157,8 +158,8 @@ def _search(V: Tensor) -> Tensor:
         far = rest > _FAR * k
         if not far.any():
             return E
-        # next to a fold Newton's method may go back and forth. Start again with other
-        # last columns, which lead to another geodesic
+        # Next to a fold Newton's method may go back and forth. Start again with other
+        # last columns of V, which lead to another geodesic.
         columns = whole[far][..., k:]
         shape = (len(columns), columns.shape[-1], columns.shape[-1])
         X = torch.randn(shape, dtype=V.dtype, generator=rng).to(V.device)
@@ -179,15 +180,16 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
     worst = math.inf
     for _ in range(_SHOTS):
         rest = torch.linalg.matrix_norm(P - expm_tall(E, origin))
-        # 4e-15 k is about the rounding error, and one step reaches it from `_FAR`
+        # the rounding error of `rest` is about 4e-15 k, and one step from `_FAR` gets
+        # there
         at = (rest > 4e-15 * k).nonzero()[:, 0]
         if len(at) == 0 or worst <= _FAR * k:
             break
         worst = float(rest.max())
         start = Linearization(origin[at], E[at])
         image = start.pull(P[at] - start.point)
-        # a Newton step squares the error, so the solution need not be more exact: an
-        # error of 1e-2 becomes 1e-4 at best
+        # A Newton step squares the error: 1e-2 becomes 1e-4 at best. So the relative
+        # error of the step itself may be as large as the error before it.
         rtol = min(max(worst, 1e-10), 1e-2)
         step = conjugate_gradients(start.product, image, rtol=rtol)
         length = torch.linalg.matrix_norm(step, keepdim=True)
@@ -222,7 +224,10 @@ def normal_part(Q: Tensor, X: Tensor) -> Tensor:
 
 
 def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The adjoint derivative of `f` at the inputs, applied to `X`, differentiable."""
+    """The adjoint derivative of `f` at the inputs, applied to `X`.
+
+    It can be differentiated again.
+    """
     # not `torch.func.vjp`: its function would run the backward pass of `expm_tall` at a
     # level of torch.func that has already ended
     every = tuple(range(len(inputs)))
@@ -230,9 +235,9 @@ def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, 
 
 
 def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-    """The derivative of `f` at the inputs along `Y`, differentiable."""
+    """The derivative of `f` at the inputs along `Y`; it can be differentiated again."""
 
-    # the adjoint of the adjoint, which is linear in X; forward mode would not nest
+    # This is the adjoint of `pull`, which is linear in X. Forward mode would not nest.
     def along(X: Tensor) -> Tensor:
         pairs = zip(Y, pull(f, X, *inputs), strict=True)
         return torch.stack([_dot(*pair).sum() for pair in pairs]).sum()
@@ -241,7 +246,10 @@ def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tens
 
 
 def solve(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
-    """The solution $Y$ of $M Y = G$, differentiable to any order in all arguments."""
+    """The solution $Y$ of $M Y = G$, differentiable to any order in all arguments.
+
+    $M$ is the symmetric map at the top of this file.
+    """
     return _Solve.apply(Q, E, G)
 
 
@@ -284,14 +292,15 @@ def conjugate_gradients(
 ) -> Tensor:
     """Solution of $M Y = G$ for each matrix of a batch, from products with $M$.
 
-    If the residual does not fall to `rtol` times `G`, it returns the last iterate.
+    If the norm of the residual does not fall to `rtol` times the norm of `G`, the last
+    iterate is returned.
     """
     Y, R = torch.zeros_like(G), G
     D, rr = R, _dot(R, R)
     goal = rtol**2 * rr
     for _ in range(_GRADIENT_STEPS):
-        # a matrix that has converged stays as it is. NaN never counts as moving, and
-        # does not affect other matrices
+        # A matrix that has converged stays as it is. NaN never counts as moving, and
+        # does not affect other matrices.
         moving = rr > goal
         if not bool(moving.any()):
             break
@@ -310,7 +319,7 @@ def _dot(X: Tensor, Y: Tensor) -> Tensor:
 class _Solve(Implicit):
     @staticmethod
     def forward(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
-        # twice the rounding error of one sum
+        # a smaller residual would be lost in rounding errors
         rtol = 2 * torch.finfo(G.dtype).eps
         return conjugate_gradients(Linearization(Q, E).product, G, rtol=rtol)
 

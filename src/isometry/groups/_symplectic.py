@@ -15,7 +15,7 @@ from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.groups._nearest import newton_schulz, unitarity_defect
 from isometry.linalg import logm_unitary, polar, skew
 
-# angles closer to pi than this get their sign separately; any smaller number will do
+# angles closer to pi than this get their signs separately; smaller numbers would do too
 _BORDER = 0.1
 
 
@@ -71,10 +71,11 @@ class Sp(AbstractClassicalGroup):
         return self._span((X - X.mH) / 2)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
-        r"""A logarithm in sp(n): the principal one, but for signs of angles near $\pi$.
+        r"""The principal logarithm, except for the signs of angles near $\pi$.
 
-        Near $\pi$ only rounding tells eigenvectors of $e^{i\theta}$ from eigenvectors
-        of $e^{-i\theta}$, and the result could leave the algebra. On the quaternionic
+        The result is in sp(n). Near $\pi$ only rounding tells eigenvectors of
+        $e^{i\theta}$ from eigenvectors of $e^{-i\theta}$, so the principal logarithm
+        could leave the algebra. On the quaternionic
         subspace of these angles $Q = -e^L$ with a small $L$. There $A = L + i \pi s$,
         where $s$ is the sign of $iL$ or, where $iL$ is zero, the sign of any other
         element of $i \mathfrak{sp}(n)$.
@@ -107,7 +108,8 @@ class Sp(AbstractClassicalGroup):
         turned = frame @ W
         s = (turned * sign.sgn()[..., None, :]) @ turned.mH
         s = 1j * self.algebra_projection(-1j * s)
-        # the projection moves the eigenvalues off 1 and -1; each step squares the error
+        # The projection moves the eigenvalues of s off 1 and -1. Each pass of the loop
+        # squares their error.
         for _ in range(5):
             s = s + (s - s @ s @ s) / 2
         return s
@@ -125,7 +127,7 @@ class Sp(AbstractClassicalGroup):
         return self._span(newton_schulz(self._span(Q)))
 
     def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^H Q - I \rVert_F$ or $\lVert Q^T J Q - J \rVert_F$, the larger."""
+        r"""$\lVert Q^H Q - I \rVert_F$ or, if larger, $\lVert Q^T J Q - J \rVert_F$."""
         J = _structure(self.n).to(Q)
         form = torch.linalg.matrix_norm(Q.mT @ J @ Q - J)
         return torch.maximum(unitarity_defect(Q), form)

@@ -120,8 +120,7 @@ class SU(AbstractClassicalGroup):
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, divided by the n-th root of its determinant nearest to 1.
 
-        The error, compared to the closest point, is of the order of the squared
-        distance from `X`.
+        It differs from the point closest to `X` by the order of the squared distance.
         """
         return _unit_determinant(polar(X))
 
@@ -130,12 +129,12 @@ class SU(AbstractClassicalGroup):
         return _unit_determinant(newton_schulz(Q))
 
     def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^H Q - I \rVert_F$ or $|\det Q - 1|$, the larger one."""
+        r"""The larger of $\lVert Q^H Q - I \rVert_F$ and $|\det Q - 1|$."""
         wrong_phase = (determinant(Q) - 1).abs()
         return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure: of U(n), with one column's phase corrected."""
+        """Samples of the Haar measure: samples of U(n), with one phase corrected."""
         Q = q_factor(self.gaussian(*batch, **options))
         phase = determinant(Q).sgn().conj()
         return self.polish(
@@ -148,7 +147,7 @@ class Torus(AbstractClassicalGroup):
     r"""Diagonal unitary matrices, $\operatorname{diag}(e^{i \theta})$.
 
     This group is abelian and has dimension $n$. Its exponential is a homomorphism, so
-    gradient descent through it is Riemannian gradient descent.
+    gradient descent on the angles is Riemannian gradient descent.
 
     Args:
         n: size of the matrices.

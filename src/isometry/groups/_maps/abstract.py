@@ -1,4 +1,4 @@
-"""What a map from free coordinates to orthogonal matrices can do."""
+"""The interface of maps from free coordinates to orthogonal matrices."""
 
 from abc import ABC, abstractmethod
 

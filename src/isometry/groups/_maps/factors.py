@@ -12,8 +12,8 @@ from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._nearest import after_newton_schulz, newton_schulz
 from isometry.linalg import polar
 
-# In radians. For longer steps Cholesky's factor loses digits that Householder's
-# decomposition keeps
+# The longest step, in radians, for which `QR` uses Cholesky's factor. For longer steps
+# that factor loses digits that Householder's decomposition keeps.
 _LONG = 1.0
 
 
@@ -108,12 +108,12 @@ class QR(AbstractFactor):
         r"""$X R^{-1}$ with $X = Q + E$ and Cholesky's factor $R^H R = X^H X$.
 
         As $E$ is tangent, $X^H X = I + E^H E$, whose condition number is at most
-        $1 + \lVert E \rVert^2$. So for steps below a radian it keeps every digit that
+        $1 + \lVert E \rVert^2$. So for steps up to a radian $R$ keeps every digit that
         the decomposition of $X$ itself would keep. For longer steps, $X$ is decomposed.
-        Above $\varepsilon^{-1/2}$ a column may be pure rounding, with a random sign,
-        and the result is NaN.
+        For steps of $\varepsilon^{-1/2}$ or more, a column may be pure rounding, with a
+        random sign, and the result is NaN.
 
-        Cost: as much as one and a half products of $n k^2$.
+        Cost, up to a radian: as much as one and a half products of $n k^2$.
         """
         X = Q + E
         length = torch.linalg.matrix_norm(E, keepdim=True)
@@ -127,10 +127,11 @@ class QR(AbstractFactor):
 
 
 def q_factor(X: Tensor) -> Tensor:
-    """Q of X = QR with a positive diagonal of R, which makes it unique.
+    """Q of X = QR with a positive diagonal of R, which makes Q unique.
 
-    If a rotation multiplies X from the left, it multiplies Q too. The law of a Gaussian
-    matrix does not change under rotations, so its Q is uniform. The Q of LAPACK is not.
+    If a rotation multiplies X from the left, it multiplies Q too. The distribution of a
+    Gaussian matrix does not change under rotations, so its Q is uniform. The Q of
+    LAPACK is not.
     """
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()

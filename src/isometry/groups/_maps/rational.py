@@ -16,8 +16,8 @@ from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import tall_map
 
-# In radians. For longer steps the rounding error is in proportion to the point, not to
-# the step
+# The longest step, roughly in radians, for which `increment` has a formula. For longer
+# steps the rounding error is in proportion to the point, not to the step.
 _LONG = 1.0
 
 
@@ -68,7 +68,7 @@ class AbstractRational(AbstractRetraction):
             # not `solve`: torch 2.13 gets its nested derivatives wrong
             inverse = torch.linalg.inv_ex(eye + w * M2 - u * M).inverse
             R = R + inverse @ (M @ (2 * u * R))
-        # if the square overflows, its inverse is 0, and R would be finite but wrong
+        # if M2 overflows, `inverse` is 0, and R would be finite but wrong
         return R + nan_unless_finite(M2)
 
     def increment(self, A: Tensor) -> Tensor | None:
