@@ -1,1 +1,1 @@
-"""Reports: turn folders of runs into one HTML page with figures and tables."""
+"""Turns folders of runs into a report: one HTML page with figures and tables."""

@@ -34,7 +34,7 @@ def main(options: argparse.Namespace) -> int:
         written.
     """
     out = options.out or options.runs[0].resolve().parent / "report"
-    # the pattern DIR/* of a shell also matches earlier reports and the files of a sweep
+    # leave out earlier reports and the files of a sweep, which DIR/* matches as well
     runs = [path for path in options.runs if not _lies_beside(path)]
     try:
         page = write_report(runs, out)
@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _lies_beside(path: Path) -> bool:
-    # `isometry reproduce` writes a report for each figure, one folder further down
+    # earlier versions of `isometry reproduce` wrote reports one folder further down
     reports = (*path.glob("report.html"), *path.glob("*/report.html"))
     return path.is_file() or (bool(reports) and not (path / "config.json").is_file())
 

@@ -1,4 +1,4 @@
-"""Runs of the same task, to be compared, and the numbers that each has reached."""
+"""Sorts runs that can be compared into experiments, and reads the results of runs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class ReportedExperiment:
         runs: the runs, in the order given.
         paper: the table or figure of the paper on this task, if there is one.
         larger_is_better: True if a larger value of the metric is better.
-        headings: for each other metric, the heading of its column.
+        headings: the headings of other metrics and final scores, by name.
     """
 
     key: str
@@ -36,21 +36,21 @@ class ReportedExperiment:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The runs in groups; those of one group differ only in their seeds."""
+        """The runs in groups. The runs of a group differ only in their seeds."""
         return groups(self.runs)
 
     @cached_property
     def singles(self) -> tuple[Group, ...]:
-        """Each run as a group of its own."""
+        """Each run in a separate group."""
         return tuple(Group((run,)) for run in self.runs)
 
     def result(self, run: Run) -> "Result":
-        """The numbers that a run of this experiment has reached."""
+        """The results of a run of this experiment."""
         return result_of(run, self.metric, larger_is_better=self.larger_is_better)
 
     @property
     def baseline(self) -> float | None:
-        """Loss of the trivial solution, if a run or the task knows it."""
+        """Loss of the trivial solution; None if neither a run nor the task knows it."""
         summaries = (as_number(run.summary.get("baseline")) for run in self.runs)
         known = (value for value in summaries if value is not None)
         return next(known, as_number(about(self.runs[0].config)["baseline"]))
@@ -63,7 +63,8 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
         runs: runs of any tasks.
 
     Returns:
-        An experiment for each task with its options, in the order of the first runs.
+        An experiment for each combination of a task and its options, in the order in
+        which the runs name them.
     """
     together: dict[str, list[Run]] = {}
     for run in runs:
@@ -73,7 +74,7 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
     listed = []
     for members in together.values():
         task = about(members[0].config)
-        # the key may hold any character, and it becomes a part of the names of files
+        # replace unusual characters, since the key becomes a part of the names of files
         key = re.sub(r"[^\w.+=-]+", "_", task["key"])
         keys.append(key)
         if (nth := keys.count(key)) > 1:
@@ -95,11 +96,12 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
 
 
 def about(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's task says about itself, as `AbstractTask.about` returns it.
+    """The description of a run's task, as `AbstractTask.about` returns it.
 
-    A registered task is asked directly. For any other task, the answer is read from
-    `config.json`. If an earlier version of Isometry wrote that file, the answer is not
-    in it, and defaults are returned. Code that `config.json` names is never imported.
+    A registered task is asked directly. If the task is not registered or raises an
+    error, the answer is read from `config.json`. If an earlier version of Isometry
+    wrote that file, the answer is not in it, and defaults are returned. Code that
+    `config.json` names is never imported.
 
     Args:
         config: content of `config.json` of a run.
@@ -139,13 +141,14 @@ def _alike(value: object, usual: object) -> bool:
     return usual is None or type(value) is type(usual)
 
 
-# The final loss is the median of this many last records, since one batch is noisy.
+# The final training loss is the median of this many last records, since the loss of a
+# single batch is noisy.
 LAST = 5
 
 
 @dataclass(frozen=True)
 class Result:
-    r"""The numbers that a run has reached; None where it has not measured one.
+    r"""The results of a run; None stands for a number that was not measured.
 
     Attributes:
         chosen: the metric on the test set at the step with the best validation.
@@ -163,7 +166,7 @@ class Result:
 
 
 def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Result:
-    """The numbers that a run has reached.
+    """The results of a run.
 
     Args:
         run: the run, finished or not.
@@ -171,7 +174,7 @@ def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Resul
         larger_is_better: True if a larger value of the metric is better.
 
     Returns:
-        The numbers.
+        The results.
     """
     better = max if larger_is_better else min
     _, test = run.curve(metric, "test")
@@ -195,7 +198,7 @@ def at_best(
     Args:
         run: the run, finished or not.
         metric: the metric whose best validation value determines the step.
-        what: the metric to return; it may be the same one.
+        what: the metric to return, which may be `metric` itself.
         larger_is_better: True if a larger value of `metric` is better.
 
     Returns:

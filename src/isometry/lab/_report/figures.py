@@ -22,7 +22,8 @@ INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
 # size of a figure in inches, if its legend has at most three rows
 WIDTH, HEIGHT = 4.5, 3.7
 
-# an axis is logarithmic if its largest value is more than this times its smallest
+# a vertical axis is logarithmic if its largest value is more than this many times its
+# smallest positive value
 DECADES = 30
 
 UNITS = {"step": "iterations", "seconds": "seconds"}
@@ -56,8 +57,8 @@ STYLE: dict[Any, Any] = {
 }
 
 
-# The most points in a drawn curve. More would not be seen at the width of a figure, and
-# all points of 4000 steps would make megabytes of SVG.
+# The most points in a drawn curve. More points could not be told apart at the width of
+# a figure, and all points of 4000 steps would make megabytes of SVG.
 MOST = 240
 
 
@@ -116,7 +117,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
             _legend(axes)
             stem = f"{experiment.key}-{name}"
             svg = folder / f"{stem}.svg"
-            # compute the layout once for both files, since it is half of the work
+            # compute the layout once for both files, since layout is half of the work
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
             # leave the date out, so that the same runs give the same file
@@ -161,7 +162,7 @@ ANGLES = (
 
 
 def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
-    """Name, caption and painting function of each figure that has data."""
+    """Name, caption and painting function of each figure for which there is data."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
     seeds = SEEDS if len(groups) < len(runs) else ""
 
@@ -172,7 +173,7 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
         for against, unit in UNITS.items():
             drawn = Quantity("loss", "train", against, experiment.baseline)
             yield f"loss-{unit}", LOSS.format(unit) + seeds, curves(drawn)
-    # the paper shows results on the test set; without them, show the validation set
+    # show results on the test set, as in the paper, or else on the validation set
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
         # the baseline is a loss, so it has no place among accuracies
@@ -199,7 +200,7 @@ def _words(quantity: Quantity) -> str:
 
 
 def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
-    """Draw each group as a line with its range, and the baseline."""
+    """Draw each group as a line with a shade, and the baseline as a dotted line."""
     what, split, against, baseline = quantity
     values: list[float] = []
     for group, look in zip(groups, looks(groups), strict=True):
@@ -231,7 +232,7 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
         ls=look.dashes,
         lw=1.6,
         marker=look.marker,
-        # networks may share a colour, and then a few markers tell them apart
+        # a few markers tell networks apart that share a colour
         markevery=max(1, len(points.x) // 6),
         ms=4.5,
         label=look.label,
@@ -252,7 +253,7 @@ def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[floa
 
 
 def _thinned(curve: Curve) -> Curve:
-    """A curve, reduced to a few points. Its range still covers all values."""
+    """A curve, reduced to a few points, whose range still covers all values."""
     middle = buckets(curve.x, curve.middle)
     low, high = buckets(curve.x, curve.low), buckets(curve.x, curve.high)
     return Curve(middle.x, middle.middle, low.low, high.high)
@@ -274,14 +275,15 @@ def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
     axes.yaxis.set_major_formatter(lambda y, _: power(y))
     axes.yaxis.set_minor_formatter(lambda *_: "")
     if not always and high < 100 * low:
-        # one or two labels would be too few: also label 2 and 5 times a power of ten
+        # Powers of ten would give only one or two labels, so also label 2 and 5 times
+        # each power.
         axes.set_yticks([m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)])
         axes.set_ylim(0.8 * low, 1.25 * high)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:.6g}")
 
 
 def power(y: float) -> str:
-    """A power of ten in Unicode, since fonts of browsers would misplace mathtext."""
+    """A power of ten in Unicode, since browsers would misplace mathtext's exponent."""
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     exponent = round(math.log10(y))
     return "10" + str(exponent).translate(raised)
@@ -316,7 +318,7 @@ def density(angles: Sequence[float]) -> list[float]:
     r"""Density of angles in equal bins of $[-\pi, \pi]$; uniform angles give 1."""
     counts = [0] * BINS
     for theta in angles:
-        # an angle of pi, or one beyond it by rounding, belongs to the last bin
+        # pi, or an angle that rounding has moved past ±pi, goes into a bin at the end
         nth = int((theta + math.pi) / (2 * math.pi) * BINS)
         counts[min(max(nth, 0), BINS - 1)] += 1
     return [count * BINS / len(angles) for count in counts]
@@ -328,14 +330,16 @@ def _legend(axes: "Axes") -> None:
     if handles:
         labels = [textwrap.fill(label, 46) for label in labels]
         lines = [line for label in labels for line in label.splitlines()]
-        # inches: 0.55 for the line sample, 0.078 for a letter in browsers' wide fonts
+        # Width in inches: 0.55 for the sample of a line, and 0.078 for each letter in
+        # the wide fonts of browsers.
         longest = 0.55 + 0.078 * max(map(len, lines))
         columns = max(1, min(3, int(WIDTH / longest)))
         figure: Any = axes.figure
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
         )
-        # more than three rows make the figure taller, so that the axes do not shrink
+        # if the legend has more than three rows, make the figure taller, so that the
+        # axes do not shrink
         rows = -(-len(lines) // columns)
         figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)
 
@@ -348,7 +352,7 @@ def text_width(words: str, size: float) -> float:
         size: size of the font.
 
     Returns:
-        The width, in the unit of the size.
+        The width, in the same unit as `size`.
     """
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path

@@ -6,9 +6,9 @@ from typing import Any
 
 from isometry.lab._report.runs import ELSEWHERE, Group
 
-# Vermilion, blue, green, purple, brown, light blue and grey. A search found these
-# shades: readers without red or green cones can tell them apart, and all of them stand
-# out from the page.
+# The palettes for light and dark pages: vermilion, blue, green, purple, brown, light
+# blue and grey. A search found shades that readers without red or green cones can tell
+# apart, and that all stand out from the page.
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
@@ -39,7 +39,8 @@ class Look:
 
     Attributes:
         label: label in legends.
-        note: the options that set it apart from groups with the same network and size.
+        note: the options that set this group apart from other groups with the same
+            network and size.
         colour: index in the palette.
         marker: marker of matplotlib.
         dashes: line style of matplotlib.
@@ -53,7 +54,7 @@ class Look:
 
 
 def network_label(model: str) -> str:
-    """The name of a network as papers write it, or the name of its class."""
+    """The name of a network as papers write it; for other networks, the class name."""
     return NETWORKS[model][0] if model in NETWORKS else model.rpartition(":")[2]
 
 
@@ -83,7 +84,7 @@ def looks(groups: Sequence[Group]) -> list[Look]:
     for group, label in zip(groups, labels, strict=True):
         model = group.first.model
         nth = seen[model] = seen.get(model, -1) + 1
-        # a network that is not in the table, a user's own, takes the next colour
+        # a user's own network, which is not in `NETWORKS`, takes the next colour
         _, colour, marker = NETWORKS.get(model, ("", len(seen) % len(LIGHT), "H"))
         seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
         dashes = DASHES[nth % len(DASHES)]
@@ -99,8 +100,8 @@ def _label(group: Group) -> str:
 def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
     """A function that names the options in which a group differs from similar groups.
 
-    Groups with the same network and size are compared. Options that are None are not
-    named.
+    Groups are similar if they have the same network and size. Options that are None are
+    not named.
     """
     named = ELSEWHERE | {"task", "model", "hidden_size"}
 

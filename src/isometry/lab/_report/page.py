@@ -15,8 +15,8 @@ from isometry.lab._report.runs import Run
 from isometry.lab._report.table import Table, TableRow
 from isometry.lab.paper.tables import SOURCE
 
-# A second defence besides the escaping: with this policy a browser runs no script and
-# fetches nothing.
+# A second defence besides the escaping of texts: with this policy, a browser runs no
+# script and fetches nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 # for each colour in a drawing, the CSS variable that replaces it on the page
@@ -120,7 +120,7 @@ def _labelled(experiment: ReportedExperiment):
 
 
 def _each(experiment: ReportedExperiment) -> str:
-    """A collapsed table of the single runs, if the main table shows means of them."""
+    """A collapsed table with a row for each run, if the main table shows means."""
     table = tables.runs_table(experiment)
     if table is None:
         return ""
@@ -128,7 +128,7 @@ def _each(experiment: ReportedExperiment) -> str:
 
 
 def headline(experiment: ReportedExperiment) -> str:
-    """One or two sentences on which network is best, and by which number.
+    """One or two sentences that name the best network and its result.
 
     Args:
         experiment: the runs to compare.
@@ -219,9 +219,10 @@ def inline(path: Path, name: str, caption: str) -> str:
 
 
 def _keep_width(text: re.Match) -> str:
-    """The opening of a `<text>` element that is as wide in every font.
+    """The start of a `<text>` element, with an attribute that fixes its width.
 
-    The drawing was laid out for one font. Browsers have others, and some are wider.
+    The drawing was laid out for the font DejaVu Sans. Browsers use other fonts, and
+    some of these are wider.
     """
     width = text_width(unescape(text[2]), float(text[1]))
     fixed = f'<text textLength="{width:.2f}" lengthAdjust="spacingAndGlyphs"'

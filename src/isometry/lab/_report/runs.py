@@ -1,4 +1,4 @@
-"""Read the folders of runs, and group runs that differ only in their seeds."""
+"""Reads the folders of runs, and groups runs that differ only in their seeds."""
 
 import json
 import math
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def hidden_size(self) -> int | None:
-        """Number of features of the state; None if the configuration does not say."""
+        """Number of features of the hidden state; None if it is not in the config."""
         return self.config.get("hidden_size")
 
     @property
@@ -64,13 +64,13 @@ class Run:
     def curve(
         self, what: str, split: str | None, *, against: str = "step"
     ) -> tuple[list[float], list[float]]:
-        """How a recorded quantity develops during the run. Only finite values count.
+        """All recorded values of a quantity, except those that are not finite.
 
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test". None for a quantity that does not
-                depend on data: it may be recorded several times at one step, and the
-                last value is taken.
+                depend on data. Such a quantity may be recorded several times at one
+                step, of which the last value is taken.
             against: the horizontal axis, "step" or "seconds".
 
         Returns:
@@ -212,8 +212,8 @@ def _lines(path: Path) -> tuple[Record, ...]:
 
 
 # Entries of `config.json` in which the runs of a group may differ. Most of them change
-# neither the training nor the results; runs with other options of the task are already
-# in another experiment.
+# neither the training nor the results. Runs with different options of the task are
+# never compared here, since they are in different experiments.
 ELSEWHERE = {
     *("seed", "command", "format", "recipe", "threads", "device", "tensorboard"),
     *("about", "continued"),
@@ -235,19 +235,22 @@ class Group:
     """Runs that differ only in their seeds. Most groups have a single run.
 
     Attributes:
-        runs: the runs in the order given, each with another seed.
+        runs: the runs in the order given, each with a different seed.
     """
 
     runs: tuple[Run, ...]
 
     @property
     def first(self) -> Run:
-        """The first run, which stands for all in whatever they share."""
+        """The first run, from which the options that all runs share are read."""
         return self.runs[0]
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that are averaged: those that did not diverge, or all if all did."""
+        """The runs that are averaged.
+
+        Runs that diverged are left out, unless all runs diverged.
+        """
         good = tuple(run for run in self.runs if run.status != "diverged")
         return good or self.runs
 
@@ -266,7 +269,7 @@ class Group:
         return f"{all_}" if good == all_ else f"{good} of {all_}"
 
     def values(self, of: Callable[[Run], float | None]) -> list[float]:
-        """A number of each averaged run; runs without that number are left out."""
+        """A number from each averaged run; runs without that number are left out."""
         found = (of(run) for run in self.counted)
         return [value for value in found if value is not None]
 
@@ -289,7 +292,7 @@ class Group:
         for run in self.counted:
             steps, y = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
-            # records without seconds cannot be drawn against seconds: leave the run out
+            # leave out a run whose records lack seconds if the axis shows seconds
             if len(places) == len(steps):
                 for step, place, value in zip(steps, places, y, strict=True):
                     points.setdefault(step, []).append((place, value))
@@ -326,7 +329,7 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
 
 
 def _key(run: Run) -> str:
-    # None means the same as a missing option: earlier versions did not have them all
+    # leave out options that are None, since earlier versions did not have all options
     options = {
         name: value
         for name, value in run.config.items()

@@ -11,7 +11,7 @@ from isometry.lab.paper.tables import Row
 
 DASH = "–"
 
-# the spaces are non-breaking, so that the heading stays in one line
+# the spaces are non-breaking, so that the heading stays on one line
 DRIFT = "‖QᴴQ\u00a0−\u00a0I‖"
 
 
@@ -46,7 +46,8 @@ def results_table(experiment: ReportedExperiment) -> Table:
         experiment: the runs.
 
     Returns:
-        A row for each group, then one for each row of the paper that nobody has run.
+        A table with a row for each group, and then a row for each network and size of
+        the paper that has no run.
     """
     table = _table(experiment, experiment.groups)
     done = {(run.model, run.hidden_size) for run in experiment.runs}
@@ -130,7 +131,7 @@ def _paper_cells(row: Row | None) -> dict[str, str]:
 
 
 def compared(experiment: ReportedExperiment, group: Group) -> list[float]:
-    """For each run, the number that the protocol of the paper compares."""
+    """For each averaged run, the number that the protocol of the paper compares."""
     name = {"accuracy": "best", "loss": "loss"}.get(experiment.metric, "chosen")
     return group.values(lambda run: getattr(experiment.result(run), name))
 
@@ -154,9 +155,9 @@ def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group
 def _scores(
     experiment: ReportedExperiment,
 ) -> dict[str, Callable[[Run], float | None]]:
-    """For each heading, how to get the number from a run.
+    """For each heading, a function that reads the number from a run.
 
-    The first number is the one that the paper would print.
+    The first heading is for the number that the paper would print.
     """
     metric, headings, result = experiment.metric, experiment.headings, experiment.result
     others = {
@@ -195,13 +196,13 @@ def _measured(experiment: ReportedExperiment, name: str) -> bool:
 
 
 def _final(run: Run, name: str) -> float | None:
-    """A score on the test set, which is measured once, at the end of training."""
+    """A final score on the test set, measured once, when training has ended."""
     scores = run.summary.get("scores") or {}
     return as_number((scores.get("test") or {}).get(name))
 
 
 def _other(experiment: ReportedExperiment, name: str) -> Callable[[Run], float | None]:
-    """A function that takes another metric at the best validation, or a final score."""
+    """A function that reads another metric at the best validation, or a final score."""
 
     def take(run: Run) -> float | None:
         larger = experiment.larger_is_better
@@ -267,7 +268,7 @@ def duration(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text from a run in one line, with its HTML escaped, for use in Markdown."""
+    """A text from a run on one line, with its HTML escaped, for use in Markdown."""
     return " ".join(text.splitlines()).replace("<", "&lt;")
 
 
