@@ -15,7 +15,7 @@ from isometry.lab._sweep.plan import SweepRun, check_trust, expand, fit, load
 from isometry.lab._train.command import add_tasks, add_trust, read_file, words_of
 from isometry.lab._train.folder import RunError
 
-# names that read better with several values; the singular works as well
+# plural names for options that often have several values; the singular works as well
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
 
 
@@ -102,7 +102,7 @@ def perform(
 def _planned(
     given: dict[str, Any], out: Path, *, resume: bool, trust: bool
 ) -> list[SweepRun]:
-    """The runs that options ask for; the command line overrides the file."""
+    """The runs that the options ask for. The command line overrides the file."""
     if resume:
         if unwanted := words_of(given):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Carries out a sweep: begins missing runs, resumes stopped ones, writes a table."""
+"""Carries out a sweep: begins missing runs, resumes stopped runs, writes a table."""
 
 import math
 import os
@@ -22,7 +22,7 @@ TABLE = "sweep.md"
 # statuses of a run that has come to its end, so that its numbers can be averaged
 WHOLE = ("finished", "solved")
 
-# statuses of a run that needs nothing more; one that diverged would diverge again
+# statuses of a run that is not resumed; a run that diverged would diverge again
 DONE = (*WHOLE, "diverged")
 
 
@@ -79,8 +79,8 @@ class Engine:
             cells: the runs.
 
         Returns:
-            What the user says; otherwise as many as there are cores for, or one if a
-            run uses a graphics card.
+            The option `jobs`, if the user gives it. Otherwise one if any run uses a
+            graphics card, and else as many as there are cores for.
         """
         if self.jobs is not None:
             return self.jobs
@@ -93,10 +93,11 @@ def status_of(folder: Path) -> str:
     """The status of a run.
 
     Args:
-        folder: its folder, which need not exist yet.
+        folder: folder of the run, which need not exist yet.
 
     Returns:
-        "missing", "unfinished", or the status of its summary.
+        "missing" without a folder, "unfinished" without a summary, or the status in the
+        summary.
     """
     return read_run(folder).status if folder.exists() else "missing"
 
@@ -109,15 +110,15 @@ def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str
     Args:
         cells: the runs, in the order in which they are made.
         out: folder of the sweep.
-        engine: where they are made.
+        engine: where the runs are made, and how many at a time.
 
     Returns:
-        For each run that did not come to its end, the reason, by name.
+        For each run that did not come to its end, the reason, by name of the run.
 
     Raises:
         RunError: if the folder holds other runs with these names or is in use, or if
             the engine is not available.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
     """
     from isometry.lab._report.command import write_report
 
@@ -127,7 +128,7 @@ def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str
         save(out, cells)
         failed = carry_out(cells, out, engine)
         bad = verdicts(cells, out, failed)
-        # runs of earlier commands belong to the sweep too
+        # the table and the report also have the runs of earlier commands
         begun = [out / c.name for c in load(out) if (out / c.name).exists()]
         if begun:
             text = table([read_run(folder) for folder in begun])
@@ -152,19 +153,19 @@ def threads(cells: Sequence[SweepRun]) -> int:
 
 
 def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Make the runs that are not done.
+    """Make the runs that are not done yet.
 
     Args:
         cells: all runs.
         out: folder of the sweep.
-        engine: where they are made.
+        engine: where the runs are made, and how many at a time.
 
     Returns:
-        For each run that failed, the reason, by name.
+        For each run that failed, the reason, by name of the run.
 
     Raises:
         RunError: if Ray is asked for and is not installed or cannot be reached.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
     """
     status = {cell.name: status_of(out / cell.name) for cell in cells}
     missing = [cell for cell in cells if status[cell.name] not in DONE]
@@ -195,10 +196,10 @@ def verdicts(
     Args:
         cells: all runs.
         out: folder of the sweep.
-        failed: what `carry_out` returned.
+        failed: the reasons that `carry_out` returned.
 
     Returns:
-        Messages by name.
+        Messages by name of the run.
     """
     found: dict[str, str] = {}
     for cell in cells:
@@ -216,8 +217,8 @@ def verdicts(
     return found
 
 
-# entries of a config without a column of their own: the table shows them elsewhere,
-# or they change no number
+# Entries of a config that never get their own column in the table: the table shows them
+# elsewhere, or they do not change the results.
 _KNOWN = (
     *("task", "task_options", "model", "hidden_size", "seed", "command"),
     *("format", "recipe", "about", "continued"),
@@ -227,7 +228,8 @@ _KNOWN = (
 def table(runs: Sequence[Run]) -> str:
     r"""The runs of a sweep in Markdown, a table for each task.
 
-    A number is $\bar m \pm s$ over the $N$ seeds whose runs came to their end, with
+    Each score is given as $\bar m \pm s$: the mean of the scores $m_i$ over the $N$
+    seeds whose runs came to their end, and their standard deviation $s$, where
 
     $$ s^2 = \frac{1}{N - 1} \sum_i (m_i - \bar m)^2. $$
 
@@ -257,7 +259,7 @@ def _options(group: Group) -> dict[str, Any]:
 def _row(
     experiment: ReportedExperiment, group: Group, varied: Sequence[str]
 ) -> dict[str, str]:
-    """The cells of a row by heading. Scores are those of finished and solved runs."""
+    """The cells of a row by heading. Scores count only finished and solved runs."""
     metric, options = experiment.metric, _options(group)
     done = [run for run in group.runs if run.status in WHOLE]
     results = [experiment.result(run) for run in done]
@@ -274,7 +276,7 @@ def _row(
     return {
         "Network": network_label(group.first.model),
         "n": str(group.first.hidden_size or report.DASH),
-        # None, which stands for the default of the recipe, becomes a dash
+        # an option that is None, which means the recipe's default, becomes a dash
         **{
             name.replace("_", " "): str(report.DASH if value is None else value)
             for name, value in ((name, options.get(name)) for name in varied)

@@ -1,4 +1,4 @@
-"""Makes each run in its own process on this machine, so that none harms another."""
+"""Trains each run in its own process on this machine, so that no run harms another."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ from isometry.lab._train.config import Config
 
 @dataclass(frozen=True)
 class _Child:
-    """A run in its own process, which sends why it failed, or an empty text."""
+    """A run in its own process, which sends an error message or an empty text."""
 
     folder: Path
     process: SpawnProcess
@@ -41,15 +41,16 @@ def run(
     Args:
         cells: the runs, in order.
         out: folder of the sweep.
-        view: what the user sees.
-        jobs: processes at a time.
+        view: shows the user how far the runs are.
+        jobs: number of processes at a time.
         seconds: time after which every run writes its checkpoint and stops.
 
     Returns:
-        For each run that failed, the reason, by name.
+        For each run that failed, the reason, by name of the run.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has written its
+            checkpoint or, after `GRACE` seconds, was killed.
     """
     waiting, children, failed = list(cells), dict[int, _Child](), dict[str, str]()
     end, over = math.inf, time.monotonic() + seconds
@@ -87,7 +88,8 @@ def _begin(cell: SweepRun, out: Path) -> _Child:
     )
     with _without_ctrl_c():
         process.start()
-    # now only the child holds this end, so that its death closes the pipe
+    # From now on only the child holds this end of the pipe. If the child dies, the pipe
+    # is closed.
     tell.close()
     return _Child(folder, process, told)
 
@@ -98,7 +100,7 @@ def _child(folder: Path, config: Config, tell: connection.Connection) -> None:
 
 
 def _follow_parent() -> None:
-    """Wait until the sweep has died, then stop this run as the sweep would."""
+    """Wait until the process of the sweep is gone, then stop this run by SIGTERM."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -106,7 +108,7 @@ def _follow_parent() -> None:
 
 
 def _message(child: _Child) -> str:
-    """Why a child failed, in its own words or by its exit code; empty if it did not."""
+    """Why a child failed, by its message or its exit code; empty if it did not fail."""
     child.process.join()
     code = child.process.exitcode or 0
     try:
@@ -117,7 +119,7 @@ def _message(child: _Child) -> str:
     finally:
         child.told.close()
     if code == -signal.SIGTERM:
-        # the child was told to stop before it had begun to train
+        # the child was told to stop while it was not training, usually before it began
         return ""
     how = f"exit code {code}"
     if code < 0:
@@ -128,8 +130,8 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # A run that is told a second time while it writes its summary is not disturbed: it
-    # only notes that a signal came.
+    # A run may get this signal twice. While it trains, it only remembers that a signal
+    # came. Before and after that, the signal ends it, and it can still be resumed.
     for child in children:
         child.process.terminate()
 
@@ -155,15 +157,16 @@ def _ended(children: dict[int, _Child]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Start processes that never see Ctrl-C, since they inherit blocked signals.
+    """Keep Ctrl-C from all processes that are started inside the `with` block.
 
-    A terminal signals all its processes, even those that are still importing torch.
-    Only the sweep reacts to Ctrl-C, and stops its children by SIGTERM.
+    A terminal sends Ctrl-C to all its processes, even while they are importing torch.
+    Here the signal is blocked, and children inherit that. Only the sweep reacts to
+    Ctrl-C, and stops its children by SIGTERM.
     """
     if os.name != "posix":
         yield
         return
-    # multiprocessing's tracker would unblock the signal when it starts
+    # start multiprocessing's tracker first, since its start unblocks the signal
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

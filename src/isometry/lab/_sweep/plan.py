@@ -1,4 +1,4 @@
-"""The plan of a sweep: all combinations of its options, and the file that holds it."""
+"""The plan of a sweep: all combinations of its options. A file holds the plan."""
 
 import json
 import re
@@ -32,9 +32,9 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     $$ \{\text{models}\} \times \{\text{sizes}\} \times \dots \times \{\text{seeds}\} $$
 
     Models change slowest and seeds fastest, so that a sweep that is cut short has
-    finished whole rows of its table. If no size is given, a network has the size that
-    it has in the paper. If no number of threads is given, a run has one, so that its
-    numbers do not depend on the machine.
+    finished whole rows of its table. If no size is given, a network has its default
+    size, which is the paper's if the paper has one. If no number of threads is given, a
+    run has one, so that its numbers do not depend on the number of cores.
 
     Args:
         task: name of the task. None is an error.
@@ -73,7 +73,7 @@ def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
         cells: the runs to make.
 
     Returns:
-        The same runs. Those that are in the plan have its names and commands.
+        The same runs. A run that is in the plan has its name and command from there.
 
     Raises:
         RunError: if a name already belongs to another run, or to a folder that is not
@@ -103,7 +103,7 @@ def save(out: Path, cells: Sequence[SweepRun]) -> None:
 
     Args:
         out: folder of a sweep, which may have no plan yet.
-        cells: what `fit` returned.
+        cells: the runs that `fit` returned.
     """
     known = load(out) if (out / PLAN).exists() else []
     merged = {cell.name: cell.config for cell in (*known, *cells)}
@@ -118,7 +118,7 @@ def load(out: Path) -> list[SweepRun]:
         out: folder of a sweep.
 
     Returns:
-        Its runs.
+        The runs of the plan.
 
     Raises:
         RunError: if there is no plan, or it is damaged.
@@ -149,7 +149,7 @@ def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
 
     Args:
         cells: the runs.
-        trust: whether the classes that they name may be imported.
+        trust: whether classes that the plan names may be imported.
 
     Raises:
         ValueError: if a class is neither registered nor to be trusted.
@@ -163,7 +163,7 @@ def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """The values of each option. Those of the network have a key with two parts."""
+    """The values of each option. The key of a network's option has two parts."""
     flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
     for name, value in values.items():
         if name == "model_options":
@@ -183,7 +183,7 @@ def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
 
 
 def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
-    """The config that `isometry train` makes of these options, always with a size."""
+    """The config that `isometry train` makes from these options, with `hidden_size`."""
     given: dict[str, Any] = {path[0]: v for path, v in options.items() if not path[1:]}
     inner = {path[1]: v for path, v in options.items() if path[1:]}
     given |= {"task": task} | ({"model_options": inner} if inner else {})
@@ -196,7 +196,7 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
 
 
 def _size(config: Config) -> int:
-    """Number of features of the state; raises if there is no such network."""
+    """Number of features of the hidden state; raises if there is no such network."""
     from isometry.lab._train.experiment import check_model, make_task
     from isometry.lab.paper.networks import recipe
 
@@ -208,7 +208,7 @@ def _size(config: Config) -> int:
 
 def _name(config: Config, varied: Mapping[str, Any]) -> str:
     training = config.training
-    # the names of classes, without their modules
+    # a user's own class, package.module:Class, appears as Class alone
     parts = [word.rpartition(":")[2] for word in (config.task, training.model)]
     parts.append(f"{training.hidden_size}")
     parts += [f"{name}={value}" for name, value in varied.items()]

@@ -1,4 +1,4 @@
-"""Makes runs as Ray tasks, on this machine or a cluster with a shared file system."""
+"""Trains runs as Ray tasks, on this machine or a cluster with a shared file system."""
 
 import contextlib
 import logging
@@ -25,15 +25,15 @@ def run(
 ) -> dict[str, str]:
     """Train all runs, as many at a time as the cluster has room for.
 
-    Return when all have ended. If a worker dies, another one goes on with the run from
-    its checkpoint.
+    The function returns when all runs have ended. If a worker dies, another worker
+    resumes its run from the last checkpoint.
 
     Args:
         cells: the runs, in order.
         out: folder of the sweep, the same on all machines.
-        view: what the user sees.
-        address: address of a cluster; if None, that in RAY_ADDRESS. Without either, Ray
-            runs on this machine alone.
+        view: shows the user how far the runs are.
+        address: address of a cluster; if None, the environment variable RAY_ADDRESS.
+            Without either, Ray runs on this machine alone.
         cpus: number of cores to use on this machine, if there is no cluster.
 
     Returns:
@@ -41,10 +41,11 @@ def run(
 
     Raises:
         RunError: if Ray is not installed, or the cluster cannot be reached.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has its checkpoint.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has written its
+            checkpoint or, after `GRACE` seconds, was killed.
     """
     with _cluster(address, cpus) as ray, Signals() as signals:
-        # absolute, since the current folder of a worker is another one
+        # make the path absolute, since a worker has a different current folder
         out = out.absolute()
         tasks = {_submit(ray, cell, out): out / cell.name for cell in cells}
         failed: dict[str, str] = {}
@@ -52,7 +53,7 @@ def run(
         while tasks:
             if signals.came and end == math.inf:
                 end = time.monotonic() + GRACE
-                # the worker sees this as Ctrl-C, and writes a checkpoint
+                # the worker sees a cancellation as Ctrl-C, and writes a checkpoint
                 for task in tasks:
                     ray.cancel(task)
             if time.monotonic() > end:
@@ -103,7 +104,7 @@ def _message(ray: Any, task: Any, folder: Path) -> str:
 
 @contextlib.contextmanager
 def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
-    """Connect to a Ray cluster, or start Ray here until the sweep ends."""
+    """Connect to a Ray cluster, or run Ray on this machine until the block ends."""
     # send no usage statistics
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -132,7 +133,7 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise if nobody listens at HOST:PORT; Ray would try for minutes."""
+    """Raise if nobody listens at HOST:PORT. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=5).close()

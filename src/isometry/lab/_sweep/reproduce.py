@@ -1,4 +1,4 @@
-"""`isometry reproduce WHAT`: the runs of a figure, a table or another fixed plan."""
+"""The command `isometry reproduce WHAT`, which makes the runs of a fixed plan."""
 
 import argparse
 import sys
@@ -81,7 +81,7 @@ def cell_of(run: PlannedRun, timit: Path | None = None) -> SweepRun:
         timit: folder of the recordings, which only a run on speech needs.
 
     Returns:
-        Its name and its config.
+        The run with its name and its config.
     """
     options = run.all_options() | ({"root": f"{timit}"} if _is_speech(run) else {})
     return SweepRun(run.name, train.read(options)[0])
@@ -108,7 +108,7 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
 def _chosen(
     runs: Sequence[PlannedRun], only: Sequence[str] | None, skip: Sequence[str]
 ) -> list[PlannedRun]:
-    """The runs that `only` names, in its order, or all; without those in `skip`."""
+    """The runs that `only` names, in that order, or all runs; but none from `skip`."""
     named = {run.name: run for run in runs}
     for option, names in (("runs", only or ()), ("skip", skip)):
         if unknown := [name for name in names if name not in named]:

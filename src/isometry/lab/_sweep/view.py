@@ -1,4 +1,4 @@
-"""The output of a sweep: a log for each run, and one view of them all."""
+"""The output of a sweep: a log for each run, and one view of all runs."""
 
 import contextlib
 import json
@@ -15,7 +15,8 @@ from typing import Any, TextIO
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 
-# seconds in which a run has to write its checkpoint when it is told to stop
+# seconds that a run has to write its checkpoint when it is told to stop; then it is
+# killed
 GRACE = 120.0
 
 # seconds between two checks on the runs
@@ -24,7 +25,8 @@ PAUSE = 0.2
 # seconds between two updates of the view, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
-# so many bytes at the end of the metrics certainly contain a whole line
+# This many bytes are read at the end of a metrics file to find its last record. They
+# contain a whole line, since a line is much shorter.
 _TAIL = 4096
 
 
@@ -35,7 +37,7 @@ class View:
         out: folder of the sweep.
         names: names of the runs that are to be made.
         total: how many runs the sweep has, including those that were made before.
-        done: how many of these have already come to their end.
+        done: how many runs of the sweep have already come to their end.
         stream: where to write; standard error if None.
     """
 
@@ -54,7 +56,8 @@ class View:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
-        # a run has begun, here or on another machine, when its log has grown
+        # The sizes of the logs at first. When a log has grown, its run has begun, here
+        # or on another machine.
         self.logs = {name: self._log(name) for name in self.waiting}
 
     def look(self) -> None:
@@ -74,13 +77,13 @@ class View:
 
         Args:
             name: name of the run.
-            message: why it failed, if it did.
+            message: why the run failed; empty if it did not.
         """
         for group in (self.waiting, self.running):
             if name in group:
                 group.remove(name)
         summary = _json(self.out / name / SUMMARY)
-        # a run without a summary was told to stop before it trained
+        # a run that was told to stop before it trained has no summary
         status = summary.get("status", "stopped")
         self.failed += bool(message) or status == "diverged"
         self.done += status in ("finished", "solved")
@@ -102,7 +105,7 @@ class View:
             hidden = len(lines) - (height - 2)
             if hidden > 0:
                 lines = [*lines[: -hidden - 1], f"... and {hidden + 1} more"]
-            # a line that wraps would count as two
+            # cut each line, since a line that wraps would count as two
             lines = [line[: width - 1] for line in lines]
             self.height = len(lines)
         self._write(lines)
@@ -160,10 +163,11 @@ def work(folder: Path, config: Config) -> str:
 
     Args:
         folder: folder of the run.
-        config: config of the run. A run that is resumed has its own in its folder.
+        config: config of a new run. A resumed run has its config in its folder, and
+            `config` only says which classes may be imported.
 
     Returns:
-        Why the run failed; empty if it has a summary, which says how it ended.
+        Why the run failed; empty if it has a summary, which says how the run ended.
     """
     with _logged(log_of(folder)):
         try:
@@ -172,11 +176,11 @@ def work(folder: Path, config: Config) -> str:
 
             keep_freed_memory()
             if folder.exists():
-                # trust the classes in the plan, but not others that the folder names
+                # trust classes that the plan names, but no others that the folder names
                 resume(folder, trust=(config.task, config.training.model))
             else:
                 start(config, folder)
-        # whatever went wrong, the other runs go on, and the user is told
+        # whatever goes wrong here, the other runs go on, and the user is told
         except Exception as error:  # noqa: BLE001 - as said above
             known = (RunError, ValueError, TypeError, FileNotFoundError)
             if isinstance(error, known) and not hasattr(error, "__notes__"):
@@ -188,13 +192,13 @@ def work(folder: Path, config: Config) -> str:
 
 
 def log_of(folder: Path) -> Path:
-    """The log of a run. It is beside the folder, which does not exist at first."""
+    """The log of a run, beside the folder of the run, which does not exist at first."""
     return folder.with_name(f"{folder.name}.log")
 
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Send stdout and stderr of the process to a file, even what C code writes."""
+    """Redirect stdout and stderr of the process to a file, even output from C code."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(path.open("a", buffering=1))
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -204,7 +208,8 @@ def _logged(path: Path) -> Iterator[None]:
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, number)
             os.dup2(log.fileno(), number)
-        # Python code may have replaced its own streams, as pytest does
+        # redirect Python's own streams, too, since somebody may have replaced them, as
+        # pytest does
         stack.enter_context(contextlib.redirect_stdout(log))
         stack.enter_context(contextlib.redirect_stderr(log))
         yield
