@@ -34,8 +34,8 @@ _FLAGS = (
     *("-std=gnu11", "-O3", "-fopenmp", "-shared", "-fPIC"),
     # allow loops over floats to be vectorized, but keep NaN and infinity
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-    # openmp.c defines the functions of OpenMP that GCC calls; with this option the
-    # linker then leaves out the runtime
+    # The functions of OpenMP that GCC calls are in openmp.c. With this option the
+    # linker leaves out the OpenMP runtime, which is then not needed.
     "-Wl,--as-needed",
 )
 

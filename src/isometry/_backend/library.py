@@ -31,7 +31,7 @@ reasons: list[str] = []
 
 
 def c_library() -> ctypes.CDLL | None:
-    """The C library. If there is none, return None and warn once what to do."""
+    """The C library, or None after a warning that says what to do, given once."""
     return loaded().library
 
 
@@ -89,7 +89,7 @@ def _load(path: Path) -> ctypes.CDLL:
     return library
 
 
-# the functions of the OpenMP runtime that openmp.c calls, in its order
+# the functions of the OpenMP runtime that openmp.c calls, in the order of that file
 _OPENMP = (
     *("GOMP_parallel", "omp_get_max_threads"),
     *("omp_get_num_threads", "omp_get_thread_num"),

@@ -46,7 +46,8 @@ _SMALLEST, _LARGEST = 2**19, 2**26
 _ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
 
 # The most pieces that `recycled` remembers, in use or not. If sequences have another
-# length at every step, no piece ever fits again; without a limit, the list would grow.
+# length in every training step, no piece ever fits again, and without a limit the list
+# would grow.
 _MOST_PIECES = 16
 
 # the most views that a `_Room` remembers
@@ -150,8 +151,9 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
         pieces.append(fresh.untyped_storage())
         return fresh
     finally:
-        # Other threads may have put pieces back in the meantime. Those go to the front:
-        # the first pieces are dropped first, and the piece just used is at the end.
+        # Other threads may have put pieces back in the meantime. Their pieces go to the
+        # front: the first pieces are dropped first, and the piece just used is at the
+        # end.
         pieces[:0] = _take_pieces()
         while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _PIECE_BYTES:
             del pieces[0]
@@ -164,7 +166,7 @@ def _take_pieces() -> list[Any]:
     while _shelf:
         try:
             pieces += _shelf.pop()
-        # another thread was faster
+        # another thread has taken the last list
         except IndexError:
             break
     return pieces
@@ -185,7 +187,7 @@ def _is_free(pieces: list[Any], i: int) -> bool:
 
 
 def _references(objects: list[Any], i: int) -> int:
-    """Number of Python references to the i-th object, with the ones this call makes."""
+    """Number of Python references to the i-th object; this call makes some of them."""
     return sys.getrefcount(objects[i])
 
 

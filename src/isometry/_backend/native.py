@@ -120,7 +120,7 @@ class NativeBackend:
         self._c.square(self.product, a, c, batch, n)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
-        """X Y, or X^T Y, of single matrices."""
+        """The product X Y of two single matrices, or X^T Y if `transposed`."""
         n = X.shape[-1]
         x, y = self._pointer("X", X, n * n), self._pointer("Y", Y, n * n)
         out = torch.empty_like(Y)

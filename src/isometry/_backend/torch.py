@@ -133,7 +133,7 @@ class TorchBackend:
         torch.bmm(A, A, out=out)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
-        """X Y, or X^T Y, of single matrices."""
+        """The product X Y of two single matrices, or X^T Y if `transposed`."""
         return torch.mm(X.mT if transposed else X, Y, out=torch.empty_like(Y))
 
     def powers(
@@ -271,8 +271,8 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
             factors, final, transposed = rows[k - polynomial.powers]
             torch.mm(factors, known[:k], out=flat[: len(factors)])
             if stage.is_square:
-                # L is Hermitian, since it has no multiple of A, so only the Hermitian
-                # part of its gradient G L + L G counts: that is the Hermitian part of
+                # L has no multiple of A, so it is Hermitian. Only the Hermitian part of
+                # its gradient G L + L G counts: this is the Hermitian part of
                 # (G + G^H) L.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
                 below[1:k].addmm_(transposed[1:], gradients[:1])

@@ -274,7 +274,7 @@ class AbstractFreeGroup(AbstractClassicalGroup):
         return skew(X)
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangle; if complex, with the imaginary parts of the diagonal."""
+        """The lower triangle of `A`, with the diagonal divided by i if complex."""
         return lower_triangle(A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:

@@ -150,7 +150,7 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     many random starts.
     """
     dtype = torch.promote_types(Q.dtype, torch.float64)
-    # two steps make Q unitary up to the rounding of double precision
+    # two Newton-Schulz steps make Q unitary up to rounding in float64
     Q, A = newton_schulz(newton_schulz(Q.to(dtype))), A.to(dtype)
     A = _newton(group, A, Q, steps=4)
     units = _units(group, like=Q)
@@ -220,15 +220,16 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
     r"""The shortest $A$ with $\exp A = Q$, up to `slack`, in one maximal torus.
 
     A logarithm commutes with $Q$. The elements of the algebra that commute with $Q$ are
-    the null space of $\operatorname{Ad}_Q - 1$. Those that also commute with a generic
-    element of this space form a maximal torus, whose exponential contains $Q$. On
+    the null space of $\operatorname{Ad}_Q - 1$. The elements of this null space that
+    also commute with a generic one form a maximal torus, whose exponential contains
+    $Q$. On
     common eigenvectors, let the basis of the torus have the angles $w_{aj}$, and $Q$
     the angles $\theta_j$. Then $A$ has coefficients $c$ with
 
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 
-    for integers $k_j$. Small integers are tried for a set of independent columns $j$,
-    which determines $c$.
+    for integers $k_j$. Small integers are tried for as many independent columns $j$ as
+    determine $c$.
 
     Args:
         Q: one matrix, `(n, n)`.

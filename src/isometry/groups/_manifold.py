@@ -133,7 +133,7 @@ class AbstractManifold(ABC):
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """Free coordinates of `P` around `B`, which `point` maps to `P`.
+        """The free coordinates around `B` that `point` maps to `P`.
 
         By default these are the logarithm, so maps other than the exponential raise.
         """

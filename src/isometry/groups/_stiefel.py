@@ -123,8 +123,7 @@ class Stiefel(AbstractManifold):
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
         """The point that `retract` reaches, without a gradient.
 
-        Without a gradient, polar needs no decomposition, and qr needs one only for
-        steps above a radian.
+        So polar needs no decomposition, and qr needs one only for steps above a radian.
         """
         if retraction.is_factor:
             return retraction.factor(Q, E)

@@ -54,8 +54,9 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         )
     X = in_float32_or_wider(V)
     if n > 0:
-        # The result does not depend on lengths. They are divided out before they are
-        # squared: in float32 the square of 1e-30 would be zero, and of 1e30 infinite.
+        # The result does not depend on the lengths of columns. Each column is divided
+        # by its largest entry before it is squared: in float32 the square of 1e-30
+        # would be zero, and the square of 1e30 infinite.
         largest = X.detach().abs().amax(dim=-2, keepdim=True)
         X = X / torch.where(largest == 0, 1, largest)
     with autocast_off(X.device):

@@ -46,7 +46,7 @@ typedef block loose __attribute__((aligned(1), may_alias));
 /* in bytes: reading less memory than this takes less time than waking the threads */
 #define LARGE 524288
 
-/* what torch tells about a tensor */
+/* the facts that torch knows about a tensor */
 struct facts {
     const void *data;
     int64_t dtype, dim, sizes[MOST_AXES], strides[MOST_AXES];
@@ -54,7 +54,7 @@ struct facts {
 
 /* a tensor as it was, with the digests of its pieces; the next tensor follows */
 struct watched {
-    /* the at::Tensor inside a Python object, and its size in bytes */
+    /* the at::Tensor inside a Python object, and the size of its numbers in bytes */
     void *tensor;
     int64_t bytes;
     struct facts then;

@@ -13,7 +13,7 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* Gradients that fade over a thousand steps become subnormal numbers, with which
+/* Gradients that fade over a thousand time steps become subnormal numbers, with which
  * processors are a hundred times slower. Inside a scan, subnormal numbers become zero. */
 static unsigned flush_subnormals(void)
 {

@@ -66,7 +66,8 @@ class Exp(AbstractRetraction):
         """The principal logarithm."""
         return logm_unitary(Q)
 
-    # B exp(skew X). This is the function itself, since a method would add a call
+    # B exp(skew X): this is the function `rotation` itself, since a method would add a
+    # call
     around: ClassVar[Any] = staticmethod(rotation)
 
     def _around_within_reach(self, X: Tensor, B: Tensor | None) -> Tensor:
@@ -101,8 +102,8 @@ class Exp(AbstractRetraction):
         if self.reach is not None:
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
-        # a cheap first test: for a random matrix the norm is at most n^(1/4) times the
-        # bound below
+        # a cheap first test: for a random matrix the norm is about n^(1/4) times
+        # `bound`, and up to 1.2 times that
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:

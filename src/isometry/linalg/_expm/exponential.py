@@ -4,12 +4,11 @@ Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
 matrix of large norm costs its neighbours nothing.
 
-The plan follows from a bound on the largest angle, which is found from traces of
-powers. With $x_j = \theta_j^2$ for each angle, the power sums $s_p = \sum_j x_j^p$ are
-the inner products of $A^2$ and $A^4$, which the exponential needs anyway. If $A$ is
-real, its angles come in pairs, there is one $x_j$ for each pair, and the sums are half
-the inner products. Take the largest $x$ out of the sums. The rest still obeys
-Cauchy--Schwarz,
+The plan follows from a bound on the largest angle. To find it, let $x_j = \theta_j^2$
+for each angle $\theta_j$ of $A$. The power sums $s_p = \sum_j x_j^p$ are the inner
+products of $A^2$ and $A^4$, which the exponential needs anyway. If $A$ is real, its
+angles come in pairs, there is one $x_j$ for each pair, and the sums are half the inner
+products. Take the largest $x$ out of the sums. The rest still obeys Cauchy--Schwarz,
 
 $$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
 
@@ -172,7 +171,7 @@ def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """
     # numpy sees the numbers even while torch records a graph
     numbers = plan.numpy()
-    # one matrix needs no comparison, which takes 5 us, as long as a small product
+    # the comparison takes 5 us, as long as a small product; one matrix does not need it
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
