@@ -1,4 +1,4 @@
-"""Networks by name: the paper's, as their authors made them, and your own."""
+"""The networks of the paper, as their authors made them, and your own, by name."""
 
 import inspect
 import math
@@ -21,7 +21,7 @@ from isometry.lab.task import AbstractTask
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn.comparators.cell import Draw, glorot
 
-# the parts of a complex state that an output layer reads
+# the parts of a complex hidden state that an output layer reads
 Parts = Literal["both", "real"]
 
 
@@ -30,11 +30,11 @@ class Output:
     """How to draw the initial values of an output layer.
 
     Attributes:
-        bound: bound of the weights, if their distribution is uniform.
-        std: standard deviation of the weights, if their distribution is normal; None if
-            it is uniform.
-        bias_bound: bound of the uniform distribution of the biases.
-        bias: number that is added to the biases.
+        bound: bound on the absolute values of the weights, if they are uniform.
+        std: standard deviation of the weights, if they are normal; None if they are
+            uniform.
+        bias_bound: bound on the absolute values of the biases, which are uniform.
+        bias: number that is added to all biases.
     """
 
     bound: float = 0.0
@@ -43,7 +43,7 @@ class Output:
     bias: float = 0.0
 
     def layer(self, features: int, outputs: int, draw: Draw) -> nn.Linear:
-        """Make a linear layer with such initial values."""
+        """Make a linear layer with these initial values."""
         linear = nn.Linear(features, outputs, device="meta")
         if self.std is None:
             linear.weight = draw.uniform(outputs, features, bound=self.bound)
@@ -57,8 +57,8 @@ class Output:
 class SequenceModel(nn.Module):
     r"""A recurrent network and a linear output layer, $y_t = V h_t + c$.
 
-    If the states are complex, the layer reads their real parts followed by their
-    imaginary parts, or the real parts alone.
+    If the hidden states $h_t$ are complex, the output layer reads their real parts
+    followed by their imaginary parts, or the real parts alone.
 
     Args:
         network: `ExpRNN`, a comparator, or a layer with the interface of torch's `RNN`.
@@ -90,7 +90,7 @@ class SequenceModel(nn.Module):
             The outputs (time, batch, outputs), with a single time step if `last_only`.
 
         Raises:
-            TypeError: if the network does not return its states and its last state.
+            TypeError: if the network does not return all its states and its last state.
         """
         answer = self.network(x)
         # check the type, because a tensor of two time steps would unpack as well
@@ -126,7 +126,7 @@ def made_by(
 ) -> Callable[..., nn.Module]:
     """A function that makes networks of one of our classes.
 
-    Gated networks have no option `last_only`: they always return all states.
+    Gated networks have no option `last_only`; they always return all hidden states.
     """
 
     def make(
@@ -145,7 +145,7 @@ def torch_lstm(
 ) -> nn.Module:
     """An LSTM with the initial values of TensorFlow and a single bias vector.
 
-    The weights are Glorot's, and the forget gate starts open.
+    The weights follow Glorot's rule, and the forget gate starts with a bias of 1.
     """
     place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
     network = nn.LSTM(task.input_size, size, **place, **options)
@@ -158,7 +158,7 @@ def torch_lstm(
                 p.zero_()
             if name.startswith("bias_ih"):
                 p[size : 2 * size] = 1
-            # torch adds a second bias vector to the first: keep it at zero
+            # torch adds a second bias vector to the first, so keep the second at zero
             if name.startswith("bias_hh"):
                 p.requires_grad_(False)
     return network
@@ -198,7 +198,7 @@ def output_scornn(task: AbstractTask, features: int) -> Output:
 
 
 def output_eurnn(task: AbstractTask, _features: int) -> Output:
-    """An output layer with Glorot's rule for the input size, as EURNN's authors do."""
+    """An output layer with Glorot's rule for the input size, as in [JSD17]'s code."""
     return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
 
 
@@ -213,7 +213,7 @@ class Network:
         output: returns the initial values of the output layer for a task and a number
             of features; None if the network has its own output layer.
         options: returns the default options for a task and a size.
-        parts: the parts of complex states that the output layer reads.
+        parts: the parts of complex hidden states that the output layer reads.
         after_step: called with the network after each step of the optimizers.
     """
 
@@ -246,12 +246,12 @@ def options_exprnn(task: str, _size: int) -> dict[str, Any]:
 
 
 def options_scornn(task: str, size: int) -> dict[str, Any]:
-    """Options of scoRNN: a tenth of the signs are negative on MNIST, otherwise half."""
+    """Options of scoRNN: half of the signs are negative; on plain MNIST, a tenth."""
     return {"negatives": size // 10 if task == "mnist" else size // 2}
 
 
 def options_structured(task: str, _size: int) -> dict[str, Any]:
-    """Options of uRNN and RGD: on MNIST the biases start at zero."""
+    """Options of uRNN and RGD: on MNIST, permuted or not, the biases start at zero."""
     return {"bias_bound": 0.0 if task in ("mnist", "pmnist") else 0.01}
 
 
@@ -349,19 +349,20 @@ USUAL_SIZE = 128
 def recipe(
     model: str, task: AbstractTask, hidden_size: int | None = None, **options: Any
 ) -> Recipe:
-    """How to train a network on a task: as its authors did, or your own network.
+    """How to make a network and train it on a task.
+
+    For networks of the paper, this is how their authors did it.
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
-        task: the task. Its `recipe` chooses learning rates, sizes and options, and the
-            network takes its numbers of inputs and outputs from it.
-        hidden_size: number of features of the state. If None, the first size in
+        task: the task. Its `recipe` chooses learning rates, sizes and options. It also
+            has the numbers of inputs and outputs of the network.
+        hidden_size: number of features of the hidden state. If None, the first size in
             `SIZES`, or 128 for your own network.
         **options: options of the network, which replace the usual ones.
 
     Returns:
-        The recipe: `model()` makes the network, and it also has the optimizers and what
-        follows each step.
+        The recipe. Its function `model` makes the network.
 
     Raises:
         ValueError: if there is no such network, `task.recipe` is not known, or the task

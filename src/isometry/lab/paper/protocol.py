@@ -1,4 +1,4 @@
-"""Plans of runs as data: for the figures and tables of the paper, and our own."""
+"""Plans of runs as data: the figures and tables of the paper, and our own runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,15 @@ from isometry.lab.paper.tables import PAPER
 BATCH_SIZE = 128  # [LM19] appendix, all experiments
 SEED = 5544  # [LM19] appendix
 
-# The paper trains on all 60,000 images and reports the best test accuracy. We keep
-# 5,000 images for validation, and also report the test accuracy at the best validation.
+# The paper trains on all 60,000 images of MNIST and reports the best test accuracy. We
+# keep this many images for validation, and also report the test accuracy at the step
+# with the best validation.
 VALIDATION = 5000
 
 
-# How long the paper trains: a number of steps if data is endless, else of epochs. The
-# paper does not have the adding problem, whose own authors train on 10,000 batches.
+# How long the paper trains on each task: a number of steps if the data is endless, else
+# a number of epochs. The paper does not have the adding problem. The authors of that
+# problem train on 10,000 batches.
 ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 
@@ -24,7 +26,7 @@ EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 def _by_task(
     copying: int, mnist: tuple[int, ...], timit: tuple[int, ...], adding: int
 ) -> dict[str, tuple[int, ...]]:
-    """Sizes of the state by task. MNIST and permuted MNIST have the same sizes."""
+    """Hidden sizes by task. MNIST and permuted MNIST have the same sizes."""
     return {
         "copying": (copying,),
         "mnist": mnist,
@@ -37,8 +39,8 @@ def _by_task(
 _REAL = _by_task(190, (170, 360, 512), (224, 322, 425), 170)
 _GATED = _by_task(68, (128, 256, 512), (84, 120, 158), 128)
 
-# Sizes of the state by network and task. The first is the default. We chose the sizes
-# that the paper does not give.
+# Hidden sizes by network and task. The first size is the default. Where the paper gives
+# no size, we have chosen one.
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(("exprnn", "scornn", "householder", "spectral"), _REAL),
     **dict.fromkeys(("explstm", "expgru", "lstm", "gru"), _GATED),
@@ -55,11 +57,12 @@ class PlannedRun:
     """One of the runs of a plan.
 
     Attributes:
-        experiment: a key of `PAPER`, or the name of an experiment of our own.
+        experiment: a key of `PAPER`, or the name of one of our own experiments.
         model: name of the network in the registry.
-        hidden_size: number of features of the state.
+        hidden_size: number of features of the hidden state.
         options: the task and other options of `isometry train`, by name.
-        note: what sets this run apart from others of the same network and size.
+        note: a word that sets this run apart from others with the same network and
+            size.
     """
 
     experiment: str
@@ -95,9 +98,9 @@ _PMNIST = _MNIST | {"permute": True}
 def _smallest_first(
     experiment: str, networks: Sequence[tuple[str, int]], options: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """A run for each network. The smallest of each kind come first.
+    """A run for each network. The smallest network of each kind comes first.
 
-    So a plan that is cut short has a result for every kind.
+    Thus a plan that is cut short has a result for every kind of network.
     """
 
     def rank(network: tuple[str, int]) -> int:
@@ -109,10 +112,10 @@ def _smallest_first(
 
 
 def _figure(lag: int) -> list[PlannedRun]:
-    """The runs of one half of Figure 1: copying, with about 22,000 parameters each."""
+    """The runs of half of Figure 1: copying, by networks of about 22,000 parameters."""
     models = ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
     networks = [(model, SIZES[model]["copying"][0]) for model in models]
-    # do not stop when the task is solved: the paper's curves show what happens later
+    # do not stop when the task is solved, since the paper's curves go on after that
     options = _copying_task(lag, ITERATIONS["copying"]) | {"solved": 0.0}
     return _smallest_first(f"copying-{lag}", networks, options)
 
@@ -128,7 +131,8 @@ def _table(experiment: str, task: Mapping[str, Any]) -> list[PlannedRun]:
 def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
     """Learning rates and options of ExpRNN.
 
-    The retraction and the base are named, so that new defaults cannot change a plan.
+    The retraction and `rebase_every` are always given, so that new defaults cannot
+    change a plan.
     """
     usual = {"retraction": "exp", "rebase_every": None}
     return {"model_options": usual | options, "lr": lr, "lr_ratio": ratio}
@@ -137,7 +141,8 @@ def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
 def _copying(
     model: str, size: int, iterations: int, *, lag: int = 1000, **more: Any
 ) -> PlannedRun:
-    # solved, as we define it: validation loss below 1 % of the baseline for 200 steps
+    # we call the task solved if the validation loss has been below 1 % of the baseline
+    # for 200 steps
     solved = {"solved": 0.01, "solved_for": 200, "held_out": 500}
     options = _copying_task(lag, iterations) | solved | {"checkpoint_every": 50} | more
     note = f"seed{more['seed']}" if "seed" in more else ""
@@ -200,7 +205,7 @@ def _table1() -> list[PlannedRun]:
 
 
 def _remarks() -> list[PlannedRun]:
-    """Our runs of variants of ExpRNN and RGD, to be compared with the first of each."""
+    """Our runs of variants of ExpRNN and RGD. The first of each is the reference."""
     exprnn = {
         "reference": _exp(2e-4, init="henaff"),
         "init-cayley": _exp(2e-4, init="cayley"),
@@ -249,8 +254,8 @@ def _recorded() -> list[PlannedRun]:
 
 
 # The options that we vary in the search for a better training than the paper's, and
-# their values in each run. The paper's own training needs no short run: the plan
-# "recorded" has it, with 70 epochs.
+# their values in each run. The paper's own training needs no short run, since the plan
+# "recorded" contains it with 70 epochs.
 _BEYOND = ("rebase_every", "optimizer", "lr", "ratio", "decay", "clip_norm")
 _SEARCH: dict[str, tuple[Any, ...]] = {
     "cosine": (None, "RMSprop", 1e-3, 0.1, "cosine", 1.0),
@@ -311,16 +316,16 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
     Args:
         what: name of the plan. "figure1-left", "figure1-right", "mnist", "pmnist" and
             "timit" are figures and tables of the paper at full length, and "all" is all
-            of them. "recorded" has the shorter runs behind the page on reproduction.
-            "beyond" is the search for a better training of the paper's smallest network
-            on permuted MNIST.
-        models: names of networks in the registry, to train only these; None for all.
+            of them. "recorded" has the runs, mostly shorter, whose results are shown in
+            docs/reproduction.md. "beyond" is the search for a better training of ExpRNN
+            with n = 170 on permuted MNIST.
+        models: names of the only networks to train, from the registry; None for all.
 
     Returns:
         The runs.
 
     Raises:
-        ValueError: if there is no such plan, or the plan does not have a network.
+        ValueError: if there is no such plan, or a network is not in the plan.
     """
     if what not in PLANS:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The tables of the paper as data, and what its text says about its figures.
+"""The tables of the paper as data, and the claims of its text about its figures.
 
-The numbers are from [LM19]. It rounds its counts of parameters, `params`. Three of them
-do not agree with the formulas of the authors of the networks (see `COUNTS`).
+The numbers are from [LM19]. The paper rounds the numbers of parameters, `params`. Three
+of these do not agree with the formulas of the authors of the networks (see `COUNTS`).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Row:
 
     Attributes:
         model: name of the network in our registry.
-        hidden_size: the number in the column n.
+        hidden_size: the number in the column n of the table.
         params: the number of parameters, as printed.
         result: the number that is compared, as printed; None for a dash.
     """
@@ -34,7 +34,7 @@ class PaperTable:
     """A table or figure of the paper.
 
     Attributes:
-        where: its place in the paper.
+        where: its number in the paper, such as "Table 2".
         protocol: how its numbers were measured.
         rows: the rows of the table; empty for a figure.
         claim: what the text says about a figure; empty for a table.
@@ -46,13 +46,13 @@ class PaperTable:
     claim: str = ""
 
     def row(self, model: str, hidden_size: int | None) -> Row | None:
-        """The row for a network and its size, if there is one."""
+        """The row for a network of this size; None if the table has no such row."""
         rows = self.rows
         mine = (r for r in rows if (r.model, r.hidden_size) == (model, hidden_size))
         return next(mine, None)
 
     def words(self) -> str:
-        """What the paper claims and how it measured."""
+        """The claim, if there is one, and the protocol, as sentences."""
         return " ".join(filter(None, (self.claim, self.protocol)))
 
 

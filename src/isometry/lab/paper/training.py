@@ -1,9 +1,9 @@
 """How the networks of the paper were trained, as data.
 
-The numbers are from the papers and programs of the authors. `Schedule.source` names the
-paper, or says that nobody has published the numbers and they are ours. Implementations
-of RMSprop differ enough to change results; `isometry.optim.RiemannianRMSprop` has
-options for all of them.
+The numbers are from the papers and programs of the networks' authors. `Schedule.source`
+names the paper, or says that the numbers are ours because nobody has published any.
+Implementations of RMSprop differ enough to change results. With its options,
+`isometry.optim.RiemannianRMSprop` can behave like each of them.
 """
 
 import math
@@ -25,7 +25,7 @@ class OptimizerRecipe:
     Attributes:
         kind: the class, of `torch.optim` or of `isometry.optim`.
         options: the arguments of the class.
-        parameters: names of the parameters that it moves. If there are none, it moves
+        parameters: names of the parameters that the optimizer moves. If empty, it moves
             every parameter that no other optimizer moves.
     """
 
@@ -40,11 +40,12 @@ class Schedule:
 
     Attributes:
         optimizers: the optimizers, each with the parameters that it moves.
-        source: where the numbers were published, or that they are ours.
-        clip_norm: the gradient of all parameters together is clipped to this norm; None
-            for no clipping.
+        source: where the numbers were published, or a note that they are ours.
+        clip_norm: the largest norm of the gradient of all parameters together, to which
+            longer gradients are clipped; None for no clipping.
         decay: the factor by which all learning rates are multiplied, as a function of
-            the part of the run that is done, from 0 to 1. None keeps them constant.
+            the part of the run that is done, from 0 to 1. None keeps the rates
+            constant.
     """
 
     optimizers: tuple[OptimizerRecipe, ...]
@@ -55,19 +56,19 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A network as it is trained on a task: all that a run needs to know about it.
+    """How a network is made and trained on a task.
 
     Attributes:
         name: name of the network.
-        hidden_size: number of features of the state.
+        hidden_size: number of features of the hidden state.
         model: makes the network with its output layer and initial values. It takes the
             keywords `device`, `dtype` (of the real parameters) and `generator` (the
             source of the initial values). All may be left out.
         options: options of the network, besides its sizes, for the record.
-        schedule: its optimizers.
+        schedule: the optimizers, and the clipping and decay that go with them.
         after_step: called with the network after each step of the optimizers.
-        iterations: the usual number of steps; None if `epochs` says it.
-        epochs: the usual number of passes over the data; None if data is endless.
+        iterations: the usual number of steps; None if `epochs` gives the length.
+        epochs: the usual number of passes over the data; None if the data is endless.
     """
 
     name: str
@@ -87,17 +88,17 @@ class Recipe:
     def groups(
         self, model: nn.Module
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
-        """Pair each optimizer with its groups of parameters.
+        """Pair each optimizer with its parameter groups.
 
-        The parameters on a manifold have a group of their own, whose entry `manifold`
-        is the manifold. For all other parameters this entry is None.
+        Parameters on the same manifold form a parameter group, whose entry `manifold`
+        is that manifold. All other parameters form a group whose entry is None.
 
         Args:
             model: the network that `self.model` made.
 
         Returns:
-            Pairs of an optimizer and its groups. Optimizers that would move nothing are
-            left out.
+            Pairs of an optimizer and its parameter groups. Optimizers that would move
+            nothing are left out.
         """
         special = {name for wanted in self.optimizers for name in wanted.parameters}
         pairs = []
@@ -123,7 +124,7 @@ def _manifold(model: nn.Module, path: str) -> AbstractManifold | None:
 def _add(
     groups: list[dict[str, Any]], p: nn.Parameter, manifold: AbstractManifold | None
 ) -> None:
-    """Put a parameter into the group of its manifold, which is made if it is new."""
+    """Put a parameter into the parameter group of its manifold, perhaps a new one."""
     for group in groups:
         if group["manifold"] == manifold:
             group["params"].append(p)
@@ -132,7 +133,7 @@ def _add(
 
 
 def cosine(done: float) -> float:
-    r"""A decay along half a cosine from 1 to 0, $(1 + \cos \pi x) / 2$."""
+    r"""The decay $(1 + \cos \pi x) / 2$ at $x$ = `done`: half a cosine from 1 to 0."""
     return (1 + math.cos(math.pi * done)) / 2
 
 
@@ -189,7 +190,7 @@ def descent(lr: float, *parameters: str) -> OptimizerRecipe:
 
 
 def nearest(table: Mapping[int, float], size: int) -> float:
-    """The entry of a table by size whose size is nearest to the given one."""
+    """The entry of `table`, whose keys are sizes, for the key nearest to `size`."""
     return table[min(table, key=lambda entry: abs(entry - size))]
 
 
@@ -207,7 +208,7 @@ EXPRNN = {
 def train_exprnn(task: str, size: int) -> Schedule:
     """Schedule of ExpRNN: RMSprop, with a tenth of the rate for the orthogonal weight.
 
-    On TIMIT, Adam moves the other parameters.
+    On TIMIT, Adam moves all other parameters.
     """
     lr = nearest(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
@@ -218,7 +219,7 @@ def train_exprnn(task: str, size: int) -> Schedule:
 def train_scornn(task: str, _size: int) -> Schedule:
     """Schedule of scoRNN: TensorFlow's RMSprop, with a tenth of the rate for A.
 
-    On the adding problem, Adam moves the other parameters.
+    A is the skew matrix. On the adding problem, Adam moves all other parameters.
     """
     A = rmsprop(1e-4, "X", like=TENSORFLOW)
     rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)
@@ -226,7 +227,11 @@ def train_scornn(task: str, _size: int) -> Schedule:
 
 
 def train_scurnn(task: str, _size: int) -> Schedule:
-    """Schedule of scuRNN: an optimizer each for A, the angles of D, and the rest."""
+    """Schedule of scuRNN, with three optimizers.
+
+    They move the skew matrix, the angles of the diagonal matrix D, and all other
+    parameters.
+    """
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
     theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
@@ -244,9 +249,9 @@ def train_urnn(task: str, _size: int) -> Schedule:
 def train_rgd(task: str, size: int) -> Schedule:
     """Schedule of RGD: W moves by Riemannian gradient descent on the unitary group.
 
-    The authors use $S = G W^H - W G^H$, which is twice our gradient, so we double their
-    rates for W. On MNIST they use RMSprop on the entries of G; we use it in the Lie
-    algebra.
+    From the gradient $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice
+    our Riemannian gradient, so we double their rates for $W$. On MNIST they apply
+    RMSprop to the entries of $G$; we apply it in the Lie algebra.
     """
     if task not in ("mnist", "pmnist"):
         rest = rmsprop(1e-3, like=THEANO)
@@ -286,7 +291,7 @@ def train_exp_gated(task: str, size: int) -> Schedule:
 
 
 def train_householder(_task: str, _size: int) -> Schedule:
-    """Schedule of HouseholderRNN: Adam. `renormalize` follows each step."""
+    """Schedule of HouseholderRNN: Adam, with `renormalize` after each step."""
     return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
