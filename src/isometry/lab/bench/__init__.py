@@ -1,4 +1,4 @@
-"""The command `isometry bench`: compare isometry with its peers on your machine.
+"""The command `isometry bench`, which compares isometry with its peers on your machine.
 
 The folder `benchmarks/` of the repository times the same contenders for the published
 record.

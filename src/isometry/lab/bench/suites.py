@@ -1,4 +1,4 @@
-"""The contenders of each suite: exponentials, layers, optimizers, ours and others."""
+"""The contenders of each suite: our exponentials, layers and optimizers, and others."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ def _parametrized(
 
 
 def kernel(n: int, device: torch.device) -> dict[str, Run]:
-    """The suite "kernel": forward and backward passes for a skew matrix of norm 3."""
+    """The suite "kernel": forward and backward passes at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     contenders = {
@@ -85,14 +85,14 @@ def kernel(n: int, device: torch.device) -> dict[str, Run]:
 
 BATCH = 64
 
-# The learning rate. It does not change the work of a step. At 1e-3, all timed steps
-# together would move each coordinate by more than its size; a tiny rate leaves the
-# coordinates where they are.
+# The learning rate, which does not change the work of a step. At a rate of 1e-3, all
+# timed steps together would move each coordinate by more than its size. At this tiny
+# rate, the coordinates hardly move.
 RATE = 1e-6
 
 
 def constrain(layer: nn.Linear, name: str) -> nn.Module:
-    """Make the weight of a layer orthogonal, in the way of the contender `name`."""
+    """Make the weight of a layer orthogonal by the method of the contender `name`."""
     if name == bench.GEOTORCH:
         import geotorch
 
@@ -113,7 +113,7 @@ def constrain(layer: nn.Linear, name: str) -> nn.Module:
 
 
 def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
-    """A plain layer whose weight starts orthogonal, the same for all contenders."""
+    """A plain layer with an orthogonal weight, which is the same for all contenders."""
     rng = torch.Generator().manual_seed(seed)
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, generator=rng)
@@ -124,7 +124,8 @@ def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
 def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     """A square layer at random coordinates of the given spectral norm.
 
-    Householder reflections have coordinates of another kind, which are left alone.
+    The coordinates of Householder reflections are not skew matrices, and stay as they
+    are.
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
@@ -143,7 +144,7 @@ def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
-    """A training step with Adam, which first clears the gradients of the last step."""
+    """A training step with Adam. It begins by clearing the gradients."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
 
     def step() -> None:
@@ -155,7 +156,7 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
 
 
 def layer(n: int, device: torch.device) -> dict[str, Run]:
-    """The suite "layer": a training step of each contender at norm 3."""
+    """The suite "layer": a training step of each contender at coordinates of norm 3."""
     names = [
         bench.OURS,
         bench.TORCH_EXP,
@@ -193,10 +194,10 @@ def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> 
 
 
 class Loop(nn.Module):
-    r"""A recurrent layer as a Python loop over $h_t = \sigma(W h_{t-1} + T x_t)$.
+    r"""A recurrent layer as a Python loop over $h_t = \sigma(W h_{t-1} + T x_t + b)$.
 
     Args:
-        n: dimension of the state.
+        n: dimension of the hidden state.
         name: the contender that makes $W$ orthogonal.
     """
 
@@ -208,7 +209,7 @@ class Loop(nn.Module):
         self.activation = ModReLU(n)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all states, and the last one in the shape that `nn.RNN` gives it."""
+        """All hidden states, and the last one again, in the shape that `nn.RNN` has."""
         # read the weight once, since each access evaluates its parametrization
         W, u = self.state_map.weight, self.input_map(x)
         h, states = torch.zeros_like(u[0]), []
@@ -219,7 +220,7 @@ class Loop(nn.Module):
 
 
 def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
-    """A whole training step of a recurrent layer that classifies sequences."""
+    """A training step of a recurrent layer with a linear layer that classifies."""
     head = nn.Linear(n, CLASSES, device=x.device)
     target = torch.randint(CLASSES, (x.shape[1],), device=x.device)
     parameters = [*layer.parameters(), *head.parameters()]
@@ -237,7 +238,8 @@ def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
 def recurrent(n: int, device: torch.device) -> dict[str, Run]:
     """The suite "recurrent": a training step of each contender over a long sequence.
 
-    The orthogonal weights of torch and geotorch need a loop in Python.
+    torch and geotorch have no orthogonal recurrent layer, so their weights are used in
+    a Python loop.
     """
     torch.manual_seed(5544)
     ours = ExpRNN(1, n, init="cayley")
@@ -265,7 +267,7 @@ def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Run]:
-    """A step of our optimizer for each retraction, by name of the contender."""
+    """A step of our optimizer with each retraction, by name of the contender."""
     optimizer = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
     runs: dict[str, Run] = {}
     for retraction in ("exp", "cayley", "qr"):
@@ -284,7 +286,7 @@ def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str
 def geoopt_steps(
     n: int, k: int, rule: str, device: torch.device = CPU
 ) -> dict[str, Run]:
-    """A step of geoopt's optimizer for each metric, by name of the contender."""
+    """A step of geoopt's optimizer with each metric, by name of the contender."""
     import geoopt
 
     optimizers = geoopt.optim
@@ -323,7 +325,7 @@ def _point(n: int, k: int, device: torch.device) -> Tensor:
 
 
 def _with_gradient(p: nn.Parameter) -> nn.Parameter:
-    """Give a parameter a random gradient of norm about 1, and return it."""
+    """Give a parameter a random gradient of norm about 1, and return the parameter."""
     G = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
     p.grad = (G / p.numel() ** 0.5).to(p.device)
     return p

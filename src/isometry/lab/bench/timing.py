@@ -1,4 +1,4 @@
-"""Time contenders in turns. Machines are noisy, so compare times of one run only."""
+"""Times contenders in turns. Machines are noisy: compare only times of the same run."""
 
 import statistics
 import sys
@@ -19,13 +19,13 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite: contenders that do the same work.
+    """Contenders that do the same work, to be timed against each other.
 
     Attributes:
         title: what the work is.
         note: what a reader of the table must know.
-        contenders: a function of a size and a device that makes the contenders, by
-            name.
+        contenders: a function that makes the contenders, by name, for a size and a
+            device.
         ours: name of the contender whose time is the unit for the others.
         sizes: the sizes to time unless the user names others.
     """
@@ -60,8 +60,8 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
-            # The threads of the previous contender keep spinning for a while. The
-            # threads of SciPy doubled the time of the next contender.
+            # The threads of the previous contender keep spinning for a while after its
+            # last call. The threads of SciPy doubled the time of the next contender.
             time.sleep(0.1)
             if repeats[name] > 1:
                 call()
@@ -82,7 +82,7 @@ def _seconds(call: Run, repeats: int) -> float:
 
 
 def _wait() -> None:
-    """Wait for the GPU, which is still working when a call returns."""
+    """Wait for the GPU, which may still be working when a call has returned."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -95,7 +95,7 @@ def random_skew(
     batch: tuple[int, ...] = (),
     seed: int = 5544,
 ) -> Tensor:
-    """Random Gaussian skew matrices, scaled to a spectral norm."""
+    """Random Gaussian skew matrices, scaled to the given spectral norm."""
     rng = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     X = torch.randn(*batch, n, n, dtype=wide, generator=rng)
@@ -106,7 +106,7 @@ def random_skew(
 
 
 def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
-    """Random cotangents of Frobenius norm 1, since their norm changes torch's cost."""
+    """Random cotangents of Frobenius norm 1. The time of torch depends on this norm."""
     rng = torch.Generator().manual_seed(seed)
     G = torch.randn(A.shape, dtype=A.dtype, generator=rng).to(A.device)
     return G / torch.linalg.matrix_norm(G)[..., None, None]
@@ -187,7 +187,7 @@ class ProgressLine:
         filled = _WIDTH * self.done // self.total
         bar = "#" * filled + "." * (_WIDTH - filled)
         live = self.stream.isatty()
-        # \x1b[K erases what is left of a longer line
+        # \x1b[K erases what is left of an earlier, longer line
         start = "\r\x1b[K" if live else ""
         end = "" if live and self.done < self.total else "\n"
         self.stream.write(f"{start}[{bar}] {self.done}/{self.total} {what}{end}")
