@@ -41,9 +41,11 @@ def basis(group: AbstractGroup) -> Tensor:
     rng = new_generator(1)
     shape = (group.dimension, *group.shape)
     A = group.algebra_projection(torch.randn(shape, dtype=wide(group), generator=rng))
-    gram = inner(A[:, None], A[None])
-    L = torch.linalg.cholesky(gram)
-    return torch.einsum("ab,bij->aij", torch.linalg.inv(L).to(A.dtype), A)
+    parts = torch.view_as_real(A) if A.is_complex() else A
+    # not by a factor of the Gram matrix, whose condition is squared
+    columns = torch.linalg.qr(parts.flatten(1).mT).Q
+    parts = columns.mT.reshape(parts.shape)
+    return torch.view_as_complex(parts) if A.is_complex() else parts
 
 
 def dexp(group: AbstractGroup, A: Tensor) -> Tensor:
@@ -173,8 +175,8 @@ def test_gradient_of_the_composition(group, rng):
     Omega = group.algebra_projection(Q.mH @ G)
     gradient = Q @ expm_skew_frechet(-A, Omega)[1]
     want = group.algebra_projection(ambient)
-    # twice the worst over 20 seeds, 9.9e-15
-    tol = 2e-14 * float(matrix_norm(G))
+    # twice the worst over 300 seeds, 2.0e-14 (SO(8))
+    tol = 4e-14 * float(matrix_norm(G))
     assert_close(gradient, want, rtol=0, atol=tol)
     if isinstance(group, SO | U):
         assert_close(Omega, (Q.mH @ G - G.mH @ Q) / 2)
@@ -353,8 +355,18 @@ def test_retractions_have_their_order(manifold, name, rng):
     order = 2 if second else ORDERS[name]
     # more is possible: on a torus QR is polar
     assert fitted >= order - 0.1
-    # but not where the docs say so
-    assert not second or fitted <= 2.1
+
+
+def test_polar_has_order_two_on_tall_matrices():
+    """For one direction: where the factor of t^2 is small by chance, t^3 covers it."""
+    manifold = Stiefel(6, 2)
+    Q = manifold.origin(dtype=torch.float64)
+    E = manifold.project(Q, torch.arange(12.0, dtype=torch.float64).view(6, 2).sin())
+
+    def error(t: float) -> Tensor:
+        return matrix_norm(manifold.retract(Q, t * E, "polar") - manifold.exp(Q, t * E))
+
+    assert slope(error, HALVES) == pytest.approx(2, abs=0.1)
 
 
 @pytest.mark.parametrize("group", [SO(5), U(3)], ids=str)
