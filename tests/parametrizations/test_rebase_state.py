@@ -3,6 +3,7 @@
 import copy
 import gc
 import math
+import threading
 
 import pytest
 import torch
@@ -119,11 +120,29 @@ def test_an_exception_in_a_step_does_not_stop_the_counting():
 
     with pytest.raises(KeyboardInterrupt):
         optimizer.step(closure)
-    train_once(layer, optimizer)
-    assert int(layer.parametrizations.weight[0].steps) == 1
-    del optimizer
+    # nor does it stop another optimizer, while the first one is still there
     train_once(layer, torch.optim.SGD(layer.parameters(), lr=0.01))
+    assert int(layer.parametrizations.weight[0].steps) == 1
+    train_once(layer, optimizer)
     assert int(layer.parametrizations.weight[0].steps) == 2
+
+
+def test_a_step_in_another_thread_does_not_stop_the_counting():
+    """As in training by several threads on shared weights."""
+    layer, other = (
+        isometry.orthogonal(nn.Linear(4, 4), rebase_every=100) for _ in range(2)
+    )
+
+    def closure() -> float:
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+        thread = threading.Thread(target=train_once, args=(other, optimizer))
+        thread.start()
+        thread.join()
+        return 0.0
+
+    torch.optim.SGD(layer.parameters(), lr=0.01).step(closure)
+    assert int(other.parametrizations.weight[0].steps) == 1
+    assert int(layer.parametrizations.weight[0].steps) == 1
 
 
 @pytest.mark.parametrize(

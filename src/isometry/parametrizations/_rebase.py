@@ -6,6 +6,7 @@ optimizer that trains its coordinates. Whether it moves depends only on the coor
 and the number of steps, so processes with equal coordinates decide alike.
 """
 
+import inspect
 import math
 import weakref
 from typing import Any, cast
@@ -35,7 +36,8 @@ _VELOCITIES = ("exp_avg", "momentum_buffer")
 _SCALES = {"exp_avg_sq": 2, "max_exp_avg_sq": 2, "exp_inf": 1}
 
 _hooks: list[Any] = []
-# optimizers whose step is running; there can be several, as one may call another
+# optimizers whose step has begun and not ended; there can be several, as one may call
+# another, and those whose step raised an exception stay
 _running: list["weakref.ref[Optimizer]"] = []
 
 
@@ -209,7 +211,8 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     _forget(optimizer)
     # one optimizer may wrap another; together they make a single step, which ends when
     # the step of the outer optimizer ends
-    if _running:
+    others = [other for ref in _running if (other := ref()) is not None]
+    if any(_calls_this(other) for other in others):
         return
     if _skipped(optimizer):
         return
@@ -231,13 +234,19 @@ def _skipped(optimizer: Optimizer) -> bool:
 
 
 def _forget(optimizer: Optimizer) -> None:
-    """Remove an optimizer from `_running`, with all that came later or were deleted.
+    """Remove an optimizer from `_running`, and those that were deleted."""
+    _running[:] = [ref for ref in _running if ref() not in (None, optimizer)]
 
-    An optimizer that came later and is still there has raised an exception in its step.
+
+def _calls_this(optimizer: Optimizer) -> bool:
+    """Whether a method of the optimizer is on the call stack of this thread.
+
+    If it is not, its step raised an exception, or runs in another thread.
     """
-    alive = [ref for ref in _running if ref() is not None]
-    places = [i for i, ref in enumerate(alive) if ref() is optimizer]
-    _running[:] = alive[: places[0]] if places else alive
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_locals.get("self") is not optimizer:
+        frame = frame.f_back
+    return frame is not None
 
 
 @torch.no_grad()
