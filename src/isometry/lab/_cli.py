@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}.{close}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a choice, and name the closest one if it is wrong."""
+        """Check that a value is a valid choice. The error names the closest choice."""
         # a user's own task is added to the choices only when the command line names it
         if prepare := getattr(action, "prepare", None):
             prepare(value)

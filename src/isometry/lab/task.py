@@ -72,7 +72,7 @@ class AbstractTask(ABC):
         return "adding"
 
     def is_better(self, new: float, old: float) -> bool:
-        """True if a value of the main metric is better than another."""
+        """True if `new` is a better value of the main metric than `old`."""
         return new > old if self._larger() else new < old
 
     def _larger(self) -> bool:

@@ -63,8 +63,8 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
         runs: runs of any tasks.
 
     Returns:
-        An experiment for each combination of a task and its options, in the order in
-        which the runs name them.
+        An experiment for each combination of a task and its options, in the order of
+        their first runs.
     """
     together: dict[str, list[Run]] = {}
     for run in runs:

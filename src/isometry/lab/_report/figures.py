@@ -232,7 +232,7 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
         ls=look.dashes,
         lw=1.6,
         marker=look.marker,
-        # a few markers tell networks apart that share a colour
+        # networks that share a colour are told apart by a few markers on their lines
         markevery=max(1, len(points.x) // 6),
         ms=4.5,
         label=look.label,

@@ -36,7 +36,7 @@ class View:
     Args:
         out: folder of the sweep.
         names: names of the runs that are to be made.
-        total: how many runs the sweep has, including those that were made before.
+        total: how many runs the sweep has, including runs that were made before.
         done: how many runs of the sweep have already come to their end.
         stream: where to write; standard error if None.
     """

@@ -193,7 +193,7 @@ class Step:
 def _evaluate(
     experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
 ) -> bool:
-    """Evaluate both splits, and return True if the run is to stop because it is solved.
+    """Evaluate both splits; True if the run is to stop because the task is solved.
 
     Every process does all of this. All processes find the same numbers, since they have
     the same weights.

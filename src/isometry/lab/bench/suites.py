@@ -359,5 +359,5 @@ SUITES = {
 
 
 def sizes_of(suite: str, sizes: Sequence[int] | None) -> Sequence[int]:
-    """The sizes that the user asks for, in ascending order, or those of the suite."""
+    """The user's sizes in ascending order or, if there are none, the suite's own."""
     return sorted(set(sizes)) if sizes else SUITES[suite].sizes

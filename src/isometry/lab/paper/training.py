@@ -247,11 +247,12 @@ def train_urnn(task: str, _size: int) -> Schedule:
 
 
 def train_rgd(task: str, size: int) -> Schedule:
-    """Schedule of RGD: W moves by Riemannian gradient descent on the unitary group.
+    """Schedule of RGD: W moves on the unitary group, by Cayley retractions.
 
-    From the gradient $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice
-    our Riemannian gradient, so we double their rates for $W$. On MNIST they apply
-    RMSprop to the entries of $G$; we apply it in the Lie algebra.
+    W moves by Riemannian gradient descent or, on MNIST, by RMSprop. From the gradient
+    $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice our Riemannian
+    gradient, so we double their rates for $W$. They apply RMSprop to the entries of
+    $G$; we apply it in the Lie algebra.
     """
     if task not in ("mnist", "pmnist"):
         rest = rmsprop(1e-3, like=THEANO)
@@ -271,7 +272,7 @@ def train_eurnn(task: str, _size: int) -> Schedule:
 
 
 def train_lstm(task: str, _size: int) -> Schedule:
-    """Schedule of the LSTM, as in papers that compare unitary networks with it."""
+    """Schedule of the LSTM: from [WPH16] on MNIST, permuted or not, else ours."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":

@@ -33,8 +33,8 @@ class TimitTask(AbstractTask):
     only results with this target can be compared with the paper's numbers.
 
     The loss is the mean squared error in dB² over valid frames. The metric "padded_mse"
-    divides the same sum of squares by the size of all frames, padding included, as
-    [WPH16] does.
+    divides the same sum of squares by the number of entries of all frames, padding
+    included, as [WPH16] does.
 
     Args:
         root: folder of the corpus.
