@@ -63,7 +63,7 @@ def expm_skew(
     check_square(A, name="A")
     if norm_bound is not None and not 0 <= norm_bound < float("inf"):
         raise ValueError(
-            f"`norm_bound` must be a finite bound of the spectral norm, >= 0; "
+            f"`norm_bound` must be a finite bound on the spectral norm, >= 0; "
             f"got {norm_bound}. Leave it out to have the norm estimated."
         )
     X = in_float32_or_wider(A)
