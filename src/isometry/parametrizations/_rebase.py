@@ -187,7 +187,7 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
     if radius is not None and not 0 < float(radius) < math.pi:
         raise ValueError(
             f"`rebase_radius` must be between 0 and pi, where the exponential is one "
-            f"to one; got {radius}. A radius of 1 serves well."
+            f"to one; got {radius}. A radius of 1 works well."
         )
 
 

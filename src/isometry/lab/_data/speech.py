@@ -113,7 +113,7 @@ def recordings(root: Path) -> list[Path]:
     if not root.is_dir():
         raise ValueError(
             f"`root` must be a folder of recordings; got {root}. TIMIT is sold by the "
-            f"Linguistic Data Consortium (LDC93S1); any folder of .wav files serves "
+            f"Linguistic Data Consortium (LDC93S1); any folder of .wav files works "
             f'with the split "speakers".'
         )
     found = (p for p in root.rglob("*") if p.suffix.lower() == ".wav" and p.is_file())

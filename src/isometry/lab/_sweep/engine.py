@@ -36,7 +36,7 @@ class Engine:
             it is left out
         jobs: runs at a time; if it is left out, a sweep makes as many as the cores
             allow, and `isometry reproduce` makes one
-        budget: stop after so many hours; the same command resumes every run
+        budget: stop after this many hours; the same command resumes every run
     """
 
     engine: Literal["local", "ray"] = "local"

@@ -206,7 +206,7 @@ class TimitTask(AbstractTask):
             raise ValueError(
                 "`root` must be the folder of the corpus; got None. Give it (`--root "
                 "DIR`): TIMIT is sold by the Linguistic Data Consortium (LDC93S1), and "
-                'with the split "speakers" any folder of .wav files serves.'
+                'with the split "speakers" any folder of .wav files works.'
             )
         return Path(self.root)
 
