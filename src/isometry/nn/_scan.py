@@ -69,12 +69,11 @@ class Weights(NamedTuple):
     b: Tensor | None
     sigma: Sigma
 
-    @property
+    # methods, because Dynamo of torch 2.7 cannot look into a property of a tuple
     def threshold(self) -> Tensor | None:
         """The bias, if it is the threshold of modReLU."""
         return self.b if takes_threshold(self.sigma) else None
 
-    @property
     def summand(self) -> Tensor | None:
         """The bias, if it is added to T x."""
         return None if takes_threshold(self.sigma) else self.b
@@ -110,8 +109,8 @@ def unrolled(
 ) -> tuple[Tensor | None, Tensor]:
     """`scan` by ordinary operations, for second derivatives and transforms."""
     kernel, W, _, sigma = weights
-    threshold, states, h = weights.threshold, [], h0
-    for u_t in driven(x, kernel, weights.summand).split(run.steps.sizes):
+    threshold, states, h = weights.threshold(), [], h0
+    for u_t in driven(x, kernel, weights.summand()).split(run.steps.sizes):
         h = apply(h[: u_t.shape[0]] @ W.mT + u_t, threshold, sigma)
         states.append(h)
     H = torch.cat(states)
@@ -162,7 +161,7 @@ class Scan(torch.autograd.Function):
         dx = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
-        cell = Cell(W, ctx.sigma, weights.threshold)
+        cell = Cell(W, ctx.sigma, weights.threshold())
         # the gradient of the states at which the next chunk in time begins
         after: Tensor | None = None
         for first, span in reversed(list(zip(firsts, ctx.cuts, strict=True))):
@@ -197,7 +196,7 @@ def _states(
 ) -> Tensor:
     """All states of the time steps in `span`."""
     part = steps.part(*span)
-    cell = Cell(weights.W, weights.sigma, weights.threshold)
+    cell = Cell(weights.W, weights.sigma, weights.threshold())
     summand = weights.b if cell.b is None else None
     H = recycled((part.rows, first.shape[1]), first)
     drive(x[_rows(steps, span)], weights.kernel, summand, out=H)
@@ -283,8 +282,9 @@ def scan_field(
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
         return H, (last,)
-    if weights.summand is not None:
-        b = torch.view_as_real(weights.summand).flatten()
+    summand = weights.summand()
+    if summand is not None:
+        b = torch.view_as_real(summand).flatten()
     weights = Weights(input_form(kernel, x), real_form(W), b, sigma)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)
     return (None if H is None else complex_rows(H)), (complex_rows(last),)
