@@ -131,9 +131,10 @@ def test_qr_by_cholesky_is_that_of_the_decomposition(dtype, step, rng):
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)
         E = step * M.project(Q, X)
         P = QR().factor(Q, E).to(wide(dtype))
-        expected = q_factor((Q + E).to(wide(dtype)))
-        # twice the worst over 30 seeds: 10.8 (float32, 4 x 3, step 100, by Householder)
-        assert_close(P, expected, rtol=0, atol=22 * eps(dtype))
+        Y = (Q + E).to(wide(dtype))
+        error = (P - q_factor(Y)).abs().amax((-2, -1))
+        # twice the worst over 200 seeds: 4.0 (float64, 4 x 3, step 0.02)
+        assert (error <= 8 * eps(dtype) * torch.linalg.cond(Y)).all()
         # 12 (complex64, 40 x 12, step 100)
         assert (M.defect(P) < 24 * eps(dtype)).all()
 
