@@ -15,7 +15,7 @@ def cayley(A: Square) -> Square:
     $$ Q = \bigl(I + \tfrac12 A\bigr)\bigl(I - \tfrac12 A\bigr)^{-1}
          = 2 \bigl(I - \tfrac12 A\bigr)^{-1} - I, \qquad A^H = -A. $$
 
-    It agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
+    The map agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
     without the eigenvalue $-1$. Gradients are skew matrices, and forward mode projects
     its directions to skew matrices. Rounding $A$ changes the result by
     $\varepsilon \lVert A \rVert$: digits are lost in proportion to the norm, and the
@@ -43,7 +43,8 @@ def cayley(A: Square) -> Square:
     check_square(A, name="A")
     X = in_float32_or_wider(A)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    # autograd's formula for the derivative of an inverse uses only the inverse itself
+    # autograd computes the derivative of an inverse from the inverse alone, so the
+    # backward pass has no factorization
     inverse = torch.linalg.inv_ex(eye - with_skew_gradient(X) / 2).inverse
     return (2 * inverse - eye + nan_unless_finite(X)).to(A.dtype)
 
@@ -54,11 +55,11 @@ def cayley_inverse(Q: Square) -> Square:
     $$ A = 2 (Q - I) (Q + I)^{-1} = 2 I - 4 (Q + I)^{-1}, \qquad
        Q^H Q = I, \quad -1 \notin \sigma(Q). $$
 
-    An eigenvalue $e^{i\theta}$ of $Q$ becomes $2i \tan(\theta/2)$. If it is at a small
-    distance $\delta$ from $-1$, the relative error of $A$ is about $1/\delta$ times the
-    error of $Q$. Where $\delta \lesssim 4 n \varepsilon$ no digit is left and the
-    matrix is refused. Every real $Q$ with determinant $-1$ is refused, since it has the
-    eigenvalue $-1$. Where values cannot be read (under
+    An eigenvalue $e^{i\theta}$ of $Q$ becomes $2i \tan(\theta/2)$. If an eigenvalue is
+    at a small distance $\delta$ from $-1$, the relative error of $A$ is about
+    $1/\delta$ times the error of $Q$. If $\delta \lesssim 4 n \varepsilon$, no digit of
+    $A$ would be correct, and $Q$ is refused. Every real $Q$ with determinant $-1$ is
+    refused, since it has the eigenvalue $-1$. Where values cannot be read (under
     `torch.compile`, `torch.vmap`, on the meta device) the result is NaN instead of an
     error. A matrix with an entry that is not finite gives NaN.
 
@@ -85,7 +86,8 @@ def cayley_inverse(Q: Square) -> Square:
     eye = torch.eye(n, dtype=X.dtype, device=X.device)
     inverse, info = torch.linalg.inv_ex(X + eye)
     A = 2 * eye - 4 * inverse
-    # computed before A is made skew: that would cancel a huge symmetric part
+    # The norm is taken before A is made skew. Near the eigenvalue -1, rounding gives A
+    # a huge symmetric part, which (A - A^H) / 2 would cancel.
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
     # where LAPACK finds a singular matrix, the entries of `inverse` mean nothing
     distance = torch.where(info[..., None, None] > 0, 0, distance)

@@ -19,18 +19,18 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
 
     where striu is the part strictly above the diagonal. In this compact form no
     reflection has to wait for the one before. $Q$ is orthogonal or unitary, with
-    determinant $(-1)^k$. The lengths of the columns do not matter, so the gradient at a
-    column is orthogonal to it. $n - 1$ or $n$ reflections reach all of one component of
-    $O(n)$, fewer reach less. A column of zeros stands for $H_j = I$, and its gradient
-    is zero. A matrix with an entry that is not finite gives NaN; the other matrices of
-    the batch are not affected.
+    determinant $(-1)^k$ if no column is zero. The lengths of the columns do not matter,
+    so the gradient at a column is orthogonal to that column. $n - 1$ or $n$ reflections
+    reach all of one component of $O(n)$; fewer reach only a part of it. A column of
+    zeros stands for $H_j = I$, and its gradient is zero. A matrix with an entry that is
+    not finite gives NaN; the other matrices of the batch are not affected.
 
     Cost for $n \times k$: one triangular solve and two products, $O(n^2 k)$; one solve
-    and five products in the backward pass. With `columns`, $O(n k\,(k +
-    \text{columns}))$ and nothing $n \times n$.
+    and five products in the backward pass. With `columns`, the cost is $O(n k\,(k +
+    \text{columns}))$, and no $n \times n$ matrix is formed.
 
     Args:
-        V: the vectors, as columns; more than $n$ of them are fine. float16 and
+        V: the vectors, as columns; there may be more than $n$ columns. float16 and
             bfloat16 are computed in float32.
         columns: return only this many columns of $Q$, the first ones; None returns all.
 
@@ -62,7 +62,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
     with autocast_off(X.device):
         half = torch.eye(k, dtype=X.dtype, device=X.device) / 2
         squares = torch.linalg.vecdot(X, X, dim=-2)
-        # for a column of zeros any number but zero will do
+        # With any nonzero square, a column of zeros gives H_j = I. With the square
+        # zero, R would be singular.
         squares = torch.where(squares == 0, 1, squares)
         # L is R^T, so that R is stored by columns. The backward pass solves with the
         # conjugate of R, and Inductor of torch 2.13 gets the strides wrong if a complex
@@ -75,14 +76,14 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
 
 @torch.no_grad()
 def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
-    r"""Vectors of reflections whose product is `Q`, and a phase for each column.
+    r"""Vectors of reflections and phases of columns, whose product is `Q`.
 
     $$ Q = H_1 \cdots H_k I_{n,k} \operatorname{diag}(\phi), \qquad
        v_j = x_j + \operatorname{sgn}(x_{jj}) \lVert x_j \rVert\, e_j, \quad
        \phi_j = -\operatorname{sgn}(x_{jj}), \quad \operatorname{sgn}(0) = 1, $$
 
-    where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ from row $j$ on, a unit vector.
-    Nothing cancels in $v_j$, whose length is between $\sqrt2$ and 2, whatever `Q` is.
+    where $x_j$ is column $j$ of $H_{j-1} \cdots H_1 Q$ with zeros above row $j$. It is
+    a unit vector. Nothing cancels in $v_j$, whose length is between $\sqrt2$ and 2.
     Hence every $Q$ with orthonormal columns is a product of $k$ reflections with
     phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, to rounding.
 

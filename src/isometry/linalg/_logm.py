@@ -4,9 +4,10 @@ The Hermitian part $C$ and the skew part $S$ of $Q$ have the eigenvalues $\cos\t
 and $i \sin\theta$, with the same eigenvectors. Where no angle is near $\pi$,
 $\log Q = S f(C)$ with $f(\cos\theta) = \theta / \sin\theta$, by one Hermitian
 eigendecomposition of $C$. The decomposition need not tell $\theta$ from $-\theta$, nor
-one angle of a cluster from the next. The eigenspaces whose angles are beyond a quarter
-turn are split off. There the logarithm of $-Q$ is computed, and $\pi J$ is added to
-make up for the minus; the eigenvalues of $J$ are $i$ times the signs of the sines.
+one angle of a cluster from the next. The eigenspaces with the angles near $\pi$ are
+split off, at an angle between 90 and 120 degrees. On these eigenspaces the logarithm of
+$-Q$ is computed, and $\pi J$ is added to make up for the minus sign; the eigenvalues of
+$J$ are $i$ times the signs of the sines.
 """
 
 import math
@@ -23,10 +24,10 @@ from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
 
-# The spectrum is split at the largest gap between the cosines in this window, at an
-# angle between 90 and 120 degrees. Up to 120 degrees theta / sin(theta), as a function
-# of the cosine, has a slope of at most 3; beyond the gap, pi - theta takes the place of
-# theta.
+# The spectrum is split at the largest gap between the cosines in this window of
+# cosines, so at an angle between 90 and 120 degrees. Up to 120 degrees, theta /
+# sin(theta) as a function of the cosine has a slope of at most 3, so it magnifies
+# rounding errors little. For larger angles pi - theta takes the place of theta.
 _WINDOW = (-0.5, 0.0)
 
 
@@ -52,9 +53,10 @@ def logm_unitary(Q: Square) -> Square:
     $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. A matrix with an
     entry that is not finite has the logarithm NaN.
 
-    Cost: one `eigh`, a second one for the eigenspaces with $|\theta| > \pi/2$ if there
-    are any, and about 5 products; the derivative takes one complex `eigh` and 5
-    products. The checks and the split read from the device. In a graph of
+    Cost: one `eigh`, a second one for the eigenspaces with the angles near $\pi$ (from
+    an angle between $\pi/2$ and $2\pi/3$ on) if there are any, and about 5 products;
+    the derivative takes one complex `eigh` and 5 products. The checks, and the decision
+    which angles count as near $\pi$, read from the device. In a graph of
     `torch.compile` the logarithm is one operator, and the operator raises its errors
     when the graph runs.
     Derivatives nest to any order and in any modes except forward over forward.
@@ -130,10 +132,10 @@ _logm_op = opaque(
 class Dlogm(Implicit):
     r"""The skew $W(A, E)$ for which $Q^H D\exp(A)[W]$ is the skew part of `E`.
 
-    It is $\psi(\operatorname{ad}_A) E$ with $\psi(z) = z / (1 - e^{-z})$, and its
-    adjoint in `E` is $W(-A, \cdot)$. Its derivative in `A` follows from the implicit
-    function theorem, so it needs the second derivative of exp and no quotient of
-    angles.
+    Here $Q = \exp A$. For a skew `E`, $W = \psi(\operatorname{ad}_A) E$ with $\psi(z) =
+    z / (1 - e^{-z})$, and the adjoint of $W$ in `E` is $W(-A, \cdot)$. The derivative
+    of $W$ in `A` follows from the implicit function theorem: it takes the second
+    derivative of exp, and never divides by a difference of angles.
     """
 
     @staticmethod
@@ -142,7 +144,7 @@ class Dlogm(Implicit):
         # -iA is Hermitian, and `eigh` (unlike `eig`) returns a unitary V
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
         gap = theta[..., :, None] - theta[..., None, :]
-        # (theta_j - theta_k) / (1 - exp(-i(theta_j - theta_k))) without cancellation
+        # psi(i gap) = i gap / (1 - exp(-i gap)), in a form without cancellation
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
         W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
         W = W if A.is_complex() else W.real
@@ -199,9 +201,9 @@ def _principal(Q: Tensor) -> Tensor:
     if not Q.is_complex():
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
-    # In the block of S that couples the two parts of the spectrum, rounding leaves
-    # entries of order eps / gap. There (S f(C) + f(C) S) / 2, the skew part of M, is
-    # right to first order.
+    # Rounding leaves entries of order eps / gap in the block of S that couples the
+    # eigenspaces on the two sides of the split. In that block the skew part of M, which
+    # is (S f(C) + f(C) S) / 2, is right to first order.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:
@@ -209,8 +211,8 @@ def _principal(Q: Tensor) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # D is the logarithm of -Q on these eigenspaces, plus the half turn pi J,
-            # minus the part that M already holds there
+            # On the span of W, D is the logarithm of -Q plus the half turn pi J, minus
+            # the part that M already holds.
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
             D = math.pi * _quarter_turn(S_far) - scale * S_far
@@ -219,7 +221,7 @@ def _principal(Q: Tensor) -> Tensor:
 
 
 def _split(cosines: Tensor) -> Tensor:
-    """How many of the ascending cosines lie below the largest gap of the window."""
+    """How many of the ascending `cosines` lie below their largest gap in `_WINDOW`."""
     low, high = _WINDOW
     inside = cosines.clamp(low, high)
     # the ends of the window count as cosines, since the window may contain none
@@ -228,7 +230,8 @@ def _split(cosines: Tensor) -> Tensor:
 
 
 def _angle_over_sine(cosine: Tensor) -> Tensor:
-    # arccos loses digits near 1, but the ratio is a smooth function of the cosine there
+    # Near a cosine of 1, arccos loses digits. The ratio does not, because it is a
+    # smooth function of the cosine.
     theta = torch.arccos(cosine.clamp(-1, 1))
     return 1 / torch.sinc(theta / math.pi)
 
@@ -238,9 +241,10 @@ def _quarter_turn(S: Tensor) -> Tensor:
 
     A real $S$ must have an even number of rows. Where $S$ vanishes up to rounding, any
     $J$ is right for a complex $S$, but a real $S$ needs its null vectors in pairs. Each
-    pair is the real and the imaginary part of an eigenvector. The pairs with the
-    largest sines come first, and QR makes all these vectors orthonormal. The vectors
-    that QR adds or changes are orthogonal to the vectors of all larger sines.
+    pair is the real and the imaginary part of an eigenvector. QR takes the pairs with
+    the largest sines first, and makes all these vectors orthonormal. So a vector that
+    QR changes, or puts in the place of a dependent one, is orthogonal to the vectors of
+    all larger sines.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():
@@ -248,7 +252,7 @@ def _quarter_turn(S: Tensor) -> Tensor:
     positive = V[..., S.shape[-1] // 2 :].flip(-1)
     Z = torch.linalg.qr(torch.view_as_real(positive).flatten(-2)).Q
     x, y = Z[..., ::2], Z[..., 1::2]
-    # QR may have reversed a column
+    # QR may have reversed x or y, which shows as a negative sine
     sine = (x * (S @ y)).sum(-2, keepdim=True)
     M = (x * torch.where(sine < 0, -1.0, 1.0).to(x.dtype)) @ y.mT
     return M - M.mT
@@ -267,8 +271,9 @@ def _check_unitary(Q: Tensor, bound: float) -> None:
 
 
 def _check_determinant(sizes: Tensor) -> None:
-    # Beyond the gap, eigenvalues other than -1 come in conjugate pairs. So if their
-    # number is odd, the eigenvalue -1 occurs an odd number of times.
+    # `sizes` counts the eigenvalues on the -1 side of the gap that `_split` found. The
+    # ones other than -1 come in conjugate pairs. So if the count is odd, -1 occurs an
+    # odd number of times, and the determinant is -1.
     bad = sizes % 2 == 1
     if bad.any():
         raise ValueError(

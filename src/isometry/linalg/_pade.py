@@ -33,12 +33,12 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
 
     Gradients are skew matrices. Digits are lost in proportion to $\lVert A \rVert$, as
     they are in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
-    $\lVert A \rVert > 1/\varepsilon$, where no digit is left. Without squarings
-    the powers up to $A^m$ differ more and more in size above norm 10, which costs
-    orthogonality: for degree 3 in float32 the defect is 1e-6 at norm 10, 3e-5 at 30 and
-    8e-4 at 100, and it is worse for higher degrees. At such norms $r_m$ is far from
-    the exponential anyway. A matrix with an entry that is not finite gives NaN; the
-    other matrices of the batch are not affected.
+    $\lVert A \rVert > 1/\varepsilon$, where no digit would be correct. Without
+    squarings, the powers up to $A^m$ differ more and more in size above norm 10, and
+    orthogonality suffers: for degree 3 in float32 the defect is 1e-6 at norm 10, 3e-5
+    at 30 and 8e-4 at 100, and it is worse for higher degrees. At such norms $r_m$ is
+    far from the exponential anyway. A matrix with an entry that is not finite gives
+    NaN; the other matrices of the batch are not affected.
 
     Cost: about $2 \sqrt m$ products (7 for degree 13), one inverse and $s$ products.
     The backward pass has twice the products and no factorization. `"auto"` reads $s$
@@ -255,15 +255,15 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 
-# Dynamo of torch 2.7 does not know `min` with a key
+# Dynamo of torch 2.7 cannot trace `min` with a key
 @constant_in_graphs
 def _step(*degrees: int) -> int:
-    """The power of A^2 with which Horner's rule needs the fewest products."""
+    """The exponent j for which Horner's rule in (A^2)^j needs the fewest products."""
 
     def products(step: int) -> int:
         return step + sum(max(0, -(-d // step) - 1) for d in degrees)
 
-    # of two powers with equally few products, this finds the larger one
+    # of two exponents with equally few products, this finds the larger one
     top = max(degrees)
     return min(range(top, 0, -1), key=products) if top > 0 else 0
 
@@ -300,7 +300,8 @@ def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
     for j, P in enumerate(powers, start=1):
         norm = torch.minimum(norm, one_norm(P) ** (1 / (2 * j)))
     s = torch.ceil(torch.log2(norm / theta)).clamp(min=0)
-    # beyond this norm no digit is left; written so that NaN fails
+    # beyond this norm no digit of the result is correct; a norm of NaN also compares as
+    # False
     sane = norm <= 1 / torch.finfo(A.dtype).eps
     s = torch.where(sane, s, 0)
     scale = torch.exp2(-s)

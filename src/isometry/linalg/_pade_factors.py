@@ -13,14 +13,15 @@ _Fixed = tuple[int, int]
 def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     r"""Factors of the Pade approximant $r_m$, each of them unitary on skew matrices.
 
-    The zeros of the numerator are real or conjugate pairs, in the left half-plane, so
+    The zeros of the numerator of $r_m$ lie in the left half-plane, and they are real or
+    come in conjugate pairs, so
 
     $$ r_m(z) = \prod_j \frac{1 + u_j z + w_j z^2}{1 - u_j z + w_j z^2}, \qquad
        u_j > 0, \quad w_j \ge 0. $$
 
-    There is one factor for each pair, and one with $w = 0$ if $m$ is odd. On the
-    imaginary axis the terms of a factor differ in size by $|z|^2$, not by $|z|^m$, and
-    rounding errors grow by no more than that.
+    There is one factor for each pair of zeros, and one with $w = 0$ for the real zero,
+    which exists if $m$ is odd. On the imaginary axis the terms of a factor differ in
+    size by $|z|^2$, not by $|z|^m$, and rounding errors grow by at most $|z|^2$.
 
     Args:
         degree: $m$.
@@ -40,7 +41,7 @@ def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 @functools.cache
 def _factors(degree: int) -> tuple[tuple[float, float], ...]:
-    # near a zero, cancellation loses about 5 bits for each degree
+    # near a zero of the numerator, cancellation loses about 5 bits per degree
     bits = 128 + 8 * degree
     # sorted by falling imaginary part: one zero of each pair, then the real zero if
     # there is one, then the conjugates
@@ -71,7 +72,8 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
             (int(z.real * 2**40) << bits - 40, int(z.imag * 2**40) << bits - 40)
         )
     step = 1 << bits
-    # convergence is quadratic: after a step of 2^-60 the next step is below rounding
+    # Convergence is quadratic: after a step below 2^-60 the error is about 2^-120, far
+    # less than the rounding of the factors to double precision.
     while step >> (bits - 60):
         step = 0
         for j, z in enumerate(zeros):

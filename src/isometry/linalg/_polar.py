@@ -23,10 +23,10 @@ def polar(X: Matrix) -> Matrix:
     $E$ is
 
     $$ Q\,\Omega + (I - Q Q^H) E H^{-1}, \qquad
-       H \Omega + \Omega H = Q^H E - E^H Q, $$
+       H \Omega + \Omega H = Q^H E - E^H Q. $$
 
-    which divides only by sums of singular values. So the derivatives of all orders are
-    right when singular values are equal, as they are for $X = I$. If $X$ does not
+    This formula divides only by sums of singular values. So the derivatives of all
+    orders are right when singular values are equal, as for $X = I$. If $X$ does not
     have full rank, then $Q$ is one of many nearest matrices and has no derivative: the
     gradient is NaN, infinite or huge. Derivatives nest in any modes except forward over
     forward. A matrix with an entry that is not finite gives NaN; the other matrices of
@@ -89,7 +89,7 @@ class PolarFactor(Function):
 
 
 class PolarWithForwardMode(PolarFactor):
-    """The polar factor with a `jvp`, which Dynamo does not support."""
+    """The polar factor with a `jvp`. Dynamo does not support a Function with one."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
@@ -100,8 +100,8 @@ class PolarWithForwardMode(PolarFactor):
 def _derivative(X: Tensor, Q: Tensor, s: Tensor, V: Tensor, E: Tensor) -> Tensor:
     """Derivative of the polar factor along E.
 
-    H is computed from X and Q, not from s and V, so that it can be differentiated
-    again.
+    H is computed from X and Q, not from s and V, so that the derivative can be
+    differentiated again.
     """
     H = Q.mH @ X
     C = Q.mH @ E

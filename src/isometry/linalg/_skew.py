@@ -23,8 +23,8 @@ def skew(X: Square) -> Square:
        \;(+\; i \operatorname{diag}(\operatorname{Re} x_{jj})
        \text{ if } X \text{ is complex}). $$
 
-    The map is linear, and onto the Lie algebra. Entries of `X` above the diagonal are
-    not read and get no gradient. Cost: no products.
+    The map is linear, and onto the Lie algebra. The other entries of `X` do not matter
+    and get no gradient. Cost: no products.
 
     Args:
         X: free coordinates; any square matrix.
@@ -51,7 +51,10 @@ def with_skew_gradient(A: Tensor) -> Tensor:
 
 
 class LowerTriangle(torch.autograd.Function):
-    """X -> L - L^T for real matrices; C passes over memory once, torch three times."""
+    """X -> L - L^T for real matrices, where L is the strictly lower triangle of X.
+
+    C passes over the memory once, torch's operations three times.
+    """
 
     @staticmethod
     def forward(_: Any, X: Tensor) -> Tensor:

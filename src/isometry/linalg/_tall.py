@@ -15,8 +15,9 @@ from isometry._typing import Matrix
 from isometry.linalg._expm.exponential import one_norm
 from isometry.linalg._expm_skew import expm_skew
 
-# Taylor's polynomial is used for matrices up to this norm. `taylor_blocks` in
-# `isometry._dtypes` says of which degree.
+# A matrix is halved until its norm, as bounded in `_squarings`, is at most this. Then
+# Taylor's polynomial is accurate. `taylor_blocks` in `isometry._dtypes` is a quarter of
+# its degree.
 _THETA = 1.3
 
 # called as f(M, c): returns the first c columns of a function of the square matrix M
@@ -41,11 +42,11 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
        \end{pmatrix} \begin{pmatrix} I \\ 0 \end{pmatrix}. $$
 
     Any `X` is allowed: the part $B \operatorname{sym}(B^H X)$ that is normal to the
-    manifold drops out and gets no gradient. Nothing is divided by a singular $X_\perp$,
-    so $X = 0$ is a point like any other, with $dY = dX$ for tangent $dX$.
+    manifold drops out and gets no gradient. No step divides by the singular values of
+    $X_\perp$, so $X = 0$ is not a special case; there $dY = dX$ for tangent $dX$.
     Digits are lost in proportion to $\lVert X \rVert$, and to its square if
     $n > 2k$ and the singular values of $X_\perp$ differ much. The result is NaN, for
-    that matrix only, if `X` is not finite or no digit would be left: that is, if
+    that matrix only, if `X` is not finite or no digit would be correct: that is, if
     $\lVert X \rVert > 1/\varepsilon$, or if the computed $Y$ has a defect
     $\lVert Y^H Y - I \rVert_F$ of $1/2$ or more. The last step, $Y (3I - Y^H Y)/2$,
     removes the rounding error of the orthogonality. Its correction counts as a
@@ -69,7 +70,8 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
         ValueError: if `X` is wide, or `B` differs from it in shape, dtype or device.
 
     References:
-        [EAS98] corollary 2.2, with a QR factorization of $X_\perp$ in place of $S$.
+        [EAS98] corollary 2.2, which has a QR factorization of $X_\perp$ where we have
+        $S$.
     """
     return tall_map(
         X,
@@ -86,9 +88,9 @@ def tall_map(
 
     $f$ must be unitary on skew matrices. It is passed as two functions that return the
     first columns of its value: `of_skew` for $A$ itself, if $n \le 2k$; and `of_block`
-    for the $2k \times 2k$ matrix, which is similar to a skew matrix but not normal.
-    Without `of_block`, $A$ is always formed. Everything else that `expm_tall` promises
-    holds here too.
+    for the $2k \times 2k$ matrix, if $n > 2k$. The latter matrix is similar to a skew
+    matrix but not normal. Without `of_block`, $A$ is formed for every $n$. Everything
+    else that `expm_tall` promises holds here too.
     """
     check_matrix(X, name="X")
     check_tall(X, name="X")
@@ -108,7 +110,7 @@ def tall_map(
 
 
 def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Omega and X_perp; without a base, X_perp lacks its first k rows, all zero."""
+    """Omega and X_perp; if B is None, without the first k rows of X_perp, all zero."""
     k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along
@@ -143,7 +145,8 @@ def _coefficients(Omega: Tensor, S: Tensor, columns: Columns) -> tuple[Tensor, T
     k = S.shape[-1]
     sigma = _scale(S.detach())
     eye = torch.eye(k, dtype=S.dtype, device=S.device)
-    # in the basis (B, X_perp / sigma) both off-diagonal blocks have the norm of X_perp
+    # in the basis (B, X_perp / sigma), the norm of both off-diagonal blocks is about
+    # the norm of X_perp
     top = torch.cat([Omega, -S / sigma], -1)
     bottom = torch.cat([sigma * eye, torch.zeros_like(S)], -1)
     E = columns(torch.cat([top, bottom], -2), k)
@@ -161,18 +164,18 @@ def _scale(S: Tensor) -> Tensor:
 
 
 def _rounding(Y: Tensor) -> Tensor:
-    """The change that a Newton-Schulz step makes to `Y`; NaN far from orthonormal."""
+    """The change that a Newton-Schulz step makes to `Y`; NaN if the defect is large."""
     eye = torch.eye(Y.shape[-1], dtype=Y.dtype, device=Y.device)
     defect = eye - Y.mH @ Y
-    # The step squares the defect. With a defect of 0.5 or more, no digit of Y is left,
-    # and the step would hide that.
+    # With a defect of 0.5 or more, no digit of Y is correct. The step would reduce the
+    # defect and so hide the error, hence the result is NaN instead.
     near = torch.linalg.matrix_norm(defect, keepdim=True) < 0.5
     return Y @ (defect / 2) + nan_unless(near, like=Y)
 
 
 def _expm(M: Tensor) -> Tensor:
     """The exponential of the matrices `M`, which are not normal."""
-    # reading the number of squarings would break a graph
+    # reading the number of squarings would break a graph, so a graph has an operator
     if needs_operator(M):
         return _expm_op(M)[0]
     return _by_function(M)
@@ -244,8 +247,9 @@ _expm_op = opaque(
 def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Tensor]:
     r"""$p(2^{-s} M)^{2^s}$, and the number $s$ of squarings of each matrix.
 
-    $s$ is chosen here if `squarings` is None. If the norm is not finite, or so large
-    that no digit is known, then $s$ and every entry of the exponential are NaN.
+    If `squarings` is None, $s$ is chosen from the norm of $M$. If the norm is not
+    finite, or so large that no digit of the exponential is known, then $s$ and every
+    entry of the exponential are NaN.
     """
     M2 = M @ M
     M4 = M2 @ M2

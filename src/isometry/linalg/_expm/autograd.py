@@ -98,8 +98,8 @@ def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pai
     end = len(kernel.plan_edges(A.dtype))
     unknown = (plan >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)
-    # Shorter schemes are fitted to the value and the gradient only. Their second
-    # derivatives would be off by up to 60 eps.
+    # The last scheme is used even for small angles. The shorter ones are fitted to the
+    # value and the gradient only, and their second derivatives are off by up to 60 eps.
     least = len(SCHEMES[A.dtype.to_real()]) - 1
     scheme, squarings = kernel.decode(min(max(int(longest), least), end - 1), A.dtype)
     assert scheme is not None
@@ -108,8 +108,8 @@ def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pai
         pair = _times(pair, pair)
         if k % kernel.MANY_SQUARINGS == 0:
             # H counts as a constant. With the derivative of H, the result would be
-            # tangent to the unitary group. The derivative of exp is not tangent to it
-            # along a direction that is not skew.
+            # tangent to the unitary group. But the derivative of exp along a direction
+            # that is not skew is not tangent to the unitary group.
             H = _correction(pair[0].detach())
             pair = (pair[0] @ H, pair[1] @ H)
     return pair
@@ -148,8 +148,8 @@ def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
 def adjoint(A: Tensor, G: Tensor, plan: Tensor | None = None) -> Tensor:
     """The skew gradient at A, given the gradient G at exp(A).
 
-    It can be differentiated again. The derivative L(A, E) of exp is an integral of
-    exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G), and A^H = -A.
+    The result can be differentiated again. The derivative L(A, E) of exp is an integral
+    of exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G), and A^H = -A.
     """
     g = frechet(-with_skew_gradient(A), G, plan)[1]
     return (g - g.mH) / 2

@@ -47,8 +47,8 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # LAPACK refuses NaN. Such matrices are replaced by zero, and their angles by
-        # NaN, which spreads to the value and to the gradient.
+        # LAPACK refuses NaN and infinity. A matrix with such an entry is replaced by
+        # zero, and its angles by NaN, which spreads to the value and to the gradient.
         finite = is_finite(A)
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0.0))
         theta = theta.masked_fill(~finite[..., 0], math.nan)
@@ -88,7 +88,7 @@ class EighExponential(torch.autograd.Function):
 
 
 class EagerEighExponential(EighExponential):
-    """The exponential with a rule for forward mode, which Dynamo does not support."""
+    """The exponential with a `jvp`. Dynamo does not support a Function with one."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
@@ -112,13 +112,14 @@ def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]
     positive = V[..., n - pairs :].flip(-1)
     columns = torch.view_as_real(positive).flatten(-2)
     Z, R = torch.linalg.qr(columns, mode="complete")
-    # where R has a negative entry on its diagonal, Z has -x instead of x
+    # where the diagonal of R is negative, QR has reversed the vector, x or y, in Z
     signs = R.diagonal(dim1=-2, dim2=-1).sign()
     signs = torch.where(signs == 0, 1, signs)[..., None, :]
     x, y = (Z[..., : 2 * pairs] * signs).unflatten(-1, (pairs, 2)).unbind(-1)
     rest = Z[..., 2 * pairs :]
-    # The two angles of a pair differ by rounding. An angle without a pair is zero or
-    # NaN.
+    # The two angles of a pair are opposite, but only up to rounding: this makes them
+    # exactly opposite. If n is odd, the middle angle has no partner and becomes zero,
+    # or stays NaN.
     theta = (theta - theta.flip(-1)) / 2
     angles, zero = theta[..., n - pairs :].flip(-1), theta[..., pairs : n - pairs]
     c, s = angles.cos()[..., None, :], angles.sin()[..., None, :]

@@ -4,11 +4,12 @@ Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
 matrix of large norm costs its neighbours nothing.
 
-The plan follows from a bound on the largest angle. To find it, let $x_j = \theta_j^2$
-for each angle $\theta_j$ of $A$. The power sums $s_p = \sum_j x_j^p$ are the inner
-products of $A^2$ and $A^4$, which the exponential needs anyway. If $A$ is real, its
-angles come in pairs, there is one $x_j$ for each pair, and the sums are half the inner
-products. Take the largest $x$ out of the sums. The rest still obeys Cauchy--Schwarz,
+The plan follows from a bound on the largest angle. To find a bound, let $x_j =
+\theta_j^2$ for each angle $\theta_j$ of $A$. The power sums $s_p = \sum_j x_j^p$ for $p
+= 2, 3, 4$ are, up to sign, the inner products of $A^2$ and $A^4$, which the exponential
+needs anyway. If $A$ is real, its angles come in pairs, there is one $x_j$ for each
+pair, and the sums are half the inner products. Take the largest $x_j$, called $x$, out
+of the sums. The rest still obeys Cauchy--Schwarz,
 
 $$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
 
@@ -35,17 +36,18 @@ from isometry._backend import Backend, PowerSums, backend_for
 from isometry._backend.memory import recycled
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 
-# up to this many squarings the defect |Q^H Q - I| stays below about 20 eps
+# up to this many squarings the defect |Q^H Q - I| stays below about 20 eps, so no
+# Newton-Schulz step follows
 _FEW_SQUARINGS = 2
 
-# Every squaring doubles the defect. After this many squarings a Newton-Schulz step
-# removes it: the step leaves the square of the defect, which is still negligible then.
+# A Newton-Schulz step follows after every so many squarings. Each squaring doubles the
+# defect, and the step squares it: after eight doublings the square is still negligible.
 MANY_SQUARINGS = 8
 
 
-# The factor for bounds on angles, because A^2, A^4 and their sums are rounded. Without
-# it a bound was up to 1.02e-3 too low, in 600 seeds and sizes up to 512 (the worst case
-# was complex64, n = 6, with all angles but one equal).
+# Bounds on angles are widened by this factor, because the power sums are rounded.
+# Without it an upper bound was too low by a fraction of up to 1.02e-3, in 600 seeds and
+# sizes up to 512 (worst: complex64, n = 6, all angles but one equal).
 MARGIN = 1 + 2e-3
 
 # dimension of the space in which `krylov_norm` looks for the largest angle
@@ -65,10 +67,11 @@ def slots(dtype: torch.dtype) -> int:
 
 @lru_cache
 def plan_edges(dtype: torch.dtype) -> list[float]:
-    """The largest angle for each plan: all schemes, then the last one with squarings.
+    """The largest angle for each plan, in ascending order.
 
-    A plan is a position in this list. Beyond the end no digit of the result is known:
-    at an angle of 1 / eps, rounding A alone turns the result by a radian.
+    A plan is a position in this list: first all schemes, then the last scheme with 1,
+    2, 3, ... squarings. Past the end no digit of the result is known: at an angle of
+    1 / eps, rounding A alone turns the result by a radian.
     """
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
     while edges[-1] * torch.finfo(dtype).eps < 1:
@@ -149,7 +152,7 @@ def choose_plan(
     """Choose the plan of each matrix, and write the powers that it needs into W."""
     tiny = plan_edges(A.dtype)[0]
     if norm_bound is None:
-        # if the sum of theta^4 over all angles is at most this, every angle is tiny
+        # if the sum of theta^4 is at most this, the first plan suffices
         least = (tiny / MARGIN) ** 4
         sums = backend.powers(A, W, least=least, triangle=triangle)
         plan = 0 if sums is None else estimate_plan(backend, W, sums)
@@ -217,7 +220,7 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     if scheme is None:
         return _nan_like(W[0])
     if W.shape[-1] == 1:
-        # the exponential of a number, whose error does not grow with the angle
+        # for a number, the error of torch.exp does not grow with the angle
         return torch.exp(W[0], out=W[-1]).clone()
     S = backend.evaluate(W, polynomial(scheme, squarings))
     if not squarings:
@@ -261,7 +264,7 @@ def _nan_like(X: Tensor) -> Tensor:
 
 
 def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
-    """beta X + Y Z in the dtype of the arguments: autocast does not touch `out=`."""
+    """beta X + Y Z in the dtype of X: autocast leaves calls with `out=` alone."""
     return torch.baddbmm(X, Y, Z, beta=beta, out=torch.empty_like(X))
 
 
@@ -350,13 +353,13 @@ def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
 
 
 def samuelson_bound(A: Tensor, A2: Tensor) -> float:
-    r"""A bound on the angles of all matrices, by Samuelson's inequality.
+    r"""A bound on the angles of all matrices of a batch, by Samuelson's inequality.
 
     Take $n$ numbers with mean $m$ and variance $s^2$. A number that occurs $r$ times
     among them is at most $m + s \sqrt{(n - r)/r}$. Here the numbers are $\theta^2$,
-    with the sum $\lVert A \rVert_F^2$ and the sum of squares $\lVert A^2 \rVert_F^2$;
-    if $A$ is real, $r = 2$. For a random matrix the bound is about $(n/32)^{1/4}$ times
-    too large.
+    with the sum $\lVert A \rVert_F^2$ and the sum of squares $\lVert A^2 \rVert_F^2$.
+    If $A$ is real, its angles come in pairs, so $r = 2$. For a random matrix the bound
+    is about $(n/32)^{1/4}$ times too large.
     """
     n, r = A.shape[-1], 1 if A.is_complex() else 2
     mean = torch.linalg.matrix_norm(A).square() / n

@@ -30,8 +30,8 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
     For one real matrix on the CPU, with at least `SMALLEST` rows and a constant `B`, it
     is one node of the graph (one operator, if compiled). Then neither the skew matrix
     nor its gradient is a separate tensor, which saves a tenth of the time at n = 512.
-    The gradient is the same as with separate steps. Cost: one product more than
-    `expm_skew`, and one more for the gradient.
+    The gradient is the same as with separate steps. Cost: as `expm_skew`; with `B`, one
+    product more for the value, and one more for the gradient.
 
     Args:
         X: free coordinates; entries above the diagonal are not read.

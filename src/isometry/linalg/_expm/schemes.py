@@ -56,7 +56,7 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """p(A / 2^squarings) as a polynomial in A, minus I if it will be squared."""
+    """p(A / 2^squarings) as a polynomial in A, without the term I if it is squared."""
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
