@@ -173,7 +173,8 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
     for R, name in ((P, "P"), (Q, "Q")):
         check_matrix(R, name=name)
         _check(R, name, 3, axes=2)
-    # P^T Q as a sum: autocast would compute a product in half precision
+    # compute P^T Q as a sum, because autocast would compute a matrix product in half
+    # precision
     P, Q = in_float32_or_wider(P), in_float32_or_wider(Q)
     R = (P[..., :, None] * Q[..., None, :]).sum(-3)
     q = to_quaternion(R)
@@ -190,7 +191,7 @@ def _series(s: Tensor, first: int) -> Tensor:
 
 
 def _cross(v: Tensor) -> Tensor:
-    """The matrix K with K x = v x x (cross product)."""
+    """The matrix K such that K u is the cross product of v and u."""
     x, y, z = v.unbind(-1)
     o = torch.zeros_like(x)
     entries = torch.stack([o, -z, y, z, o, -x, -y, x, o], -1)
@@ -208,7 +209,7 @@ def _eye(v: Tensor) -> Tensor:
 
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:
-    """Raise unless the last `axes` axes have length `size` and the dtype is real."""
+    """Raise unless the last `axes` axes have length `size` and the numbers are real."""
     if X.shape[-axes:] != (size,) * axes:
         shape = ", ".join([f"{size}"] * axes)
         raise ValueError(
