@@ -146,7 +146,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     def _twin(self) -> nn.RNNBase:
         """The torch layer that corresponds to this one, on the meta device."""
-        # torch warns about dropout in a single layer, where it has no effect
+        # dropout has no effect in a single layer, and torch would warn about it
         dropout = self.dropout if self.num_layers > 1 else 0.0
         return self.torch_class()(
             *(self.input_size, self.hidden_size, self.num_layers),

@@ -10,9 +10,9 @@ from isometry.parametrizations._coordinates import constrained
 def count_parameters(module: nn.Module) -> int:
     r"""The number of free real parameters of a model, as the paper's tables count them.
 
-    A complex parameter counts twice. A constrained weight counts as the dimension of
-    its manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however
-    its coordinates are stored. Parameters that are not trained do not count.
+    A complex number counts as two. A constrained weight counts as the dimension of its
+    manifold, $n(n-1)/2$ for an orthogonal and $n^2$ for a unitary matrix, however its
+    coordinates are stored. Parameters that are not trained do not count.
 
     Args:
         module: the model, with its output layer.

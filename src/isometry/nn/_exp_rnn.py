@@ -89,8 +89,8 @@ class ExpRNNCell(AbstractNamedCell):
             "cayley" (as in its MNIST), or any other `init` of `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
-        rebase_radius: move the base when an angle of $A$ exceeds this radius. Without
-            either option, the base is the identity, as in the paper.
+        rebase_radius: move the base when an angle of the coordinates exceeds this
+            radius. Without either option, the base is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
         generator: source of the random numbers of `init`.
 
@@ -213,9 +213,9 @@ class ExpRNNCell(AbstractNamedCell):
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the cell's own, without a constraint. The bias is the sum of
-        torch's two biases. A trained first state becomes zero,
-        because torch's layers start at zero.
+        The keys are the cell's own, as they would be without its constraint. The bias
+        is the sum of torch's two biases. A trained first state becomes zero, because
+        torch's layers start at zero.
         """
         state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
         if self.bias is not None:
@@ -307,8 +307,8 @@ class ExpRNN(AbstractNamedRecurrent):
             either option, the base is the identity, as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
         last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, it consists of the two states that have seen the whole
-            sequence.
+            With two directions, this output consists of the two states that have seen
+            the whole sequence.
         chunk: with `last_only`, keep only one state out of this many for the backward
             pass, which computes the others again. This saves memory for long sequences.
         generator: source of the random numbers of `init`.

@@ -96,8 +96,8 @@ class GatedCell(AbstractNamedCell):
         self.bias_hn = room(n) if bias and candidate_bias else None
         self.reset_parameters()
         # The base of the maps is where they start. If it were the identity, random maps
-        # would have angles near pi, where exp is no longer one to one, or huge
-        # coordinates of the Cayley map.
+        # would have angles near pi. There exp is no longer one to one, and the
+        # coordinates of the Cayley map are huge.
         constrain(self, "weight_hh", SO(n), **maps)
 
     def reset_parameters(self) -> None:
@@ -192,8 +192,8 @@ class GatedCell(AbstractNamedCell):
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the cell's own, without a constraint. The bias is the sum of
-        torch's two biases, except for the candidate of a GRU.
+        The keys are the cell's own, as they would be without its constraint. The bias
+        is the sum of torch's two biases, except for the candidate of a GRU.
 
         Raises:
             ValueError: if torch's second bias of the candidate is not zero, and this

@@ -105,8 +105,8 @@ class AbstractRecurrent(nn.Module):
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         last_only: whether to return only the last output, on a time axis of length 1.
-            With two directions, it consists of the two states that have seen the whole
-            sequence.
+            With two directions, this output consists of the two states that have seen
+            the whole sequence.
         chunk: with `last_only`, keep only one state out of this many for the backward
             pass, which computes the others again. A sequence of `T` time steps then
             takes memory for `T / chunk + chunk` states instead of `T`.
@@ -190,7 +190,8 @@ class AbstractRecurrent(nn.Module):
 
     def typed_cells(self) -> list[AbstractCell]:
         """The cells of all layers and directions, as a list with a precise type."""
-        # not `self.cells`, which would go through the `__getattr__` of a subclass
+        # not `self.cells`, which would enter the `__getattr__` of a subclass, where
+        # torch's names are looked up
         cells = cast("nn.ModuleList", self._modules["cells"])
         return [cast("AbstractCell", cell) for cell in cells]
 

@@ -69,7 +69,8 @@ class Weights(NamedTuple):
     b: Tensor | None
     sigma: Sigma
 
-    # methods, because Dynamo of torch 2.7 cannot look into a property of a tuple
+    # methods and not properties, because Dynamo of torch 2.7 cannot trace a property of
+    # a named tuple
     def threshold(self) -> Tensor | None:
         """The bias, if it is the threshold of modReLU."""
         return self.b if takes_threshold(self.sigma) else None
@@ -248,9 +249,9 @@ def _adjoint(
     saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
     with torch.enable_grad():
         # One saved tensor may depend on another: an earlier call may have computed the
-        # first state from the weight. Autograd would follow that path here as well,
-        # although it belongs to the graph outside. It cannot do so from an alias of
-        # each tensor, because nothing outside was computed from the alias.
+        # first state from the weight. A derivative with respect to the weight would
+        # include this dependence, which the outer graph already accounts for. So
+        # differentiate with respect to aliases, which do not depend on each other.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, kernel, W, b, h0 = inputs
         outputs = unrolled(x, Weights(kernel, W, b, ctx.sigma), h0, ctx.run)

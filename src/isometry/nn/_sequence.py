@@ -138,8 +138,8 @@ class Rows:
         x: the rows, sorted by time, with the longest sequences first.
         steps: which rows belong to which time step.
         packed: the packed sequence from which the rows come, if any.
-        batch_first: whether the batch axis came first.
-        batched: whether there was a batch axis.
+        batch_first: whether the batch axis of the input came first.
+        batched: whether the input had a batch axis.
     """
 
     x: Tensor
@@ -271,7 +271,8 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # here the indices cannot be read; torch's own indexing still checks them
+    # in these cases the indices cannot be read, or there are none; torch's own indexing
+    # still checks them
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))

@@ -261,5 +261,6 @@ def _chunked(
         going_on = steps.sizes[end] if end < len(steps.sizes) else 0
         ends.append(last[going_on:])
         h = last[:going_on]
-    # the longest sequences come first in a batch, but their ends are found last
+    # the longest sequences come first in a batch, but their ends were found last, so
+    # reverse the order
     return torch.cat(ends[::-1])

@@ -9,7 +9,7 @@ $O(nL)$:
   each interval, first apply the rotations inside a triangle: layer $l$ leaves out
   $l - 1$ coordinates at either end. Then apply the rotations in the gaps between
   triangles, which lie in intervals shifted by $k$. No rotation in a triangle depends on
-  one in a gap.
+  a rotation in a gap, so the product is the same in this order.
 - $m$ layers of a fast Fourier transform mix groups of $2^m$ coordinates.
 
 The blocks are computed once for all time steps, by applying the layers to unit vectors.
@@ -62,7 +62,7 @@ class BlockRotation:
     """Rotations of several layers that mix coordinates only within blocks.
 
     Attributes:
-        layers: the numbers of the layers.
+        layers: the indices of the layers.
         shape: (outer, size, inner), where the coordinates of a block run along `size`.
         shift: the coordinate at which the first block begins; the last block wraps
             around.
@@ -182,7 +182,7 @@ class Planes:
     def _placed(
         self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
     ) -> Tensor:
-        """A vector with `first` and `second` at the pairs of a layer, else `rest`."""
+        """A vector with `first` and `second` at each pair of a layer, else `rest`."""
         rows = (-1, layer.distance)
         both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
         after = self.padded - self.n + layer.skip
@@ -206,7 +206,7 @@ class Planes:
 
 
 def _groups(layers: int, most: int) -> list[range]:
-    """The numbers of all layers, split into ranges of at most `most` layers."""
+    """The indices of all layers, split into ranges of at most `most` layers."""
     return [range(i, min(i + most, layers)) for i in range(0, layers, most)]
 
 
@@ -314,8 +314,8 @@ class EURNNCell(AbstractComparatorCell):
         """The authors' modReLU, which adds 0.01 to the modulus."""
         if not z.is_complex():
             return modrelu(z, b + _EPSILON)
-        # `abs` takes three times as long. `tiny` is added for z = 0, because the square
-        # root has no gradient at 0
+        # `z.abs()` would take three times as long. `tiny` keeps the gradient finite at
+        # z = 0, where the gradient of the square root alone is infinite
         tiny = torch.finfo(z.real.dtype).tiny
         m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
         return z * (torch.relu(m + b) / m)

@@ -37,9 +37,9 @@ class LieRNN(AbstractComparator):
     normal random numbers. The exponent then has angles of up to about $2 \sqrt{2n}$,
     beyond $\pi$, where the exponential is no longer one to one.
 
-    Each coefficient is an entry of $\sum_j \lambda_j B_j$, so this matrix is filled
-    without a sum over the basis. With the exponential of this library, the network
-    costs as much as `ExpRNN(unitary=True)`.
+    Each coefficient is the real or the imaginary part of an entry of $\sum_j \lambda_j
+    B_j$, so this matrix is filled without a sum over the basis. With the exponential of
+    this library, the network costs as much as `ExpRNN(unitary=True)`.
 
     Args:
         input_size: features of the input.

@@ -92,13 +92,13 @@ class ScoRNNCell(AbstractDenseCell):
 
 
 def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
-    r"""$(I + A)^{-1} (I - A) D$ with $A$ = skew(X); `D` is only the diagonal of $D$."""
-    # our `cayley` computes (I + A / 2) (I - A / 2)^{-1}
+    r"""$(I + A)^{-1} (I - A) \operatorname{diag}(D)$ with $A$ = skew(X)."""
+    # our `cayley(A)` is (I + A / 2) (I - A / 2)^{-1}, so the argument here is -2 A
     return cayley(-2 * skew(X)) * D
 
 
 def cayley_blocks(n: int, draw: Draw) -> Tensor:
-    r"""Coordinates of a skew $A$ of 2 x 2 blocks with the entries $\mp\tan(u / 2)$.
+    r"""Coordinates of a skew $A$ made of 2 x 2 blocks with entries $\mp\tan(u / 2)$.
 
     The transform $(I + A)^{-1} (I - A)$ turns the plane of each block by $-u$, where
     $u$ is uniform in $(0, \pi / 2)$. If $n$ is odd, the last row of $A$ is zero.
@@ -172,7 +172,8 @@ class ScuRNNCell(AbstractDenseCell):
         self.weight_ih = draw.complex_kernel(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
-        # the authors draw theta from (0, 2 pi), which gives the same random phases
+        # the authors draw theta from (0, 2 pi), which gives the phases exp(i theta) the
+        # same distribution
         self.theta = draw.uniform(n, bound=math.pi)
         self.bias = draw.uniform(n, bound=0.01)
         self.h0 = draw.complex_uniform(n, bound=0.01)

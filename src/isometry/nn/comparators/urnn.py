@@ -1,4 +1,4 @@
-"""Unitary recurrent networks: W is a product of simple factors, or unrestricted."""
+"""Unitary recurrent networks, with a structured W or with any unitary W."""
 
 import math
 from collections.abc import Callable
@@ -107,7 +107,7 @@ class URNNCell(AbstractComparatorCell):
 
 def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
     """The map of a `URNN`, as a function that is applied to rows of states."""
-    # divide here, once for all time steps; the rest of the map needs no division
+    # divide by the squared lengths here, once for all time steps
     scaled = 2 * v.conj() / torch.linalg.vecdot(v, v).real[:, None]
     D1, D2, D3 = D
 
@@ -116,7 +116,7 @@ def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
 
     def advance(h: Tensor) -> Tensor:
         h = reflect(_transformed(h * D1, torch.fft.fft), 0)
-        # `gather` takes a third of the time of indexing with the permutation
+        # `gather` takes a third of the time that `h[:, permutation]` would take
         h = h.gather(1, permutation.expand_as(h))
         h = _transformed(h * D2, torch.fft.ifft)
         return reflect(h, 1) * D3
