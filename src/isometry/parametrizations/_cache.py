@@ -65,7 +65,7 @@ def read_fast(module: nn.Module, name: str) -> None:
         if _is_compiling() or is_tracing():
             return read_slowly(module)
         holder = module._modules["parametrizations"]._modules[name]
-        # reading an attribute of a module takes as long as three dictionary lookups
+        # reading an attribute of a module takes as long as three lookups in `__dict__`
         own = holder.__dict__
         parts, entry = own["_modules"], own["memory"].plain
         if "1" in parts or forward_mode["_current_level"] >= 0:
@@ -114,7 +114,7 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
         return weight
     if graph and not torch.is_inference_mode_enabled():
         return _compute(memory, inputs, constraint, graph=True, region=region)
-    # leave inference mode: its tensors could not be used again outside of it
+    # leave inference mode, because a tensor made in it could not be used outside
     with torch.inference_mode(False), torch.set_grad_enabled(graph):
         return _compute(memory, inputs, constraint, graph=graph, region=region)
 

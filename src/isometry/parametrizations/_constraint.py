@@ -202,7 +202,8 @@ def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     """The largest defect that rounding the entries of a point to `dtype` can cause."""
     # If rounding changes Q by dQ, then Q^H Q changes by at most 2 |Q|_2 |dQ|_F to first
-    # order, and |dQ|_F is at most (eps / 2) |Q|_F = (eps / 2) sqrt(k)
+    # order, and |dQ|_F is at most (eps / 2) |Q|_F = (eps / 2) sqrt(k). The factor 1.1
+    # covers the second order
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
 
 
@@ -232,8 +233,8 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
     n, k = M.shape
-    # The norms of two columns rule out nearly all other coordinates. If there is only
-    # one column, it says nothing
+    # The norms of two columns rule out nearly all coordinates that were not filled in
+    # this way. The norm of a single column would prove nothing
     if k < 2:
         return False
     squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()

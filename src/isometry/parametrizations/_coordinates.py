@@ -33,10 +33,11 @@ class Coordinates(ParametrizationList):
     The coordinates stay in float32 or wider when the module is cast to half precision.
     """
 
-    # Remembers computed weights. `begin` sets it, because torch creates this object
-    # without a call of our own `__init__`
+    # Remembers computed weights. `begin` sets it, because torch creates this object as
+    # a `ParametrizationList`, and no `__init__` of ours runs
     memory: Memory
-    # True while a function initializes the weight: `original` is then the weight itself
+    # True while a function initializes the weight. Meanwhile `original` holds the
+    # weight itself
     is_plain = False
 
     @property
@@ -59,8 +60,8 @@ class Coordinates(ParametrizationList):
 
     def constrained_weight(self) -> Tensor:
         """The constrained weight, without parametrizations added on top of it."""
-        # not `self[0]`: looking up an attribute of a module takes as long as the whole
-        # rest of a read
+        # not `self[0]`, which looks up attributes of the module and would double the
+        # time of a read
         constraint: Any = self._modules["0"]
         X = cast("Tensor", self._parameters["original"])
         # a compiled graph must compute the weight, not refer to a remembered one
@@ -119,7 +120,8 @@ class Coordinates(ParametrizationList):
         new = before
         try:
             yield
-            # NaN counts as equal to NaN: `to_empty` may leave NaN in the memory
+            # NaN must count as equal to NaN, because after `to_empty` the coordinates
+            # may contain NaN
             written = X.detach()
             if not X.is_meta and not torch.equal(written.nan_to_num(), W.nan_to_num()):
                 new = self._started(written)

@@ -56,10 +56,10 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
        \tfrac{\theta_j - \theta_l}{2} \right|. $$
 
     In $\mathfrak{u}(n)$ all pairs of angles count. In $\mathfrak{so}(n)$ all pairs of
-    planes count, with the gaps $\theta_j \pm \theta_l$. On other groups the singular
-    values are among these, and `condition` is an upper bound. For exp, `condition` is
-    finite while `border_distance` is positive. It can grow without bound as
-    `border_distance` goes to zero, where some changes of the coordinates no longer
+    planes count, each with both signs in $\theta_j \pm \theta_l$. On other groups the
+    singular values are among these, and `condition` is an upper bound. For exp,
+    `condition` is finite while `border_distance` is positive. It can grow without bound
+    as `border_distance` goes to zero, where some changes of the coordinates no longer
     change the weight. `isometry.rebase` sets `condition` to 1.
 
     For a weight or coordinates with NaN or infinity, as after a training run that has

@@ -120,7 +120,7 @@ def load_foreign(
 
 
 def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
-    """Raise unless all keys and shapes fit. torch would load some tensors and raise."""
+    """Raise unless all keys and shapes fit; torch would first load some tensors."""
     own = module.state_dict()
     odd = [
         f"{key} {tuple(state[key].shape)}"
@@ -171,7 +171,7 @@ def _peer_weight(
     _check_weight(entry, W)
     constraint = entry.constraint
     defect = worst_defect(constraint.manifold, constraint.layout.points(W))
-    # torch's and geotorch's own errors are up to 1e-3, measured in float32
+    # weights of torch and geotorch have defects of up to 1e-3, measured in float32
     if not defect <= 1e-2:
         raise ValueError(
             f"`{entry.key}` must be a point of {constraint.manifold}; the checkpoint "
@@ -183,7 +183,10 @@ def _peer_weight(
 
 
 def _is_torchs_rectangle(X: Tensor) -> bool:
-    """Whether `X` is a rectangle of torch, which leaves 1 or -1 on the diagonal."""
+    """Whether torch made the coordinates `X` of a rectangular weight.
+
+    If so, every entry on the diagonal is 1 or -1.
+    """
     diagonal = X.diagonal(dim1=-2, dim2=-1)
     return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
 

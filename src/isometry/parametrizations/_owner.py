@@ -47,7 +47,7 @@ def adapt(module: nn.Module, name: str) -> None:
 
 
 def _resetting(reset: Method) -> Method:
-    """Wrap `reset_parameters`: the constraint starts anew from the values it writes."""
+    """Wrap `reset_parameters`, so that the constraint starts from the new values."""
 
     def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
@@ -95,7 +95,7 @@ def _loading(load: Method) -> Method:
 
 _WRAPPERS = {
     "reset_parameters": _resetting,
-    # the method of nn.MultiheadAttention
+    # nn.MultiheadAttention resets its parameters by a method of this name
     "_reset_parameters": _resetting,
     "register_parameter": _registering,
     "_load_from_state_dict": _loading,

@@ -36,8 +36,9 @@ _VELOCITIES = ("exp_avg", "momentum_buffer")
 _SCALES = {"exp_avg_sq": 2, "max_exp_avg_sq": 2, "exp_inf": 1}
 
 _hooks: list[Any] = []
-# optimizers whose step has begun and not ended; there can be several, as one may call
-# another, and those whose step raised an exception stay
+# Optimizers whose step has begun and has not ended. There can be several, because an
+# optimizer may call another one. An optimizer whose step raised an exception stays in
+# the list until its next step.
 _running: list["weakref.ref[Optimizer]"] = []
 
 
@@ -102,7 +103,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     velocities = [state[key] for key in _VELOCITIES if _like(state.get(key), X)]
     if constraint.base is None:
         return
-    # the state of an optimizer keeps its dtype when the module is cast
+    # when a module is cast, the state of its optimizer keeps the old dtype
     moved = constraint.move_base(whole(X), [whole(v).to(X.dtype) for v in velocities])
     for velocity, new in zip(velocities, moved, strict=True):
         velocity.copy_(sharded_like(new, velocity))
@@ -117,13 +118,13 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """The smallest scale with which Adam changes no entry by more than its rate.
+    """The smallest scale with which Adam changes no entry by more than the rate.
 
-    Averages start at zero and are too small at first. With the usual betas, at the
-    third step the momentum is too small by a factor of 0.27, and an average of squares
-    by a factor of 0.003. Adam corrects both, and so must this bound. Without the
-    correction, the bound for squares would be 0.27^2 / 0.003 = 24 times too high, and
-    steps would be five times too short.
+    Averages start at zero and are too small at first. With the usual betas, after three
+    steps the momentum is 0.27 times, and an average of squares 0.003 times, what it
+    should be. Adam corrects both, and so must this bound. Without the correction, the
+    bound on the squares would be 0.27^2 / 0.003 = 24 times too high, and steps would be
+    five times too short.
     """
     step = float(state.get("step", math.inf))
     momentum = _real(whole(state["exp_avg"])).abs()
@@ -234,14 +235,15 @@ def _skipped(optimizer: Optimizer) -> bool:
 
 
 def _forget(optimizer: Optimizer) -> None:
-    """Remove an optimizer from `_running`, and those that were deleted."""
+    """Remove an optimizer, and all optimizers that were deleted, from `_running`."""
     _running[:] = [ref for ref in _running if ref() not in (None, optimizer)]
 
 
 def _calls_this(optimizer: Optimizer) -> bool:
     """Whether a method of the optimizer is on the call stack of this thread.
 
-    If it is not, its step raised an exception, or runs in another thread.
+    If no method is, the optimizer's step raised an exception, or runs in another
+    thread.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_locals.get("self") is not optimizer:
@@ -251,7 +253,7 @@ def _calls_this(optimizer: Optimizer) -> bool:
 
 @torch.no_grad()
 def _due(constraint: Trivialization, X: Tensor) -> bool:
-    # fake coordinates have no values, so there is no point to move the base to
+    # fake coordinates have no values, so the new base cannot be computed
     if is_fake(X):
         return False
     every, radius = constraint.rebase_every, constraint.rebase_radius

@@ -53,7 +53,7 @@ def orthogonal(
     `det` is 1, with either determinant: the base $B$ moves to $Q$. With
     `use_trivialization=False` the base is the identity, and $Q$ must have coordinates
     around it. In that case exp accepts every square $Q$ (if real, of determinant $+1$)
-    and every tall $Q$ within its radius of injectivity; the Cayley map accepts only
+    and every tall $Q$ within the radius of injectivity; the Cayley map accepts only
     square $Q$ without the eigenvalue $-1$. Householder reflections have no base in
     either case, and accept every $Q$.
 

@@ -176,7 +176,8 @@ def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
     # Only tying a weight replaces a parameter. Compilers, exporters and lists of
     # parameters add coordinates under a new name, and treat them as coordinates
     replaces = parameters_of(module).get(name, parameter) is not parameter
-    # torch's own removal of a constraint gives the parameter back to its owner
+    # torch's own removal of a constraint registers the parameter under the name of the
+    # weight, and writes the weight over the coordinates, which a tied module may need
     returns = manifold_of(module, name) is not None
     if isinstance(module, ParametrizationList) or not (replaces or returns):
         return

@@ -72,7 +72,7 @@ class Trivialization(AbstractConstraint):
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)
-        # optimizer steps since the base was moved
+        # the number of optimizer steps since the last move of the base
         device = None if base is None else base.device
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
