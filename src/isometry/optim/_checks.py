@@ -56,7 +56,7 @@ def resolve_retraction(group: dict) -> None:
 
 def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") -> None:
     """Raise unless a parameter is on its manifold."""
-    # autocast would compute the defect in half precision, where it says nothing
+    # autocast would compute the defect in half precision, where rounding hides it
     with torch.no_grad(), autocast_off(p.device):
         manifold.check(points(p, manifold), name=name)
 

@@ -60,7 +60,7 @@ class AbstractRiemannian(Optimizer):
     A parameter group with `manifold=None` is plain, and gets the update of torch's
     optimizer. In any other group all parameters are points of the group's manifold. If
     the optimizer itself gets no `manifold`, at least one group must have this option,
-    even if it is None.
+    with a manifold or with None as its value.
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
@@ -147,7 +147,7 @@ class AbstractRiemannian(Optimizer):
         return params, [p.grad for p in params if p.grad is not None], states
 
     def _batches(self, group: Group) -> Iterator[tuple[list[Tensor], int]]:
-        """Count a step of each parameter with a gradient, and yield them in batches.
+        """Yield the parameters that have a gradient, in batches, and count their steps.
 
         The parameters of a batch have equal shapes, dtypes, devices and step counts.
         """

@@ -28,11 +28,12 @@ class RiemannianSGD(AbstractRiemannian):
     is transported with the point. The equations are in docs/theory/optimizers.md.
 
     Groups without a manifold are plain: they get exactly the update of
-    `torch.optim.SGD`. `weight_decay` affects only plain groups, because the gradient of
-    $\lVert Q \rVert^2$ is normal to every manifold. A matrix whose gradient or step is
-    not finite keeps its value and its momentum. So does a matrix whose step is so long
-    that too few correct digits would be left, for instance $1 / \sqrt\varepsilon$
-    radians. If this happens, clip the gradients, or choose a smaller rate.
+    `torch.optim.SGD`. `weight_decay` affects only plain groups, because $\lVert Q
+    \rVert$ is constant on the manifolds of `isometry.groups`. A matrix whose gradient
+    or step is not finite keeps its value and its momentum. So does a matrix whose step
+    is so long that too few correct digits would be left, for instance $1 /
+    \sqrt\varepsilon$ radians. If this happens, clip the gradients, or choose a smaller
+    rate.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
