@@ -89,8 +89,8 @@ def multiplication(case: Case) -> None:
 def connection(case: Case) -> None:
     """The connection of left-invariant fields is torsion-free and preserves the metric.
 
-    These properties are nabla_X Y - nabla_Y X = [X, Y] and
-    <nabla_X Y, Z> + <Y, nabla_X Z> = 0. Together they define the connection.
+    It is torsion-free if nabla_X Y - nabla_Y X = [X, Y], and preserves the metric if
+    <nabla_X Y, Z> + <Y, nabla_X Z> = 0. Only one connection has both properties.
     """
     G = _group(case)
     X, Y, Z = (G.algebra(case.ambient(3)) for _ in range(3))

@@ -54,8 +54,8 @@ class Case:
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # do not scale up vectors that are zero up to rounding, as all tangent vectors
-        # are on a manifold of dimension 0
+        # do not scale up vectors that are zero up to rounding; on a manifold of
+        # dimension 0, all tangent vectors are
         alive = largest > self.unit**2
         scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
@@ -127,7 +127,8 @@ def largest_of(error: Tensor | float) -> float:
 def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
     """Slope of log error against log step, for the errors above the noise.
 
-    Only the smallest of these steps are fitted, where the leading power dominates.
+    Only the `_FITTED` smallest of these steps are used, where the leading power
+    dominates.
     The slope is infinite if fewer than two errors are above the noise, and NaN if any
     error is NaN.
     """

@@ -69,7 +69,7 @@ def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
 
 
 def _distance_to_itself(case: Case) -> None:
-    """The gradient of the distance between equal points, where it has a kink, is 0."""
+    """The distance has a kink where the points are equal, and its gradient is 0."""
     M, Q = case.manifold, case.points(2)
     leaves = [Q.clone().requires_grad_() for _ in range(2)]
     for G in torch.autograd.grad(M.distance(*leaves).sum(), leaves):

@@ -71,10 +71,10 @@ def differential(case: Case) -> None:
 
 
 def geodesics(case: Case) -> None:
-    """exp ends on the manifold and obeys Gauss's lemma, so it is the Riemannian exp.
+    """exp maps to the manifold and obeys Gauss's lemma, so it is the Riemannian exp.
 
     The lemma is <d exp_E[E], d exp_E[F]> = <E, F>. It says that rays have constant
-    speed and meet the spheres around Q at right angles, so they are locally shortest.
+    speed and meet the spheres around Q at right angles, so rays are locally shortest.
     """
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-3, 1.0, 3.0, 7.0):
@@ -113,14 +113,14 @@ def logarithm(case: Case) -> None:
         length = M.inner(Q, E, E).sqrt()
         case.require("distance", "be the length", there - length, scale=3)
     if isinstance(M, AbstractGroup):
-        # if there are two components, log only reaches the points in the component of Q
+        # log only reaches the component of Q, so P must not be in another component
         P = case.points(3) if M.is_connected else M.exp(Q, case.tangent(Q, angle=7.0))
         rest = norm(M, M.exp(Q, M.log(Q, P)) - P)
         case.require("log", "reach every point of a group", rest, scale=10)
 
 
 def retractions(case: Case) -> None:
-    """Every retraction ends on the manifold and agrees with exp to first order."""
+    """Every retraction maps to the manifold and agrees with exp to first order."""
     M, Q = case.manifold, case.points(3)
     E = case.tangent(Q, angle=1.0)
     wide = case.wide
@@ -142,7 +142,7 @@ def retractions(case: Case) -> None:
 
 
 def transport(case: Case) -> None:
-    """Transport is linear, ends in the tangent space at P, and keeps E if P is Q."""
+    """Transport is linear, maps to the tangent space at P, and keeps E if P is Q."""
     M, Q = case.manifold, case.points(3)
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
     P = M.exp(Q, case.tangent(Q, angle=1.0))

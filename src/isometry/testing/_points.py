@@ -21,7 +21,7 @@ from isometry.groups import (
 from isometry.testing._case import Case, dot, norm
 
 # The number of samples for a comparison of moments, and the largest z-score that is
-# accepted. If the samples are right, a z-score exceeds it with probability 2e-9.
+# accepted. If the samples are right, a z-score exceeds 6 with probability 2e-9.
 _DRAWS, _Z = 2000, 6.0
 
 #: a method, as a function of two points and two arbitrary arrays of the same shape
@@ -73,7 +73,7 @@ def membership(case: Case) -> None:
 
 
 def sampling(case: Case) -> None:
-    """A seed repeats its samples, and geodesic steps keep their distribution."""
+    """Equal seeds give equal samples, and geodesic steps keep their distribution."""
     M, rng = case.manifold, case.generator
     state = rng.get_state()
     Q = case.points(_DRAWS)
@@ -98,7 +98,7 @@ def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
 
 
 def nearest(case: Case) -> None:
-    """`nearest` ends on the manifold, keeps its points, and moves along normals."""
+    """`nearest` maps to the manifold, keeps its points, and moves along normals."""
     M, Q = case.manifold, case.points(3)
     X = Q + 0.1 * case.ambient(3)
     for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
@@ -152,7 +152,7 @@ def coordinates(case: Case) -> None:
 def _coordinates_or_none(
     M: AbstractManifold, P: Tensor, B: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
-    """Coordinates of `P`; None if a map that is not exp does not reach `P`."""
+    """Coordinates of `P`; None if the map is not exp and does not reach `P`."""
     try:
         return M.coordinates(P, B, retraction)
     except ValueError:
@@ -162,7 +162,7 @@ def _coordinates_or_none(
 
 
 def derivatives(case: Case) -> None:
-    """`velocity` fits the derivative of `point` at 0, and `point` passes gradcheck."""
+    """`velocity` inverts the derivative of `point` at 0; `point` passes gradcheck."""
     wide = case.wide
     M, B = wide.manifold, wide.points(1)
     E = wide.tangent(B, angle=1.0)
