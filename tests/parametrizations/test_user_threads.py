@@ -99,7 +99,9 @@ def test_a_batch_is_not_computed_one_by_one(map_name, rng):
     for times in (1, 100):
         module = Weight(torch.eye(3).expand(10 * times, 3, 3).clone())
         isometry.orthogonal(module, "weight", map_name)
-        counts.append(len(trained_once(module, X.repeat(times, 1, 1)).names))
+        names = trained_once(module, X.repeat(times, 1, 1)).names
+        # `detach` computes nothing, and torch 2.7 calls it twice as often as 2.13
+        counts.append(sum(name != "detach" for name in names))
     # equal for four seeds of five; if few matrices need a plan of their own, a small
     # batch may take up to 25 operations more, and a large one never did in 200 seeds
     assert counts[1] <= counts[0]
