@@ -1,8 +1,9 @@
 """The C library, which comes with a wheel or is built when it is first needed.
 
-The sources are plain C. They use pointers, and the BLAS and the OpenMP that torch has
-loaded, but not torch itself. So one library works with every version of torch, and it
-is built within seconds.
+The sources are plain C, neither compiled against torch nor linked to it. They receive
+pointers: to the memory of tensors, and to functions of the BLAS, of the OpenMP runtime
+and of the C interface that torch has loaded. So one library works with every version of
+torch, and it is built within seconds.
 """
 
 import contextlib
@@ -31,12 +32,12 @@ reasons: list[str] = []
 
 
 def c_library() -> ctypes.CDLL | None:
-    """The C library, or None after a warning that says what to do, given once."""
+    """The C library, or None if there is none; `loaded` has the reason."""
     return loaded().library
 
 
 class Loaded(NamedTuple):
-    """The C library and where it comes from, or None and the reason for that."""
+    """The C library and where it comes from, or None and why there is no library."""
 
     library: ctypes.CDLL | None
     origin: str

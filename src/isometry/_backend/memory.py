@@ -285,7 +285,7 @@ _callbacks: list[Any] = []
 
 
 def _element_size(get_dtype: Any, offset: int) -> Any:
-    """A function that tells C the size of a dtype, because torch 2.7 has none in C.
+    """A function that tells C the size of a dtype; torch 2.7 has no such C function.
 
     C calls it once for each tensor that it begins to watch.
     """

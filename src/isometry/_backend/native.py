@@ -1,4 +1,4 @@
-"""The backend in C: real matrices and states on the CPU, of one dtype.
+"""The backend in C: real matrices and recurrent states on the CPU, of one dtype.
 
 With small matrices, most of the time would go into calls of torch, so the polynomial of
 a single matrix is one call to C. With large matrices, C passes over memory less often
@@ -47,8 +47,9 @@ _KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
 # the length of a nonlinearity's threshold, divided by the length of the state
 _THRESHOLDS = {"modrelu": 1.0, "complex_modrelu": 0.5}
 
-# The gradient of W is a sum of products d_t^T h_{t-1}. Each thread gathers up to this
-# many rows for one product, or more if a single time step has more.
+# The gradient at the weight of a recurrence is a sum of products d_t^T h_{t-1} over all
+# time steps. Each thread gathers up to this many rows of d_t and of h_{t-1} for one
+# product, or more if a single time step has more.
 _ROWS_TOGETHER = 512
 
 
@@ -83,8 +84,8 @@ class NativeBackend:
         self.dtype = dtype
         self.product = ctypes.cast(product, ctypes.c_void_p)
         self._c = raw(library, dtype)
-        # The example uses no tensors. The first call may come while a program is
-        # exported, and then new tensors are fake and have no memory.
+        # The product is tested without tensors: a backend may be made while a program
+        # is exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
         X, Y = (number * 6)(*range(6)), (number * 4)()
         pointer = ctypes.addressof(X)

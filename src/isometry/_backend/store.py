@@ -99,7 +99,7 @@ def find(folder: Path, key: str) -> Path | None:
 
 
 def keep(built: Path, folder: Path, key: str) -> Path:
-    """Move a new library into the folder; a crash leaves it there whole or absent."""
+    """Move a new library into the folder; after a crash it is complete or absent."""
     built.chmod(0o700)
     library = folder / file_name(key, built.read_bytes())
     _flush(built)

@@ -33,8 +33,8 @@ from isometry._backend.memory import scratch
 # were too low, by up to 0.4 % at n = 127 and by 4 % at n = 2048.
 _MOST_TERMS = 128
 
-# A number for one matrix, an array for several: at n = 64, operations on arrays of
-# length one would take a tenth of the time.
+# A number for one matrix, an array for several. At n = 64, operations on arrays of
+# length one would take a tenth of the time of an exponential.
 Sum = float | NDArray
 PowerSums = tuple[Sum, Sum, Sum]
 
@@ -44,7 +44,7 @@ Square = Callable[[Tensor, Tensor], None]
 
 
 class Stage(NamedTuple):
-    """One product L R: its coefficients over the slots that are filled before it.
+    """One product L R, by the coefficients of L and R over the slots filled before.
 
     `identity` is the multiple of I in L; R has none. `F` is the final combination,
     which only the last stage has.
@@ -57,7 +57,7 @@ class Stage(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Whether L R is the square of a Hermitian matrix: L = R is without A and I."""
+        """Whether L R is the square of a Hermitian matrix: L = R has no A and no I."""
         return self.L == self.R and self.identity == 0 and self.L[0] == 0
 
 
@@ -129,7 +129,7 @@ class TorchBackend:
         return (G - G.mT).tril(-1)
 
     def square(self, A: Tensor, out: Tensor) -> None:
-        """Write A^2 of Hermitian or skew matrices into `out`, which is not A itself."""
+        """Write A^2 of Hermitian or skew matrices into `out`, which must not be A."""
         torch.bmm(A, A, out=out)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
@@ -175,7 +175,7 @@ def powers(
     if least is None:
         return None
     # On another device the host would have to wait for this norm, and again for the
-    # sums. There A^4 is always computed, so that the host waits only once.
+    # power sums. So A^4 is always computed on such a device, and the host waits once.
     if A.is_cpu:
         norm = float(torch.linalg.matrix_norm(W[1]).max())
         if norm * norm * (1.0 if A.is_complex() else 0.5) <= least:
@@ -185,11 +185,12 @@ def powers(
 
 
 class StageTensors(NamedTuple):
-    """The coefficients of a stage as tensors.
+    """The coefficients of one `Stage` as tensors.
 
-    `factors` has the rows L and R, or one row for a square. `final` has the row F, or
-    no row. `transposed` is for the backward pass. Its columns are R, L and F, in the
-    order in which their gradients lie in memory there.
+    `factors` has the rows L and R. `final` has the row F in the last stage, and no row
+    in the other stages. `transposed` has the columns R, L and, in the last stage, F:
+    `pull_back` keeps the gradients of R, L and F in memory in this order. If the stage
+    is a square, L is the only row of `factors` and the only column of `transposed`.
     """
 
     factors: Tensor
@@ -254,10 +255,10 @@ def _add_identity(X: Tensor, multiple: float) -> None:
 def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A).
 
-    The scratch memory holds one matrix after the other: L; R, later its gradient; the
-    gradient of L; the gradient of F; and one gradient for each slot. So the gradients
-    of R, L and F are neighbours, and one thin product with the transposed coefficients
-    adds their contributions to the gradients of all slots.
+    The scratch memory holds one matrix after the other: L; R, which its gradient later
+    overwrites; the gradient of L; the gradient of F; and one gradient for each slot. So
+    the gradients of R, L and F are neighbours, and one thin product with the transposed
+    coefficients adds their contributions to the gradients of all slots.
     """
     rows = rows_of(polynomial, W.dtype.to_real(), W.device)
     known = _flat(W)

@@ -25,7 +25,8 @@ typedef __m128i block;
 #define STEP(state, x) _mm_aesenc_si128(state, x)
 #else
 typedef uint64_t block __attribute__((vector_size(16)));
-/* an odd factor is one to one modulo 2^64: this one is 2^64 over the golden ratio */
+/* multiplying by an odd number is one to one modulo 2^64; this number is 2^64 over the
+ * golden ratio */
 #define STEP(state, x) scramble((state ^ x) * 0x9e3779b97f4a7c15u)
 static block scramble(block h) { return h ^ (h >> 32); }
 #endif
@@ -36,7 +37,8 @@ typedef block loose __attribute__((aligned(1), may_alias));
 /* enough lanes to hide the latency of a step */
 #define LANES 8
 
-/* in bytes: a piece of a tensor, which has its own digest, and the room for a digest */
+/* Sizes in bytes: of a piece of a tensor, and of the room for its digest. Each piece
+ * has its own digest. */
 #define PIECE 65536
 #define DIGEST 512
 
@@ -52,7 +54,8 @@ struct facts {
     int64_t dtype, dim, sizes[MOST_AXES], strides[MOST_AXES];
 };
 
-/* a tensor as it was, with the digests of its pieces; the next tensor follows */
+/* A tensor as it was when `watch` was called, with the digests of its pieces. In memory
+ * the record of the next tensor follows. */
 struct watched {
     /* the at::Tensor inside a Python object, and the size of its numbers in bytes */
     void *tensor;
@@ -190,8 +193,10 @@ static int bytes_differ(const struct watched *w)
     return differ;
 }
 
-/* A builtin without arguments, bound to (memory, arguments of `watch`). It tells whether
- * the tensors in `memory` are unchanged. The arguments keep alive what is read here. */
+/* The builtin that `watch` returns. It takes no arguments, and tells whether the
+ * tensors recorded in `memory` are unchanged. It is bound to the pair (memory,
+ * arguments): `memory` is a bytearray of `struct watched`, and `arguments` are the
+ * arguments of `watch`, which keep the recorded tensors alive. */
 static void *unchanged(void *self, void *nothing)
 {
     (void)nothing;
@@ -208,7 +213,7 @@ static void *unchanged(void *self, void *nothing)
     return PyBool_FromLong(same);
 }
 
-/* Appends a tensor as it is now; false if there is not enough memory. */
+/* Appends the record of a tensor to the bytearray `memory`; false if out of memory. */
 static int append(void *memory, void *tensor)
 {
     struct watched now = {.tensor = (char *)tensor + offset};

@@ -2,10 +2,10 @@
  * matrix several calls would take most of the time. Kernels for one type REAL; see
  * matrices.c. The steps are the same as in torch.py, which explains slots and stages.
  *
- * A polynomial is a table of numbers and three counts: how many powers of A there are, how
- * many stages, and a mask of the stages that are squares. Stage s reads k = powers + s
- * slots and has 2 k + 1 numbers: the multiple of I in L, then k coefficients of L and k of
- * R. So stage s begins after
+ * A polynomial is a table of numbers and three integers: how many powers of A there
+ * are, how many stages, and a mask of the stages that are squares. Stage s reads
+ * k = powers + s slots and has 2 k + 1 numbers: the multiple of I in L, then k
+ * coefficients of L and k of R. So stage s begins after
  *
  *     sum over j < s of (2 (powers + j) + 1)  =  s (2 powers + 1) + s (s - 1)
  *
@@ -186,9 +186,9 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
  * transposed gradients are R H at L and H L at R. So no product has a transposed factor,
  * which a BLAS is slower to read.
  *
- * `room` holds, one n x n matrix after the other: L; R, and then its gradient; the gradient
- * of L; and the gradients g of the slots, the first for A, the next ones for A^2, A^4 if it
- * is there, P_3, P_4, ... */
+ * `room` holds, one n x n matrix after the other: L; R, which its gradient later
+ * overwrites; the gradient of L; and the gradients g of the slots, the first for A, the
+ * next ones for A^2, A^4 (if there are three powers), P_3, P_4, ... */
 void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL *room,
                      const REAL *table, long powers, long stages, long squares,
                      long triangle, long n)

@@ -111,7 +111,8 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 const REAL c = x * inverse, s = y * inverse;
                 /* the derivative is 1 along h, and |h| / (|h| - b) across it */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* m is |z|, as far as h determines it: adding b rounds a small z away */
+                /* m is |z|, computed as |h| - b. Adding b to a tiny |z| has rounded it
+                 * away, so m is at least EPSILON |h|. */
                 const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
