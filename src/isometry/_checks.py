@@ -137,9 +137,10 @@ def is_finite(X: Tensor) -> Tensor:
 def nan_unless_finite(X: Tensor) -> Tensor:
     """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
 
-    A matrix whose sum of entries overflows gives NaN too. Several maps add this to
-    their results, because LAPACK may return finite numbers for such a matrix.
-    The code tests `isfinite`: Inductor would simplify `0 * sum` to zero.
+    A matrix whose sum of entries overflows gives NaN too. Several maps add these
+    numbers to their results, because LAPACK may return finite numbers for such a
+    matrix. The code tests `isfinite`, because Inductor would simplify `0 * sum`, which
+    is otherwise the same, to zero.
     """
     return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
 

@@ -38,7 +38,7 @@ def show_config() -> None:
 
 
 def _openmp() -> list[str]:
-    """The OpenMP runtimes in this process. Two runtimes have two pools of threads."""
+    """The OpenMP runtimes in this process; each of them has its own pool of threads."""
     maps = Path("/proc/self/maps")
     text = maps.read_text() if maps.exists() else ""
     return sorted(set(re.findall(r"/(lib(?:g|i)?omp[^/\s]*\.so[^/\s]*)", text)))

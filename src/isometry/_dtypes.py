@@ -1,7 +1,8 @@
 """The real dtypes in which matrices are computed, and the numbers for each dtype.
 
-A new dtype needs a row here, and a set of schemes from tools/generate_schemes.py. The
-C sources must be instantiated for it too; otherwise torch's operations compute it.
+A new dtype needs a row in `PRECISIONS`, and a set of schemes from
+tools/generate_schemes.py. The C sources must be instantiated for the dtype too;
+otherwise torch's operations are used for it.
 """
 
 import ctypes

@@ -26,7 +26,7 @@ def needs_operator(X: Tensor) -> bool:
 
 
 def largest(X: Tensor, *, unknown: float) -> float:
-    """The largest entry as a number, or `unknown` for tensors without numbers.
+    """The largest entry of X as a number, or `unknown` if X has no numbers.
 
     A caller that gets `unknown` back must choose operations that are right for every
     value, since the operations on a fake tensor may be recorded as a program.
@@ -49,8 +49,9 @@ def opaque(
     numbers when the graph runs. Torch derives the schema from the annotations of
     `forward` and `adjoint`.
 
-    Only the first arguments get gradients. They must have the shape of the first
-    output, and their gradients must be contiguous.
+    Only the first arguments get gradients, as many as `adjoint` returns. These
+    arguments must have the shape of the first output, and their gradients must be
+    contiguous.
 
     Args:
         name: the operator is `isometry::name`, and its gradient
@@ -71,7 +72,7 @@ def opaque(
     parameters = len(inspect.signature(adjoint).parameters)
     several = get_args(inspect.signature(adjoint).return_annotation)
 
-    # torch passes these arguments by name
+    # torch passes `inputs` and `output` by name, so they must be called this
     def save(ctx: Any, inputs: tuple, output: Any) -> None:
         ctx.save_for_backward(*saves(inputs, output))
 

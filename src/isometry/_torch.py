@@ -140,7 +140,7 @@ _NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
 def nested_forward_mode() -> bool:
     """Whether torch.func.jvp runs inside torch.func.jvp.
 
-    There torch 2.13 silently drops the outer tangent of any autograd function. If the
+    If so, torch 2.13 silently drops the outer tangent of any autograd function. If the
     square in x^3 = square(x) * x is such a function, the second derivative comes out as
     4 x, not 6 x. If torch does not name its transforms, one level of forward mode
     counts as two.
@@ -159,8 +159,8 @@ def in_forward_mode() -> bool:
 def refuse_nested_forward_mode(name: str) -> None:
     """Raise where `nested_forward_mode` would make derivatives silently wrong.
 
-    Nothing is checked while compiling: Dynamo supports no autograd function that has a
-    `jvp`.
+    Nothing is checked while compiling: Dynamo does not support autograd functions with
+    a `jvp`, so no graph has one.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
@@ -225,7 +225,7 @@ def needs_plain_operations(*tensors: Tensor | None) -> bool:
 
 
 def storage_owners(storage: Any) -> int:
-    """How many owners in C++ a storage has, of which at least one is our own.
+    """How many owners a storage has in C++; the argument itself is one of them.
 
     The answer is 2 if this version of torch cannot tell.
     """
