@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 Split = Literal["validation", "test"]
 
-# Streams of random numbers. For each stream, seed and index, `generator` begins another
-# sequence of numbers.
+# Streams of random numbers. Each combination of a stream, a seed and an index has a
+# sequence of its own, which `generator` begins.
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
@@ -46,8 +46,8 @@ class AbstractTask(ABC):
         metric: the main metric, by which the best weights are chosen.
         larger_is_better: whether larger values of the main metric are better. If None,
             they are better only for the metric "accuracy".
-        reported: the metric that reports compare. Its smaller values must be the better
-            ones. If None, reports compare the main metric.
+        reported: the metric that reports compare, if it is not the main metric. Smaller
+            values of it must be better. If None, reports compare the main metric.
         headings: the metrics and final scores that reports show besides the compared
             metric, each with the heading of its column. The text for the compared
             metric itself is appended to the usual heading of that metric.
@@ -117,12 +117,12 @@ class AbstractTask(ABC):
     @property
     @abstractmethod
     def input_size(self) -> int:
-        """Number of features of an input or, if inputs are indices, of its classes."""
+        """Number of features of an input; for class indices, number of classes."""
 
     @property
     @abstractmethod
     def output_size(self) -> int:
-        """Number of features of an output or, for a classification, of classes."""
+        """Number of features of an output; for a classification, number of classes."""
 
     @property
     def baseline(self) -> float | None:
@@ -163,7 +163,7 @@ class AbstractTask(ABC):
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
         """The sequences of a split in batches of this size, the same in every run.
 
-        Training never sees them.
+        Training never sees these sequences.
         """
 
     @abstractmethod
@@ -233,7 +233,7 @@ class AbstractEndlessTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """One rank's part of a new batch. Each rank draws all of it, which is cheap."""
+        """One rank's part of a new batch. Every rank draws the whole batch."""
         whole = self.draw(generator(seed, TRAIN, step), size)
         return self._take(whole, part(size, rank, ranks))
 
@@ -289,8 +289,8 @@ def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
     """A generator that depends on seed, stream and index, and on nothing else."""
     import numpy as np
 
-    # NumPy chains a list of seeds into one, so that different lists may give the same
-    # numbers. It keeps a spawn key apart from the seed.
+    # NumPy joins a list of seeds into one seed, so different lists may give the same
+    # numbers. A spawn key stays apart from the seed, so different keys do not.
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, index))
     return np.random.Generator(np.random.PCG64(sequence))
 

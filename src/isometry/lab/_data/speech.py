@@ -215,8 +215,8 @@ class Splits(NamedTuple):
             speakers that are held out.
         development: the development set of TIMIT; for another corpus, the second half
             of the speakers that are held out.
-        padding: the recordings of which the longest gives the number of frames to which
-            both held-out sets are padded.
+        padding: both held-out sets are padded to the number of frames of the longest of
+            these recordings.
     """
 
     train: list[PurePath]

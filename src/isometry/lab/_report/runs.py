@@ -69,8 +69,8 @@ class Run:
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test". None for a quantity that does not
-                depend on data. Such a quantity may be recorded several times at one
-                step, of which the last value is taken.
+                depend on data. If such a quantity is recorded several times at one
+                step, the last value is taken.
             against: the horizontal axis, "step" or "seconds".
 
         Returns:

@@ -89,7 +89,7 @@ def _begin(cell: SweepRun, out: Path) -> _Child:
     with _without_ctrl_c():
         process.start()
     # From now on only the child holds this end of the pipe. If the child dies, the pipe
-    # is closed.
+    # is closed, and `_message` notices that.
     tell.close()
     return _Child(folder, process, told)
 
@@ -130,8 +130,9 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # A run may get this signal twice. While it trains, it only remembers that a signal
-    # came. Before and after that, the signal ends it, and it can still be resumed.
+    # A run may get this signal twice. A run that is training only remembers that a
+    # signal came. Before and after training, the signal ends the run, which can still
+    # be resumed.
     for child in children:
         child.process.terminate()
 
@@ -160,13 +161,13 @@ def _without_ctrl_c() -> Iterator[None]:
     """Keep Ctrl-C from all processes that are started inside the `with` block.
 
     A terminal sends Ctrl-C to all its processes, even while they are importing torch.
-    Here the signal is blocked, and children inherit that. Only the sweep reacts to
-    Ctrl-C, and stops its children by SIGTERM.
+    A process that is started here inherits a mask that blocks this signal. Only the
+    sweep reacts to Ctrl-C, and stops its children by SIGTERM.
     """
     if os.name != "posix":
         yield
         return
-    # start multiprocessing's tracker first, since its start unblocks the signal
+    # start multiprocessing's tracker first, since starting it would unblock the signal
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -34,7 +34,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     Models change slowest and seeds fastest, so that a sweep that is cut short has
     finished whole rows of its table. If no size is given, a network has its default
     size, which is the paper's if the paper has one. If no number of threads is given, a
-    run has one, so that its numbers do not depend on the number of cores.
+    run uses one thread, so that its results do not depend on the number of cores.
 
     Args:
         task: name of the task. None is an error.
@@ -73,7 +73,7 @@ def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
         cells: the runs to make.
 
     Returns:
-        The same runs. A run that is in the plan has its name and command from there.
+        The same runs. A run that is in the plan has the name and command of the plan.
 
     Raises:
         RunError: if a name already belongs to another run, or to a folder that is not

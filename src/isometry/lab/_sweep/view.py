@@ -15,8 +15,8 @@ from typing import Any, TextIO
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 
-# seconds that a run has to write its checkpoint when it is told to stop; then it is
-# killed
+# the seconds that a run has, after it was told to stop, to write its checkpoint before
+# it is killed
 GRACE = 120.0
 
 # seconds between two checks on the runs
@@ -56,8 +56,8 @@ class View:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
-        # The sizes of the logs at first. When a log has grown, its run has begun, here
-        # or on another machine.
+        # The initial sizes of the logs, in bytes. When a log has grown, its run has
+        # begun, on this machine or on another.
         self.logs = {name: self._log(name) for name in self.waiting}
 
     def look(self) -> None:
@@ -192,7 +192,7 @@ def work(folder: Path, config: Config) -> str:
 
 
 def log_of(folder: Path) -> Path:
-    """The log of a run, beside the folder of the run, which does not exist at first."""
+    """The log of a run, beside its folder, since the folder does not exist at first."""
     return folder.with_name(f"{folder.name}.log")
 
 

@@ -333,7 +333,8 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
     }
 
 
-# LBFGS evaluates the loss several times in a step. SparseAdam needs sparse gradients.
+# Optimizers that the training loop cannot use: LBFGS evaluates the loss several times
+# in a step, and SparseAdam needs sparse gradients.
 _UNSUITABLE = ("LBFGS", "SparseAdam")
 
 

@@ -195,8 +195,8 @@ def _evaluate(
 ) -> bool:
     """Evaluate both splits; True if the run is to stop because the task is solved.
 
-    Every process does all of this. All processes find the same numbers, since they have
-    the same weights.
+    Every process evaluates all sequences. All processes find the same numbers, since
+    they have the same weights.
     """
     config, task, model = experiment.config.training, experiment.task, experiment.model
     state.last = {"step": state.step}

@@ -209,7 +209,7 @@ class Loop(nn.Module):
         self.activation = ModReLU(n)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """All hidden states, and the last one again, in the shape that `nn.RNN` has."""
+        """All hidden states, and the last hidden state, in the shapes of `nn.RNN`."""
         # read the weight once, since each access evaluates its parametrization
         W, u = self.state_map.weight, self.input_map(x)
         h, states = torch.zeros_like(u[0]), []

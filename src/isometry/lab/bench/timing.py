@@ -60,8 +60,9 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
-            # The threads of the previous contender keep spinning for a while after its
-            # last call. The threads of SciPy doubled the time of the next contender.
+            # Wait, because the threads of the previous contender keep spinning for a
+            # while after its last call. SciPy's threads doubled the next contender's
+            # time.
             time.sleep(0.1)
             if repeats[name] > 1:
                 call()
@@ -106,7 +107,10 @@ def random_skew(
 
 
 def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
-    """Random cotangents of Frobenius norm 1. The time of torch depends on this norm."""
+    """Random cotangents of Frobenius norm 1.
+
+    The norm is fixed because the running time of torch's backward pass depends on it.
+    """
     rng = torch.Generator().manual_seed(seed)
     G = torch.randn(A.shape, dtype=A.dtype, generator=rng).to(A.device)
     return G / torch.linalg.matrix_norm(G)[..., None, None]

@@ -277,10 +277,11 @@ _CHOSEN = "rebase100"
 
 
 def _beyond() -> list[PlannedRun]:
-    """The search: ten short runs on permuted MNIST with n = 170, then a long run.
+    """The search for a better training: ten short runs, and then a long run.
 
-    Learning rates fall to zero over the 5 epochs of a short run, and over the 70 epochs
-    of the long run, which are as many as in the paper.
+    All runs train ExpRNN with n = 170 on permuted MNIST. Learning rates fall to zero
+    over the 5 epochs of a short run, and over the 70 epochs of the long run. The paper
+    trains for 70 epochs, too.
     """
 
     def run(name: str, epochs: int, note: str) -> PlannedRun:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PACKAGES = ("pesq", "pystoi")
 
 # Segmental SNR cuts a recording into segments of 10 ms, as VOICEBOX does. SEGMENT is
-# their number of samples. LOWEST and HIGHEST, in dB, are the usual limits for the ratio
-# of a segment.
+# the number of samples in a segment. LOWEST and HIGHEST are the usual limits, in dB, to
+# which the ratio of a segment is clipped.
 SEGMENT = RATE // 100
 LOWEST, HIGHEST = -10.0, 35.0
 # A segment is a pause if it is more than this many dB below the loudest segment of the
@@ -51,8 +51,8 @@ def judge(pairs: "Iterable[tuple[np.ndarray, np.ndarray]]") -> dict[str, float]:
         pairs: each true recording with its estimate, of the same length, at 8 kHz.
 
     Returns:
-        The means "segsnr" (in dB), "stoi" and "pesq". A score that no recording allows
-        to be measured is left out.
+        The means "segsnr" (in dB), "stoi" and "pesq". A score that could not be
+        measured for any recording is left out.
     """
     values: dict[str, list[float]] = {name: [] for name in MEASURES}
     for reference, estimate in pairs:

@@ -97,7 +97,7 @@ class TimitTask(AbstractTask):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """A training batch (time, batch, 129), padded to the longest on any rank."""
+        """A batch (time, batch, 129), padded to the longest recording of all ranks."""
         choose = functools.partial(
             training_rows, len(self._splits.train), step, size=size, seed=seed
         )
@@ -147,7 +147,7 @@ class TimitTask(AbstractTask):
         """Each recording with the estimate that a network makes of it.
 
         With the target "next", no output predicts the first frame, so the estimate
-        begins with the true frame.
+        begins with the true first frame.
 
         Args:
             model: a function that computes outputs from inputs.
