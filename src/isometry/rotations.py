@@ -53,7 +53,7 @@ def from_vector(v: Tensor) -> Tensor:
     s = (v * v).sum(-1)[..., None, None]
     small = s < 1
     theta = torch.where(small, 1, s).sqrt()
-    # 1 - cos(theta) is 2 sin(theta / 2)^2, which loses no digits
+    # compute 1 - cos(theta) as 2 sin(theta / 2)^2, which loses no digits
     half = torch.sin(theta / 2) / theta
     a = torch.where(small, _series(s, 1), torch.sin(theta) / theta)
     b = torch.where(small, _series(s, 2), 2 * half * half)
