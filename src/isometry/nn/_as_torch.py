@@ -75,7 +75,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         training. It needs one-hot vectors where this layer accepts class indices.
 
         Returns:
-            The layer of torch, on the device and in the dtype of this one.
+            The torch layer, on the device and in the dtype of this layer.
 
         Raises:
             ValueError: if torch has no such layer: the nonlinearity is neither tanh nor

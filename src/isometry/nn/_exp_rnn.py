@@ -152,7 +152,8 @@ class ExpRNNCell(AbstractNamedCell):
         The numbers come from torch's own generator. After `fold`, the recurrent weight
         becomes the identity.
         """
-        # once the weight is constrained, a write makes the constraint draw it anew
+        # If the weight is constrained, the constraint notices this write. At the end of
+        # this method it replaces the identity by the weight that `init` draws.
         nn.init.eye_(self.weight_hh)
         # variance 2 / fan-in, as for a rectifier; the real and the imaginary part of a
         # complex number each have half of this variance
@@ -206,8 +207,8 @@ class ExpRNNCell(AbstractNamedCell):
             return weights
         if takes_threshold(self.sigma):
             return {**weights, "bias": self.bias}
-        # not `weights | {...}`, which Dynamo of torch 2.7 cannot trace
         zero = torch.zeros_like(self.bias)
+        # not `weights | {...}`, which Dynamo of torch 2.7 cannot trace
         return {**weights, "bias_ih": self.bias, "bias_hh": zero}
 
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -278,8 +279,8 @@ class ExpRNN(AbstractNamedRecurrent):
     loads checkpoints of `nn.RNN`, with the nearest rotation as the recurrent weight,
     and `to_torch` returns an `nn.RNN`.
 
-    The recurrent weight neither shrinks nor enlarges gradients through time, and any
-    optimizer of torch keeps it orthogonal. Give its coordinates a smaller learning rate
+    The recurrent weight neither shrinks nor enlarges gradients through time, and stays
+    orthogonal under any torch optimizer. Give its coordinates a smaller learning rate
     with `isometry.param_groups`.
 
     Args:

@@ -148,7 +148,7 @@ class Scan(torch.autograd.Function):
         if every is None and last is None:
             return (None,) * 7
         there = [g for g in (every, last) if g is not None]
-        # turning autocast off in the forward pass has no effect on the backward pass
+        # autocast was off only during the forward pass, so turn it off here again
         with autocast_off(there[0].device):
             if torch.is_grad_enabled() or any(map(is_batched_gradient, there)):
                 return (None, None, *_adjoint(ctx, every, last))

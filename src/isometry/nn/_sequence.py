@@ -55,7 +55,7 @@ class Steps:
         return self.sizes[0] == self.sizes[-1]
 
     def part(self, begin: int, end: int) -> "Steps":
-        """Time steps from `begin` to `end`, for a buffer that holds only these."""
+        """The time steps from `begin` to `end - 1`, for a buffer of only their rows."""
         if (begin, end) == (0, len(self.sizes)):
             return self
         return Steps(self.sizes[begin:end])
@@ -117,7 +117,7 @@ class Pass(NamedTuple):
 
 
 def _upto(end: int) -> Tensor:
-    # on the CPU, although the user may have set another default device
+    # stay on the CPU, even if the user has set another default device
     return torch.arange(end, device="cpu")
 
 

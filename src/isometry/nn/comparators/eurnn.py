@@ -67,7 +67,8 @@ class BlockRotation:
         shift: the coordinate at which the first block begins; the last block wraps
             around.
         part: which rotations of the layers are meant: "all"; or, for layers that pair
-            neighbours, only the rotations in "triangles" or only those in "gaps".
+            neighbours, only the rotations in "triangles" or only the rotations in
+            "gaps".
     """
 
     layers: range
@@ -76,7 +77,10 @@ class BlockRotation:
     part: Literal["all", "triangles", "gaps"] = "all"
 
     def gather(self, h: Tensor) -> Tensor:
-        """Sort (rows, coordinates, c) into blocks: (blocks, rows, size * c)."""
+        """Sort an array (rows, coordinates, c) into blocks (blocks, rows, size * c).
+
+        Here c is 2 if the last axis holds real and imaginary parts, and 1 otherwise.
+        """
         h = h.roll(-self.shift, 1) if self.shift else h
         h = h.unflatten(1, self.shape).permute(1, 3, 0, 2, 4)
         return h.flatten(3).flatten(0, 1)

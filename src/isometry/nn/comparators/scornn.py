@@ -106,7 +106,9 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
     X = u.new_zeros(n, n)
     even = 2 * torch.arange(n // 2, device="cpu")
-    # [HWY18] sets -tan(u / 2) above the diagonal; our coordinates are below it
+    # The variable `u` is uniform in (0, 1), so the angle u of the docstring is pi / 2
+    # times this variable. [HWY18] sets -tan(u / 2) above the diagonal. Our coordinates
+    # are below the diagonal, so their sign is plus.
     X[even + 1, even] = torch.tan(math.pi / 4 * u)
     return X
 

@@ -164,10 +164,10 @@ class FullCapacityURNN(AbstractComparator):
     states.
 
     The paper calls this network RGD. The authors of [WPH16] store $W$ in a real matrix
-    of size $2n \times 2n$, which contains its real and imaginary parts twice. Their
-    optimizer reads only the upper half of the gradient of this matrix, and so only half
-    of the gradient of $W$. Here autograd gives the whole gradient, so the authors'
-    learning rates do not carry over one to one.
+    of size $2n \times 2n$, which contains the real and the imaginary part of $W$ twice.
+    Their optimizer reads only the upper half of the gradient of this matrix, and so
+    only half of the gradient of $W$. Here autograd gives the whole gradient, so the
+    authors' learning rates do not carry over one to one.
 
     Args:
         input_size: features of the input.
