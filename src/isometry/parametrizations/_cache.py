@@ -37,7 +37,7 @@ from isometry._torch import (
 )
 from isometry.parametrizations._constraint import AbstractConstraint
 
-# looked up once, at import, because reading a weight should take half a microsecond
+# looked up only once, because reading a weight should take just half a microsecond
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -52,12 +52,12 @@ def read_fast(module: nn.Module, name: str) -> None:
     """Make reading a weight that torch has parametrized faster.
 
     torch's own property looks up the list of coordinates by name and calls it as a
-    module, which takes longer than a small layer itself. We still use that property for
+    module, which takes longer than a small layer takes. We still use that property for
     compilers, forward mode, other parametrizations on top and `parametrize.cached`.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
-    # looked up here, because Dynamo of torch 2.7 cannot look into a property
+    # looked up here, because Dynamo of torch 2.7 cannot trace an access to `slow.fget`
     read_slowly = slow.fget
 
     def read(module: Any) -> Tensor:
@@ -198,11 +198,11 @@ def _versions(*tensors: Tensor) -> list[int | None]:
 
 
 def _nothing() -> None:
-    """Takes the place of the weak reference once a weight was dropped."""
+    """Takes the place of the weak reference once the weight has been dropped."""
 
 
 def _never() -> bool:
-    """Takes the place of `unchanged` once a weight was dropped."""
+    """Takes the place of `unchanged` once the weight has been dropped."""
     return False
 
 
@@ -357,7 +357,7 @@ class Versions:
                 t.shape,
                 t.stride(),
                 0 if t.is_meta else t.data_ptr(),
-                # fused optimizers write without raising the version counter
+                # a fused optimizer does not raise the version, so compare steps too
                 _steps if t.requires_grad else 0,
             )
             for t in self._tensors

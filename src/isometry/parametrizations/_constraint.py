@@ -109,7 +109,8 @@ class AbstractConstraint(nn.Module):
 
         Raises:
             TypeError: if `W` is not a tensor.
-            ValueError: if it has another shape or dtype, or is not on the manifold.
+            ValueError: if `W` does not have the shape and dtype of the weight, or is
+                not on the manifold.
         """
         if not isinstance(W, Tensor):
             raise TypeError(
@@ -160,7 +161,7 @@ class AbstractConstraint(nn.Module):
         self.repair()
         super()._save_to_state_dict(destination, prefix, keep_vars)
         # an average of models averages all buffers, and averaged bytes would spell
-        # another name
+        # another name, so save the bytes of our own name
         destination[f"{prefix}map"] = self._map_bytes(self.map.device)
 
     def _load_from_state_dict(
@@ -177,8 +178,8 @@ class AbstractConstraint(nn.Module):
                     f"that was saved, then assign the weight to a layer with another."
                 )
             # Replace the saved name by our own, so that torch does not also complain
-            # that the sizes differ. Make its bytes anew, because our buffer may be on
-            # the meta device, and loading with `assign=True` would leave it there
+            # that the sizes differ. Make new bytes instead of taking our buffer: if it
+            # is on the meta device, `assign=True` would leave it on that device
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:

@@ -23,7 +23,7 @@ from isometry.parametrizations._trivialization import Trivialization
 MOVING: "WeakSet[Coordinates]" = WeakSet()
 
 # The attribute that marks a parameter as coordinates. A copy of the parameter does not
-# have it
+# have this attribute
 _MARK = "_isometry_coordinates"
 
 
@@ -141,7 +141,8 @@ class Coordinates(ParametrizationList):
     ) -> None:
         errors: list[str] = args[-1]
         saved = f"{prefix}0.base" in state_dict
-        # a file that stores tied weights once has no coordinates for the second name
+        # It is not an error if there are no coordinates: a file that stores a tied
+        # weight only once has none under the second name
         if f"{prefix}original" not in state_dict:
             pass
         elif f"{prefix}0.map" not in state_dict:

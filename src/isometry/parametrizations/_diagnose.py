@@ -151,7 +151,8 @@ def map_condition(
         Largest over smallest singular value, for the worst matrix of a batch; infinite
         where the derivative is singular.
     """
-    # the angle by which the map turns each plane, and its derivative in theta
+    # the angle by which the map turns each plane, and the derivative of this angle with
+    # respect to theta
     turn, slope = retraction.phase(theta)
     gap = theta[..., :, None] - theta[..., None, :]
     chord = 2 * torch.sin((turn[..., :, None] - turn[..., None, :]) / 2)

@@ -54,19 +54,19 @@ def load_foreign(
       torch's Householder map, a product of reflections takes the place of $\phi(A)$.
       The nearest point is taken, which removes rounding errors. Without a `base`,
       $B = I$, and the logger warns: a file of parameters alone looks like this too, and
-      gives another weight than the one that was trained;
+      gives a different weight from the one that was trained;
     - our own keys, which load as they are.
 
     An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads the checkpoint of an `nn.RNN`,
     `nn.LSTM` or `nn.GRU`. It takes the nearest rotation for each recurrent weight, gate
     by gate, and the sum of torch's two biases. If the weights were not rotations, the
-    result is another network, which needs more training.
+    result is a different network, which needs more training.
 
     Everything else loads as with `module.load_state_dict`. The checkpoint does not say
     which map it was made with, so `load_foreign` assumes the map of our constraint. You
     must name the map only for rectangular weights of torch, because torch's default for
     them is "householder". Torch and geotorch see the kernel of a convolution as many
-    small matrices. That is another constraint, so such a checkpoint is refused.
+    small matrices. That is a different constraint, so such a checkpoint is refused.
 
     Args:
         module: a model whose weights `isometry` constrains.

@@ -103,7 +103,8 @@ def layout_of(
         return plain
     upright = replace(matrix_layout(module, name, weight, blocks), transpose=False)
     wide = replace(upright, transpose=True)
-    # with the plain layout, every 3 x 3 kernel of a convolution can be a point of SO(3)
+    # try the plain layout first: with it, every 3 x 3 kernel of a convolution can be a
+    # point of SO(3)
     candidates = (plain, upright, wide) if blocks == 1 else (upright, wide)
     for candidate in candidates:
         if tuple(candidate.points(weight).shape[-2:]) == manifold.shape:

@@ -59,7 +59,7 @@ def _resetting(reset: Method) -> Method:
 
 
 def _registering(register: Method) -> Method:
-    """Wrap `register_parameter`: refuse a parameter in place of the weight."""
+    """Wrap `register_parameter`, so that no parameter can take the weight's place."""
 
     def wrapped(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         if name in coordinates_of(module):
@@ -75,7 +75,10 @@ def _registering(register: Method) -> Method:
 
 
 def _loading(load: Method) -> Method:
-    """Wrap the loading of a checkpoint: refuse plain weights, strict or not."""
+    """Wrap the loading of a checkpoint, so that it refuses plain weights.
+
+    It refuses them with `strict=False`, too.
+    """
 
     def wrapped(
         module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any
@@ -131,13 +134,13 @@ def keep_weights_fresh(module: nn.Module) -> None:
 
 
 def restore_weights(module: nn.Module) -> None:
-    """Let a recurrent module fill its list of weights, once none is parametrized."""
+    """Let a recurrent module fill its list, once no weight is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
         cast("Any", module)._init_flat_weights()
 
 
 def _reading_once(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `forward`: compute each weight once, though torch reads it several times."""
+    """Wrap `forward` to compute each weight once, though torch reads it many times."""
 
     @functools.wraps(forward)
     def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:

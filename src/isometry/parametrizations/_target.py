@@ -1,7 +1,8 @@
 """Checks of the parameter to constrain, and the search for modules that share it.
 
-A constraint turns the parameter into coordinates. Every module that holds it must then
-compute with the constrained weight, or it would silently compute with coordinates.
+A constraint turns the parameter into coordinates. From then on, every module that holds
+the parameter must compute with the constrained weight. Otherwise it would silently
+compute with the coordinates.
 """
 
 import gc
@@ -87,7 +88,7 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
             f"{known}. Pass the layer that owns it (in a model, "
             f"`model.get_submodule(...)`), and its name there."
         )
-    # do this while no variable here refers to the parameter, because `other_places`
+    # call this while no local variable refers to the parameter, because `other_places`
     # counts references
     ties = other_places(module, name)
     weight = cast("nn.Parameter", mine[name])

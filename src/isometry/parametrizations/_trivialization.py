@@ -72,8 +72,8 @@ class Trivialization(AbstractConstraint):
         self.rebase_every = rebase_every
         self.rebase_radius = rebase_radius
         self.register_buffer("base", base)
-        # the number of optimizer steps since the last move of the base
         device = None if base is None else base.device
+        # the number of optimizer steps since the last move of the base
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
     def forward(self, X: Tensor) -> Tensor:
