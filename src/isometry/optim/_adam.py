@@ -105,7 +105,7 @@ class RiemannianAdam(AbstractRiemannian):
         c = math.sqrt(1 - beta2**step)
         root = torch.sqrt(v, out=recycled(v.shape, v)).add_(c * group["eps"])
         if group["eps"] == 0:
-            # the diagonal of a real skew matrix is 0, and the step there would be 0 / 0
+            # on the diagonal of a real skew matrix, which is 0, the step would be 0 / 0
             root.clamp_(min=torch.finfo(root.dtype).tiny)
         scale = root.reciprocal_().mul_(-group["lr"] * (c / (1 - beta1**step)))
         return Update(m, scale, {"exp_avg": m}, squares)

@@ -234,8 +234,8 @@ class AbstractRiemannian(Optimizer):
             state_dict: the result of `state_dict`.
 
         Raises:
-            ValueError: if a group was on another manifold, or was trained by torch's
-                AdamW or centered RMSprop, which we do not have.
+            ValueError: if a group was on a different manifold, or was trained by
+                torch's AdamW or centered RMSprop, which we do not have.
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):
