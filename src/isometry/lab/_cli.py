@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         for position, word in enumerate(words if below else ()):
             if any(word in a.choices or _knows(a, word) for a in below):
                 return
-            # argparse also accepts an abbreviation: the beginning of an option
+            # argparse also accepts the beginning of an option as an abbreviation
             name = word.partition("=")[0]
             known = any(o.startswith(name) for o in self._option_string_actions)
             if word.startswith("--") and not known:

@@ -97,7 +97,7 @@ class AbstractTask(ABC):
         """
         key, heading, told = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
-        # a field without a plain default, such as a dict, is taken to default to {}
+        # a field without a plain default is taken for a dict that is empty by default
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
@@ -290,7 +290,8 @@ def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
     import numpy as np
 
     # NumPy joins a list of seeds into one seed, so different lists may give the same
-    # numbers. A spawn key stays apart from the seed, so different keys do not.
+    # numbers. A spawn key stays apart from the seed, so different keys give different
+    # numbers.
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, index))
     return np.random.Generator(np.random.PCG64(sequence))
 

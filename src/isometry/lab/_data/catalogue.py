@@ -119,7 +119,7 @@ class DamagedFileError(ValueError):
 
 
 def find(file: File, folder: Path) -> Path | None:
-    """The path of a file in a folder, compressed or not; None if it is not there."""
+    """The path of a file in a folder, compressed or not; None if it is missing."""
     for path in (folder / file.name, folder / f"{file.name}.gz"):
         if path.is_file():
             return path

@@ -200,8 +200,8 @@ mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 fjsj0
 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1
 """
 
-# The number of recordings in each split of the whole corpus: 8 for each speaker. The 7
-# of the 462 training speakers with "sa" in their names are left out (see
+# The number of recordings in each split of the whole corpus: 8 for each speaker. The
+# training split leaves out the 7 of its 462 speakers whose names contain "sa" (see
 # `timit_splits`).
 COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
 

@@ -142,7 +142,8 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        # JSON may hold half of a surrogate pair, which cannot be written as UTF-8
+        # raises if there is half of a surrogate pair, which JSON may hold, but which
+        # cannot be written as UTF-8
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error

@@ -232,7 +232,7 @@ def pace(runs: Sequence[Run]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation as text. A single value stands alone."""
+    """Mean and standard deviation as text; for a single value, only the value."""
     if len(values) < 2:
         return small(values[0] if values else None)
     middle, deviation = mean(values), stdev(values)

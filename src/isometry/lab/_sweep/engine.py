@@ -79,8 +79,8 @@ class Engine:
             cells: the runs.
 
         Returns:
-            The option `jobs`, if the user gives it. Otherwise one if any run uses a
-            graphics card, and else as many as there are cores for.
+            The option `jobs`, if the user gives it. Otherwise 1 if any run uses a
+            graphics card, and as many as the cores allow if no run does.
         """
         if self.jobs is not None:
             return self.jobs

@@ -183,7 +183,7 @@ def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
 
 
 def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
-    """The config that `isometry train` makes from these options, with `hidden_size`."""
+    """The config that `isometry train` makes of these options, with a `hidden_size`."""
     given: dict[str, Any] = {path[0]: v for path, v in options.items() if not path[1:]}
     inner = {path[1]: v for path, v in options.items() if path[1:]}
     given |= {"task": task} | ({"model_options": inner} if inner else {})

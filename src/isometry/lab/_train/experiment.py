@@ -113,7 +113,8 @@ def make_model(
     """
     task, training = make_task(config, trust=trust), config.training
     check_model(training, trust=trust)
-    # the recipe of a recorded run has every option, since defaults may have changed
+    # begin with the recipe of a recorded run, which has every option, because defaults
+    # may have changed since
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
@@ -186,7 +187,8 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
         signature = inspect.signature(kind.__init__).parameters.values()
         variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
         names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
-        # torch's own layers pass their keywords on to their base class
+        # the base class has more options only if this class passes its keywords on, as
+        # torch's own layers do
         if not variable:
             break
         names.remove(variable[0])

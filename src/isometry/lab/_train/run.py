@@ -113,7 +113,8 @@ def resume(
         )
     training, same = config.training, config.training == before.training
     # If a run was resumed for more steps and killed at once, its config already has the
-    # larger number of steps, while its summary is still about the shorter run.
+    # larger number of steps, while its summary is still about the shorter run. Such a
+    # run goes on.
     more = training.epochs or (training.iterations or 0) > steps
     if (status == "finished" and same and not more) or (status == "solved" and same):
         return Outcome(folder, summary)
@@ -220,7 +221,7 @@ def _go(
         if folder is not None:
             if options:
                 _amend(folder, experiment.config, state.step, options)
-            # a summary of a run that had ended earlier is no longer true
+            # if the run had ended before, its summary is no longer true
             (folder / files.SUMMARY).unlink(missing_ok=True)
         progress = Progress(iterations, state.step, quiet=folder is None)
         tensorboard = experiment.config.training.tensorboard
@@ -273,7 +274,8 @@ def _whole(folder: Path | None) -> Iterator[None]:
         yield
     except RunError:
         raise
-    # A file that somebody else wrote can be wrong in any way. Reading it runs no code.
+    # Catch every error, because a file that somebody else wrote can be wrong in any
+    # way. Reading such a file runs no code.
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunError(

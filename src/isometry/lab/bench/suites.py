@@ -86,8 +86,8 @@ def kernel(n: int, device: torch.device) -> dict[str, Run]:
 BATCH = 64
 
 # The learning rate, which does not change the work of a step. At a rate of 1e-3, all
-# timed steps together would move each coordinate by more than its size. At this tiny
-# rate, the coordinates hardly move.
+# timed steps together would change each coordinate by more than its absolute value. At
+# this tiny rate, the coordinates hardly change.
 RATE = 1e-6
 
 

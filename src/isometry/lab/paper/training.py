@@ -219,7 +219,8 @@ def train_exprnn(task: str, size: int) -> Schedule:
 def train_scornn(task: str, _size: int) -> Schedule:
     """Schedule of scoRNN: RMSprop, with a tenth of the rate for the skew matrix A.
 
-    RMSprop is TensorFlow's. On the adding problem, Adam moves all other parameters.
+    The options of RMSprop are TensorFlow's. On the adding problem, Adam moves all other
+    parameters.
     """
     A = rmsprop(1e-4, "X", like=TENSORFLOW)
     rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)

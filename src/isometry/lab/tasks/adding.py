@@ -59,7 +59,7 @@ class AddingTask(AbstractEndlessTask):
 
     @property
     def baseline(self) -> float:
-        """Loss of the best constant answer, which is the variance of the sum, 2/12."""
+        """Loss of the best constant answer. It is the variance of the sum, 2/12."""
         return 1 / 6
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:

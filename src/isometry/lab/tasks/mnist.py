@@ -30,8 +30,8 @@ class Images(NamedTuple):
     labels: "Tensor"
 
 
-# With this seed of NumPy's `RandomState`, the literature draws its permutation of the
-# pixels.
+# The seed of NumPy's `RandomState` with which the literature draws its permutation of
+# the pixels.
 PERMUTATION_SEED = 92916
 
 
