@@ -1,4 +1,4 @@
-"""Linear algebra of a Lie algebra that is known only through its coordinates."""
+"""Linear algebra of a Lie algebra that is known only by its function `algebra`."""
 
 import functools
 from typing import TYPE_CHECKING

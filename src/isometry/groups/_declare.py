@@ -1,4 +1,4 @@
-"""Declarations of the manifold on which a tensor lives, kept by its module.
+"""Declarations of the manifold of a tensor, kept by the tensor's module.
 
 A mark on the parameter itself would not survive a deepcopy, a meta-device load or
 FSDP, all of which make new parameters. So the module has an attribute with the
@@ -24,19 +24,19 @@ _OWNERS: "WeakSet[nn.Module]" = WeakSet()
 
 @torch.no_grad()
 def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Module:
-    """Declare that a parameter lives on a manifold, and leave its value as it is.
+    """Declare that a parameter is a point of a manifold, without changing its value.
 
     This is for optimizers that move on the manifold itself. The parameter must be a
-    point already, and only an optimizer of `isometry.optim` keeps it there; any other
-    optimizer raises before its first step. (A copy of the module has new parameters.
-    For these the step raises only if the optimizer got them from
+    point already, and only an optimizer of `isometry.optim` keeps it on the manifold;
+    any other optimizer raises before its first step. (A copy of the module has new
+    parameters. For these the step raises only if the optimizer got them from
     `isometry.param_groups`.) The alternative is `isometry.constrain`, which works with
     any optimizer, and declares its weight too.
 
     Args:
         module: the module that owns the parameter.
         name: name of the parameter.
-        manifold: where the parameter lives. Leading axes of the parameter are batch
+        manifold: the manifold of the parameter. Leading axes of the parameter are batch
             axes. A wide matrix with orthonormal rows counts as its transpose.
 
     Returns:
@@ -67,7 +67,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
 
 
 def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
-    """A view of `weight` as points of the manifold, transposed if only that fits."""
+    """`weight` as points; its transpose, if only the transpose has the right shape."""
     shape = manifold.shape
     last = tuple(weight.shape[-2:])
     if len(shape) == len(last) and last != shape and last == shape[::-1]:
@@ -85,7 +85,7 @@ def record(module: nn.Module, name: str, manifold: AbstractManifold | None) -> N
 
 
 def manifold_of(module: nn.Module, name: str) -> AbstractManifold | None:
-    """The manifold on which the tensor `name` of `module` was declared to live.
+    """The manifold that was declared for the tensor `name` of `module`.
 
     Args:
         module: the module that owns the tensor.
@@ -107,7 +107,7 @@ def declared(
 
 
 def guard_steps() -> None:
-    """From now on, raise before an optimizer steps on a manifold that it ignores.
+    """From now on, an optimizer that ignores a declared manifold raises before a step.
 
     torch's optimizers store every option of a parameter group, even one that they do
     not read, such as `manifold`. A step of such an optimizer would leave the manifold
@@ -122,7 +122,8 @@ def guard_steps() -> None:
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     if _knows_manifolds(optimizer):
         return
-    # a weight that was constrained later is no longer a parameter of its module
+    # Parameters are looked up at every step, not when they are declared: a weight that
+    # was constrained after its declaration is no longer a parameter of its module.
     manifolds = {
         id(p): manifold_of(module, name)
         for module in _OWNERS

@@ -36,7 +36,7 @@ _LOST = 0.1
 # Longer steps are made by `Stiefel.step`.
 _LONG = 1.0
 
-# with fewer rows, a BLAS may add the terms of a complex product to Q one by one
+# with fewer rows than this, `BodyFrame._move` first computes Q @ change and then adds Q
 _SMALL = 32
 
 
@@ -73,7 +73,7 @@ class AbstractFrame(ABC):
         carried: Sequence[Tensor],
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
-        """The point reached from `Q` along `scale * V`, and vectors carried there."""
+        """The point reached from `Q` along `scale * V`, and `carried` moved to it."""
 
     def reals(self, X: Tensor) -> Tensor:
         """A tangent matrix as a real array."""
@@ -150,11 +150,11 @@ class AmbientFrame(AbstractFrame):
     """A frame for any manifold: ambient vectors, moved by the manifold's methods.
 
     Entries of vectors at different points cannot be compared here, so a vector has one
-    square: the mean over its entries, which rotations preserve.
+    square: the mean of its squared entries, which rotations preserve.
     """
 
     # A gradient is tangent only up to rounding. This error grows with the gradient,
-    # which may be much larger than the step.
+    # which may be much larger than the step, so every step ends with a polish.
     polish_every = 1
 
     def __init__(self, manifold: "AbstractManifold") -> None:
@@ -197,8 +197,8 @@ class TallFrame(AbstractFrame):
     This is a rotation of $Q$ for any $Z$. So it does no harm that $Q^H E_\perp$ is zero
     only up to the rounding error of a gradient, and that the gradient may be much
     larger than the step.
-    Cayley and Pade use their rational function in place of the exponential. The
-    manifold itself makes the steps of polar and qr, and steps of more than about a
+    Cayley and Pade use their rational function in place of the exponential. The method
+    `Stiefel.step` makes the steps of polar and qr, and steps of more than about a
     radian. Vectors are carried by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
@@ -209,7 +209,7 @@ class TallFrame(AbstractFrame):
     square, as in `AmbientFrame`.
 
     Cost of a step that carries a momentum: seven products of $n k^2$, and some of
-    $k^3$. It reads the norm from the device.
+    $k^3$. The host reads the norm of the step from the device.
     """
 
     polish_every = 16
@@ -289,7 +289,10 @@ def _rotate(
 def _coefficients(
     Omega: Tensor, B: Tensor, S: Tensor, retraction: AbstractRetraction
 ) -> Tensor | None:
-    r"""$\varphi(M) R$ with $M = J Z^H Z$, $R = J Z^H Q$; None if the norm is large."""
+    r"""$\varphi(M) R$ with $M = J Z^H Z$ and $R = J Z^H Q$, as in `TallFrame`.
+
+    The result is None if the step is long or not finite.
+    """
     # these Frobenius norms bound the norms of Omega and E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
     norm = largest(bounds, unknown=math.inf)
@@ -306,9 +309,10 @@ def settle(P: Tensor, length: Tensor) -> Tensor:
     r"""The points `P`, made orthonormal again after steps of this length in radians.
 
     The angles of a step have an error of $\varepsilon$ times its length. The result is
-    NaN if the length is above $\varepsilon^{-1/2}$, because too few digits are left. It
-    is also NaN if `P` is far from orthonormal, as after a long step by a Pade
-    approximant: the condition number of its denominator grows as a power of the length.
+    NaN if the length is above $\varepsilon^{-1/2}$, because fewer than half of the
+    digits would be correct. It is also NaN if `P` is far from orthonormal, as after a
+    long step by a Pade approximant: the condition number of the approximant's
+    denominator grows as a power of the length.
 
     Cost: three products, and two more if the step was so long that half of the digits
     are lost.

@@ -25,9 +25,10 @@ from isometry.groups._nearest import (
 from isometry.linalg import expm_skew, logm_unitary, polar, skew
 from isometry.linalg._expm.exponential import krylov_norm
 
-# Number of factors of the random walk in `random`. In an irreducible representation the
-# mean of one factor has a norm of at most the share of zero weights. In SO(3) this
-# share is 1/3, so the mean of the whole walk has a norm of at most 3^-16 = 2e-8.
+# Number of factors of the random walk in `random`. Under the Haar measure, the mean of
+# every nontrivial irreducible representation is zero. The mean of one factor has a norm
+# of at most the share of zero weights. In SO(3) this share is at most 1/3, so the mean
+# of the whole walk has a norm of at most 3^-16 = 2e-8.
 _WALK = 16
 
 
@@ -51,7 +52,7 @@ class AbstractGroup(AbstractManifold):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # a subclass with its own algebra must state again that it is free
+        # a subclass that overrides `algebra` is not free, unless it says so itself
         if "algebra" in vars(cls) and "is_free" not in vars(cls):
             cls.is_free = False
 
@@ -134,7 +135,7 @@ class AbstractGroup(AbstractManifold):
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         r"""$Q \log(Q^H P)$; unique if no angle of $Q^H P$ is $\pi$."""
-        # both points are unitary up to rounding, and their product has a larger error
+        # the Newton-Schulz step removes the rounding error of the product
         return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
@@ -204,7 +205,7 @@ class AbstractGroup(AbstractManifold):
     def coordinates(
         self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """Coordinates of the smallest element of the algebra that leads to `P`."""
+        """Coordinates of the smallest element of the algebra that takes `B` to `P`."""
         retraction = self.resolve(retraction)
         Q = newton_schulz(P if B is None else B.mH @ P)
         if retraction.is_exponential:
@@ -220,7 +221,8 @@ class AbstractGroup(AbstractManifold):
     def nearest(self, X: Tensor) -> Tensor:
         """Exponential of the projected logarithm of the nearest rotation.
 
-        It differs from the point closest to `X` by the order of the squared distance.
+        Its distance from the point closest to `X` is of second order in the distance
+        from `X` to the group.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 

@@ -18,8 +18,8 @@ from isometry.linalg._logm import Dlogm, Logm
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
 
-# the number of random starts, the number of best starts that are followed for each
-# point, and the most steps of Newton's method from each of these
+# in `_search_from_many`: the number of random starts, how many of the best ones are
+# followed for each point, and the most steps of Newton's method from each start
 _STARTS, _FOLLOWED, _STEPS = 128, 4, 12
 
 # In `torus_log`, singular values of the matrix of angles count as zero below this. It
@@ -32,7 +32,7 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
 
     $A$ is the principal logarithm, if that is in the algebra. In a representation of
     high weight it need not be: SO(3) acts on traceless symmetric matrices by twice the
-    angle, up to $2\pi$. Then the logarithm comes from a maximal torus through `Q`, by
+    angle, up to $2\pi$. If it is not, $A$ comes from a maximal torus through `Q`, by
     `torus_log`. If `Q` is not in the group, $\exp A$ is a point of the group that
     Newton's method finds close to `Q`.
     """
@@ -154,7 +154,7 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     Q, A = newton_schulz(newton_schulz(Q.to(dtype))), A.to(dtype)
     A = _newton(group, A, Q, steps=4)
     units = _units(group, like=Q)
-    # the larger values are for matrices that are near the group but not in it
+    # the larger values of `slack` are for matrices that are near the group, not in it
     for slack in (1e-6, 1e-2, 0.2):
         for i in _far(A, Q).nonzero().flatten().tolist():
             start = torus_log(Q[i], units, slack=slack)
@@ -220,11 +220,11 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
     r"""The shortest $A$ with $\exp A = Q$, up to `slack`, in one maximal torus.
 
     A logarithm commutes with $Q$. The elements of the algebra that commute with $Q$ are
-    the null space of $\operatorname{Ad}_Q - 1$. The elements of this null space that
-    also commute with a generic one form a maximal torus, whose exponential contains
-    $Q$. On
-    common eigenvectors, let the basis of the torus have the angles $w_{aj}$, and $Q$
-    the angles $\theta_j$. Then $A$ has coefficients $c$ with
+    the null space of $\operatorname{Ad}_Q - 1$. Take a generic element of this null
+    space. The elements of the null space that commute with it form a maximal torus,
+    whose exponential contains $Q$. On the common eigenvector $j$, let basis element $a$
+    of the torus have the angle $w_{aj}$, and $Q$ the angle $\theta_j$. Then $A$ has
+    coefficients $c$ with
 
     $$ \sum_a c_a w_{aj} = \theta_j + 2 \pi k_j $$
 
@@ -234,8 +234,8 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
     Args:
         Q: one matrix, `(n, n)`.
         units: orthonormal basis of the algebra, `(d, n, n)`.
-        slack: commutators below this count as zero, and so do differences of angles, in
-            full turns.
+        slack: commutators below this number count as zero, and so do differences of
+            angles, measured in full turns.
 
     Returns:
         The logarithm. None if `Q` is not in the group, or if its angles wind more often

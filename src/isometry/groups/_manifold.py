@@ -36,7 +36,7 @@ class AbstractManifold(ABC):
 
     #: whether points have a complex dtype
     is_complex: bool
-    #: classes of the maps that end on this manifold
+    #: classes of the maps into this manifold
     maps: tuple[type[AbstractMap], ...] = (Exp,)
     #: whether a geodesic joins any two points
     is_connected: bool = True
@@ -78,7 +78,7 @@ class AbstractManifold(ABC):
         """Tangent vector at `Q` whose geodesic ends at `P`; the inverse of `exp`."""
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
-        """Tangent vector at `P` that corresponds to `E` at `Q`: here its projection."""
+        """Tangent vector at `P` that corresponds to `E`: by default, its projection."""
         del Q
         return self.project(P, E)
 
@@ -88,7 +88,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""How far `E` is inside the domain $|\operatorname{Im} \lambda| < \pi$.
+        r"""How far `E` is inside the domain in which all angles are below $\pi$.
 
         It is $\pi$ minus the largest angle of the skew matrix that moves `Q` along `E`,
         and negative outside of the domain.
@@ -96,7 +96,7 @@ class AbstractManifold(ABC):
 
     @property
     def rank(self) -> int:
-        """Dimension of a maximal torus: how many angles `from_angles` takes."""
+        """How many angles `from_angles` takes: usually those of a maximal torus."""
         raise ValueError(
             f"`rank` must be the dimension of a maximal torus; {self} has no `rank`. "
             f"Add it to the class, with `from_angles` or, in a group, `torus`."
@@ -135,7 +135,7 @@ class AbstractManifold(ABC):
     ) -> Tensor:
         """The free coordinates around `B` that `point` maps to `P`.
 
-        By default these are the logarithm, so maps other than the exponential raise.
+        By default they are the logarithm, so every map but the exponential raises.
         """
         retraction = self.resolve(retraction)
         if not retraction.is_exponential:
@@ -270,11 +270,11 @@ class AbstractManifold(ABC):
 
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
-        # The bound accepts the orthogonal matrices that torch computes. The points that
-        # we compute have smaller defects, see tests/groups/test_membership.py: up to
-        # 4 n eps for samples, 6 n eps for products of two points, 7.5 n eps for
-        # retractions (all in U(1)). In the octet of SU(3) it is 15 n eps: that group
-        # defines only its algebra, so its defect is computed by a logarithm.
+        # The bound accepts the orthogonal matrices that torch computes. Points that we
+        # compute have smaller defects. Measured in tests/groups/test_membership.py: at
+        # most 4 n eps for samples, 6 n eps for products of two points and 7.5 n eps for
+        # retractions, all in U(1). In the adjoint representation of SU(3), which knows
+        # only its algebra and computes defects by a logarithm, at most 15 n eps.
         return unitary_bound(max(1, *self.shape), dtype)
 
     def dtype(self, dtype: torch.dtype | None) -> torch.dtype:
@@ -347,7 +347,7 @@ class AbstractManifold(ABC):
             The map.
 
         Raises:
-            ValueError: if it is not a retraction, or does not end on this manifold.
+            ValueError: if it is not a retraction, or not a map into this manifold.
         """
         is_map = isinstance(retraction, AbstractMap)
         value = retraction if is_map else parse_map(retraction, name=name)

@@ -17,7 +17,7 @@ from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
 def nearest_rotation(X: Tensor) -> Tensor:
     r"""The rotation, or for complex `X` the unitary matrix, nearest to `X`.
 
-    From the singular value decomposition $X = USV^H$ it takes
+    With the singular value decomposition $X = USV^H$, the result is
     $U \operatorname{diag}(1, \ldots, 1, d) V^H$. For complex `X`, $d = 1$. For real
     `X`, $d$ is the sign that makes the determinant 1: where the polar factor is a
     reflection, the singular vector of the smallest singular value is reversed. A matrix
@@ -88,7 +88,7 @@ def unitarity_defect(Q: Tensor) -> Tensor:
 
 
 def after_newton_schulz(e: float) -> float:
-    r"""A bound on the defect after a Newton-Schulz step, with the defect $e$ before."""
+    r"""A bound on the defect after a Newton-Schulz step from a matrix of defect `e`."""
     return e * e * (3 + e) / 4
 
 

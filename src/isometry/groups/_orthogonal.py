@@ -20,7 +20,7 @@ class AbstractOrthogonal(AbstractFreeGroup):
 
     @property
     def dimension(self) -> int:
-        """Number of coordinate planes in which to rotate."""
+        """Number of coordinate planes, each with one degree of freedom."""
         return self.n * (self.n - 1) // 2
 
     @property
@@ -104,7 +104,7 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
 
     It has two components, the rotations and the reflections. Every retraction, and
     every weight with coordinates around a base, stays in the component in which it
-    started. A square real weight lives here.
+    started. `isometry.orthogonal` constrains a square real weight to this group.
 
     Args:
         n: size of the matrices.

@@ -54,7 +54,7 @@ class Sphere(AbstractManifold):
         return self.resolve(retraction).vector(E, Q)
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
-        """Direction of `P` times the angle; any direction if `P` is opposite to `Q`."""
+        """Direction from `Q` to `P` times the angle; any direction if `P` is `-Q`."""
         # project twice: for opposite points the first projection gives mostly rounding
         # errors, and the second makes them tangent
         across = self.project(Q, self.project(Q, P))

@@ -91,7 +91,7 @@ class Stiefel(AbstractManifold):
         even = 2 * torch.arange(planes, device=theta.device)
         Q[..., even, even] = theta.cos()
         Q[..., even + 1, even] = theta.sin()
-        # the planes with both columns: if k is odd, the last plane has only one
+        # the planes with two columns; if k is odd, the last plane has only one column
         both = even[even + 1 < k]
         Q[..., both, both + 1] = -theta[..., : len(both)].sin()
         Q[..., both + 1, both + 1] = theta[..., : len(both)].cos()
@@ -175,7 +175,7 @@ class Stiefel(AbstractManifold):
     def point(
         self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
-        """The retraction along `X`; the part normal to the manifold has no effect."""
+        """The retraction along `X`, whose part normal to the manifold has no effect."""
         return self.resolve(retraction).tall(X, B)
 
     def nearest(self, X: Tensor) -> Tensor:

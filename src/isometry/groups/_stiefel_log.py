@@ -1,9 +1,10 @@
 r"""Logarithm of the Stiefel manifold with its canonical metric, and its derivative.
 
-Let $J$ be the derivative of $\exp_Q$ at the tangent vector $E$, and $N$ the projection
-to the vectors normal to the manifold at $Q$, which $J$ takes to zero. Then
+Let $J$ be the derivative of $\exp_Q$ at the tangent vector $E$, and $\Pi$ the
+projection to the vectors normal to the manifold at $Q$. $J$ takes these vectors to
+zero. Then
 
-$$ M = J^* J + N $$
+$$ M = J^* J + \Pi $$
 
 is symmetric, and positive wherever the exponential has no fold. On tangent vectors
 $J^{-1} = M^{-1} J^*$. All computations use matrices of the shape of $Q$.
@@ -40,7 +41,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     Let $N$ be an orthonormal basis of the part of $P$ that is orthogonal to $Q$. The
     span of $(Q, N)$ contains the whole geodesic. In this basis $P$ is the first block
     column of an orthogonal $V$, whose other columns may be rotated freely. They are
-    rotated until
+    rotated until the last block of $\log V$ is zero:
 
     $$ \log V = \begin{pmatrix} \Omega & -C^H \\ C & 0 \end{pmatrix},
        \qquad E = Q \Omega + N C. $$
@@ -137,7 +138,7 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _turn(V: Tensor, k: int) -> Tensor:
-    """First columns of log V, after rotating the last columns of V."""
+    """First columns of log V, with V's last columns rotated as in `stiefel_log`."""
     A = logm_unitary(V)
     for _ in range(_TURNS):
         C = A[..., k:, k:]
@@ -173,15 +174,15 @@ def _search(V: Tensor) -> Tensor:
 
 
 def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
-    """The tangent vectors after Newton's method, and how far from `P` they lead."""
+    """`E` after Newton's method, and how far from `P` the geodesics along `E` end."""
     k = P.shape[-1]
     origin = torch.eye(*P.shape[-2:], dtype=P.dtype, device=P.device).expand_as(P)
     E = E - normal_part(origin, E)
     worst = math.inf
     for _ in range(_SHOTS):
         rest = torch.linalg.matrix_norm(P - expm_tall(E, origin))
-        # the rounding error of `rest` is about 4e-15 k, and one step from `_FAR` gets
-        # there
+        # The rounding error of `rest` is about 4e-15 k. One step from within `_FAR * k`
+        # of P reduces `rest` to that error, so no further step follows.
         at = (rest > 4e-15 * k).nonzero()[:, 0]
         if len(at) == 0 or worst <= _FAR * k:
             break
@@ -228,8 +229,8 @@ def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, 
 
     It can be differentiated again.
     """
-    # not `torch.func.vjp`: its function would run the backward pass of `expm_tall` at a
-    # level of torch.func that has already ended
+    # not `torch.func.vjp`: the function that it returns would run the backward pass of
+    # `expm_tall` at a level of torch.func that has already ended
     every = tuple(range(len(inputs)))
     return torch.func.grad(lambda *Y: _dot(X, f(*Y)).sum(), argnums=every)(*inputs)
 
@@ -282,7 +283,7 @@ class Linearization:
         return torch.autograd.grad(self._P, self._E, X, retain_graph=True)[0]
 
     def product(self, Y: Tensor) -> Tensor:
-        """The product $M Y$ with $M = J^* J + N$."""
+        r"""The product $M Y$ with $M = J^* J + \Pi$."""
         pushed = torch.autograd.grad(self._pulled, self._X, Y, retain_graph=True)[0]
         return self.pull(pushed) + normal_part(self._Q, Y)
 
@@ -292,8 +293,8 @@ def conjugate_gradients(
 ) -> Tensor:
     """Solution of $M Y = G$ for each matrix of a batch, from products with $M$.
 
-    If the norm of the residual does not fall to `rtol` times the norm of `G`, the last
-    iterate is returned.
+    If the norm of the residual does not fall to `rtol` times the norm of `G` within
+    `_GRADIENT_STEPS` steps, the last iterate is returned.
     """
     Y, R = torch.zeros_like(G), G
     D, rr = R, _dot(R, R)

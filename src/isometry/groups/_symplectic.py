@@ -45,7 +45,7 @@ class Sp(AbstractClassicalGroup):
 
     @property
     def dimension(self) -> int:
-        """Number of real entries: n^2 in P, and n (n + 1) in S."""
+        """Number of independent real numbers: n^2 in P, and n (n + 1) in S."""
         return self.n * (2 * self.n + 1)
 
     @property
@@ -67,18 +67,17 @@ class Sp(AbstractClassicalGroup):
         return torch.nn.functional.pad(torch.cat(left, -2), (0, n))
 
     def algebra_projection(self, X: Tensor) -> Tensor:
-        """The skew-Hermitian part, averaged over the quaternionic structure."""
+        """The quaternionic matrix closest to the skew-Hermitian part of `X`."""
         return self._span((X - X.mH) / 2)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
         r"""The principal logarithm, except for the signs of angles near $\pi$.
 
-        The result is in sp(n). Near $\pi$ only rounding tells eigenvectors of
+        The result $A$ is in sp(n). Near $\pi$ only rounding tells eigenvectors of
         $e^{i\theta}$ from eigenvectors of $e^{-i\theta}$, so the principal logarithm
-        could leave the algebra. On the quaternionic
-        subspace of these angles $Q = -e^L$ with a small $L$. There $A = L + i \pi s$,
-        where $s$ is the sign of $iL$ or, where $iL$ is zero, the sign of any other
-        element of $i \mathfrak{sp}(n)$.
+        could leave the algebra. On the quaternionic subspace of the angles near $\pi$,
+        $Q = -e^L$ with a small $L$, and $A = L + i \pi s$. Here $s$ is the sign of $iL$
+        or, where $iL$ is zero, the sign of any other element of $i \mathfrak{sp}(n)$.
         """
         with torch.no_grad():
             A = self._quaternionic_log(Q)

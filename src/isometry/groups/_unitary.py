@@ -35,7 +35,7 @@ class U(AbstractFreeGroup):
 
     @property
     def dimension(self) -> int:
-        """Number of real entries of a skew-Hermitian matrix."""
+        """Number of independent real numbers in a skew-Hermitian matrix."""
         return self.n**2
 
     @property
@@ -72,7 +72,7 @@ class SU(AbstractClassicalGroup):
 
     @property
     def rank(self) -> int:
-        """Number of phases; their mean is removed."""
+        """Number of angles that `torus` takes, before it removes their mean."""
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class SU(AbstractClassicalGroup):
         return _traceless(skew(X))
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
-        """The lower triangle, with the imaginary parts of the diagonal made real."""
+        """The lower triangle of `A`, with the diagonal divided by i."""
         return lower_triangle(A)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
@@ -120,7 +120,8 @@ class SU(AbstractClassicalGroup):
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, divided by the n-th root of its determinant nearest to 1.
 
-        It differs from the point closest to `X` by the order of the squared distance.
+        Its distance from the point closest to `X` is of second order in the distance
+        from `X` to the group.
         """
         return _unit_determinant(polar(X))
 

@@ -13,12 +13,12 @@ class AbstractMap(ABC):
     """A map from free coordinates to matrices with orthonormal columns.
 
     Subclasses are frozen dataclasses: equal if they denote the same map, and hashable.
-    A manifold lists in `maps` the classes of maps that end on it.
+    A manifold lists in `maps` the classes of maps into it.
     """
 
     #: name of the map in options, messages and checkpoints
     name: str
-    #: whether a weight can have coordinates of this map
+    #: whether this map can parametrize a weight
     parametrizes: bool = True
     #: whether an optimizer can step along this map
     steps: bool = True
@@ -47,7 +47,7 @@ class AbstractRetraction(AbstractMap):
     order: float = 2.0
     #: whether the map is the exponential itself, whose inverse is the logarithm
     is_exponential: bool = False
-    #: whether the map is a factor of $Q + E$, such as Q of QR; `factor` computes it
+    #: whether the map takes a point Q to a factor of $Q + E$; `factor` computes it
     is_factor: bool = False
 
     @abstractmethod
@@ -95,7 +95,7 @@ class AbstractRetraction(AbstractMap):
 
         Multiplying a point by $\phi(A)$ makes rounding errors in proportion to the
         point. Adding the point times $\phi(A) - I$ makes rounding errors in proportion
-        to the step, plus one final rounding. No gradient is needed.
+        to the step, plus one final rounding. The result needs no gradient.
 
         Returns:
             The matrices; None if a step is long or not finite, or if the map has no
@@ -106,8 +106,8 @@ class AbstractRetraction(AbstractMap):
     def quotient(self, M: Tensor, R: Tensor, norm: float) -> Tensor | None:
         r"""$\rho(M) R$ with $\rho(x) = (\phi(x) - 1) / x$, for short steps.
 
-        `M` is similar to a skew matrix whose norm is at most `norm`, below 1. No
-        gradient is needed.
+        `M` is similar to a skew matrix whose norm is at most `norm`, below 1. The
+        result needs no gradient.
 
         Returns:
             The product; None if the map has no such formula.

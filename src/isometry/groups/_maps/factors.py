@@ -20,7 +20,8 @@ _LONG = 1.0
 class AbstractFactor(AbstractRetraction):
     r"""The orthonormal factor of $Q + E$, for steps of an optimizer.
 
-    It reaches only angles below $\pi/2$, so it cannot parametrize a weight.
+    The map is not onto, so it cannot parametrize a weight. In a plane it turns only by
+    angles below $\pi/2$.
     """
 
     parametrizes = False

@@ -43,10 +43,10 @@ class AbstractRational(AbstractRetraction):
            \begin{pmatrix} I \\ 0 \end{pmatrix}. $$
 
         The error grows in proportion to $\lVert X \rVert$ or, if $X_\perp$ is nearly
-        singular, to its square. A matrix `X` that is not finite, or so large that no
-        digit is left, gives NaN for that matrix only. The last step of `expm_tall`
-        makes the columns orthonormal up to rounding: up to norm 100 we measured
-        $\lVert Y^H Y - I \rVert_F \le 2 k \varepsilon$ for all degrees, and
+        singular, to $\lVert X \rVert^2$. A matrix `X` that is not finite, or so large
+        that no digit would be correct, gives NaN, for that matrix only. The last step
+        of `expm_tall` makes the columns orthonormal up to rounding: up to norm 100 we
+        measured $\lVert Y^H Y - I \rVert_F \le 2 k \varepsilon$ for all degrees, and
         $7 k \varepsilon$ for singular $X_\perp$ in single precision.
 
         Cost: seven products of $n k^2$ and, for each of the $\lceil m/2 \rceil$
@@ -59,7 +59,7 @@ class AbstractRational(AbstractRetraction):
         """The first columns of r_m(M), factor by factor.
 
         A single quotient of two polynomials would have terms of all sizes up to M^m: at
-        norm 100 no digit would be left in float32 from degree 5 on.
+        norm 100 no digit would be correct in float32 from degree 5 on.
         """
         eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
@@ -97,15 +97,16 @@ class AbstractRational(AbstractRetraction):
         return sum(terms[1:], start=terms[0])
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Twice the argument of the numerator of $r_m(i\theta)$."""
+        r"""Twice the argument of the numerator of $r_m(i\theta)$, and its slope."""
         return pade_phase(theta, self.degree)
 
 
 @dataclass(frozen=True)
 class Cayley(AbstractRational):
-    r"""The Cayley map, $(I + A/2)(I - A/2)^{-1}$: one inverse, and no eigenvalue $-1$.
+    r"""The Cayley map, $(I + A/2)(I - A/2)^{-1}$, at the cost of one inverse.
 
-    It is the Pade approximant of degree 1, and it is one to one.
+    It is the Pade approximant of degree 1. It is one to one, and never reaches the
+    eigenvalue $-1$.
     """
 
     name = "cayley"
