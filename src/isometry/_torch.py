@@ -157,7 +157,7 @@ def in_forward_mode() -> bool:
 
 
 def refuse_nested_forward_mode(name: str) -> None:
-    """Raise where `nested_forward_mode` would make derivatives silently wrong.
+    """Raise in nested forward mode, where derivatives would be silently wrong.
 
     Nothing is checked while compiling: Dynamo does not support autograd functions with
     a `jvp`, so no graph has one.

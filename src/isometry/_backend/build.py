@@ -219,7 +219,7 @@ def fingerprint() -> str:
 
 
 def _key(program: list[str]) -> str:
-    """A hash of everything that affects the library that is built here."""
+    """A hash of everything that affects a library built on this machine."""
     # containers that share a home folder may have different C libraries
     words = (fingerprint(), *program, *platform.libc_ver())
     return _hash([" ".join(words).encode(), b"\n".join(_processor())])

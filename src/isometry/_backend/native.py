@@ -174,8 +174,8 @@ class NativeBackend:
             return self.skew_adjoint(g) if triangle else g
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
-        # C takes the transpose of G. This copies nothing if G is itself the transpose
-        # of a contiguous matrix.
+        # C takes the transpose of G. If G is itself the transpose of a contiguous
+        # matrix, `contiguous` copies nothing.
         H = G.mT.contiguous()
         h, X = self._pointer("G", H, n * n), torch.empty_like(H)
         x = self._pointer("X", X, n * n)
@@ -231,8 +231,8 @@ class NativeBackend:
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:
         """The address of a tensor, which must have `size` numbers."""
-        # This repeats `readable`. Fifteen tensors are checked here in a training step.
-        # At n = 64, one more call for each of them would take a noticeable time.
+        # The conditions repeat `readable`. A training step checks fifteen tensors, and
+        # at n = 64 one more call for each of them would take a noticeable time.
         if (
             type(X) in PLAIN
             and X.dtype is self.dtype

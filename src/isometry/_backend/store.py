@@ -82,7 +82,7 @@ def check_trusted(path: Path) -> None:
 
 
 def find(folder: Path, key: str) -> Path | None:
-    """The library with this key, if it is there; a damaged one is removed.
+    """The library with this key, if the folder has one; a damaged file is removed.
 
     Raises:
         BuildError: if somebody else could have written it.

@@ -18,7 +18,7 @@ from isometry.groups._manifold import AbstractManifold
 _ATTRIBUTE = "_isometry_manifolds"
 _hooks: list[Any] = []
 # Modules with declared parameters. Torch calls a hook before the step of any optimizer
-# and does not say which modules the optimizer trains, so the hook looks here.
+# and does not say which modules the optimizer trains, so the hook goes through these.
 _OWNERS: "WeakSet[nn.Module]" = WeakSet()
 
 

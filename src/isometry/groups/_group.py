@@ -192,7 +192,7 @@ class AbstractGroup(AbstractManifold):
         self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
-        # every read of a weight comes here, with a map that is resolved already
+        # every read of a weight calls this method, with a map that is resolved already
         if not isinstance(retraction, AbstractRetraction) or not isinstance(
             retraction, self.maps
         ):

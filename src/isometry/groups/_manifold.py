@@ -278,7 +278,7 @@ class AbstractManifold(ABC):
         return unitary_bound(max(1, *self.shape), dtype)
 
     def dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        """The dtype itself, after a check; for None, torch's default for the field."""
+        """`dtype` after a check; for None, torch's default, complex if points are."""
         if dtype is None:
             default = torch.get_default_dtype()
             return default.to_complex() if self.is_complex else default

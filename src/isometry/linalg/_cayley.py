@@ -103,7 +103,7 @@ def cayley_inverse(Q: Square) -> Square:
 def _refuse_eigenvalue_minus_one(
     folded: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
 ) -> None:
-    """Raise if a matrix has the eigenvalue -1, unless values cannot be read here."""
+    """Raise if a matrix has the eigenvalue -1; if values cannot be read, do nothing."""
     if torch.compiler.is_compiling():
         return
     try:

@@ -148,7 +148,7 @@ class Dlogm(Implicit):
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
         W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
         W = W if A.is_complex() else W.real
-        # the Hermitian part of E drops out here
+        # the skew part of W does not depend on the Hermitian part of E
         return torch.where(finite, (W - W.mH) / 2, math.nan)
 
     @staticmethod

@@ -32,7 +32,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
-    """exp(A) with derivatives, by whichever mechanism of torch works here."""
+    """exp(A) with derivatives, by an autograd function or, in a graph, an operator."""
     if needs_operator(A):
         return _expm_op(A, norm_bound)[0]
     return _by_function(A, norm_bound)
