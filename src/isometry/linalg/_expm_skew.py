@@ -29,16 +29,16 @@ def expm_skew(
     The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Their
     number depends on the largest angle, which is the spectral norm of $A$. Up to 0.065
     in float32 (0.00045 in float64) the value costs 2 products and the gradient 3; up to
-    0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875), 4 and
-    6. Beyond that, each doubling of the angle adds 1 product to the value and 2 to the
-    gradient, or 3 from the second doubling on. From the third doubling on the value is
-    orthogonalized, by 2 products, and again after every eighth doubling. Finding the
-    angle may cost one more product, and device synchronizations; with `norm_bound` it
-    costs neither. A matrix with NaN or infinity, or with an angle above 1/eps (where
-    rounding `A` alone turns the result by a radian), gives NaN, for that matrix only.
-    float16 and bfloat16 are computed in float32 and cast back. For a tensor subclass
-    without memory of its own, such as a DTensor, the default method is replaced by
-    "eigh".
+    0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875),
+    4 and 6. Beyond that, each doubling of the angle adds 1 product to the value and 2
+    to the gradient, or 3 from the second doubling on. From the third doubling on the
+    value is orthogonalized, by 2 products, and again after every eighth doubling.
+    Finding the angle may cost one more product, and device synchronizations; with
+    `norm_bound` it costs neither. A matrix with NaN or infinity, or with an angle above
+    1/eps (where rounding `A` alone turns the result by a radian), gives NaN, for that
+    matrix only. float16 and bfloat16 are computed in float32 and cast back. For a
+    tensor subclass without memory of its own, such as a DTensor, the default method is
+    replaced by "eigh".
 
     Args:
         A: skew; any number of batch axes.
