@@ -101,6 +101,7 @@ def test_half_precision_is_rounded_from_single(dtype, rng):
     v = torch.randn(5, 3, generator=rng).to(dtype)
     R = from_vector(v)
     assert R.dtype == to_vector(R).dtype == to_quaternion(R).dtype == dtype
+    assert angle(R, R[:1]).dtype == dtype
     assert_close(R, from_vector(v.float()).to(dtype), rtol=0, atol=0)
 
 

@@ -175,11 +175,10 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
         _check(R, name, 3, axes=2)
     # compute P^T Q as a sum, because autocast would compute a matrix product in half
     # precision
-    P, Q = in_float32_or_wider(P), in_float32_or_wider(Q)
-    R = (P[..., :, None] * Q[..., None, :]).sum(-3)
-    q = to_quaternion(R)
+    wide = in_float32_or_wider(P)[..., :, None] * in_float32_or_wider(Q)[..., None, :]
+    q = to_quaternion(wide.sum(-3))
     length = torch.linalg.vector_norm(q[..., :3], dim=-1)
-    return 2 * torch.atan2(length, q[..., 3]).to(P.dtype)
+    return (2 * torch.atan2(length, q[..., 3])).to(torch.result_type(P, Q))
 
 
 def _series(s: Tensor, first: int) -> Tensor:

@@ -1,7 +1,6 @@
 """The paper's theory, in numbers: sections 3.3 and 4, appendices A to D [LM19]."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,31 +8,16 @@ from torch import Tensor
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
-from isometry.groups import SO, SU, AbstractGroup, O, Sp, Sphere, Stiefel, Torus, U
-from isometry.groups._maps import parse_map
+from isometry.groups import SO, SU, AbstractGroup, Sp, Sphere, Stiefel, Torus, U
 from isometry.linalg import expm_skew, expm_skew_frechet, logm_unitary
-from isometry.testing._case import Case, fitted_slope
+from isometry.testing._case import Case
 from isometry.testing._geometry import orthonormal
+from tests.groups.algebra import HALVES, element, inner, slope, wide
 from tests.groups.registry import Quadrupole, dtype_of
-from tests.helpers import eps, new_generator, skew_with_angles
+from tests.helpers import eps, new_generator
 
 GROUPS = [SO(2), SO(3), SO(8), U(1), U(2), U(5), SU(3), Sp(2), Torus(4)]
 NAMED = ["exp", "cayley", "pade-2", "pade-3", "polar", "qr"]
-
-
-def wide(group: AbstractGroup) -> torch.dtype:
-    return dtype_of(group, torch.float64)
-
-
-def element(group: AbstractGroup, rng: torch.Generator, *, norm: float) -> Tensor:
-    """Random element of the algebra, of this spectral norm."""
-    X = torch.randn(group.shape, dtype=wide(group), generator=rng)
-    A = group.algebra_projection(X)
-    return A * (norm / matrix_norm(A, 2))
-
-
-def inner(A: Tensor, B: Tensor) -> Tensor:
-    return (A.conj() * B).real.sum((-2, -1))
 
 
 def basis(group: AbstractGroup) -> Tensor:
@@ -184,14 +168,6 @@ def test_gradient_of_the_composition(group, rng):
     assert_close(paper, -want, rtol=0, atol=tol)
 
 
-def slope(error: Callable[[float], Tensor], steps: list[float]) -> float:
-    """Fitted slope; 1e-12 is above all rounding here."""
-    return fitted_slope(steps, [float(error(t)) for t in steps], 1e-12)
-
-
-HALVES = [2.0**-j for j in range(3, 11)]
-
-
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_connection_is_the_tangential_derivative(group, rng):
     """nabla_X Y = 1/2 [X, Y] is the projection of the ambient derivative of Q -> QY.
@@ -325,86 +301,3 @@ def updates(
     through = expm_skew(A - eta * group.algebra_projection(ambient))
     Q = expm_skew(A)
     return through, group.exp(Q, -eta * group.gradient(Q, G))
-
-
-# leading power of the difference from exp, and its factor |A^p| at the identity
-ORDERS = {"qr": 2, "polar": 3, "cayley": 3, "pade-2": 5, "pade-3": 7}
-RETRACTED = (SO(5), U(3), Sp(2), Torus(3), Stiefel(6, 2), O(4))
-# the other maps do not end in these groups
-PAIRS = [(m, k) for m in RETRACTED for k in ORDERS if isinstance(parse_map(k), m.maps)]
-
-
-@pytest.mark.parametrize(("manifold", "name"), PAIRS, ids=str)
-def test_retractions_have_their_order(manifold, name, rng):
-    """|R(tE) - exp(tE)| ~ t^p: 2 for QR, 3 for polar and Cayley, 2m + 1 for Pade.
-
-    But polar has 2 on tall Stiefel manifolds: there it is the other metric, of the
-    ambient space, to whose geodesics it is closer.
-    """
-    dtype = dtype_of(manifold, torch.float64)
-    Q = manifold.random(generator=rng, dtype=dtype)
-    E = manifold.project(Q, torch.randn(Q.shape, dtype=dtype, generator=rng))
-    E = E / (math.pi - manifold.border_distance(Q, E))
-
-    def error(t: float) -> Tensor:
-        return matrix_norm(manifold.retract(Q, t * E, name) - manifold.exp(Q, t * E))
-
-    first = 0 if ORDERS[name] > 3 else 3
-    fitted = slope(error, [2.0**-j for j in range(first, 10)])
-    second = (name, manifold) == ("polar", Stiefel(6, 2))
-    order = 2 if second else ORDERS[name]
-    # more is possible: on a torus QR is polar
-    assert fitted >= order - 0.1
-
-
-def test_polar_has_order_two_on_tall_matrices():
-    """For one direction: where the factor of t^2 is small by chance, t^3 covers it."""
-    manifold = Stiefel(6, 2)
-    Q = manifold.origin(dtype=torch.float64)
-    E = manifold.project(Q, torch.arange(12.0, dtype=torch.float64).view(6, 2).sin())
-
-    def error(t: float) -> Tensor:
-        return matrix_norm(manifold.retract(Q, t * E, "polar") - manifold.exp(Q, t * E))
-
-    assert slope(error, HALVES) == pytest.approx(2, abs=0.1)
-
-
-@pytest.mark.parametrize("group", [SO(5), U(3)], ids=str)
-def test_pade_is_closer_than_cayley(group, rng):
-    """Factors 1/12, 1/720 and 1/100800 of |A^(2m+1)|, m!^2 / ((2m)! (2m+1)!)."""
-    A = element(group, rng, norm=0.25)
-    errors = []
-    for m in (1, 2, 3):
-        name = "cayley" if m == 1 else f"pade-{m}"
-        one = group.origin(dtype=A.dtype)
-        error = float(matrix_norm(group.retract(one, A, name) - expm_skew(A)))
-        c = math.factorial(m) ** 2 / math.factorial(2 * m) / math.factorial(2 * m + 1)
-        leading = c * float(matrix_norm(torch.linalg.matrix_power(A, 2 * m + 1)))
-        # the next term is of relative size |A|^2
-        assert error == pytest.approx(leading, rel=0.02)
-        errors.append(error)
-    assert errors[0] > 500 * errors[1] > 500**2 * errors[2] / 4
-
-
-def test_polar_is_the_projection_of_the_appendix(rng):
-    """Appendix B: U V^T of Q + E = U S V^T, and (q + e) / |q + e| on the sphere."""
-    group = SO(5)
-    Q = group.random(generator=rng, dtype=torch.float64)
-    E = Q @ element(group, rng, norm=1.0)
-    U_, _, Vh = torch.linalg.svd(Q + E)
-    assert_close(group.retract(Q, E, "polar"), U_ @ Vh)
-
-
-def test_cayley_cannot_reach_the_eigenvalue_minus_one(rng):
-    """Remark 4.1: coordinates grow like 4 / (pi - theta), those of exp stay at pi."""
-    for gap in (1e-1, 1e-3, 1e-5):
-        A = skew_with_angles(
-            torch.tensor([math.pi - gap, 0.3], dtype=torch.float64),
-            dtype=torch.float64,
-            rng=rng,
-        )
-        Q = expm_skew(A)
-        exp, cayley = (SO(4).coordinates(Q, None, name) for name in ("exp", "cayley"))
-        assert float(matrix_norm(SO(4).algebra(exp), 2)) < math.pi
-        norm = float(matrix_norm(SO(4).algebra(cayley), 2))
-        assert norm == pytest.approx(2 / math.tan(gap / 2), rel=1e-4)

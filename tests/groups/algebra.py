@@ -1,0 +1,34 @@
+"""Elements of a Lie algebra, and orders of convergence, for the tests of theory."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.linalg import matrix_norm
+
+from isometry.groups import AbstractGroup
+from isometry.testing._case import fitted_slope
+from tests.groups.registry import dtype_of
+
+
+def wide(group: AbstractGroup) -> torch.dtype:
+    return dtype_of(group, torch.float64)
+
+
+def element(group: AbstractGroup, rng: torch.Generator, *, norm: float) -> Tensor:
+    """Random element of the algebra, of this spectral norm."""
+    X = torch.randn(group.shape, dtype=wide(group), generator=rng)
+    A = group.algebra_projection(X)
+    return A * (norm / matrix_norm(A, 2))
+
+
+def inner(A: Tensor, B: Tensor) -> Tensor:
+    return (A.conj() * B).real.sum((-2, -1))
+
+
+def slope(error: Callable[[float], Tensor], steps: list[float]) -> float:
+    """Fitted slope; 1e-12 is above all rounding here."""
+    return fitted_slope(steps, [float(error(t)) for t in steps], 1e-12)
+
+
+HALVES = [2.0**-j for j in range(3, 11)]
