@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from isometry.groups import QR, SO, SU, Exp, Polar, Sp, Stiefel, Torus, U
 from isometry.groups._maps.factors import q_factor
 from isometry.linalg import polar
-from isometry.linalg._expm.exponential import samuelson_bound
+from isometry.linalg._expm.angles import samuelson_bound
 from tests.helpers import DTYPES, eps, random_skew, wide
 
 

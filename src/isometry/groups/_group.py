@@ -23,7 +23,7 @@ from isometry.groups._nearest import (
     unitarity_defect,
 )
 from isometry.linalg import expm_skew, logm_unitary, polar, skew
-from isometry.linalg._expm.exponential import krylov_norm
+from isometry.linalg._expm.angles import krylov_norm
 
 # Number of factors of the random walk in `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. The mean of one factor has a norm

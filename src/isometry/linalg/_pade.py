@@ -13,7 +13,7 @@ from isometry._operators import needs_operator, opaque
 from isometry._torch import Maximum, autocast_off, constant_in_graphs
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
-from isometry.linalg._expm.exponential import one_norm
+from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._skew import with_skew_gradient
 

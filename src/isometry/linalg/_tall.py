@@ -12,7 +12,7 @@ from isometry._dtypes import PRECISIONS, in_float32_or_wider
 from isometry._operators import needs_operator, opaque
 from isometry._torch import Maximum, autocast_off, nested_forward_mode, outside_graphs
 from isometry._typing import Matrix
-from isometry.linalg._expm.exponential import one_norm
+from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._expm_skew import expm_skew
 
 # A matrix is halved until its norm, as bounded in `_squarings`, is at most this. Then

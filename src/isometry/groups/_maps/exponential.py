@@ -14,7 +14,7 @@ from isometry._operators import largest
 from isometry._torch import autocast_off
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import expm_skew, expm_tall, logm_unitary, skew
-from isometry.linalg._expm.exponential import samuelson_bound
+from isometry.linalg._expm.angles import samuelson_bound
 from isometry.linalg._expm.rotation import rotation, within_reach
 
 
