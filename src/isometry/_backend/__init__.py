@@ -19,14 +19,20 @@ from isometry._backend.native import (
     readable,
 )
 from isometry._backend.recurrence import Cell, StepTable
-from isometry._backend.torch import Polynomial, PowerSums, Stage, TorchBackend
+from isometry._backend.torch import (
+    Polynomial,
+    PowerSums,
+    Stage,
+    TorchBackend,
+    plain_skew,
+)
 from isometry._torch import dispatch_modes
 
 __all__ = [
     "Backend",
     "Cell",
-    "Polynomial",
     "NativeBackend",
+    "Polynomial",
     "PowerSums",
     "Stage",
     "StepTable",
@@ -34,6 +40,7 @@ __all__ = [
     "backend_for",
     "kernels_origin",
     "only_torch",
+    "plain_skew",
 ]
 
 Backend = TorchBackend | NativeBackend

@@ -110,19 +110,22 @@ def _pieces(n: int, terms: int) -> int:
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
 
+def plain_skew(X: Tensor) -> Tensor:
+    """L - L^H with L the strictly lower triangle of X, and an imaginary diagonal.
+
+    The diagonal is i times the real part of the diagonal of X; if X is real, zero.
+    """
+    L = X.tril(-1)
+    A = L - L.mH
+    if X.is_complex():
+        A = A + torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
+    return A
+
+
 class TorchBackend:
     """Torch's operations on matrices (batch, n, n) and slots (slots, batch, n, n)."""
 
-    def skew(self, X: Tensor) -> Tensor:
-        """L - L^H with L the strictly lower triangle of X, and an imaginary diagonal.
-
-        The diagonal is i times the real part of the diagonal of X; if X is real, zero.
-        """
-        L = X.tril(-1)
-        A = L - L.mH
-        if X.is_complex():
-            A = A + torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
-        return A
+    skew = staticmethod(plain_skew)
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
         """The strictly lower triangle of G - G^T, for a real G."""

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._backend import TorchBackend, backend_for
+from isometry._backend import backend_for, plain_skew
 from isometry._checks import check_square
 from isometry._torch import is_batched_gradient, needs_plain_operations
 from isometry._typing import Square
@@ -38,7 +38,7 @@ def skew(X: Square) -> Square:
     """
     check_square(X, name="X")
     if X.shape[-1] < SMALLEST or X.is_complex() or needs_plain_operations(X):
-        return TorchBackend().skew(X)
+        return plain_skew(X)
     return LowerTriangle.apply(X)
 
 

@@ -155,14 +155,12 @@ class Result:
         best: the best value of the metric on the test set at any step.
         loss: median of the last training losses.
         orthogonality: the largest $\lVert Q^H Q - I \rVert$ in the summary and records.
-        parameters: number of parameters that the network learns.
     """
 
     chosen: float | None
     best: float | None
     loss: float | None
     orthogonality: float | None
-    parameters: int | None
 
 
 def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Result:
@@ -186,7 +184,6 @@ def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Resul
         best=better(test, default=None),
         loss=median(loss[-LAST:]) if loss else None,
         orthogonality=max((d for d in drift if d is not None), default=None),
-        parameters=run.summary.get("parameters"),
     )
 
 
