@@ -1,7 +1,7 @@
 """A task and networks as a user would write them, in a module of their own."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -129,3 +129,22 @@ class RateTask(OrderTask):
     """A task with an option that training has already."""
 
     lr: float = 0.5
+
+
+@dataclass(frozen=True)
+class ShortTask(OrderTask):
+    """A task whose options begin like several options of training."""
+
+    mode: Literal["all", "some"] = "some"
+    h: float = 0.5
+    s: int = 1
+    o: bool = False
+
+
+@dataclass(frozen=True)
+class OutTask(OrderTask):
+    """A task with options that the command has already."""
+
+    out: int = 1
+    config: str = ""
+    task: str = ""

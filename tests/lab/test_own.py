@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,26 @@ def test_options_of_a_class_are_in_the_help(capsys):
     assert "Tell which of two tones came first." in said
     assert "--steps INT" in said
     assert "time steps of a sequence (6)" in said
+
+
+def test_an_option_may_be_the_beginning_of_another(tmp_path, capsys):
+    """`--mode` was refused: "ambiguous option: could match --model, --model-options".
+
+    So was the command in `config.json`.
+    """
+    task, out = "tests.lab.own:ShortTask", tmp_path / "run"
+    line = [task, *LINE, "--model", LAYER, "--mode=all", "--h", "2.5", "--s=3", "--o"]
+    assert main(["train", *line, "--out", str(out)]) == 0
+    saved = json.loads((out / "config.json").read_text())
+    options = {k: saved["task_options"][k] for k in ("mode", "h", "s", "o")}
+    assert options == {"mode": "all", "h": 2.5, "s": 3, "o": True}
+    words = [*shlex.split(saved["command"])[1:], "--out", str(tmp_path / "again")]
+    assert main(words) == 0
+    assert_same_run(out, tmp_path / "again")
+    capsys.readouterr()
+    line = [task, "--mode", "all", "some", "--h", "1", "2", "--out", str(tmp_path)]
+    assert main(["sweep", *line, "--dry-run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_a_registered_class_has_a_name(tmp_path):
@@ -202,7 +223,9 @@ def test_parametrized_weights_have_a_tenth_of_the_rate(tmp_path):
         (["tests.lab.nowhere:Task"], "No module named 'tests.lab.nowhere'"),
         (["tests.lab.own:Layer"], "`task` must be a dataclass that derives from"),
         (["tests.lab.own:ListTask"], "`places` must be annotated as bool, int"),
-        (["tests.lab.own:RateTask"], "differ from those of training; got lr. Rename"),
+        (["tests.lab.own:RateTask"], "those of isometry train; got lr. Rename these"),
+        # "argument --config: conflicting option string: --config"
+        (["tests.lab.own:OutTask"], "isometry train; got config, out, task. Rename"),
         (["tests.lab.own:AbstractEndlessTask"], "which does not define draw, input"),
         (["orde"], "must be one of copying, adding, mnist, timit, or a class as"),
     ],

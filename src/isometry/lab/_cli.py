@@ -34,7 +34,14 @@ class Parser(argparse.ArgumentParser):
 
     argparse would leave the error to the outermost parser. That parser does not know
     the options of a command.
+
+    Options cannot be abbreviated. Otherwise the parser of `isometry train`, which sees
+    the words after a task as well, would take a task's own option `--mode` for an
+    abbreviation of `--model` or `--model-options`.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the words, and end the program with an error if a word is unknown."""
@@ -54,9 +61,7 @@ class Parser(argparse.ArgumentParser):
         for position, word in enumerate(words if below else ()):
             if any(word in a.choices or _knows(a, word) for a in below):
                 return
-            # argparse also accepts the beginning of an option as an abbreviation
-            name = word.partition("=")[0]
-            known = any(o.startswith(name) for o in self._option_string_actions)
+            known = word.partition("=")[0] in self._option_string_actions
             if word.startswith("--") and not known:
                 self._refuse(words[position:])
 

@@ -67,7 +67,12 @@ def add_tasks(
     from isometry.lab.tasks import TASKS
 
     add_own(parser)
-    add_hidden(parser, [*TASKS.ours.values(), Training], several=several)
+    add_hidden(parser, [Training], several=several)
+    # Names that a task cannot use for its options. `task` and `command` hold words of
+    # the command line that are not options.
+    options = parser._option_string_actions  # noqa: SLF001 - no other name
+    taken = {*options, "--task", "--command"}
+    add_hidden(parser, TASKS.ours.values(), several=several)
     commands: Any = parser.add_subparsers(
         dest="task",
         metavar="TASK",
@@ -77,11 +82,11 @@ def add_tasks(
 
     def add_task(name: str) -> None:
         task = TASKS.find(name, trust=True)
-        names = {field.name for field in fields(task)}
-        if taken := names & {field.name for field in fields(Training)}:
+        names = sorted(field.name for field in fields(task))
+        if clashes := [n for n in names if option_of(n) in taken]:
             raise ValueError(
-                f"options of {name} must differ from those of training; got "
-                f"{', '.join(sorted(taken))}. Rename these fields."
+                f"options of {name} must differ from those of {parser.prog}; got "
+                f"{', '.join(clashes)}. Rename these fields."
             )
         first = (task.__doc__ or name).splitlines()[0].replace("%", "%%")
         command = commands.add_parser(name, help=first, description=first)
