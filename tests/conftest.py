@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="shift the seed of every generator: a test that fails was luck",
+        help="shift the seed of every generator; a test that then fails had been lucky",
     )
     parser.addoption(
         "--seeds",

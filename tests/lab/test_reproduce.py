@@ -195,7 +195,7 @@ def test_a_record_says_what_its_names_stand_for(reproduce, tmp_path):
 def test_a_budget_stops_runs_that_can_go_on(reproduce, tmp_path, capsys):
     """Too short for anything; the same command then comes to the end."""
     assert reproduce("--budget", "1e-9") == 1
-    assert "interrupted. The same command goes on with it" in capsys.readouterr().err
+    assert "interrupted. The same command resumes it" in capsys.readouterr().err
     assert reproduce() == 0
 
 
@@ -253,7 +253,9 @@ def test_whoever_stops_reading_gets_no_error():
     process.stderr.close()
     assert process.wait() in (0, 141)
     assert (
-        said == "isometry reproduce: leaving out timit; give its folder by `--timit`.\n"
+        said
+        == "isometry reproduce: leaving out the runs on TIMIT; pass its folder with "
+        "`--timit`.\n"
     )
 
 
@@ -265,7 +267,7 @@ def test_speech_needs_its_corpus(tmp_path, capsys):
     for what in ("all", "recorded"):
         assert main(["reproduce", what, "--dry-run"]) == 0
         captured = capsys.readouterr()
-        assert "leaving out timit" in captured.err
+        assert "leaving out the runs on TIMIT" in captured.err
         assert "train timit" not in captured.out
 
 

@@ -140,7 +140,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         (["--resume", "{out}"], "must be the folder of a sweep; it has no sweep.json"),
         (
             ["--resume", "{out}", "copying", "--lag", "3"],
-            "`--resume` must stand without options of the runs; got copying, --lag",
+            "`--resume` cannot be combined with options of the runs; got copying, --l",
         ),
     ],
     ids=str,

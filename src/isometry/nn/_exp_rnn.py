@@ -54,7 +54,7 @@ class ModReLU(nn.Module):
         if z.shape[-1:] != self.bias.shape:
             raise ValueError(
                 f"`z` must have {self.features} features on its last axis; got shape "
-                f"{tuple(z.shape)}. Make a ModReLU with as many features as that."
+                f"{tuple(z.shape)}. Create a ModReLU with that many features."
             )
         return (complex_modrelu if z.is_complex() else modrelu)(z, self.bias)
 

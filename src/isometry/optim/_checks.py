@@ -86,7 +86,7 @@ def check_same_rule(group: dict) -> None:
             raise ValueError(
                 f"`state_dict` must come from a rule that this optimizer has; got "
                 f"{option}={group[option]}, which only torch's own optimizer has. "
-                f"Load it there, or start without a state."
+                f"Load it on the manifold that made it, or start without a state."
             )
 
 

@@ -17,8 +17,8 @@ _PEERS = (Exp(), Cayley(), Householder())
 _log = logging.getLogger("isometry")
 _NEAREST = "%s: took the nearest point of %s, at distance %.2g"
 _NO_BASE = (
-    "%s: the checkpoint has no base, so the identity was taken. If the file is your "
-    "own, this is another weight than the one you trained: save the whole "
+    "%s: the checkpoint has no base, so the identity was taken. If you saved this "
+    "file yourself, the weight differs from the one that you trained: save the whole "
     "`state_dict()`, whose buffers hold the base."
 )
 
@@ -176,8 +176,8 @@ def _peer_weight(
         raise ValueError(
             f"`{entry.key}` must be a point of {constraint.manifold}; the checkpoint "
             f"has a weight with a defect of {defect:.1e}, which had another constraint "
-            f"(torch and geotorch see a kernel as many small matrices). Load it there, "
-            f"and save the plain weight."
+            f"(torch and geotorch see a kernel as many small matrices). Load it with "
+            f"the library that made it, and save the plain weight."
         )
     return W
 

@@ -48,7 +48,7 @@ def initial_point(
         known = ", ".join(map(repr, ["haar", "identity", *ANGLES]))
         raise ValueError(  # noqa: TRY004 - a name that is not known is a value
             f"`init` must be None (the nearest point), {known} or a function "
-            f"(shape, generator) -> angles; got {init!r}. None keeps the weight."
+            f"(shape, generator) -> angles; got {init!r}."
         )
     return _from_torus(manifold, batch, sampler, generator).to(X)
 

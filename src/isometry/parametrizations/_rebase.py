@@ -178,7 +178,7 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
     if len(options) > 1:
         raise ValueError(
             f"`rebase_every` and `rebase_radius` must not both be given; got {every} "
-            f"and {radius}. The radius alone moves the base as often as it must."
+            f"and {radius}. The radius alone moves the base as often as needed."
         )
     if every is not None and (type(every) is not int or every < 1):
         raise ValueError(

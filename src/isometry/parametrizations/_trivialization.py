@@ -170,7 +170,9 @@ class Trivialization(AbstractConstraint):
             defect = worst_defect(self.manifold, Q)
             if self.manifold.tolerance(Q.dtype) < defect < math.inf:
                 _log.info(
-                    "moved a base to %s; its defect was %.1e", self.manifold, defect
+                    "replaced a base by the nearest point of %s; its defect was %.1e",
+                    self.manifold,
+                    defect,
                 )
                 base.copy_(self.layout.weight(self._nearest(Q)))
 

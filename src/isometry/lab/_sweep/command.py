@@ -22,7 +22,7 @@ PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry sweep` to its parser."""
     parser.add_argument(
-        "--resume", type=Path, metavar="DIR", help="go on with the sweep in a folder"
+        "--resume", type=Path, metavar="DIR", help="resume the sweep in this folder"
     )
     add_trust(parser)
     add_tasks(parser, _add_own, several=True)
@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
         if out is None:
             raise ValueError(
                 "`--out` must name the folder of the sweep; got none. The same command "
-                "goes on with it."
+                "resumes it."
             )
         cells = _planned(given, out, resume=resume is not None, trust=trust)
         return (fit(out, cells) if dry_run else cells), out, where
@@ -106,7 +106,7 @@ def _planned(
     if resume:
         if unwanted := words_of(given):
             raise ValueError(
-                f"`--resume` must stand without options of the runs; got "
+                f"`--resume` cannot be combined with options of the runs; got "
                 f"{', '.join(unwanted)}. Add runs by `--out {out}` instead."
             )
         cells = load(out)
@@ -124,13 +124,13 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     """Add the options of the sweep itself, which may stand before or after the task."""
     group = parser.add_argument_group("options of the sweep")
     add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
-    add("--out", type=Path, metavar="DIR", help="folder of all its runs")
+    add("--out", type=Path, metavar="DIR", help="folder for all runs of the sweep")
     add(
         "--config",
         type=Path,
         metavar="FILE",
         help="options as a TOML file, with underscores, and lists for several values; "
-        "those of the line take precedence",
+        "options on the command line take precedence",
     )
     add("--dry-run", action="store_true", help="print the commands and run none")
     for plural, field in PLURALS.items():

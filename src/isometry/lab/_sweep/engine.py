@@ -213,7 +213,7 @@ def verdicts(
                 f"the loss diverged at step {steps + 1}. "
                 f"{last_good(out / cell.name)}; sweep over smaller values of `--lr`."
             )
-        found[cell.name] = message or "interrupted. The same command goes on with it."
+        found[cell.name] = message or "interrupted. The same command resumes it."
     return found
 
 

@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs",
         nargs="+",
         metavar="NAME",
-        help="these runs alone, in this order; a run has the name of its folder, "
+        help="only these runs, in this order; a run has the name of its folder, "
         "which `--dry-run` shows",
     )
-    add("--skip", nargs="+", metavar="NAME", default=(), help="all runs but these")
+    add("--skip", nargs="+", metavar="NAME", default=(), help="all runs except these")
     add(
         "--out",
         type=Path,
@@ -100,7 +100,8 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
     rest = [run for run in runs if not _is_speech(run)]
     if len(rest) < len(runs):
         sys.stderr.write(
-            "isometry reproduce: leaving out timit; give its folder by `--timit`.\n"
+            "isometry reproduce: leaving out the runs on TIMIT; pass its folder with "
+            "`--timit`.\n"
         )
     return rest
 

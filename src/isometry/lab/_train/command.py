@@ -276,8 +276,8 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=usual,
         metavar="FILE",
-        help="options as a TOML file, with underscores; those of the line take "
-        "precedence",
+        help="options as a TOML file, with underscores; options on the command line "
+        "take precedence",
     )
     parser.add_argument(
         "--out",

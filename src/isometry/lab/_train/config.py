@@ -53,9 +53,9 @@ class Training:
         seed: seed of the first weights and of the batches
         solved: stop when the validation loss is below this fraction of the baseline, if
             data is endless; 0 never stops
-        solved_for: steps that the loss has to stay there before the run stops
+        solved_for: steps for which the loss has to stay below this before the run stops
         log_every: steps between records of the training loss
-        evaluate_every: steps between evaluations; an epoch for finite data
+        evaluate_every: steps between evaluations; by default an epoch for finite data
         checkpoint_every: steps between checkpoints
         threads: threads of torch; the last bits of all numbers depend on it
         device: cpu or cuda

@@ -353,7 +353,7 @@ def _optimizer_class(name: str) -> type[Optimizer]:
         )
     if name in _UNSUITABLE:
         raise ValueError(
-            f"`optimizer` must need no more than dense gradients, one evaluation a "
-            f"step; got {name}. Choose another, such as Adam."
+            f"`optimizer` must make each step from one dense gradient; got "
+            f"{name}. Choose another, such as Adam."
         )
     return kind
