@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 Split = Literal["validation", "test"]
 
-# Streams of random numbers. Each combination of a stream, a seed and an index has a
-# sequence of its own, which `generator` begins.
+# The streams of random numbers. `generator` returns a different generator for each
+# combination of a stream, a seed and an index.
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
@@ -24,7 +24,8 @@ class Batch(NamedTuple):
         x: class indices (time, batch), or features (time, batch, d).
         y: classes (time, batch), or numbers (time, batch, k). The time axis is missing
             if answers are due only at the last time step.
-        lengths: number of valid time steps of each sequence; None if all are valid.
+        lengths: number of valid time steps of each sequence; None if every time
+            step is valid.
     """
 
     x: "Tensor"
@@ -36,21 +37,22 @@ class Batch(NamedTuple):
 class AbstractTask(ABC):
     """A source of sequences with a loss; the fields of the dataclass are its options.
 
-    A task of your own is a frozen dataclass that derives from this class. It has to say
-    where batches come from, what the loss is and how large inputs and outputs are;
-    everything else has a default.
+    Your own task must be a frozen dataclass that derives from this class. It must
+    define `batch`, `evaluation`, `loss`, `input_size` and `output_size`; everything
+    else has a default.
 
     Attributes:
         name: name of the task, in reports and in the names of folders.
         last_only: whether the answer is due only at the last time step.
         metric: the main metric, by which the best weights are chosen.
         larger_is_better: whether larger values of the main metric are better. If None,
-            they are better only for the metric "accuracy".
+            larger is better for "accuracy", and smaller for any other metric.
         reported: the metric that reports compare, if it is not the main metric. Smaller
             values of it must be better. If None, reports compare the main metric.
-        headings: the metrics and final scores that reports show besides the compared
-            metric, each with the heading of its column. The text for the compared
-            metric itself is appended to the usual heading of that metric.
+        headings: maps the name of each metric or final score that reports show besides
+            the compared metric to the heading of its column. An entry for the compared
+            metric is optional. If a report shows any of the other columns, it appends
+            the text of this entry to its heading "Test ... at best validation".
         neutral: options that change neither the task nor its results, such as the
             folder of the data.
         selecting: options that only change how the reported number is selected. Reports
@@ -68,7 +70,10 @@ class AbstractTask(ABC):
 
     @property
     def recipe(self) -> str:
-        """Name of the paper's task whose learning rates and sizes this task uses."""
+        """Name of the task whose learning rates and hidden sizes this task uses.
+
+        One of "copying", "adding", "mnist", "pmnist" and "timit".
+        """
         return "adding"
 
     def is_better(self, new: float, old: float) -> bool:
@@ -97,7 +102,7 @@ class AbstractTask(ABC):
         """
         key, heading, told = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
-        # a field without a plain default is taken for a dict that is empty by default
+        # if a field has no plain default, assume a factory that makes an empty dict
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
@@ -144,16 +149,17 @@ class AbstractTask(ABC):
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
     ) -> Batch:
-        """The training batch of a step; it depends on nothing but the arguments.
+        """The training batch of a step, or one rank's part of that batch.
 
-        Therefore a run can be resumed at any step.
+        The batch must depend only on the arguments and on the options of the task, so
+        that a run can be resumed at any step.
 
         Args:
             step: number of the step, from 0.
             size: number of sequences in the whole batch, for all ranks together.
             seed: seed of the run.
-            rank: which part of the batch is wanted, from 0.
-            ranks: number of parts.
+            rank: number of the part to return, from 0.
+            ranks: number of parts into which the batch is cut.
 
         Returns:
             One part. All parts in order make up the batch that a single process gets.
@@ -161,9 +167,9 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The sequences of a split in batches of this size, the same in every run.
+        """The sequences of a split in batches of `size`, the same in every run.
 
-        Training never sees these sequences.
+        The last batch may be smaller. Training must never use these sequences.
         """
 
     @abstractmethod
@@ -176,7 +182,7 @@ class AbstractTask(ABC):
             batch: the sequences and their answers.
 
         Returns:
-            A number.
+            A scalar tensor.
         """
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:  # noqa: ARG002 - a default
@@ -227,7 +233,8 @@ class AbstractEndlessTask(AbstractTask):
             size: how many sequences to draw.
 
         Returns:
-            The sequences. A longer draw must begin with the sequences of a shorter one.
+            The sequences. They must depend only on the arguments and on the options of
+            the task, since every rank draws the whole batch and takes its part.
         """
 
     def batch(
@@ -323,7 +330,7 @@ def last(outputs: "Tensor") -> "Tensor":
 
 
 def batches_per_epoch(examples: int, size: int) -> int:
-    """Number of batches in one pass over finite data; the last may be smaller."""
+    """Number of batches in one pass over finite data; the last batch may be smaller."""
     return -(-examples // size)
 
 
@@ -340,8 +347,8 @@ def training_rows(
         step: number of the step, from 0.
         size: number of examples in the whole batch, for all ranks together.
         seed: seed of the run.
-        rank: which part of the batch is wanted, from 0.
-        ranks: number of parts.
+        rank: number of the part to return, from 0.
+        ranks: number of parts into which the batch is cut.
 
     Returns:
         Indices from 0 to `examples - 1`, as NumPy's int64.

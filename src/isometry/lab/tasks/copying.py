@@ -80,7 +80,7 @@ class CopyingTask(AbstractEndlessTask):
 
     @property
     def baseline(self) -> float:
-        r"""Loss of an answer that guesses all symbols, $K \ln N / (L + 2K)$."""
+        r"""Loss of the best answer without memory, $K \ln N / (L + 2K)$."""
         return self.length * math.log(self.symbols) / self.steps
 
     def draw(self, rng: "np.random.Generator", size: int) -> Batch:
@@ -104,7 +104,7 @@ class CopyingTask(AbstractEndlessTask):
         from torch.nn.functional import cross_entropy
 
         # Move the axis of the classes before the axis of all time steps and sequences,
-        # because torch's softmax is four times slower along a short last axis.
+        # because torch's softmax is much slower along a short last axis.
         classes = outputs.flatten(0, 1).mT.contiguous()
         return cross_entropy(classes[None], batch.y.flatten()[None])
 

@@ -213,8 +213,8 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     )
 
 
-# The third byte of an idx file says the type of its entries. The files of MNIST only
-# have unsigned bytes.
+# The third byte of an idx file gives the type of the entries. All entries in the files
+# of MNIST are unsigned bytes, which have this number.
 UNSIGNED_BYTE = 0x08
 
 

@@ -71,8 +71,8 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
 
     where $r$ is the true recording, $s$ is the estimate, and $m$ runs over $M$ segments
     of 10 ms. Pauses are left out: they are the segments more than 40 dB below the
-    loudest segment. The numbers of [WPH16] differ from ours, because VOICEBOX, which
-    they used, finds pauses with a voice activity detector.
+    loudest segment. Our numbers differ from those of [WPH16]: its authors used
+    VOICEBOX, which finds pauses with a voice activity detector.
 
     Args:
         reference: the true recording.
@@ -92,7 +92,8 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     if loudest == 0:
         return None
     heard = signal >= loudest * 10 ** (-RANGE / 10)
-    # without noise the ratio is infinite, and `clip` turns it into HIGHEST
+    # Without noise the ratio is infinite, and `clip` turns it into HIGHEST. Therefore a
+    # division by zero needs no warning.
     with np.errstate(divide="ignore"):
         ratios = 10 * np.log10(signal[heard] / noise[heard])
     return float(ratios.clip(LOWEST, HIGHEST).mean())
@@ -113,7 +114,8 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     """
     from pystoi import stoi as measure
 
-    # pystoi needs 30 windows, which take 0.4 s. It crashes on less than one window.
+    # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window. Do
+    # not call it if the recording is silent or shorter.
     if not reference.any() or len(reference) < 0.4 * RATE:
         return None
     with warnings.catch_warnings():
@@ -138,7 +140,8 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     References:
         ITU-T P.862 and P.862.1.
     """
-    # pesq is optional, so it may not be installed where types are checked
+    # Import pesq by its name, because it is optional: type checkers would report an
+    # `import` statement where pesq is not installed.
     package: Any = importlib.import_module("pesq")
     if not reference.any() or not estimate.any():
         return None

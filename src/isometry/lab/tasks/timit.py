@@ -221,8 +221,8 @@ class TimitTask(AbstractTask):
     def _longest(self) -> int:
         """Number of frames to which the recordings of both splits are padded.
 
-        For TIMIT, the longest of all test recordings has this length, as in the
-        literature.
+        With the splits of TIMIT, this is the length of the longest of all test
+        recordings, as in the literature.
         """
         return max(
             speech.recording_frames(self._root / path) for path in self._splits.padding
@@ -239,8 +239,8 @@ class TimitTask(AbstractTask):
             self._known[path] = log_power(read_recording(self._root / path))
         return self._known[path]
 
-    # All training recordings are read at once, so that a damaged recording stops a run
-    # before its first step.
+    # All training recordings are read together, on first use, so that a damaged
+    # recording stops a run before its first step.
     @functools.cached_property
     def _train(self) -> "list[Tensor]":
         return [self._spectrum(path) for path in self._splits.train]
