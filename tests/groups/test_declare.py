@@ -1,10 +1,16 @@
 """Declarations: which tensor of a module lives where."""
 
 import copy
+import gc
+import io
+import pickle
+from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
+import isometry
 from isometry.groups import SO, O, Stiefel, declare, manifold_of
 from isometry.groups._declare import declared, points, record
 
@@ -33,6 +39,67 @@ def test_a_copy_is_declared_too_and_by_itself():
     record(other, "weight", None)
     assert manifold_of(other, "weight") is None
     assert manifold_of(module, "weight") == SO(3)
+
+
+def saved(module: nn.Sequential) -> nn.Sequential:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        copy.deepcopy,
+        lambda model: copy.deepcopy(copy.deepcopy(model)),
+        saved,
+        lambda model: pickle.loads(pickle.dumps(model)),
+        copy.copy,
+    ],
+    ids=["deepcopy", "twice", "torch.save", "pickle", "copy"],
+)
+def test_a_copy_does_not_leave_its_manifold_silently(
+    duplicate: Callable[[nn.Sequential], nn.Sequential],
+):
+    """Its parameters are new, and plain SGD used to step them."""
+    model = nn.Sequential(declare(rotation(), "weight", SO(3)))
+    other = duplicate(model)
+    del model
+    gc.collect()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    other(torch.ones(3)).square().sum().backward()
+    with pytest.raises(TypeError, match=r"got SGD, which ignores the SO\(n=3\) of"):
+        optimizer.step()
+    torch.optim.SGD([other[0].bias], lr=0.1).step()
+
+
+def test_a_copy_of_a_constrained_weight_may_become_plain():
+    """No optimizer raises: `remove_parametrizations` says that the weight is free."""
+    layer = copy.deepcopy(isometry.orthogonal(nn.Linear(3, 3)))
+    nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    layer(torch.ones(3)).square().sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+
+
+def test_a_module_without_declarations_keeps_no_trace():
+    """A file of a folded module can be read without isometry."""
+    module = isometry.fold(isometry.orthogonal(nn.Linear(3, 3)))
+    assert b"isometry" not in pickle.dumps(module)
+
+
+@pytest.mark.errors
+def test_only_parameters_are_declared():
+    """A declaration of a constrained weight was accepted, and did nothing."""
+    layer = isometry.orthogonal(nn.Linear(3, 3), init="identity")
+    with pytest.raises(
+        ValueError, match=r"`weight` must be a plain parameter; .* or call `isometry.f"
+    ):
+        declare(layer, "weight", O(3))
+    layer.register_buffer("Q", torch.eye(3))
+    with pytest.raises(TypeError, match=r"has no parameter 'Q'"):
+        declare(layer, "Q", O(3))
 
 
 def test_a_later_declaration_replaces_an_earlier_one():

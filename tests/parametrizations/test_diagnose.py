@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import isometry
-from isometry.groups import SO, Sphere
+from isometry.groups import SO, Sphere, Stiefel, declare
 from isometry.parametrizations._diagnose import map_condition
 from tests.helpers import random_skew, skew_with_angles
 from tests.parametrizations import reference
@@ -144,3 +144,22 @@ def test_a_weight_that_diverged_is_reported_as_nan(kind, map_name, value):
     *others, last = report.angles.reshape(-1, report.angles.shape[-1])
     assert last.isnan().all()
     assert all(row.isfinite().all() for row in others)
+
+
+def test_declared_weights_are_diagnosed_too(rng):
+    """An average of models leaves the manifold, and this is the way to see it."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model[0].weight = nn.Parameter(SO(4).random(generator=rng))
+    model[1].weight = nn.Parameter(Stiefel(4, 2).random(generator=rng).mT)
+    declare(model[0], "weight", SO(4))
+    declare(model[1], "weight", Stiefel(4, 2))
+    report = isometry.diagnose(model)
+    assert list(report) == ["0.weight", "1.weight"]
+    assert report["0.weight"].manifold == SO(4)
+    assert report["0.weight"].angles is not None
+    assert report["0.weight"].condition is None
+    for diagnosis in report.values():
+        assert diagnosis.orthogonality_error < 1e-6
+    model[1].weight.data *= 2
+    error = isometry.diagnose(model)["1.weight"].orthogonality_error
+    assert error == pytest.approx(3.0, rel=1e-5)

@@ -11,15 +11,48 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from isometry.groups._manifold import AbstractManifold
 
 _ATTRIBUTE = "_isometry_manifolds"
 _hooks: list[Any] = []
-# Modules with declared parameters. Torch calls a hook before the step of any optimizer
-# and does not say which modules the optimizer trains, so the hook goes through these.
-_OWNERS: "WeakSet[nn.Module]" = WeakSet()
+# The declarations by `declare`. Torch calls a hook before the step of any optimizer and
+# does not say which modules the optimizer trains, so the hook goes through these.
+_GUARDED: "WeakSet[Declarations]" = WeakSet()
+
+
+class Declarations:
+    """The declared manifolds of one module's tensors.
+
+    It also refers to the dictionary in which torch keeps the module's parameters. A
+    copy of the module, by `copy.deepcopy` or from a file, has a copy of both, and so
+    the steps of optimizers are guarded for the copy too.
+
+    Args:
+        parameters: the parameters of the module by name, as torch keeps them.
+        manifolds: the manifolds by the names of the tensors.
+        guarded: whether an optimizer that ignores the manifolds must raise.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter | None],
+        manifolds: dict[str, AbstractManifold],
+        *,
+        guarded: bool,
+    ) -> None:
+        self.__setstate__((parameters, manifolds, guarded))
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.parameters, self.manifolds, self.guarded
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.parameters, self.manifolds, self.guarded = state
+        if self.guarded:
+            guard_steps()
+            _GUARDED.add(self)
 
 
 @torch.no_grad()
@@ -27,11 +60,11 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
     """Declare that a parameter is a point of a manifold, without changing its value.
 
     This is for optimizers that move on the manifold itself. The parameter must be a
-    point already, and only an optimizer of `isometry.optim` keeps it on the manifold;
-    any other optimizer raises before its first step. (A copy of the module has new
-    parameters. For these the step raises only if the optimizer got them from
-    `isometry.param_groups`.) The alternative is `isometry.constrain`, which works with
-    any optimizer, and declares its weight too.
+    point already, and only an optimizer of `isometry.optim` keeps it on the manifold.
+    Any other optimizer raises before its first step, also for the parameters of a copy
+    of the module. A write, such as `AveragedModel` makes, is not noticed. The
+    alternative is `isometry.constrain`, which works with any optimizer, and declares
+    its weight too.
 
     Args:
         module: the module that owns the parameter.
@@ -45,13 +78,21 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
     Raises:
         TypeError: if there is no such parameter, or it is real and the manifold is
             complex, or the other way round.
-        ValueError: if the parameter is not a point of the manifold.
+        ValueError: if the parameter is constrained already, or is not a point of the
+            manifold.
     """
-    weight = getattr(module, name, None)
-    if not isinstance(weight, Tensor):
+    if parametrize.is_parametrized(module, name):
+        raise ValueError(
+            f"`{name}` must be a plain parameter; got one with a parametrization, and "
+            f"optimizers see only what the weight is computed from. A weight that "
+            f"isometry constrains stays on its manifold under any optimizer, so leave "
+            f"out `declare`, or call `isometry.fold` first."
+        )
+    weight = dict(module.named_parameters(recurse=False)).get(name)
+    if weight is None:
         raise TypeError(
             f"`name` must be a parameter of the module; {type(module).__name__} has "
-            f"no tensor {name!r}. Its parameters are "
+            f"no parameter {name!r}. Its parameters are "
             f"{[n for n, _ in module.named_parameters(recurse=False)]}."
         )
     if not isinstance(manifold, AbstractManifold):
@@ -60,9 +101,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
             f"{manifold!r}. Create one with its sizes."
         )
     manifold.check(points(weight, manifold), name=name)
-    guard_steps()
-    _OWNERS.add(module)
-    record(module, name, manifold)
+    record(module, name, manifold, guarded=True)
     return module
 
 
@@ -75,13 +114,31 @@ def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
     return weight
 
 
-def record(module: nn.Module, name: str, manifold: AbstractManifold | None) -> None:
+def record(
+    module: nn.Module,
+    name: str,
+    manifold: AbstractManifold | None,
+    *,
+    guarded: bool = False,
+) -> None:
     """Write (or, with None, remove) a declaration, without a check."""
-    known = dict(getattr(module, _ATTRIBUTE, {}))
-    known.pop(name, None)
+    before = vars(module).pop(_ATTRIBUTE, None)
+    manifolds = {} if before is None else dict(before.manifolds)
+    manifolds.pop(name, None)
     if manifold is not None:
-        known[name] = manifold
-    setattr(module, _ATTRIBUTE, known)
+        manifolds[name] = manifold
+    # a module without declarations keeps no trace, so that a file of a folded module
+    # can be read without isometry
+    if manifolds:
+        guarded = guarded or (before is not None and before.guarded)
+        parameters = vars(module)["_parameters"]
+        new = Declarations(parameters, manifolds, guarded=guarded)
+        setattr(module, _ATTRIBUTE, new)
+
+
+def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:
+    declarations = getattr(module, _ATTRIBUTE, None)
+    return {} if declarations is None else declarations.manifolds
 
 
 def manifold_of(module: nn.Module, name: str) -> AbstractManifold | None:
@@ -94,7 +151,7 @@ def manifold_of(module: nn.Module, name: str) -> AbstractManifold | None:
     Returns:
         The manifold, or None if nothing was declared.
     """
-    return getattr(module, _ATTRIBUTE, {}).get(name)
+    return _manifolds(module).get(name)
 
 
 def declared(
@@ -102,8 +159,24 @@ def declared(
 ) -> Iterator[tuple[str, nn.Module, str, AbstractManifold]]:
     """All declarations inside `module`: (path of the owner, owner, name, manifold)."""
     for path, owner in module.named_modules():
-        for name, manifold in getattr(owner, _ATTRIBUTE, {}).items():
+        for name, manifold in _manifolds(owner).items():
             yield path, owner, name, manifold
+
+
+def declared_parameters(
+    module: nn.Module,
+) -> list[tuple[str, nn.Parameter, AbstractManifold]]:
+    """The declared parameters inside `module`, each once: (key, parameter, manifold).
+
+    Constrained weights are not among them: these are computed, and no parameters.
+    """
+    entries = {}
+    for path, owner, name, manifold in declared(module):
+        p = dict(owner.named_parameters(recurse=False)).get(name)
+        key = f"{path}.{name}" if path else name
+        if p is not None:
+            entries.setdefault(id(p), (key, p, manifold))
+    return list(entries.values())
 
 
 def guard_steps() -> None:
@@ -125,9 +198,10 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     # Parameters are looked up at every step, not when they are declared: a weight that
     # was constrained after its declaration is no longer a parameter of its module.
     manifolds = {
-        id(p): manifold_of(module, name)
-        for module in _OWNERS
-        for name, p in module.named_parameters(recurse=False)
+        id(declarations.parameters[name]): manifold
+        for declarations in _GUARDED
+        for name, manifold in declarations.manifolds.items()
+        if declarations.parameters.get(name) is not None
     }
     for i, group in enumerate(optimizer.param_groups):
         known = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)

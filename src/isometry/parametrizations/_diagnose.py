@@ -1,4 +1,4 @@
-"""Diagnosis of constrained weights: orthogonality, angles, and the map's condition."""
+"""Diagnosis of weights on manifolds: orthogonality, angles, and the map's condition."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from isometry._checks import check_has_numbers, is_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractManifold, AbstractRetraction
+from isometry.groups._declare import declared_parameters, points
 from isometry.parametrizations._coordinates import constrained
 from isometry.parametrizations._layout import whole
-from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    r"""Diagnosis of one constrained weight.
+    r"""Diagnosis of one constrained or declared weight.
 
     If the weight is a batch of matrices, `angles` has a row for each matrix, and every
     other number is the worst one in the batch.
@@ -31,10 +31,10 @@ class Diagnosis:
             square.
         border_distance: $\pi$ minus the largest angle of the coordinates. It is
             negative outside the domain where the exponential is one to one. If so, it
-            is time for `isometry.rebase`. None for reflections.
+            is time for `isometry.rebase`. None for reflections and declared weights.
         condition: largest over smallest singular value of the derivative of the map at
-            the coordinates. None for reflections, for weights that are not square, and
-            for a map of your own that is not equivariant.
+            the coordinates. None for reflections, for declared weights, for weights
+            that are not square, and for a map of your own that is not equivariant.
     """
 
     manifold: AbstractManifold
@@ -46,7 +46,7 @@ class Diagnosis:
 
 @torch.no_grad()
 def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
-    r"""Diagnosis of every constrained weight inside `module`, by its name.
+    r"""Diagnosis of every constrained or declared weight inside `module`, by its name.
 
     The derivative of $\phi$ at $A = V \operatorname{diag}(i\theta) V^H$ multiplies the
     entries of $V^H E V$ by divided differences, so that it has the singular values
@@ -85,15 +85,25 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         W = whole(holder.constrained_weight().detach())
         X = whole(entry.coordinates.detach())
         check_has_numbers(X, name=entry.key)
-        report[entry.key] = _diagnosis(entry.constraint, X, W)
+        constraint = entry.constraint
+        Q = constraint.layout.points(in_float32_or_wider(W))
+        border = condition = None
+        if isinstance(constraint, Trivialization):
+            border, condition = _coordinates(constraint, X)
+        report[entry.key] = _diagnosis(constraint.manifold, Q, border, condition)
+    for key, p, manifold in declared_parameters(module):
+        W = in_float32_or_wider(whole(p.detach()))
+        check_has_numbers(W, name=key)
+        report[key] = _diagnosis(manifold, points(W, manifold), None, None)
     return report
 
 
 def _diagnosis(
-    constraint: Trivialization | Reflections, X: Tensor, W: Tensor
+    manifold: AbstractManifold,
+    Q: Tensor,
+    border: float | None,
+    condition: float | None,
 ) -> Diagnosis:
-    manifold = constraint.manifold
-    Q = constraint.layout.points(in_float32_or_wider(W))
     square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     k = frames.shape[-1]
@@ -101,9 +111,6 @@ def _diagnosis(
     errors = torch.linalg.matrix_norm(gram) / max(k, 1) ** 0.5
     error = float(errors.max()) if errors.numel() else 0.0
     angles = _of_finite(_eigenvalue_angles, Q) if square else None
-    border = condition = None
-    if isinstance(constraint, Trivialization):
-        border, condition = _coordinates(constraint, X)
     return Diagnosis(manifold, error, angles, border, condition)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from isometry.groups import AbstractManifold
-from isometry.groups._declare import declared, guard_steps
+from isometry.groups._declare import declared_parameters, guard_steps
 from isometry.parametrizations._coordinates import constrained
 
 
@@ -52,17 +52,12 @@ def param_groups(
             raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
     # keyed by identity, so that a shared parameter is listed once
     slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
-    on_manifold = {
-        id(p): (p, manifold)
-        for _, owner, name, manifold in declared(module)
-        if (p := dict(owner.named_parameters(recurse=False)).get(name)) is not None
-    }
+    apart = set(slow)
     by_manifold: dict[AbstractManifold, list[nn.Parameter]] = {}
-    if on_manifold:
+    for _, p, manifold in declared_parameters(module):
         guard_steps()
-    for p, manifold in on_manifold.values():
         by_manifold.setdefault(manifold, []).append(p)
-    apart = slow.keys() | on_manifold.keys()
+        apart.add(id(p))
     plain = [p for p in module.parameters() if id(p) not in apart]
     decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     rate = {"lr": lr * orthogonal_lr_ratio, "weight_decay": 0.0}
