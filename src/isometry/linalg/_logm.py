@@ -148,7 +148,7 @@ class Dlogm(Implicit):
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
         W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
         W = W if A.is_complex() else W.real
-        # the skew part of W does not depend on the Hermitian part of E
+        # the Hermitian part of E adds a Hermitian matrix to W, which drops out here
         return torch.where(finite, (W - W.mH) / 2, math.nan)
 
     @staticmethod
@@ -178,8 +178,9 @@ def _dexpm(A: Tensor, W: Tensor) -> Tensor:
 
 def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:
     """The derivative of `_dexpm` in `A` along `dA`."""
-    # The exponential of [[A, E], [0, A]] has the derivative along E as a block. Forward
-    # mode does not nest in torch 2.13, so the block matrix is doubled again.
+    # The upper right block of exp([[A, E], [0, A]]) is the derivative of exp along E.
+    # Forward mode does not nest in torch 2.13, so the second derivative comes from
+    # doubling the matrix again.
     zero = torch.zeros_like(A)
     doubled = torch.linalg.matrix_exp(_upper(_upper(A, W), _upper(dA, zero)))
     Q, L_W, L_dA, L_both = doubled[..., : A.shape[-1], :].chunk(4, -1)
@@ -202,8 +203,9 @@ def _principal(Q: Tensor) -> Tensor:
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
     # Rounding leaves entries of order eps / gap in the block of S that couples the
-    # eigenspaces on the two sides of the split. In that block the skew part of M, which
-    # is (S f(C) + f(C) S) / 2, is right to first order.
+    # eigenspaces on the two sides of the gap found by `_split`. Only the skew part of M
+    # is returned. It is (S f(C) + f(C) S) / 2, where `ratio` holds the eigenvalues of
+    # f(C), and it is right to first order in that block.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:
@@ -230,8 +232,8 @@ def _split(cosines: Tensor) -> Tensor:
 
 
 def _angle_over_sine(cosine: Tensor) -> Tensor:
-    # Near a cosine of 1, arccos loses digits. The ratio does not, because it is a
-    # smooth function of the cosine.
+    # Near a cosine of 1, arccos loses digits. The ratio theta / sin(theta) does not,
+    # because it is a smooth function of the cosine.
     theta = torch.arccos(cosine.clamp(-1, 1))
     return 1 / torch.sinc(theta / math.pi)
 
@@ -243,8 +245,8 @@ def _quarter_turn(S: Tensor) -> Tensor:
     $J$ is right for a complex $S$, but a real $S$ needs its null vectors in pairs. Each
     pair is the real and the imaginary part of an eigenvector. QR takes the pairs with
     the largest sines first, and makes all these vectors orthonormal. So a vector that
-    QR changes, or puts in the place of a dependent one, is orthogonal to the vectors of
-    all larger sines.
+    QR changes, or puts in the place of a linearly dependent vector, is orthogonal to
+    the vectors of all larger sines.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():
@@ -271,9 +273,9 @@ def _check_unitary(Q: Tensor, bound: float) -> None:
 
 
 def _check_determinant(sizes: Tensor) -> None:
-    # `sizes` counts the eigenvalues on the -1 side of the gap that `_split` found. The
-    # ones other than -1 come in conjugate pairs. So if the count is odd, -1 occurs an
-    # odd number of times, and the determinant is -1.
+    # `sizes` counts the eigenvalues on the -1 side of the gap that `_split` found.
+    # Except for -1, these eigenvalues come in conjugate pairs. So if the count is odd,
+    # -1 occurs an odd number of times, and the determinant is -1.
     bad = sizes % 2 == 1
     if bad.any():
         raise ValueError(

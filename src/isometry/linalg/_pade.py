@@ -255,7 +255,7 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 
-# Dynamo of torch 2.7 cannot trace `min` with a key
+# not traced, because Dynamo of torch 2.7 does not support `min` with a key
 @constant_in_graphs
 def _step(*degrees: int) -> int:
     """The exponent j for which Horner's rule in (A^2)^j needs the fewest products."""
@@ -300,8 +300,8 @@ def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
     for j, P in enumerate(powers, start=1):
         norm = torch.minimum(norm, one_norm(P) ** (1 / (2 * j)))
     s = torch.ceil(torch.log2(norm / theta)).clamp(min=0)
-    # beyond this norm no digit of the result is correct; a norm of NaN also compares as
-    # False
+    # Above a norm of 1 / eps, no digit of the result is correct. NaN compares as False,
+    # so a norm of NaN is not sane either.
     sane = norm <= 1 / torch.finfo(A.dtype).eps
     s = torch.where(sane, s, 0)
     scale = torch.exp2(-s)
@@ -325,8 +325,8 @@ def _squared(Q: Tensor, s: Tensor, steps: int) -> Tensor:
 
 
 # A graph cannot read the number of passes of a loop from a tensor. So in a
-# graph the loop is an operator. An autograd function would not do: Dynamo of torch 2.13
-# refuses `.item()` inside one.
+# graph the loop is an operator. An autograd function would not do, because Dynamo of
+# torch 2.13 refuses `.item()` inside an autograd function.
 
 
 def _square_again(Q: Tensor, s: Tensor) -> Tensor:

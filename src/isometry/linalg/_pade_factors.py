@@ -33,7 +33,7 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _constant_factors(len(range(degree)))
 
 
-# without this mark, Dynamo would trace the cache and the arithmetic with integers
+# without this decorator, Dynamo would trace the cache and the arithmetic with integers
 @constant_in_graphs
 def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
     return _factors(degree)
@@ -64,7 +64,7 @@ def _zeros(degree: int, bits: int) -> list[_Fixed]:
         math.comb(m, j) * math.factorial(2 * m - j) // math.factorial(m)
         for j in range(m + 1)
     ]
-    # start on half a circle in the left half-plane, near the curve of the zeros
+    # start on a half circle in the left half-plane, near the curve on which zeros lie
     zeros = []
     for j in range(m):
         z = 1.4 * m * cmath.exp(1j * math.pi * (0.5 + (j + 0.5) / m))

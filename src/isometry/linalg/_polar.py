@@ -89,7 +89,7 @@ class PolarFactor(Function):
 
 
 class PolarWithForwardMode(PolarFactor):
-    """The polar factor with a `jvp`. Dynamo does not support a Function with one."""
+    """The polar factor with a `jvp`. Dynamo supports no Function that has a `jvp`."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:

@@ -16,8 +16,8 @@ from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._expm_skew import expm_skew
 
 # A matrix is halved until its norm, as bounded in `_squarings`, is at most this. Then
-# Taylor's polynomial is accurate. `taylor_blocks` in `isometry._dtypes` is a quarter of
-# its degree.
+# Taylor's polynomial is accurate. The degree of the polynomial is four times
+# `taylor_blocks` in `isometry._dtypes`.
 _THETA = 1.3
 
 # called as f(M, c): returns the first c columns of a function of the square matrix M
@@ -110,7 +110,7 @@ def tall_map(
 
 
 def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Omega and X_perp; if B is None, without the first k rows of X_perp, all zero."""
+    """Omega and X_perp; if B is None, X_perp lacks its first k rows, which are zero."""
     k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along

@@ -1,6 +1,6 @@
-"""Bounds on the angles or norm of a matrix, for those that do not choose a plan.
+"""Bounds on the angles or the norm of a matrix, for callers that choose no plan.
 
-The bounds from which `expm_skew` chooses its plan are beside it, in `exponential.py`.
+The bounds from which `expm_skew` chooses its plan are in `exponential.py`.
 """
 
 import torch
@@ -29,8 +29,9 @@ def samuelson_bound(A: Tensor, A2: Tensor) -> float:
 def krylov_norm(A: Tensor) -> Tensor:
     r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
 
-    It is at most the norm of $A$, and close to it, and costs only matrix-vector
-    products. The first vector of the Krylov space is always the same.
+    This number is at most the norm of $A$ and close to it. It costs only matrix-vector
+    products. The first vector of the Krylov space is always the same, so equal matrices
+    give equal results.
     """
     n = A.shape[-1]
     rng = torch.Generator().manual_seed(0)
@@ -47,7 +48,7 @@ def krylov_norm(A: Tensor) -> Tensor:
 
 
 def one_norm(A: Tensor) -> Tensor:
-    """The 1-norm of each matrix, its largest column sum: a bound on its eigenvalues.
+    """The 1-norm of each matrix, which bounds the absolute values of its eigenvalues.
 
     Returns:
         Shape `(*batch, 1, 1)`, without a gradient.

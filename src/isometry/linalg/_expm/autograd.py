@@ -66,7 +66,7 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
 
 def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     G_flat = _flat(G)
-    # hooks on saved tensors may have changed their strides
+    # a hook on saved tensors may have returned W with other strides
     W = W.contiguous().view(W.shape[0], *G_flat.shape)
     backend = backend_for(W, G_flat)
     gradient = kernel.backward(backend, W, plan.reshape(-1), G_flat)
@@ -210,9 +210,8 @@ class Exponential(torch.autograd.Function):
 class EagerExponential(Exponential):
     """A -> exp(A) with one output, when no transform of torch.func is active.
 
-    This matters for small matrices: a separate `setup_context` makes torch inspect the
-    signature at every call. At n = 64 that takes 25 us of the 400 us of a forward and
-    backward pass.
+    It has no separate `setup_context`, which would make torch inspect the signature at
+    every call. At n = 64 that takes 25 us of the 400 us of a forward and backward pass.
     """
 
     setup_context = staticmethod(torch.autograd.Function.setup_context)

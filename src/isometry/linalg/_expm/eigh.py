@@ -88,7 +88,7 @@ class EighExponential(torch.autograd.Function):
 
 
 class EagerEighExponential(EighExponential):
-    """The exponential with a `jvp`. Dynamo does not support a Function with one."""
+    """The exponential with a `jvp`. Dynamo supports no Function that has a `jvp`."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
@@ -99,12 +99,12 @@ class EagerEighExponential(EighExponential):
 def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""exp(A) of a real `A`, and the angles and eigenvectors of `A` in conjugate pairs.
 
-    An eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$ spans a plane in which
-    $A$ turns $y$ to $x$. LAPACK does not know that angles come in pairs. It leaves an
-    imaginary part of size $\varepsilon \lVert A \rVert$ in $V e^{i\Theta} V^H$, and the
-    real part alone is not orthogonal (the defect is 3e-4 at norm 1e5 in float32). QR
-    makes the vectors of all planes orthonormal, the largest angles first. QR changes
-    only vectors whose angles are zero up to rounding.
+    For an eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$, $x$ and $y$ span
+    a plane in which $A$ turns $y$ towards $x$. LAPACK does not know that angles come in
+    pairs. It leaves an imaginary part of size $\varepsilon \lVert A \rVert$ in
+    $V e^{i\Theta} V^H$, and the real part alone is not orthogonal (the defect is 3e-4
+    at norm 1e5 in float32). QR makes the vectors of all planes orthonormal, the largest
+    angles first. QR changes only vectors whose angles are zero up to rounding.
     """
     n = V.shape[-1]
     pairs = n // 2

@@ -18,8 +18,8 @@ $x^2 (x - r)^2 \le v \, (s_2 - x^2)$; since $x \ge s_4 / s_3 =: \ell$,
 
 $$ x \;\le\; \tfrac12 \Bigl( r + \sqrt{r^2 + 4 \sqrt{v \, (s_2 - \ell^2)}} \Bigr). $$
 
-Equality holds if all angles are equal. The same bound with $A^4$ and $A^8$ instead, for
-$\theta^4$, is sharper and costs one more product.
+Equality holds if all angles are equal. The same bound on $\theta^4$, from $A^4$ and
+$A^8$, is sharper and costs one more product.
 """
 
 import math
@@ -40,8 +40,9 @@ from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 # Newton-Schulz step follows
 _FEW_SQUARINGS = 2
 
-# A Newton-Schulz step follows after every so many squarings. Each squaring doubles the
-# defect, and the step squares it: after eight doublings the square is still negligible.
+# A Newton-Schulz step follows after every `MANY_SQUARINGS` squarings. Each squaring
+# doubles the defect, and the step squares it: after eight doublings the square is still
+# negligible.
 MANY_SQUARINGS = 8
 
 
@@ -53,10 +54,11 @@ MARGIN = 1 + 2e-3
 
 @lru_cache
 def slots(dtype: torch.dtype) -> int:
-    """The number of slots: A, A^2, A^4, P_3, ... of the longest scheme, and one more.
+    """How many matrices an evaluation keeps: A, A^2, A^4, P_3, ..., and one more.
 
-    The last slot holds p(A / 2^s) - I if there are squarings. There are at least four
-    slots, since the bound on the angles uses the fourth for A^8.
+    Each matrix has a slot, as `isometry._backend.torch` explains. The last slot holds
+    p(A / 2^s) - I if there are squarings. There are at least four slots, since the
+    bound on the angles uses the fourth for A^8.
     """
     schemes = SCHEMES[dtype.to_real()]
     return max(4, *(scheme.products + 1 for scheme in schemes))
@@ -116,7 +118,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     # on another device, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
-    # a sharper bound costs one product, and may save up to three
+    # a sharper bound costs one product, and each squaring that it saves costs three
     if isinstance(plan, int):
         if costs[_plan_for(lower, dtype)] < costs[plan]:
             plan = min(plan, _sharper_plan(backend, W[2:4]))

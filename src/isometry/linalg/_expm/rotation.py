@@ -130,7 +130,7 @@ def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
-    # hooks on saved tensors may have changed their strides
+    # a hook on saved tensors may have returned B or W with other strides
     W, G = W.contiguous(), G.contiguous()
     B = None if B is None else B.contiguous()
     backend = backend_for(G, W, B)

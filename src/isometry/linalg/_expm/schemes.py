@@ -21,7 +21,8 @@ import torch
 from isometry._backend import Polynomial, Stage
 
 
-# compared by identity: hashing all coefficients would take time at every call
+# Compared by identity, because cached functions take schemes as arguments. Otherwise
+# every call of such a function would hash all coefficients.
 @dataclass(frozen=True, eq=False)
 class Scheme:
     r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
@@ -56,7 +57,7 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """p(A / 2^squarings) as a polynomial in A, without the term I if it is squared."""
+    """p(A / 2^squarings) as a polynomial in A, without the term I if squarings > 0."""
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
