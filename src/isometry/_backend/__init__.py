@@ -46,7 +46,7 @@ __all__ = [
 Backend = TorchBackend | NativeBackend
 
 _torch = TorchBackend()
-# the backend of each dtype that was asked for
+# the backend for each dtype that `backend_for` has seen
 _backends: dict[object, Backend] = {}
 # how many `only_torch` contexts are active
 _switched_off = 0

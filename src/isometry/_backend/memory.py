@@ -133,9 +133,9 @@ def _may_keep(like: Tensor) -> bool:
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     """An empty tensor, in memory that an earlier tensor of the same size has left.
 
-    The memory is fresh if there is no such piece, or somebody still refers to it. A
-    graph may keep the tensor as long as it likes. Every training step asks for the same
-    sizes, so it gets the same pages again.
+    If no such memory is kept, or somebody still refers to it, the memory is fresh. A
+    graph may keep the tensor as long as it likes. A training step that asks for the
+    same sizes as the one before gets the same pages again.
     """
     size = math.prod(shape) * like.element_size()
     if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):

@@ -63,7 +63,9 @@ def readable(X: Tensor, dtype: torch.dtype) -> bool:
         # torch negates lazily: a tensor with the negative bit set still holds the old
         # signs in memory
         and not X.is_neg()
-        # FSDP frees storages, and torch has tensors of zeros without memory
+        # A tensor without memory has the address 0. FSDP makes such tensors when it
+        # frees storages, and some of torch's tensors of zeros have no memory either.
+        # An empty tensor may have the address 0, because C reads nothing from it.
         and (X.data_ptr() != 0 or X.numel() == 0)
     )
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from isometry._backend.constants import LEAKY_SLOPE, Sigma
 
 # The gradient at W is a sum of products d_t^T h_{t-1} over all time steps t, where d_t
-# is the gradient at the drive u_t. This many time steps are joined in one product,
-# while their rows are still in the processor's cache.
+# is the gradient at the drive u_t. The terms of this many time steps are added as one
+# product, as soon as their rows d_t are known.
 _TOGETHER = 8
 
 
@@ -168,8 +168,8 @@ def activate_adjoint(
         H, D = _as_complex(h), _as_complex(d)
         size = H.abs()
         unit = torch.where(size == 0, 0.0, H / size)
-        # m is |z|, computed as |h| - b. Adding b to a tiny |z| has rounded it away, so
-        # m is at least eps |h|.
+        # m is |z|, computed as |h| - b. If |z| was tiny, adding b to |z| has rounded
+        # |z| away. So m is taken to be at least eps |h|.
         m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
         # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
         turned = D * unit.conj()

@@ -61,7 +61,8 @@ class Stage(NamedTuple):
         return self.L == self.R and self.identity == 0 and self.L[0] == 0
 
 
-# compared by identity: hashing all coefficients would take time at every call
+# Compared by identity, because cached functions take polynomials as arguments.
+# Otherwise every call of such a function would hash all coefficients.
 @dataclass(frozen=True, eq=False)
 class Polynomial:
     """A polynomial of a skew matrix A, as the coefficients of all its stages.
@@ -315,8 +316,9 @@ def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
         # instead of X^H.
         torch.conj_physical(X.mT, out=out)
     elif len(X) == 1 and X.shape[-1] >= 1024:
-        # Torch copies a transposed matrix block by block, but does not add one block by
-        # block: a copy and then a sum take 1.3 ms, a sum with the transpose 2.3 ms.
+        # Torch copies a transposed matrix block by block, but it does not add a
+        # transposed matrix block by block. So for a large matrix a copy followed by a
+        # sum is faster than a sum with the transpose.
         out[0].copy_(X[0].mT)
     else:
         return torch.add(X, X.mT, alpha=sign, out=out)

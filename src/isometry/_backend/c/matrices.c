@@ -7,19 +7,20 @@
 /* see openmp.c */
 int omp_get_max_threads(void);
 
-/* Side of the blocks in which a matrix and its transpose are visited. The rows of both
- * blocks fit the first-level cache, even when n is a power of two and the rows compete
- * for the same cache lines. */
+/* Side of the blocks in which a matrix and its transpose are visited. Each row of a block
+ * is read or written once; the transpose is taken in a small copy of the block. */
 #define BLOCK 16
 
-/* Up to this n, a product is computed in thin panels of rows: we measured that a BLAS is
- * faster with them while the other factor stays in the second-level cache. */
+/* Up to this n, a product is computed in thin panels of rows. We measured that a BLAS is
+ * faster with such panels, presumably because the other factor, which all panels share,
+ * stays in the second-level cache. */
 #define SMALL 512
 /* The number of panels of a square. A panel has about 32 rows, or 96 if n is above SMALL.
  * It ends at the diagonal, so each panel is wider than the one above it. */
 #define PANELS(n) MAX(1, (n) / ((n) <= SMALL ? 32 : 96))
 
-/* how many entries of a matrix are combined at a time: they fit the first-level cache */
+/* How many entries of each matrix are combined at a time. If there are several linear
+ * combinations, the second one can read these entries from the cache. */
 #define CHUNK 1024
 /* A sum over a matrix has this many parts, whatever the number of threads. The threads
  * share the parts, so the result does not depend on how many threads there are. */

@@ -226,7 +226,8 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL 
     NAME(add_transpose)(gA2, 1, L, n);
     /* gA = scale (gA + L A). The last step takes twice the skew part of gA, so the scale
      * is a half. With `triangle` it is one, because each coordinate stands for two entries
-     * of A. The gradient is skew, so the minus transposes it back. */
+     * of A. The gradient is skew and kept transposed, so the minus sign transposes it
+     * back. */
     const REAL scale = triangle ? -1 : -0.5;
     NAME(times)(product, L, 0, W, scale, scale, gA, n);
     if (triangle)

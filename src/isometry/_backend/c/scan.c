@@ -13,8 +13,9 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* Gradients that fade over a thousand time steps become subnormal numbers, with which
- * processors are a hundred times slower. Inside a scan, subnormal numbers become zero. */
+/* Gradients that fade over a thousand time steps become subnormal numbers, and arithmetic
+ * with subnormal numbers is very slow on many processors. So inside a scan, subnormal
+ * numbers become zero. */
 static unsigned flush_subnormals(void)
 {
 #ifdef __SSE__

@@ -3,7 +3,7 @@
  * States are rows of n numbers. Time step t holds `sizes[t]` rows from row `starts[t]` on,
  * at most as many as the time step before: sequences are sorted, the longest first. Each
  * thread takes some of the sequences through all time steps. So the threads wait for each
- * other once, not at every time step, and the states of a thread stay in its own cache. */
+ * other once, not at every time step. */
 
 /* Y = X M (or X M^T) + beta Y, for `rows` rows of n numbers. */
 static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transpose,
@@ -14,10 +14,10 @@ static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transp
                                X, &n, &beta, Y, &n);
 }
 
-/* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. With y = k log(2) + r and
- * the closest integer k, E = 2^k + 2^k p for p = exp(r) - 1, and nothing cancels: where
- * 1 - 2^k is not exact, 2^k p is negligible. Compilers vectorize this code, while only new
- * C libraries have a vectorized tanh. */
+/* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. Write y = k log(2) + r, with
+ * k the integer closest to y / log(2). Then E = 2^k + 2^k p for p = exp(r) - 1, and nothing
+ * cancels: where 1 - 2^k is not exact, 2^k p is negligible. Compilers vectorize this code,
+ * while only new C libraries have a vectorized tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
     /* so large that a sum with it is rounded to an integer */
@@ -111,8 +111,8 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 const REAL c = x * inverse, s = y * inverse;
                 /* the derivative is 1 along h, and |h| / (|h| - b) across it */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* m is |z|, computed as |h| - b. Adding b to a tiny |z| has rounded it
-                 * away, so m is at least EPSILON |h|. */
+                /* m is |z|, computed as |h| - b. If |z| was tiny, adding b to |z| has
+                 * rounded |z| away. So m is taken to be at least EPSILON |h|. */
                 const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
