@@ -201,7 +201,8 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
 def write(path: Path, content: bytes) -> None:
     """Write a file in such a way that readers never see only a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Write to a file with a unique name in the same folder, and rename it at the end.
+    # Write to a file with a unique name in the same folder, and rename it at the end,
+    # because renaming either replaces the whole file or does nothing.
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with unfinished.open("xb") as stream:
@@ -214,10 +215,11 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-# Seconds to wait for an answer from a mirror. A machine without a network should not
-# have to wait long.
+# Seconds to wait for an answer from a mirror. They are few, because without a network
+# the user would wait in vain.
 PATIENCE = 10
-# seconds that a command may take to download tens of megabytes over a slow connection
+# The most seconds that `npm`, `apt-get` or `dpkg-deb` may take. This is long enough to
+# download tens of megabytes over a slow connection.
 LONGEST = 600
 
 Source = Callable[[list[File]], Iterator[tuple[File, bytes]]]

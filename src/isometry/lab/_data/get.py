@@ -64,7 +64,7 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
 
 
 def _holds(dataset: Dataset, folder: Path) -> bool:
-    """True if a folder has all files of a dataset. Raises if one is damaged."""
+    """True if a folder has all files of a dataset. Raises if a file is damaged."""
     paths = [catalogue.find(file, folder) for file in dataset.files]
     for file, path in zip(dataset.files, paths, strict=True):
         if path is not None:
@@ -73,7 +73,7 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
 
 
 def _kept(file: File, place: Path) -> bool:
-    """True if the cache has a file that is not damaged. Damaged files are removed."""
+    """True if the cache has this file, undamaged. A damaged file is removed."""
     path = catalogue.find(file, place)
     if path is None:
         return False
@@ -81,7 +81,8 @@ def _kept(file: File, place: Path) -> bool:
         catalogue.read(file, path)
     except DamagedFileError as error:
         _log.warning("%s", error)
-        # look again: a good file may have the other name, with or without `.gz`
+        # After removing the damaged file, look again: a good file may have the other
+        # name, with or without `.gz`.
         path.unlink()
         return _kept(file, place)
     return True

@@ -169,7 +169,8 @@ def _check_whole(path: Path, samples: int) -> None:
     elif head.startswith(b"RIFF"):
         expected, unit = int.from_bytes(head[4:8], "little") + 8, "bytes"
         got = path.stat().st_size
-        # a chunk of odd length ends in a padding byte, which some writers do not count
+        # A chunk of odd length ends in a padding byte. Some writers do not count it in
+        # the header, so a file may be one byte longer than its header says.
         got -= got == expected + 1
     else:
         expected, got, unit = samples, samples, "samples"
@@ -211,10 +212,10 @@ class Splits(NamedTuple):
 
     Attributes:
         train: the recordings for training.
-        core: the core test set of TIMIT; for another corpus, the first half of the
-            speakers that are held out.
-        development: the development set of TIMIT; for another corpus, the second half
-            of the speakers that are held out.
+        core: the core test set of TIMIT; for another corpus, the recordings of the
+            first half of the speakers that are held out.
+        development: the development set of TIMIT; for another corpus, the recordings of
+            the second half of the speakers that are held out.
         padding: both held-out sets are padded to the number of frames of the longest of
             these recordings.
     """
@@ -274,9 +275,9 @@ def _listed(counts: Mapping[str, int]) -> str:
 def speaker_splits(paths: Sequence[PurePath]) -> Splits:
     """Splits of any recordings. Each held-out set has an eighth of the speakers.
 
-    Each folder counts as a speaker. If there are fewer than three folders, each file
-    counts as a speaker. Recordings named sa1 or sa2, as in the sample of TIMIT, are
-    left out.
+    The eighth is rounded up. Each folder with recordings counts as a speaker. If there
+    are fewer than three such folders, each file counts as a speaker. Recordings named
+    sa1 or sa2, as in the sample of TIMIT, are left out.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus.
