@@ -275,7 +275,7 @@ def _accept(value: Any) -> Network:
         )
     kind: Any = value
     signature = inspect.signature(kind)
-    # a class that takes `output_size` has its own output layer; others are given one
+    # a class that takes `output_size` has its own output layer; any other is given one
     whole = "output_size" in signature.parameters
     sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if whole else {}
     try:
@@ -355,8 +355,8 @@ def recipe(
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
-        task: the task. Its `recipe` chooses learning rates, sizes and options. It also
-            has the numbers of inputs and outputs of the network.
+        task: the task. Its `recipe` chooses learning rates, sizes and options. Its
+            `input_size` and `output_size` are those of the network.
         hidden_size: number of features of the hidden state. If None, the first size in
             `SIZES`, or 128 for your own network.
         **options: options of the network, which replace the usual ones.

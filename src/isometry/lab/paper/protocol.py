@@ -12,7 +12,7 @@ SEED = 5544  # [LM19] appendix
 
 # The paper trains on all 60,000 images of MNIST and reports the best test accuracy. We
 # keep this many images for validation, and also report the test accuracy at the step
-# with the best validation.
+# with the best validation accuracy.
 VALIDATION = 5000
 
 
@@ -98,9 +98,9 @@ _PMNIST = _MNIST | {"permute": True}
 def _smallest_first(
     experiment: str, networks: Sequence[tuple[str, int]], options: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """A run for each network. The smallest network of each kind comes first.
+    """A run for each network. The smallest networks of all kinds come first.
 
-    Thus a plan that is cut short has a result for every kind of network.
+    Thus a plan that is cut short has results for as many kinds as possible.
     """
 
     def rank(network: tuple[str, int]) -> int:
@@ -196,7 +196,7 @@ def _table1() -> list[PlannedRun]:
             "exprnn", 170, 10, permute=False, note="rebase100", **_exp(7e-4, **moving)
         ),
         _pixels("rgd", 116, 10, permute=False),
-        # gated cells of about 16,500 parameters, nearly as many as ExpRNN 170 has
+        # the next two have about 16,500 parameters, nearly as many as ExpRNN 170
         _pixels("explstm", 87, 5, **_exp(1e-3)),
         _pixels("expgru", 100, 5, **_exp(1e-3)),
         _pixels("exprnn", 360, 5, **_exp(7e-4, init="cayley")),
@@ -205,7 +205,7 @@ def _table1() -> list[PlannedRun]:
 
 
 def _remarks() -> list[PlannedRun]:
-    """Our runs of variants of ExpRNN and RGD. The first of each is the reference."""
+    """Our runs of variants of ExpRNN and RGD. A network's reference run comes first."""
     exprnn = {
         "reference": _exp(2e-4, init="henaff"),
         "init-cayley": _exp(2e-4, init="cayley"),
@@ -247,7 +247,7 @@ def _slow() -> list[PlannedRun]:
 
 
 def _recorded() -> list[PlannedRun]:
-    """All our runs, the most informative ones first and the slow ones last."""
+    """The runs of the plan "recorded", the most informative first, the slowest last."""
     first, *copying = _figure1()
     longest, *pixels = _table1()
     return [first, longest, *copying, *pixels, *_remarks(), *_table2(), *_slow()]
@@ -270,9 +270,9 @@ _SEARCH: dict[str, tuple[Any, ...]] = {
     "adam-rebase100": (100, "Adam", 2e-3, 0.1, "cosine", 1.0),
 }
 
-# The entry of the search that the long run uses. It is a guess until the search has
-# run; then it becomes the entry with the best validation accuracy. The test set has no
-# influence on the choice.
+# The entry of `_SEARCH` that the long run uses. It is a guess until the search has
+# run; then replace it by the entry with the best validation accuracy. The test set must
+# not influence the choice.
 _CHOSEN = "rebase100"
 
 
@@ -320,7 +320,7 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
             of them. "recorded" has the runs, mostly shorter, whose results are shown in
             docs/reproduction.md. "beyond" is the search for a better training of ExpRNN
             with n = 170 on permuted MNIST.
-        models: names of the only networks to train, from the registry; None for all.
+        models: names of the networks to train; None for all networks of the plan.
 
     Returns:
         The runs.

@@ -1,7 +1,8 @@
 """The tables of the paper as data, and the claims of its text about its figures.
 
 The numbers are from [LM19]. The paper rounds the numbers of parameters, `params`. Three
-of these do not agree with the formulas of the authors of the networks (see `COUNTS`).
+numbers of parameters do not agree with the formulas of the networks' authors, as
+`COUNTS` says.
 """
 
 from dataclasses import dataclass

@@ -124,7 +124,7 @@ def _manifold(model: nn.Module, path: str) -> AbstractManifold | None:
 def _add(
     groups: list[dict[str, Any]], p: nn.Parameter, manifold: AbstractManifold | None
 ) -> None:
-    """Put a parameter into the parameter group of its manifold, perhaps a new one."""
+    """Add a parameter to the parameter group of its manifold, or to a new group."""
     for group in groups:
         if group["manifold"] == manifold:
             group["params"].append(p)
@@ -208,7 +208,7 @@ EXPRNN = {
 def train_exprnn(task: str, size: int) -> Schedule:
     """Schedule of ExpRNN: RMSprop, with a tenth of the rate for the orthogonal weight.
 
-    On TIMIT, Adam moves all other parameters.
+    On TIMIT, Adam moves all parameters except the orthogonal weight.
     """
     lr = nearest(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
@@ -219,8 +219,8 @@ def train_exprnn(task: str, size: int) -> Schedule:
 def train_scornn(task: str, _size: int) -> Schedule:
     """Schedule of scoRNN: RMSprop, with a tenth of the rate for the skew matrix A.
 
-    The options of RMSprop are TensorFlow's. On the adding problem, Adam moves all other
-    parameters.
+    The options of RMSprop are TensorFlow's. On the adding problem, Adam moves all
+    parameters except A.
     """
     A = rmsprop(1e-4, "X", like=TENSORFLOW)
     rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)
@@ -230,8 +230,8 @@ def train_scornn(task: str, _size: int) -> Schedule:
 def train_scurnn(task: str, _size: int) -> Schedule:
     """Schedule of scuRNN, with three optimizers.
 
-    They move the skew matrix, the angles of the diagonal matrix D, and all other
-    parameters.
+    One optimizer moves the skew matrix, one moves the angles of the diagonal matrix D,
+    and one moves all other parameters.
     """
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
