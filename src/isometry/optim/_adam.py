@@ -28,7 +28,7 @@ class RiemannianAdam(AbstractRiemannian):
 
     If the Lie algebra does not contain all skew matrices, the quotient is projected to
     it. With `amsgrad`, $V_t$ is replaced by its largest value so far, entry by entry.
-    The moments live in the Lie algebra, which is the same at every point. The Stiefel
+    The moments are in the Lie algebra, which is the same at every point. The Stiefel
     manifold and the sphere have no frame that is the same at every point. On them $V$
     is one number, the mean square of the gradient's entries, and $M$ is transported
     with the point; see docs/theory/optimizers.md.
@@ -45,7 +45,7 @@ class RiemannianAdam(AbstractRiemannian):
         weight_decay: weight decay of the plain groups.
         amsgrad: whether to use AMSGrad, where the $V$ in the step never decreases.
         maximize: whether to ascend instead of descend.
-        manifold: where the parameters live, for groups that do not name a manifold.
+        manifold: of the parameters, for parameter groups that do not name a manifold.
             Without it, at least one group must name a manifold; the others are then
             plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of

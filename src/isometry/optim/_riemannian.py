@@ -80,7 +80,7 @@ class AbstractRiemannian(Optimizer):
         """The update for the gradients `g`, which are real and may be overwritten."""
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group, as torch does, after checking its manifold and its points.
+        """Add a parameter group, as torch does, if its manifold and points are valid.
 
         Args:
             param_group: `params`, and the options that differ from the defaults, such

@@ -53,7 +53,7 @@ class RiemannianRMSprop(AbstractRiemannian):
             $\sqrt{V_t} + \epsilon$.
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
         maximize: whether to ascend instead of descend.
-        manifold: where the parameters live, for groups that do not name a manifold.
+        manifold: of the parameters, for parameter groups that do not name a manifold.
             Without it, at least one group must name a manifold; the others are then
             plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
@@ -153,7 +153,8 @@ class RiemannianRMSprop(AbstractRiemannian):
 def _root(v: Tensor, group: Group) -> Tensor:
     eps = group["eps"]
     root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
-    # without eps, the step on the diagonal of a real skew matrix would be 0 / 0
+    # If eps is 0, the root is 0 on the diagonal of a real skew matrix, where the
+    # gradient is 0 too. With a root above 0, the step there is 0 and not 0 / 0.
     return root.clamp_(min=torch.finfo(root.dtype).tiny)
 
 
