@@ -1,4 +1,4 @@
-"""Conversion of recurrent layers from and to torch, and reading by torch's names."""
+"""Conversion of recurrent layers from and to torch, and weights under torch's names."""
 
 import re
 from abc import abstractmethod

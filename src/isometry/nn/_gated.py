@@ -1,7 +1,8 @@
 """Gated cells in which each gate has its own orthogonal recurrent map.
 
-The gates are stacked: $T$ is (gates * n, inputs) as in torch, and the recurrent maps
-are one batch (gates, n, n) of points of $SO(n)$, in torch's order of the gates.
+A gate computes $T x + b$ from the input $x$ and $W h$ from the state $h$. The gates are
+stacked in torch's order. All $T$ together form one matrix (gates * n, inputs), as in
+torch, and the recurrent maps $W$ form one batch (gates, n, n) of points of $SO(n)$.
 """
 
 import math
@@ -96,7 +97,7 @@ class GatedCell(AbstractNamedCell):
         self.bias_hn = room(n) if bias and candidate_bias else None
         self.reset_parameters()
         # The base of the maps is where they start. If it were the identity, random maps
-        # would have angles near pi. There exp is no longer one to one, and the
+        # would have angles near pi. At such angles exp is no longer one to one, and the
         # coordinates of the Cayley map are huge.
         constrain(self, "weight_hh", SO(n), **maps)
 

@@ -334,7 +334,7 @@ def real_form(W: Tensor) -> Tensor:
 
 
 def input_form(kernel: Tensor, x: Tensor) -> Tensor:
-    """The real kernel that computes T x as pairs, for complex T and any x."""
+    """The real kernel that computes T x as pairs, for a complex T and any x."""
     if x.is_complex():
         return real_form(kernel)
     return torch.view_as_real(kernel).movedim(-1, 1).reshape(-1, kernel.shape[1])

@@ -55,7 +55,7 @@ class Steps:
         return self.sizes[0] == self.sizes[-1]
 
     def part(self, begin: int, end: int) -> "Steps":
-        """The time steps from `begin` to `end - 1`, for a buffer of only their rows."""
+        """The time steps from `begin` to `end - 1`, for a buffer with no other rows."""
         if (begin, end) == (0, len(self.sizes)):
             return self
         return Steps(self.sizes[begin:end])

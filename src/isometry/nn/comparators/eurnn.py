@@ -1,9 +1,9 @@
 r"""The unitary network whose map is a product of rotations of pairs of coordinates.
 
-Applying one layer of rotations after the other would read and write a state $L$ times,
-with only a few multiplications each time. The product of several layers consists of
-small dense blocks, which a processor multiplies at full speed, and the cost is still
-$O(nL)$:
+Applying $L$ layers of rotations one after the other would read and write a state of $n$
+coordinates $L$ times, with only a few multiplications each time. The product of several
+layers consists of small dense blocks. So it is applied as a batch of small matrix
+products, and the cost is still $O(nL)$:
 
 - Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
   each interval, first apply the rotations inside a triangle: layer $l$ leaves out
@@ -93,7 +93,7 @@ class BlockRotation:
         return h.roll(self.shift, 1) if self.shift else h
 
     def acts_on(self, depth: int) -> Tensor:
-        """A mask of the coordinates that `part` turns in its layer number `depth`."""
+        """A mask of the coordinates that are rotated in layer `self.layers[depth]`."""
         outer, size, inner = self.shape
         if self.part == "all":
             return torch.ones(outer * size * inner, dtype=torch.bool)
@@ -186,7 +186,7 @@ class Planes:
     def _placed(
         self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
     ) -> Tensor:
-        """A vector with `first` and `second` at each pair of a layer, else `rest`."""
+        """A vector with `first` and `second` at a layer's pairs, elsewhere `rest`."""
         rows = (-1, layer.distance)
         both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
         after = self.padded - self.n + layer.skip

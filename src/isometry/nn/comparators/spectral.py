@@ -25,7 +25,7 @@ class SpectralRNN(AbstractComparator):
        W = U \operatorname{diag}(s)\, V^T, \quad
        s = 1 + m\,(2 \operatorname{sigmoid}(p) - 1) \in (1 - m, 1 + m). $$
 
-    $U$ and $V$ are declared to live on $SO(n)$: give them to an optimizer of
+    $U$ and $V$ are declared as points of $SO(n)$: give them to an optimizer of
     `isometry.optim`, in the parameter groups that `isometry.param_groups` makes. With
     any other optimizer they would leave the manifold. They start at random (Haar)
     points, and $p$ starts at zero. With $m = 0$ the weight is orthogonal and $p$ has no

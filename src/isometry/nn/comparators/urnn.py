@@ -1,4 +1,4 @@
-"""Unitary recurrent networks, with a structured W or with any unitary W."""
+"""Unitary recurrent networks, whose weight is structured or any unitary matrix."""
 
 import math
 from collections.abc import Callable
@@ -155,7 +155,7 @@ class FullCapacityURNN(AbstractComparator):
 
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad W \in U(n), $$
 
-    on complex states. `weight_hh` is declared to live on $U(n)$: give it to an
+    on complex states. `weight_hh` is declared as a point of $U(n)$: give it to an
     optimizer of `isometry.optim`, with any retraction, in the parameter groups that
     `isometry.param_groups` makes. With any other optimizer it would leave $U(n)$. It
     starts at the matrix of a random `URNN`. The network is called like `torch.nn.RNN`;
