@@ -56,8 +56,8 @@ PRECISIONS: dict[torch.dtype, Precision] = {
     ),
 }
 
-# Weights may have these dtypes, but nothing is computed in them: LAPACK and cuSOLVER
-# have no routines for them.
+# Weights may have these dtypes, but no weight is computed in them, because LAPACK and
+# cuSOLVER have no routines for them.
 HALF = (torch.float16, torch.bfloat16)
 
 # the dtypes that a weight can have

@@ -21,7 +21,7 @@ and then all of them.
 | `_C._is_tracing` | for `torch.jit.trace` | the public function is slower |
 | `_C._current_graph_task_id` | for a backward pass under way | none is seen |
 | `_C._autograd._top_saved_tensors_default_hooks` * | for hooks on saved tensors | \
-no weight is shared under one |
+no weight is shared under a hook |
 | `parametrize._cache_enabled` | for `parametrize.cached()` | it is not seen |
 | `forward_ad._current_level` | for forward mode | it is tried out, which is slower |
 | `Tensor._version` | how often torch wrote to it | no weight is remembered |
@@ -126,7 +126,8 @@ class _LevelByRefusal(dict[str, int]):
 
 
 # The variables of torch's forward mode. "_current_level" is negative if that mode is
-# off. Every read of a weight looks it up here: calling a function would take too long.
+# off. Every read of a weight looks that number up here, because calling a function
+# would take too long.
 forward_mode: Mapping[str, Any] = (
     vars(forward_ad) if hasattr(forward_ad, "_current_level") else _LevelByRefusal()
 )
@@ -159,8 +160,8 @@ def in_forward_mode() -> bool:
 def refuse_nested_forward_mode(name: str) -> None:
     """Raise in nested forward mode, where derivatives would be silently wrong.
 
-    Nothing is checked while compiling: Dynamo does not support autograd functions with
-    a `jvp`, so no graph has one.
+    Nothing is checked while compiling. Dynamo does not support autograd functions with
+    a `jvp`, so the functions in a graph have no `jvp`, and without it no forward mode.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
@@ -178,7 +179,7 @@ def has_tangent(X: Tensor) -> bool:
 
 
 def is_batched_gradient(G: Tensor) -> bool:
-    """Whether `G` stands for a batch of gradients that `vmap` goes through.
+    """Whether `G` is a tensor by which `vmap` represents a whole batch of gradients.
 
     This happens with `is_grads_batched=True`, and in `vmap` of a backward pass. Such a
     tensor has no storage that C could read, but torch's ordinary operations accept it.
@@ -252,7 +253,7 @@ HIDDEN_HOOK = _Nothing()
 def packing_hook() -> Any:
     """The hook that packs the tensors that a graph saves, or None.
 
-    Torch 2.7 does not show its hooks. If there is one, `HIDDEN_HOOK` is returned.
+    Torch 2.7 does not show its hooks. If it has a hook, `HIDDEN_HOOK` is returned.
     """
     if _hooks_on_saved_tensors is None:
         return HIDDEN_HOOK if _packs_saved_tensors() else None
@@ -282,8 +283,8 @@ def version(X: Tensor) -> int | None:
 def outside_graphs(function: _Function) -> _Function:
     """Let a compiler call `function` as it is, between two graphs, and not trace it.
 
-    It does what `torch.compiler.disable` does, but imports Dynamo, which takes seconds,
-    only while compiling.
+    This decorator does what `torch.compiler.disable` does, but it imports Dynamo, which
+    takes seconds, only while compiling.
     """
 
     @functools.wraps(function)
@@ -299,8 +300,8 @@ def outside_graphs(function: _Function) -> _Function:
 def constant_in_graphs(function: _Function) -> _Function:
     """Let a compiler call `function` once and treat its result as a constant.
 
-    It sets the same mark as `torch.compiler.assume_constant_result`, but does not
-    import Dynamo, which takes seconds.
+    This decorator sets the same mark as `torch.compiler.assume_constant_result`, but it
+    does not import Dynamo, which takes seconds.
     """
     marked: Any = function
     marked._dynamo_marked_constant = True  # noqa: SLF001 - as torch does
@@ -318,7 +319,7 @@ def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-# Dynamo in torch 2.7 cannot trace `is_autocast_available`
+# not traced, because Dynamo of torch 2.7 does not support `is_autocast_available`
 @constant_in_graphs
 def _has_autocast(device_type: str) -> bool:
     return torch.amp.is_autocast_available(device_type)

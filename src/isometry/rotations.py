@@ -63,8 +63,8 @@ def from_vector(v: Tensor) -> Tensor:
 def to_vector(R: Tensor) -> Tensor:
     r"""Shortest rotation vector of a rotation matrix, $\theta \le \pi$.
 
-    It is the inverse of `from_vector` for $\theta < \pi$. At $\theta = \pi$ there are
-    two shortest vectors, $v$ and $-v$, and it returns one of them.
+    This is the inverse of `from_vector` for $\theta < \pi$. At $\theta = \pi$ there are
+    two shortest vectors, $v$ and $-v$, and one of them is returned.
 
     Args:
         R: rotation matrices `(*batch, 3, 3)`. They are not checked.
