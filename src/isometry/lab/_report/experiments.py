@@ -23,7 +23,8 @@ class ReportedExperiment:
         runs: the runs, in the order given.
         paper: the table or figure of the paper on this task, if there is one.
         larger_is_better: True if a larger value of the metric is better.
-        headings: the headings of other metrics and final scores, by name.
+        headings: the heading of the column of each metric or final score, by name; see
+            `AbstractTask`.
     """
 
     key: str
@@ -154,7 +155,8 @@ class Result:
         chosen: the metric on the test set at the step with the best validation.
         best: the best value of the metric on the test set at any step.
         loss: median of the last training losses.
-        orthogonality: the largest $\lVert Q^H Q - I \rVert$ in the summary and records.
+        orthogonality: the largest $\lVert Q^H Q - I \rVert_F / \sqrt n$ in the summary
+            and the records.
     """
 
     chosen: float | None

@@ -139,7 +139,10 @@ def _axes() -> Iterator[tuple]:
 
 
 class Quantity(NamedTuple):
-    """What a figure shows: a quantity of a split, against steps or seconds."""
+    """What a figure shows: a quantity of a split, against steps or seconds.
+
+    If there is a baseline, it is drawn as a horizontal line.
+    """
 
     what: str
     split: str | None
@@ -218,7 +221,7 @@ def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
     axes.set_xlabel(UNITS[against])
     axes.set_ylabel(_words(quantity))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}")
-    # no ticks between whole steps
+    # steps are whole numbers, so put no ticks between them
     axes.locator_params(axis="x", nbins=6, integer=against == "step")
     _scale(axes, values, always=what == "orthogonality")
 
@@ -318,7 +321,8 @@ def density(angles: Sequence[float]) -> list[float]:
     r"""Density of angles in equal bins of $[-\pi, \pi]$; uniform angles give 1."""
     counts = [0] * BINS
     for theta in angles:
-        # pi, or an angle that rounding has moved past ±pi, goes into a bin at the end
+        # pi goes into the last bin, and an angle that rounding has moved past -pi or pi
+        # goes into the first or last bin
         nth = int((theta + math.pi) / (2 * math.pi) * BINS)
         counts[min(max(nth, 0), BINS - 1)] += 1
     return [count * BINS / len(angles) for count in counts]

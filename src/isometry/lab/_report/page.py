@@ -100,7 +100,7 @@ def _machine(run: Run) -> str:
 def _section(
     experiment: ReportedExperiment, figures: Sequence[Figure], *, alone: bool
 ) -> str:
-    # the heading of a single experiment would repeat the title of the page
+    # a single experiment gets no heading, which would repeat the title of the page
     heading = "" if alone else f"<h2>{escape(experiment.title)}</h2>"
     return f"""<section id="{escape(experiment.key)}">
 {heading}
@@ -221,8 +221,8 @@ def inline(path: Path, name: str, caption: str) -> str:
 def _keep_width(text: re.Match) -> str:
     """The start of a `<text>` element, with an attribute that fixes its width.
 
-    The drawing was laid out for the font DejaVu Sans. Browsers use other fonts, and
-    some of these are wider.
+    The drawing was laid out for the font DejaVu Sans. Browsers use other fonts. If such
+    a font is wider, texts could overlap without the attribute.
     """
     width = text_width(unescape(text[2]), float(text[1]))
     fixed = f'<text textLength="{width:.2f}" lengthAdjust="spacingAndGlyphs"'

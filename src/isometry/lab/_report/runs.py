@@ -142,8 +142,8 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        # raises if there is half of a surrogate pair, which JSON may hold, but which
-        # cannot be written as UTF-8
+        # Raise an error now if a text has half of a surrogate pair. JSON may hold it,
+        # but it cannot be written into the report, which is in UTF-8.
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error
@@ -190,10 +190,10 @@ def _is(value: object, kind: str) -> bool:
 
 
 def _lines(path: Path) -> tuple[Record, ...]:
-    """The JSON objects in a file, one per line. The last line may be cut off."""
+    """The JSON objects in a file, one per line, without a last line that is cut off."""
     if not path.is_file():
         return ()
-    # a run that is killed can even leave half of a UTF-8 character
+    # do not fail if a run was killed and left half of a UTF-8 character
     lines = path.read_bytes().decode(errors="replace").splitlines()
     found: list[Record] = []
     for number, line in enumerate(lines, start=1):
@@ -213,8 +213,8 @@ def _lines(path: Path) -> tuple[Record, ...]:
 
 
 # Entries of `config.json` in which the runs of a group may differ. Most of them change
-# neither the training nor the results. Runs with different options of the task are
-# never compared here, since they are in different experiments.
+# neither the training nor the results. `task_options` is among them because the runs of
+# an experiment agree in all options of the task that change results.
 ELSEWHERE = {
     *("seed", "command", "format", "recipe", "threads", "device", "tensorboard"),
     *("about", "continued"),
@@ -330,7 +330,8 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
 
 
 def _key(run: Run) -> str:
-    # leave out options that are None, since earlier versions did not have all options
+    # Leave out options that are None. A run of an earlier version lacks newer options,
+    # and must get the same key as a run in which they are None.
     options = {
         name: value
         for name, value in run.config.items()

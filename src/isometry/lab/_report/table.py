@@ -202,7 +202,10 @@ def _final(run: Run, name: str) -> float | None:
 
 
 def _other(experiment: ReportedExperiment, name: str) -> Callable[[Run], float | None]:
-    """A function that reads another metric at the best validation, or a final score."""
+    """A function that reads the metric or final score `name` from a run.
+
+    A metric is read on the test set, at the step with the best validation.
+    """
 
     def take(run: Run) -> float | None:
         larger = experiment.larger_is_better
