@@ -69,8 +69,8 @@ def _table(part: dict[str, Any]) -> str:
 def short(value: float, digits: int) -> str:
     """A number of at least 1e-4 as text, without an exponent.
 
-    The text has `digits` significant digits, or more if the number has more digits
-    before the point. Such a number is rounded to a whole number.
+    The text has `digits` significant digits. A number with more digits before the point
+    is rounded to a whole number.
     """
     if value >= 10 ** (digits - 1):
         return f"{value:.0f}"
@@ -91,8 +91,9 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(rule), *map(line, rows)])
 
 
-# How the line of each contender is drawn. Colour-blind readers can tell these colours
-# apart [Wong 2011]. All lines of isometry have the same colour, which stands out.
+# How the line of each contender is drawn. All colours but the grey and the yellow are
+# from the palette of [Wong 2011], which colour-blind readers can tell apart. All lines
+# of isometry have the same colour, which stands out.
 OUR_COLOUR = "#d55e00"
 LOOKS: dict[str, dict[str, Any]] = {
     bench.OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},

@@ -51,7 +51,10 @@ def interleave(
     rounds: int = 9,
     sample: float = 0.02,
 ) -> dict[str, Timing]:
-    """Time all contenders in turns, in samples of about `sample` seconds."""
+    """Time all contenders in turns.
+
+    A sample takes about `sample` seconds, but has at least one call and at most 200.
+    """
     repeats = {}
     for name, call in contenders.items():
         call()
@@ -109,7 +112,8 @@ def random_skew(
 def unit_cotangent(A: Tensor, *, seed: int = 7) -> Tensor:
     """Random cotangents of Frobenius norm 1.
 
-    The norm is fixed because the running time of torch's backward pass depends on it.
+    The norm is fixed because the running time of torch's backward pass depends on the
+    norm of the cotangent.
     """
     rng = torch.Generator().manual_seed(seed)
     G = torch.randn(A.shape, dtype=A.dtype, generator=rng).to(A.device)
