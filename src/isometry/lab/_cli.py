@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose error names the unknown word and the closest known word.
 
     argparse would leave the error to the outermost parser. That parser does not know
-    the options of a command.
+    the options of a command, so it could not name the closest one.
 
     Options cannot be abbreviated. Otherwise the parser of `isometry train`, which sees
     the words after a task as well, would take a task's own option `--mode` for an
@@ -52,7 +52,10 @@ class Parser(argparse.ArgumentParser):
         return values, rest
 
     def _check_options(self, words: Sequence[str]) -> None:
-        """Refuse an unknown option before argparse takes its value for a command."""
+        """Refuse an unknown option before argparse takes the next word for a command.
+
+        The next word may be the value of the option.
+        """
         below = [
             action
             for action in self._actions
@@ -115,13 +118,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = importlib.import_module(COMMANDS[options.command][0]).main(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        # Training handles Ctrl-C itself and writes a checkpoint. An interruption that
-        # arrives here has nothing to save.
+        # Training handles Ctrl-C itself and writes a checkpoint, so there is nothing to
+        # save here.
         sys.stderr.write("isometry: interrupted\n")
         return 130
     except BrokenPipeError:
-        # The reader of the output is gone, as in `| head`. Without this redirection,
-        # Python would complain when it flushes standard output at exit.
+        # The reader of the output is gone, as in `isometry ... | head`. Redirect
+        # standard output, because Python flushes it at exit and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

@@ -154,7 +154,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """True for the only process that writes files."""
+        """True for the first process, which is the only process that writes files."""
         return self.rank == 0
 
     def parallel(self, model: "nn.Module") -> "nn.Module":
@@ -179,7 +179,7 @@ class Ranks:
     def share(self, data: bytes | None) -> bytes:
         """Send bytes from the first process to all others, even if they share no disk.
 
-        The other processes pass None.
+        The other processes pass None, and receive the bytes.
         """
         if self.count == 1:
             return data or b""
