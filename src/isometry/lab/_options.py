@@ -32,7 +32,7 @@ _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 # for each annotation, the types of TOML or JSON values that fit it, and what error
-# messages call it
+# messages call such a value
 _KINDS = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
@@ -304,13 +304,13 @@ Thing = TypeVar("Thing")
 class Registry(Generic[Thing]):
     """Tasks or networks by name: from isometry, from other packages and from the user.
 
-    A class that has no name here is named package.module:Class.
+    A class that is not registered is named package.module:Class.
 
     Args:
         what: "task" or "model": the field of a config that holds the name.
         group: the group of entry points in which other packages list their classes.
         ours: the tasks or networks of this package, by name.
-        accept: turns the class behind a name into an entry, or raises `TypeError` or
+        accept: turns a class into an entry of the registry, or raises `TypeError` or
             `ValueError`.
     """
 
