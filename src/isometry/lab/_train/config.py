@@ -135,8 +135,8 @@ class Config:
         recipe: every option of the network and of its optimizers, including defaults,
             so that the defaults of a later version do not matter.
         about: the facts about the task that a report needs.
-        continued: an entry for each time that the run was resumed with other options:
-            the step at which it was resumed, and these options.
+        continued: an entry for each time that the run was resumed with other options.
+            An entry has the step at which the run was resumed, and the options.
     """
 
     task: str

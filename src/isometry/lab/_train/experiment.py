@@ -113,8 +113,8 @@ def make_model(
     """
     task, training = make_task(config, trust=trust), config.training
     check_model(training, trust=trust)
-    # begin with the recipe of a recorded run, which has every option, because defaults
-    # may have changed since
+    # A run that is resumed or loaded has a recipe with every option. Begin with these
+    # options, because defaults may have changed since the run was started.
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
@@ -144,8 +144,8 @@ def check_model(training: Training, *, trust: Trust) -> None:
         )
 
 
-# options of networks that have been renamed: the new name for each old name, which
-# recorded runs may have
+# For each option of a network that was renamed, the new name, by the old name. Recorded
+# runs may have old names.
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
@@ -241,8 +241,8 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
                     "`decay` must be left out for Rprop, which uses the rate in its "
                     "first step alone."
                 )
-            # Checkpoints keep this entry, the rate before any decay. torch's schedulers
-            # use the same name for it.
+            # The rate before any decay. Checkpoints keep this entry, which has the same
+            # name as in torch's schedulers.
             for group in groups:
                 group["initial_lr"] = wanted.options["lr"]
         try:
@@ -265,7 +265,8 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
         ratio = wanted.options["lr"] / rest.options["lr"]
         if wanted.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
-        # the option `optimizer` does not replace RiemannianSGD, which has its own rule
+        # RiemannianSGD moves a weight on its manifold by its own update rule, so the
+        # option `optimizer` does not replace it.
         keep = training.optimizer is None or wanted.kind is RiemannianSGD
         kind = wanted.kind if keep else _optimizer_class(training.optimizer or "")
         options = dict(wanted.options) if keep else {}

@@ -1,4 +1,4 @@
-"""Files of a run. One process writes them, and killing it never leaves them broken."""
+"""Files of a run. One process writes them; if it is killed, the run can be resumed."""
 
 import contextlib
 import itertools

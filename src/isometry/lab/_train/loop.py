@@ -219,7 +219,7 @@ def _evaluate(
         if new and (not kept or task.is_better(new[metric], kept[split][metric])):
             kept.update(state.last)
     validation, finite = state.last["validation"], task.epoch(config.batch_size)
-    # only a task with endless data can be solved
+    # a task can be solved only if its data is endless and its baseline is known
     if task.baseline is None or not validation or finite is not None:
         return False
     if validation["loss"] >= config.solved * task.baseline:
@@ -287,9 +287,9 @@ def orthogonality(model: nn.Module) -> float | None:
 def largest_angle(model: nn.Module) -> float | None:
     r"""Largest angle of the coordinates $A$ of the first constrained weight.
 
-    The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. Where the largest
-    angle is below $\pi$, the exponential is one to one. The paper calls this domain
-    $V$.
+    The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. The exponential is
+    one to one on the set of all $A$ whose largest angle is below $\pi$. The paper calls
+    this set $V$.
 
     Args:
         model: a network with its output layer.

@@ -221,7 +221,7 @@ def _go(
         if folder is not None:
             if options:
                 _amend(folder, experiment.config, state.step, options)
-            # if the run had ended before, its summary is no longer true
+            # if the run had ended before, its summary is no longer true, so remove it
             (folder / files.SUMMARY).unlink(missing_ok=True)
         progress = Progress(iterations, state.step, quiet=folder is None)
         tensorboard = experiment.config.training.tensorboard
