@@ -21,7 +21,11 @@ from isometry.lab._train.config import Config
 
 @dataclass(frozen=True)
 class _Child:
-    """A run in its own process, which sends an error message or an empty text."""
+    """A run in its own process.
+
+    At the end, the process sends an error message or an empty text, to be read from
+    `told`.
+    """
 
     folder: Path
     process: SpawnProcess
@@ -130,9 +134,9 @@ def _message(child: _Child) -> str:
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # A run may get this signal twice. A run that is training only remembers that a
-    # signal came. Before and after training, the signal ends the run, which can still
-    # be resumed.
+    # Sending SIGTERM twice does no harm. A run that is training only remembers that a
+    # signal came, and stops after its step. Before and after training, the signal ends
+    # the process at once, and the run can still be resumed.
     for child in children:
         child.process.terminate()
 
@@ -161,8 +165,8 @@ def _without_ctrl_c() -> Iterator[None]:
     """Keep Ctrl-C from all processes that are started inside the `with` block.
 
     A terminal sends Ctrl-C to all its processes, even while they are importing torch.
-    A process that is started here inherits a mask that blocks this signal. Only the
-    sweep reacts to Ctrl-C, and stops its children by SIGTERM.
+    A process that is started inside the block inherits a mask that blocks this signal.
+    Only the sweep reacts to Ctrl-C, and stops its children by SIGTERM.
     """
     if os.name != "posix":
         yield
