@@ -28,7 +28,7 @@ _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
 
 
 class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
-    """Subcommands of all tasks. A user's own task gets a subcommand when it is named.
+    """Subcommands of all tasks. A user's task is added when the command line names it.
 
     Attributes:
         add_task: adds the subcommand of the task with a given name.

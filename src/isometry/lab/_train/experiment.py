@@ -120,7 +120,8 @@ def make_model(
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
     wanted = recipe(training.model, task, training.hidden_size, **options)
     wanted = _adjusted(wanted, training)
-    # torch's layers and users' networks draw initial weights from the global generator
+    # Set the global seed, too: torch's layers and users' networks draw their initial
+    # weights from the global generator.
     torch.manual_seed(training.seed)
     generator = torch.Generator().manual_seed(training.seed)
     return task, wanted, _model(wanted, training, task, generator)
@@ -144,8 +145,8 @@ def check_model(training: Training, *, trust: Trust) -> None:
         )
 
 
-# For each option of a network that was renamed, the new name, by the old name. Recorded
-# runs may have old names.
+# The new names of renamed network options, by old name. Recorded runs may have the old
+# names.
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
@@ -241,8 +242,8 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
                     "`decay` must be left out for Rprop, which uses the rate in its "
                     "first step alone."
                 )
-            # The rate before any decay. Checkpoints keep this entry, which has the same
-            # name as in torch's schedulers.
+            # `initial_lr` is the rate before any decay. Checkpoints keep it. torch's
+            # schedulers use the same name.
             for group in groups:
                 group["initial_lr"] = wanted.options["lr"]
         try:

@@ -71,7 +71,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # an earlier process with the same process id may have left this folder
+        # this folder may exist if an earlier process with the same process id left it
         partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
@@ -263,7 +263,7 @@ def read_checkpoint(folder: Path) -> bytes | None:
 
 
 def damaged(path: Path, what: str) -> str:
-    """An error message about a file whose content was not written by this run."""
+    """An error message about a file that lacks the content that the run has written."""
     return (
         f"{path} must be what `isometry train` has written for this run; got {what}. "
         f"Restore it from a copy, or train anew."
@@ -271,7 +271,7 @@ def damaged(path: Path, what: str) -> str:
 
 
 def origin(folder: Path | None) -> str:
-    """Sentences for an error message; empty unless another revision wrote the run."""
+    """Sentences for an error message if another revision wrote the run; else empty."""
     if folder is None:
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -122,7 +122,7 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
             f"There was no validation, or an earlier version trained it."
         )
     name = entry["name"]
-    # accept no other form of name, since a path could lead out of the folder
+    # do not use a name of another form, since a path could lead out of the folder
     path = folder / (name if re.fullmatch(r"best-\d+\.safetensors", name) else "best")
     data = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
