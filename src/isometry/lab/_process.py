@@ -234,7 +234,7 @@ def _check_device(device: str) -> None:
 
     try:
         torch.zeros(1, device=device)
-    # the type of torch's error depends on how torch was built
+    # catch three types, since the type of torch's error depends on how torch was built
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise ValueError(

@@ -259,7 +259,7 @@ def from_mirror(mirror: str, files: list[File]) -> Iterator[tuple[File, bytes]]:
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 content = answer.read(bound(file))
-        # an incomplete answer raises HTTPException, which is not an OSError
+        # an incomplete answer raises HTTPException, which is not an OSError: catch both
         except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(str(error)) from error
         yield file, verified(file, content, url)

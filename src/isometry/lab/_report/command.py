@@ -46,7 +46,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _lies_beside(path: Path) -> bool:
-    # earlier versions of `isometry reproduce` wrote reports one folder further down
+    # look one folder further down, too, where earlier versions of `isometry reproduce`
+    # wrote reports
     reports = (*path.glob("report.html"), *path.glob("*/report.html"))
     return path.is_file() or (bool(reports) and not (path / "config.json").is_file())
 

@@ -50,7 +50,7 @@ STYLE: dict[Any, Any] = {
     # a fixed salt for the ids in a drawing, so that equal runs give equal files
     "svg.hashsalt": "isometry",
     "text.color": INK,
-    # a dollar sign in the name of a network does not start a formula
+    # a dollar sign in the name of a network must not start a formula
     "text.parse_math": False,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -132,7 +132,7 @@ def _axes() -> Iterator[tuple]:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
-    # pyplot would keep global state, open windows and hold on to memory
+    # avoid pyplot, which would keep global state, open windows and hold on to memory
     with mpl.rc_context(STYLE):
         figure = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
         yield figure, figure.add_subplot()

@@ -100,7 +100,7 @@ def _machine(run: Run) -> str:
 def _section(
     experiment: ReportedExperiment, figures: Sequence[Figure], *, alone: bool
 ) -> str:
-    # a single experiment gets no heading, which would repeat the title of the page
+    # a single experiment gets no heading, since it would repeat the title of the page
     heading = "" if alone else f"<h2>{escape(experiment.title)}</h2>"
     return f"""<section id="{escape(experiment.key)}">
 {heading}

@@ -92,8 +92,8 @@ def _begin(cell: SweepRun, out: Path) -> _Child:
     )
     with _without_ctrl_c():
         process.start()
-    # From now on only the child holds this end of the pipe. If the child dies, the pipe
-    # is closed, and `_message` notices that.
+    # Close our copy of this end of the pipe, so that only the child holds it. If the
+    # child dies, nobody holds it, and `_message` gets an `EOFError`.
     tell.close()
     return _Child(folder, process, told)
 

@@ -126,7 +126,7 @@ def load(out: Path) -> list[SweepRun]:
     try:
         runs = json.loads((out / PLAN).read_bytes())["runs"]
         for name in runs:
-            # accept no other form of name, since a path could lead out of the folder
+            # refuse a name that is a path, since it could lead out of the folder
             if re.fullmatch(r"\w[\w.+=-]*", name) is None:
                 raise ValueError(f"the name {name!r}")  # noqa: TRY301 - told below
         return [

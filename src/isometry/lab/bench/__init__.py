@@ -1,7 +1,7 @@
 """The command `isometry bench`, which compares isometry with its peers on your machine.
 
-The folder `benchmarks/` of the repository times the same contenders for the published
-record.
+The programs in the folder `benchmarks/` of the repository time the same contenders for
+the published record.
 """
 
 from importlib.util import find_spec

@@ -133,7 +133,7 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
     columns = min(2, len(parts))
     lines = -(-len(parts) // columns)
     files = {}
-    # pyplot would keep global state, open windows and hold on to memory
+    # avoid pyplot, which would keep global state, open windows and hold on to memory
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6 * columns, 4.8 * lines))
         figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)

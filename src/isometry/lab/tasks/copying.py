@@ -87,8 +87,8 @@ class CopyingTask(AbstractEndlessTask):
         """Draw sequences `x` and answers `y`, both class indices (time, batch)."""
         import torch
 
-        # The batch axis comes first, so that a draw of more words begins with the words
-        # of a draw of fewer.
+        # The batch axis of `drawn` comes first, so that a draw of more words begins
+        # with the words of a draw of fewer.
         drawn = rng.integers(1, self.symbols + 1, (size, self.length))
         word = torch.from_numpy(drawn).T
         x = torch.zeros(self.steps, size, dtype=torch.int64)
