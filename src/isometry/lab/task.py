@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from isometry.lab._options import suggestion
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -44,7 +46,8 @@ class AbstractTask(ABC):
     Attributes:
         name: name of the task, in reports and in the names of folders.
         last_only: whether the answer is due only at the last time step.
-        metric: the main metric, by which the best weights are chosen.
+        metric: the main metric, by which the best weights are chosen: "loss" or a name
+            that `metrics` returns.
         larger_is_better: whether larger values of the main metric are better. If None,
             larger is better for "accuracy", and smaller for any other metric.
         reported: the metric that reports compare, if it is not the main metric. Smaller
@@ -142,7 +145,7 @@ class AbstractTask(ABC):
         """
 
     def epoch(self, size: int) -> int | None:  # noqa: ARG002 - endless data
-        """Number of batches in one pass over the data; None if the data is endless."""
+        """Number of batches in an epoch, at least 1; None if the data is endless."""
         return None
 
     @abstractmethod
@@ -283,13 +286,49 @@ def evaluate(
         for batch in task.evaluation(split, size):
             outputs = model(batch.x)
             means = {"loss": task.loss(outputs, batch).item()}
-            means |= task.metrics(outputs, batch)
+            means |= measured(task, outputs, batch)
             weights = task.weights(batch)
             for name, value in means.items():
                 weight = weights.get(name, weights["loss"])
                 sums[name] = sums.get(name, 0.0) + weight * value
                 totals[name] = totals.get(name, 0) + weight
     return {name: sums[name] / totals[name] for name in sums}
+
+
+def measured(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str, float]:
+    """What `task.metrics` returns, after a check, with numbers in place of tensors.
+
+    Args:
+        task: the task.
+        outputs: the outputs for the batch.
+        batch: the sequences and their answers.
+
+    Returns:
+        Means by name.
+
+    Raises:
+        TypeError: if a metric is not a number.
+        ValueError: if the main metric is missing.
+    """
+    import torch
+
+    name, metrics = type(task).__name__, dict(task.metrics(outputs, batch))
+    for key, value in metrics.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            metrics[key] = value.item()
+        elif not isinstance(value, int | float):
+            raise TypeError(
+                f"`metrics` of {name} must return a number for each name; got "
+                f"{type(value).__name__} for {key!r}. Return its mean, as "
+                f"`value.mean().item()`."
+            )
+    if task.metric not in ("loss", *metrics):
+        raise ValueError(
+            f"`metric` of {name} must be one of {', '.join(('loss', *metrics))}, the "
+            f"loss and the names that `metrics` returns; got {task.metric!r}."
+            f"{suggestion(task.metric, metrics)}"
+        )
+    return metrics
 
 
 def generator(seed: int, stream: int, index: int) -> "np.random.Generator":

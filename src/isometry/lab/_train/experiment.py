@@ -90,10 +90,22 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     task, wanted, model = make_model(config, trust=trust)
     model = model.to(device)
     # ask for the number of batches after all else, since reading the data may take long
-    epoch = task.epoch(training.batch_size)
+    epoch = _epoch(task, training.batch_size)
     resolved = config.resolved(wanted, epoch, torch.get_num_threads())
     resolved = replace(resolved, recipe=described(wanted, model), about=task.about())
     return Experiment(resolved, task, wanted, model, make_optimizers(wanted, model))
+
+
+def _epoch(task: AbstractTask, size: int) -> int | None:
+    """Number of batches in an epoch, after a check; None if the data is endless."""
+    epoch: Any = task.epoch(size)
+    if epoch is not None and (not isinstance(epoch, int) or epoch < 1):
+        raise ValueError(
+            f"`epoch` of {type(task).__name__} must return a whole number of batches, "
+            f"at least 1, or None if its data is endless; got {epoch!r} for batches of "
+            f"{size}. Round up, as `-(-examples // size)` does."
+        )
+    return epoch
 
 
 def make_model(

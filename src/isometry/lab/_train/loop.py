@@ -13,7 +13,7 @@ from isometry.groups import Exp
 from isometry.lab._process import Ranks, Signals
 from isometry.lab._train.experiment import Experiment
 from isometry.lab._train.recorder import Recorder
-from isometry.lab.task import Batch, Split, evaluate
+from isometry.lab.task import Batch, Split, evaluate, measured
 from isometry.linalg import skew
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
@@ -180,7 +180,8 @@ class Step:
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the task, for the whole batch of all processes."""
-        means = self.experiment.task.metrics(self.outputs.detach(), self.batch)
+        task = self.experiment.task
+        means = measured(task, self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
             return means
         weights = [self.weights.get(name, self.weights["loss"]) for name in means]
