@@ -168,7 +168,8 @@ def declared_parameters(
 ) -> list[tuple[str, nn.Parameter, AbstractManifold]]:
     """The declared parameters inside `module`, each once: (key, parameter, manifold).
 
-    Constrained weights are not among them: these are computed, and no parameters.
+    Constrained weights are not among them, because they are not parameters: they are
+    computed from parameters.
     """
     entries = {}
     for path, owner, name, manifold in declared(module):

@@ -140,8 +140,9 @@ class BodyFrame(AbstractFrame):
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _SMALL:
-            # A BLAS that adds the terms to Q one by one rounds after each term, with an
-            # error in proportion to Q. In U(9) the defect was three times as large.
+            # The product is computed first. A BLAS that adds the terms to Q one by one
+            # rounds after each term, with an error in proportion to Q: in U(9) the
+            # defect was three times as large.
             return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=recycled(Q.shape, Q))
 
@@ -241,7 +242,7 @@ class TallFrame(AbstractFrame):
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
         """Move by a rotation, or by the manifold's retraction if the step is long."""
-        # a rate may be a tensor, with another precision than the weight
+        # `scale` may be a tensor with another precision than the weight
         s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         Omega, E_perp = self._split(V)
         moved = None
@@ -293,7 +294,7 @@ def _coefficients(
 
     The result is None if the step is long or not finite.
     """
-    # these Frobenius norms bound the norms of Omega and E_perp
+    # the two terms of the sum are bounds on the spectral norms of Omega and E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
     norm = largest(bounds, unknown=math.inf)
     # written so that NaN counts as large
@@ -314,8 +315,8 @@ def settle(P: Tensor, length: Tensor) -> Tensor:
     long step by a Pade approximant: the condition number of the approximant's
     denominator grows as a power of the length.
 
-    Cost: three products, and two more if the step was so long that half of the digits
-    are lost.
+    Cost: three products if the defect of `P` is below $\sqrt{\varepsilon / 3}$. Each
+    further Newton-Schulz step costs two more.
     """
     eps = torch.finfo(P.dtype).eps
     defect = unitarity_defect(P)

@@ -30,11 +30,11 @@ _ZERO = 1e-6
 def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     r"""An element $A$ of the Lie algebra with $\exp A = Q$, for a unitary `Q`.
 
-    $A$ is the principal logarithm, if that is in the algebra. In a representation of
-    high weight it need not be: SO(3) acts on traceless symmetric matrices by twice the
-    angle, up to $2\pi$. If it is not, $A$ comes from a maximal torus through `Q`, by
-    `torus_log`. If `Q` is not in the group, $\exp A$ is a point of the group that
-    Newton's method finds close to `Q`.
+    $A$ is the principal logarithm, if the principal logarithm is in the algebra. In a
+    representation of high weight it need not be in the algebra: SO(3) acts on traceless
+    symmetric matrices by twice the angle, up to $2\pi$. In that case $A$ comes from a
+    maximal torus through `Q`, by `torus_log`. If `Q` is not in the group, $\exp A$ is a
+    point of the group that Newton's method finds close to `Q`.
     """
     check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
@@ -299,7 +299,7 @@ def _generic(units: Tensor) -> Tensor:
 
 
 def _independent(weights: Tensor) -> list[int]:
-    """As many independent columns as there are rows, shortest columns first."""
+    """Indices of linearly independent columns, the shortest first, one for each row."""
     columns: list[int] = []
     for j in torch.linalg.vector_norm(weights, dim=0).argsort().tolist():
         trial = weights[:, [*columns, j]]

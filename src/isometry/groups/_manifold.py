@@ -96,7 +96,10 @@ class AbstractManifold(ABC):
 
     @property
     def rank(self) -> int:
-        """How many angles `from_angles` takes: usually those of a maximal torus."""
+        """How many angles `from_angles` takes.
+
+        In most groups this is the dimension of a maximal torus.
+        """
         raise ValueError(
             f"`rank` must be the dimension of a maximal torus; {self} has no `rank`. "
             f"Add it to the class, with `from_angles` or, in a group, `torus`."

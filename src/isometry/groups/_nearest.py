@@ -27,7 +27,8 @@ def nearest_rotation(X: Tensor) -> Tensor:
     refuse_nested_forward_mode("nearest")
     finite = is_finite(X)
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-    # LAPACK raises for the whole batch if one matrix has NaN
+    # LAPACK raises for the whole batch if one matrix has NaN, so such a matrix is
+    # replaced by the identity
     safe = torch.where(finite, X, eye)
     # Dynamo does not support a Function that has a `jvp`
     compiling = torch.compiler.is_compiling()

@@ -80,7 +80,7 @@ class Product(AbstractGroup):
         return self._each("algebra_log", Q)
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The retraction in each factor, cheaper than one of the whole matrix."""
+        """The retraction in each factor, which costs less than for the whole matrix."""
         return self._each("algebra_retraction", A, retraction)
 
     def torus(self, theta: Tensor) -> Tensor:

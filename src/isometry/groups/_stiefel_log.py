@@ -131,7 +131,8 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
     Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
     # Q and P are decomposed together: the part of P orthogonal to Q may lack full rank
     N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
-    # the columns of P lie in the span only up to rounding
+    # the columns of P are in the span of Q and N only up to rounding, so the columns of
+    # the product must be made orthonormal again
     V = newton_schulz(torch.cat([Q.mH @ P, N.mH @ P], -2))
     E = _search(V)
     return torch.where(finite, Q @ E[..., :k, :] + N @ E[..., k:, :], math.nan)

@@ -103,8 +103,8 @@ class Exp(AbstractRetraction):
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
         # A cheap first test, before `bound` is computed. For a random matrix the norm
-        # is 1 to 1.2 times n^(1/4) `bound`, so if it is larger than n^(1/4) `longest`,
-        # then `bound` is close to `longest` or above.
+        # is 1 to 1.2 times n^(1/4) `bound`. So if the norm is larger than n^(1/4)
+        # `longest`, then `bound` is close to `longest` or above.
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:
