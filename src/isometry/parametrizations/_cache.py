@@ -49,7 +49,7 @@ _hooks: list[Any] = []
 
 
 def read_fast(module: nn.Module, name: str) -> None:
-    """Make reading a weight that torch has parametrized faster.
+    """Speed up every read of a weight that torch has parametrized.
 
     torch's own property looks up the list of coordinates by name and calls it as a
     module, which takes longer than a small layer takes. We still use that property for

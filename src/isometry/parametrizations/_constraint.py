@@ -30,7 +30,7 @@ class AbstractConstraint(nn.Module):
     nothing to another map, so a checkpoint that was made with another map is refused.
 
     Args:
-        manifold: where the weight lives.
+        manifold: the manifold of the weight.
         layout: how the weight is seen as points of the manifold.
         retraction: the map from coordinates to points.
         dtype: dtype of the weight; all other tensors are float32 or wider.
@@ -178,8 +178,8 @@ class AbstractConstraint(nn.Module):
                     f"that was saved, then assign the weight to a layer with another."
                 )
             # Replace the saved name by our own, so that torch does not also complain
-            # that the sizes differ. Make new bytes instead of taking our buffer: if it
-            # is on the meta device, `assign=True` would leave it on that device
+            # that the sizes differ. Make new bytes instead of taking our buffer: with
+            # `assign=True`, a buffer on the meta device would stay on that device
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:

@@ -194,8 +194,9 @@ class Coordinates(ParametrizationList):
 def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
-    The mark is missing only on a parameter that someone has put in place by hand.
-    torch's own ways to convert, load and copy a module all keep or renew the mark.
+    An attribute of the parameter, `_MARK`, tells this. torch's own ways to convert,
+    load and copy a module all keep or renew the attribute. It is missing only on a
+    parameter that someone has put in place by hand.
     """
     return getattr(parameter, _MARK, False)
 

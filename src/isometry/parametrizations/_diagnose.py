@@ -25,7 +25,7 @@ class Diagnosis:
     other number is the worst one in the batch.
 
     Attributes:
-        manifold: where the weight lives.
+        manifold: the manifold of the weight.
         orthogonality_error: $\lVert Q^H Q - I \rVert_F / \sqrt{k}$ of the weight.
         angles: angles of the eigenvalues of the weight, ascending; None if it is not
             square.
@@ -138,7 +138,7 @@ def _eigenvalue_angles(Q: Tensor) -> Tensor:
 def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
     """`values(M)` of shape `(*batch, n)`, with NaN for each matrix that is not finite.
 
-    LAPACK must not see NaN: MKL's eigenvalue solver ends the process.
+    LAPACK must not see NaN: MKL's eigenvalue solver would end the process.
     """
     finite = is_finite(M)
     return torch.where(finite[..., 0], values(torch.where(finite, M, 0)), math.nan)

@@ -36,13 +36,13 @@ def fold(module: Layer) -> Layer:
     weights = {id(entry.coordinates): _plain(entry) for entry in entries}
     for entry in entries:
         owner, name = entry.owner, entry.name
-        # a module that occurs several times was folded under its first name
+        # a module that occurs several times is already folded, under its first name
         if not parametrize.is_parametrized(owner, name):
             continue
         own_class(owner)
         # When torch removes a parametrization, it turns the tensor in its list into the
-        # parameter. Our list holds the coordinates, so replace it by one that holds the
-        # weight
+        # parameter. Our list holds the coordinates, so put a list in its place that
+        # holds the weight
         weight = weights[id(entry.coordinates)]
         plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
         cast("nn.ModuleDict", owner.parametrizations)[name] = plain

@@ -91,7 +91,7 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     if parametrize.is_parametrized(module):
         own_class(module)
     # torch calls `right_inverse` with the old weight, which need not be a point of the
-    # manifold. During the registration, let it return `X`
+    # manifold. So during the registration, let `right_inverse` return `X`
     object.__setattr__(constraint, "right_inverse", lambda _: X)
     # The coordinates of a half-precision weight are wider than the weight. Keep the
     # parameter object, because an optimizer may refer to it already

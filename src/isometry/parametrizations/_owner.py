@@ -116,7 +116,8 @@ def keep_weights_fresh(module: nn.Module) -> None:
     """
     if not isinstance(module, nn.RNNBase):
         return
-    # torch's parametrize has just made this class, for this module alone
+    # torch's parametrize has just made this class, for this module alone, so changing
+    # the class affects no other module
     cls: Any = type(module)
     cls._flat_weights = property(_weights, _ignore)
     if "forward" not in vars(cls):
@@ -124,7 +125,7 @@ def keep_weights_fresh(module: nn.Module) -> None:
     cls._init_flat_weights = _nothing
     cls._update_flat_weights = _nothing
     cls.flatten_parameters = _nothing
-    # torch's own method reads all weights in order to update the list
+    # not the method of nn.RNNBase, which reads all weights in order to update the list
     cls.__setattr__ = nn.Module.__setattr__
     # The property hides these attributes until the constraint is removed. Then torch
     # sees that they do not refer to the weights, and fills the list again

@@ -118,7 +118,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
 
 
 def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Tensor:
-    """The smallest scale with which Adam changes no entry by more than the rate.
+    """The least scale for which Adam moves no entry by more than the learning rate.
 
     Averages start at zero and are too small at first. With the usual betas, after three
     steps the momentum is 0.27 times, and an average of squares 0.003 times, what it

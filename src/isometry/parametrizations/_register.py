@@ -177,18 +177,19 @@ def constrain(
     rebase_every: int | None = None,
     rebase_radius: float | None = None,
 ) -> Layer:
-    r"""Make a weight live on a manifold: any group of `isometry.groups`, or your own.
+    r"""Constrain a weight to a manifold: any group of `isometry.groups`, or your own.
 
     $$ W = B\,\phi(A(X)) \in G. $$
 
-    Leading axes of the weight are batch axes: every row of an embedding can live on
-    `Sphere`, every matrix of a stack in `SU`. The weight starts at the nearest point,
-    or where `init` says. A wide weight fits a Stiefel manifold when its transpose does.
+    Leading axes of the weight are batch axes: every row of an embedding can be a point
+    of `Sphere`, and every matrix of a stack a point of `SU`. The weight starts at the
+    nearest point, or where `init` says. A wide weight fits a Stiefel manifold when its
+    transpose does.
 
     Args:
         module: the module that owns the weight.
         name: name of the parameter. `constrain(module, group)` constrains "weight".
-        group: the group or manifold on which the weight lives from now on.
+        group: the group or manifold to which the weight is constrained.
         retraction: "exp", or "cayley", "pade-m" or "householder" where the group has
             them; or a map object of `isometry.groups` or of your own.
         blocks: number of matrices one above the other, as in `orthogonal`.

@@ -178,11 +178,12 @@ def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
     # parameters add coordinates under a new name, and treat them as coordinates
     replaces = parameters_of(module).get(name, parameter) is not parameter
     # torch's own removal of a constraint registers the parameter under the name of the
-    # weight, and writes the weight over the coordinates, which a tied module may need
+    # weight, and writes the weight over the coordinates. A tied module may still need
+    # the coordinates, so this case is checked too
     returns = manifold_of(module, name) is not None
     if isinstance(module, ParametrizationList) or not (replaces or returns):
         return
-    # the search takes up to a second, and almost no parameter has the mark
+    # the search below takes up to a second, and almost no parameter holds coordinates
     if not holds_coordinates(parameter):
         return
     for owner in _modules():

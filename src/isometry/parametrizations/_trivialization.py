@@ -37,7 +37,7 @@ class Trivialization(AbstractConstraint):
     wider, whatever the dtype of the weight.
 
     Args:
-        manifold: where the weight lives.
+        manifold: the manifold of the weight.
         layout: how the weight is seen as points of the manifold.
         retraction: the map $\phi$.
         dtype: dtype of the weight.
