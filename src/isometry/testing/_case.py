@@ -54,8 +54,8 @@ class Case:
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # do not scale up vectors that are zero up to rounding; on a manifold of
-        # dimension 0, all tangent vectors are
+        # do not scale up vectors that are zero up to rounding, as all tangent vectors
+        # are on a manifold of dimension 0
         alive = largest > self.unit**2
         scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
