@@ -89,7 +89,8 @@ def cayley_inverse(Q: Square) -> Square:
     # The norm is taken before A is made skew. Near the eigenvalue -1, rounding gives A
     # a huge symmetric part, which (A - A^H) / 2 would cancel.
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
-    # where LAPACK finds a singular matrix, the entries of `inverse` mean nothing
+    # where LAPACK finds a singular matrix, the entries of `inverse` mean nothing, and
+    # the eigenvalue -1 is at distance 0
     distance = torch.where(info[..., None, None] > 0, 0, distance)
     poison = nan_unless_finite(X)
     bound = 4 * max(n, 1) * torch.finfo(Q.dtype).eps
@@ -108,7 +109,7 @@ def _refuse_eigenvalue_minus_one(
         return
     try:
         found = bool(folded.any())
-    # vmap, meta and fake tensors have no value to branch on
+    # tensors inside `vmap`, meta tensors and fake tensors have no value to branch on
     except RuntimeError:
         return
     if found:

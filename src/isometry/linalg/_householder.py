@@ -76,7 +76,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
 
 @torch.no_grad()
 def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
-    r"""Vectors of reflections and phases of columns, whose product is `Q`.
+    r"""Factors of `Q`: vectors along which to reflect, and phases of the columns.
 
     $$ Q = H_1 \cdots H_k I_{n,k} \operatorname{diag}(\phi), \qquad
        v_j = x_j + \operatorname{sgn}(x_{jj}) \lVert x_j \rVert\, e_j, \quad

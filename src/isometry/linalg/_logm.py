@@ -171,7 +171,7 @@ class Dlogm(Implicit):
 
 
 def _dexpm(A: Tensor, W: Tensor) -> Tensor:
-    r"""$Q^H D\exp(A)[W]$ with $Q = \exp A$, for derivatives of any order."""
+    r"""$Q^H D\exp(A)[W]$ with $Q = \exp A$; it can be differentiated to any order."""
     Q, L = frechet(A, W)
     return Q.mH @ L
 

@@ -41,7 +41,8 @@ def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 @functools.cache
 def _factors(degree: int) -> tuple[tuple[float, float], ...]:
-    # near a zero of the numerator, cancellation loses about 5 bits per degree
+    # near a zero of the numerator, cancellation loses about 5 bits per degree, so there
+    # are 8 more bits per degree
     bits = 128 + 8 * degree
     # sorted by falling imaginary part: one zero of each pair, then the real zero if
     # there is one, then the conjugates

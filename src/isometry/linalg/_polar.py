@@ -53,7 +53,8 @@ def polar(X: Matrix) -> Matrix:
     Y = in_float32_or_wider(X)
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)
-        # LAPACK raises for the whole batch if one matrix has NaN
+        # LAPACK raises for the whole batch if one matrix has NaN, so such a matrix is
+        # replaced by the identity
         Y = torch.where(
             poison.isnan(), torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device), Y
         )

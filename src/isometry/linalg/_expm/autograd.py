@@ -48,7 +48,7 @@ def _by_function(A: Tensor, norm_bound: float | None) -> Tensor:
 
 
 def _flat(X: Tensor) -> Tensor:
-    """(*batch, n, n) as (b, n, n)."""
+    """`X` with its batch axes joined: (*batch, n, n) becomes (b, n, n)."""
     return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
 
 
@@ -91,7 +91,7 @@ def _frechet_by_plan(A: Tensor, E: Tensor, plan: Tensor | None) -> Pair:
 
 
 def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pair:
-    """exp(A) and its derivative along E, with the longest plan for every matrix.
+    """exp(A) and its derivative along E; all matrices use the longest of their plans.
 
     Both come from ordinary torch operations, so they can be differentiated again.
     """

@@ -219,7 +219,8 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     if scheme is None:
         return _nan_like(W[0])
     if W.shape[-1] == 1:
-        # for a number, the error of torch.exp does not grow with the angle
+        # the matrices are numbers, and the error of torch.exp does not grow with the
+        # angle
         return torch.exp(W[0], out=W[-1]).clone()
     S = backend.evaluate(W, polynomial(scheme, squarings))
     if not squarings:
