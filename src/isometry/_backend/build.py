@@ -220,7 +220,7 @@ def fingerprint() -> str:
 
 def _key(program: list[str]) -> str:
     """A hash of everything that affects a library built on this machine."""
-    # containers that share a home folder may have different C libraries
+    # containers that share a home folder may have different versions of libc
     words = (fingerprint(), *program, *platform.libc_ver())
     return _hash([" ".join(words).encode(), b"\n".join(_processor())])
 

@@ -131,7 +131,7 @@ def _may_keep(like: Tensor) -> bool:
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
-    """An empty tensor, in memory that an earlier tensor of the same size has left.
+    """An empty tensor, in memory that an earlier tensor of the same size has released.
 
     If no such memory is kept, or somebody still refers to it, the memory is fresh. A
     graph may keep the tensor as long as it likes. A training step that asks for the
