@@ -45,7 +45,7 @@ class RiemannianAdam(AbstractRiemannian):
         weight_decay: weight decay of the plain groups.
         amsgrad: whether to use AMSGrad, where the $V$ in the step never decreases.
         maximize: whether to ascend instead of descend.
-        manifold: of the parameters, for parameter groups that do not name a manifold.
+        manifold: the manifold of parameters whose group does not name a manifold.
             Without it, at least one group must name a manifold; the others are then
             plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of

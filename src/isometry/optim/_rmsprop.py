@@ -53,7 +53,7 @@ class RiemannianRMSprop(AbstractRiemannian):
             $\sqrt{V_t} + \epsilon$.
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
         maximize: whether to ascend instead of descend.
-        manifold: of the parameters, for parameter groups that do not name a manifold.
+        manifold: the manifold of parameters whose group does not name a manifold.
             Without it, at least one group must name a manifold; the others are then
             plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
