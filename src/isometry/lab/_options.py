@@ -339,7 +339,7 @@ class Registry(Generic[Thing]):
         Args:
             name: the name.
             trust: True if any class that is not registered may be imported, or the
-                names of such classes. Do not trust names that come from a file.
+                names of the classes that may. Do not trust names from a file.
 
         Returns:
             The entry.

@@ -40,7 +40,8 @@ def register(thing: Own, name: str | None = None) -> Own:
 
     Raises:
         TypeError: if the class is neither a task nor a network, or is incomplete.
-        ValueError: if the name is one of ours, or the network does not take the sizes.
+        ValueError: if the name is one of ours, or the network cannot be made from its
+            sizes alone.
     """
     kind: Any = thing
     registry: Registry[Any] = TASKS
@@ -78,7 +79,7 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
         config: config of the run.
         device: device of the model.
         trust: True if any class that is not registered may be imported, or the names of
-            such classes.
+            the classes that may be imported.
 
     Returns:
         The experiment.

@@ -327,9 +327,9 @@ class Recorder:
         """Replace the checkpoint, which also holds the length of the metrics file.
 
         The weights with the best validation result are in another file, which has the
-        step in its name. When there are better weights, the file of the earlier ones is
-        removed only after the checkpoint that names the new file is written. Thus the
-        process can be killed at any time.
+        step in its name. When there are better weights, the file with the earlier
+        weights is removed only after the checkpoint that names the new file is written.
+        Thus the process can be killed at any time.
 
         Args:
             experiment: what is trained.
