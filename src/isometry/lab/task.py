@@ -51,11 +51,12 @@ class AbstractTask(ABC):
         larger_is_better: whether larger values of the main metric are better. If None,
             larger is better for "accuracy", and smaller for any other metric.
         reported: the metric that reports compare, if it is not the main metric. Smaller
-            values of it must be better. If None, reports compare the main metric.
+            values of this metric must be better. If None, reports compare the main
+            metric.
         headings: maps the name of each metric or final score that reports show besides
             the compared metric to the heading of its column. An entry for the compared
-            metric is optional. If a report shows any of the other columns, it appends
-            the text of this entry to its heading "Test ... at best validation".
+            metric is optional. If a report shows any of the other columns, the text of
+            this entry is appended to the heading "Test ... at best validation".
         neutral: options that change neither the task nor its results, such as the
             folder of the data.
         selecting: options that only change how the reported number is selected. Reports

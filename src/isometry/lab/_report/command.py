@@ -56,7 +56,7 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     """Write a report of runs: a page, its figures and its tables.
 
     `report.html` needs no other file. The figures also lie beside it as SVG and PNG
-    files, and the tables in `results.md`. Files of an earlier report are replaced.
+    files, and `results.md` has the tables. Files of an earlier report are replaced.
 
     Args:
         runs: folders that `isometry train` wrote, finished or not.

@@ -155,7 +155,7 @@ def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group
 def _scores(
     experiment: ReportedExperiment,
 ) -> dict[str, Callable[[Run], float | None]]:
-    """For each heading, a function that reads the number from a run.
+    """For each heading, a function that reads the number in that column from a run.
 
     The first heading is for the number that the paper would print.
     """
