@@ -72,7 +72,7 @@ def test_a_copy_does_not_leave_its_manifold_silently(
     other(torch.ones(3)).square().sum().backward()
     with pytest.raises(TypeError, match=r"got SGD, which ignores the SO\(n=3\) of"):
         optimizer.step()
-    torch.optim.SGD([other[0].bias], lr=0.1).step()
+    torch.optim.SGD([other.get_parameter("0.bias")], lr=0.1).step()
 
 
 def test_a_copy_of_a_constrained_weight_may_become_plain():

@@ -119,6 +119,27 @@ def test_flags_are_true_or_false(layer, flags, value):
             layer(4, 8, **{flag: value})
 
 
+# torch's own copies, of the input kernels
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("unitary", [True, False])
+def test_a_checkpoint_of_the_other_field_is_refused(unitary):
+    """All keys matched, and the weight was 2.7 away."""
+    layer, other = ExpRNN(3, 4, unitary=unitary), ExpRNN(3, 4, unitary=not unitary)
+    field = "complex" if unitary else "real"
+    with pytest.raises(
+        RuntimeError, match=rf"original` must be {field}, as .* the `unitary`\) that"
+    ):
+        layer.load_state_dict(other.state_dict())
+
+
+def test_a_checkpoint_with_a_moving_base_names_the_option_of_the_layer():
+    """`use_trivialization` is not an argument of ExpRNN."""
+    with pytest.raises(
+        RuntimeError, match=r"saved with one\. .*if they have `rebase_e"
+    ):
+        ExpRNN(3, 4).load_state_dict(ExpRNN(3, 4, rebase_every=2).state_dict())
+
+
 def test_a_layer_survives_bad_input(rng):
     """Nothing of a refused call is left."""
     layer = ExpRNN(3, 5)

@@ -71,10 +71,52 @@ def test_a_base_that_is_not_orthogonal_is_refused():
             layer.load_state_dict(state | {"parametrizations.weight.0.base": bad})
     rotation = isometry.orthogonal(nn.Linear(4, 4), det=1)
     reflection = torch.diag(torch.tensor([-1.0, 1, 1, 1]))
-    with pytest.raises(RuntimeError, match="a defect of inf"):
+    message = r"base` must be a point of SO\(n=4\); got a negative determinant\..*`det`"
+    with pytest.raises(RuntimeError, match=message):
         rotation.load_state_dict(
             rotation.state_dict() | {"parametrizations.weight.0.base": reflection}
         )
+
+
+@pytest.mark.errors
+def test_a_base_of_other_blocks_is_refused():
+    """The message said only that the base is not a point of Stiefel(24, 8)."""
+    blocks = isometry.orthogonal(nn.Linear(8, 24), blocks=3)
+    whole = isometry.orthogonal(nn.Linear(8, 24))
+    for saved, loaded in ((blocks, whole), (whole, blocks)):
+        with pytest.raises(RuntimeError, match=r"0\.base` must be a point.*`blocks`"):
+            loaded.load_state_dict(saved.state_dict())
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("options", [{}, {"use_trivialization": False}])
+@pytest.mark.parametrize("map_name", MAPS)
+def test_a_checkpoint_of_the_other_field_is_refused(map_name, options, strict):
+    """torch dropped the imaginary parts: the weight was orthogonal, but another one."""
+    Q = torch.eye(4)
+    real = isometry.orthogonal(Weight(Q), "weight", map_name, det=1, **options)
+    unitary = isometry.unitary(Weight(Q + 0j), "weight", map_name, **options)
+    unitary.parametrizations.weight.original.data.add_(0.1 + 0.2j)
+    layers = {"real": real, "complex": unitary}
+    for field, other in (("real", unitary), ("complex", real)):
+        layer = layers[field]
+        before = layer.weight.detach().clone()
+        message = rf"original` must be {field}, as the weight on \w+\(n=4\) is; the ch"
+        with pytest.raises(RuntimeError, match=message):
+            layer.load_state_dict(other.state_dict(), strict=strict)
+        assert torch.equal(layer.weight, before)
+
+
+@pytest.mark.errors
+def test_plain_weights_may_become_complex_but_not_real(rng):
+    Q = torch.linalg.qr(torch.randn(4, 4, generator=rng)).Q
+    unitary = isometry.unitary(Weight(torch.eye(4) + 0j))
+    isometry.load_foreign(unitary, {"weight": Q})
+    assert_close(unitary.weight, Q + 0j)
+    real = isometry.orthogonal(Weight(torch.eye(4)))
+    with pytest.raises(ValueError, match=r"`weight` must be real.*got torch.complex64"):
+        isometry.load_foreign(real, {"weight": Q + 0j})
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -157,13 +157,36 @@ class Coordinates(ParametrizationList):
                 f"`{prefix}0.base` must be in the checkpoint if the weight has a base, "
                 f"and only then; the weight was saved {'with' if saved else 'without'} "
                 f"one. Constrain it with the map and the `use_trivialization` that it "
-                f"was saved with."
+                f"was saved with; the layers of `isometry.nn` have a base if they have "
+                f"`rebase_every` or `rebase_radius`."
+            )
+        elif self._drop_other_field(state_dict, prefix):
+            want = "complex" if self.original.is_complex() else "real"
+            errors.append(
+                f"`{prefix}original` must be {want}, as the weight on "
+                f"{self.constraint.manifold} is; the checkpoint is not. Build the "
+                f"model with the dtype (an `ExpRNN` with the `unitary`) that was saved."
             )
         # the remembered weights refer to the old tensors, and torch cannot swap
         # tensors that something refers to (`set_swap_module_params_on_conversion`)
         self.memory = Memory()
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._mark()
+
+    def _drop_other_field(self, state: dict[str, Any], prefix: str) -> bool:
+        """Whether the checkpoint is real and the weight is not, or the other way round.
+
+        If so, the tensors of this object take the place of those in the checkpoint,
+        because torch would copy the real parts.
+        """
+        odd = {
+            f"{prefix}{key}": own
+            for key, own in (*self.named_parameters(), *self.named_buffers())
+            if isinstance(saved := state.get(f"{prefix}{key}"), Tensor)
+            and saved.is_complex() != own.is_complex()
+        }
+        state |= odd
+        return bool(odd)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint

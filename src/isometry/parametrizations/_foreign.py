@@ -80,8 +80,9 @@ def load_foreign(
 
     Raises:
         TypeError: if `module` is not a module, or `state_dict` is not a mapping.
-        ValueError: if keys or shapes do not fit, a weight is not finite or not on its
-            manifold, or its map must be named. In these cases nothing is loaded.
+        ValueError: if keys or shapes do not fit, a weight is complex for a real layer,
+            not finite or not on its manifold, or its map must be named. In these cases
+            nothing is loaded.
     """
     if not isinstance(state_dict, Mapping):
         raise TypeError(
@@ -209,6 +210,11 @@ def _check_weight(entry: Constrained, weight: Tensor) -> None:
             f"`{entry.key}` must have the shape {entry.constraint.layout.shape} of the "
             f"weight; got {tuple(weight.shape)}. Build the model with the sizes of the "
             f"checkpoint."
+        )
+    if weight.is_complex() and not entry.coordinates.is_complex():
+        raise ValueError(
+            f"`{entry.key}` must be real, as the weight on {entry.constraint.manifold} "
+            f"is; got {weight.dtype}. Build the model with the dtype of the checkpoint."
         )
     if not bool(weight.isfinite().all()):
         raise ValueError(

@@ -11,6 +11,7 @@ from isometry._backend.memory import PLAIN
 from isometry._dtypes import in_float32_or_wider
 from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold, AbstractRetraction
+from isometry.groups._nearest import unitarity_defect
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
     looks_initialized,
@@ -199,10 +200,15 @@ class Trivialization(AbstractConstraint):
         defect = worst_defect(self.manifold, Q)
         bound = rounding_bound(self.manifold, torch.bfloat16)
         if not defect <= bound:
+            got = f"a defect of {defect:.1e}, above {bound:.1e}"
+            # on SO(n), a matrix of negative determinant has an infinite defect
+            if math.isinf(defect) and bool(unitarity_defect(Q).isfinite().all()):
+                got = "a negative determinant"
             return (
-                f"`{prefix}base` must be a point of {self.manifold}; got a defect of "
-                f"{defect:.1e}, above {bound:.1e}. Load a checkpoint whose base is a "
-                f"point, or load a plain weight with `isometry.load_foreign`."
+                f"`{prefix}base` must be a point of {self.manifold}; got {got}. "
+                f"Constrain the weight as it was when it was saved, with the same "
+                f"`blocks` and `det` or group; a plain weight loads with "
+                f"`isometry.load_foreign`."
             )
         if defect > self.manifold.tolerance(Q.dtype):
             state[f"{prefix}base"] = self.layout.weight(self._nearest(Q))
