@@ -223,8 +223,8 @@ class AbstractGroup(AbstractManifold):
     def nearest(self, X: Tensor) -> Tensor:
         """Exponential of the projected logarithm of the nearest rotation.
 
-        Its distance from the point closest to `X` is of second order in the distance
-        from `X` to the group.
+        The distance from this point to the point closest to `X` is of second order in
+        the distance from `X` to the group.
         """
         return expm_skew(derived_log(self, nearest_rotation(X)))
 

@@ -235,7 +235,7 @@ class AbstractManifold(ABC):
     def mean(self, Q: Tensor, *, weights: Tensor | None = None) -> Tensor:
         r"""Riemannian mean of points: it minimizes $\sum_i w_i\, d(M, Q_i)^2$.
 
-        It is unique if the points lie in a small enough ball; on SO(3), in a ball with
+        The mean is unique if the points lie in a small ball; on SO(3), in a ball with
         a radius of $\pi / 2$ in angles. The gradient goes through all iterations.
 
         Args:
@@ -276,8 +276,8 @@ class AbstractManifold(ABC):
         # The bound accepts the orthogonal matrices that torch computes. Points that we
         # compute have smaller defects. Measured in tests/groups/test_membership.py: at
         # most 4 n eps for samples, 6 n eps for products of two points and 7.5 n eps for
-        # retractions, all in U(1). In the adjoint representation of SU(3), which knows
-        # only its algebra and computes defects by a logarithm, at most 15 n eps.
+        # retractions, all in U(1). They are at most 15 n eps in the adjoint
+        # representation of SU(3), where a defect is computed by a logarithm.
         return unitary_bound(max(1, *self.shape), dtype)
 
     def dtype(self, dtype: torch.dtype | None) -> torch.dtype:

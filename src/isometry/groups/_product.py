@@ -80,7 +80,10 @@ class Product(AbstractGroup):
         return self._each("algebra_log", Q)
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
-        """The retraction in each factor, which costs less than for the whole matrix."""
+        """The retraction in each factor.
+
+        This costs less than a retraction of the whole matrix.
+        """
         return self._each("algebra_retraction", A, retraction)
 
     def torus(self, theta: Tensor) -> Tensor:

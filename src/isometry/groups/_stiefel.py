@@ -25,7 +25,7 @@ class Stiefel(AbstractManifold):
        E^H \bigl(I - \tfrac12 Q Q^H\bigr) F, \qquad
        \dim_{\mathbb{R}} = nk - k(k+1)/2, \quad \dim_{\mathbb{C}} = 2nk - k^2. $$
 
-    It is the quotient of $O(n)$ or $U(n)$, with half of the group's metric, by the
+    This is the quotient of $O(n)$ or $U(n)$, with half of the group's metric, by the
     subgroup that fixes the first $k$ columns. Square matrices are refused: they form
     the groups $O(n)$ and $U(n)$, which have another metric and other coordinates. No
     computation uses $n \times n$ matrices unless $n \le 2k$.
@@ -136,8 +136,8 @@ class Stiefel(AbstractManifold):
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """The logarithm, by iteration in 2k x 2k matrices.
 
-        Its geodesic is the shortest if the distance between the points is below about
-        0.9 pi.
+        The geodesic along it is the shortest if the distance between the points is
+        below about 0.9 pi.
         """
         return stiefel_log(Q, P)
 
@@ -168,7 +168,7 @@ class Stiefel(AbstractManifold):
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""$\pi$ minus the norm of the skew matrix that moves `Q` along `E`.
 
-        It can be differentiated once.
+        This distance can be differentiated once.
         """
         return math.pi - spectral_norm(_compressed(Q, E))
 

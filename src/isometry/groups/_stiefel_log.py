@@ -208,7 +208,8 @@ def _completed(V: Tensor) -> Tensor:
     whole = torch.cat([V, rest], -1)
     if not V.is_complex() and m > k:
         sign = determinant(whole).sgn()
-        # reverse the direction of the smallest singular value: it matters least
+        # reversing the direction of the smallest singular value keeps `whole` as close
+        # to I as possible
         turn = U @ torch.diag_embed(_last_sign(sign, m - k)) @ U.mT
         whole = torch.cat([V, rest @ turn], -1)
     return whole
@@ -228,7 +229,7 @@ def normal_part(Q: Tensor, X: Tensor) -> Tensor:
 def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     """The adjoint derivative of `f` at the inputs, applied to `X`.
 
-    It can be differentiated again.
+    The result can be differentiated again.
     """
     # not `torch.func.vjp`: the function that it returns would run the backward pass of
     # `expm_tall` at a level of torch.func that has already ended

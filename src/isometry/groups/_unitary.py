@@ -120,8 +120,8 @@ class SU(AbstractClassicalGroup):
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor, divided by the n-th root of its determinant nearest to 1.
 
-        Its distance from the point closest to `X` is of second order in the distance
-        from `X` to the group.
+        The distance from this point to the point closest to `X` is of second order in
+        the distance from `X` to the group.
         """
         return _unit_determinant(polar(X))
 
