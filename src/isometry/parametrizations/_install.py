@@ -42,7 +42,7 @@ def install(
     retraction: AbstractMap,
     options: Options,
 ) -> Layer:
-    """Constrain the weight of a `Target`, which has been checked already."""
+    """Constrain the weight of a `Target`. The weight has been checked already."""
     weight, every, radius = target.weight, options.rebase_every, options.rebase_radius
     has_base = options.use_trivialization and retraction.steps
     check_policy(every, radius, moving=has_base)

@@ -158,8 +158,8 @@ class Trivialization(AbstractConstraint):
     def repair(self) -> None:
         """Move a base that is off the manifold to the nearest point.
 
-        `AveragedModel(use_buffers=True)` takes the mean of several bases, which is off
-        the manifold.
+        `AveragedModel(use_buffers=True)` takes the mean of several bases, and this mean
+        is off the manifold.
         """
         base = self.base
         if base is None or base.is_meta or type(base) is not Tensor:
