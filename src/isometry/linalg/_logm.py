@@ -148,7 +148,8 @@ class Dlogm(Implicit):
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
         W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
         W = W if A.is_complex() else W.real
-        # the Hermitian part of E adds a Hermitian matrix to W, which drops out here
+        # The Hermitian part of E only adds a Hermitian matrix to W, and (W - W^H) / 2
+        # drops that matrix.
         return torch.where(finite, (W - W.mH) / 2, math.nan)
 
     @staticmethod

@@ -88,9 +88,9 @@ def tall_map(
 
     $f$ must be unitary on skew matrices. It is passed as two functions that return the
     first columns of its value: `of_skew` for $A$ itself, if $n \le 2k$; and `of_block`
-    for the $2k \times 2k$ matrix, if $n > 2k$. The latter matrix is similar to a skew
-    matrix but not normal. Without `of_block`, $A$ is formed for every $n$. Everything
-    else that `expm_tall` promises holds here too.
+    for the $2k \times 2k$ matrix, if $n > 2k$. The $2k \times 2k$ matrix is similar to
+    a skew matrix but not normal. Without `of_block`, $A$ is formed for every $n$.
+    Everything else that `expm_tall` promises holds here too.
     """
     check_matrix(X, name="X")
     check_tall(X, name="X")
@@ -174,7 +174,7 @@ def _rounding(Y: Tensor) -> Tensor:
 
 
 def _expm(M: Tensor) -> Tensor:
-    """The exponential of the matrices `M`, which are not normal."""
+    """The exponential of matrices `M` that need not be normal."""
     # reading the number of squarings would break a graph, so a graph has an operator
     if needs_operator(M):
         return _expm_op(M)[0]
@@ -259,7 +259,7 @@ def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Te
     s = squarings.to(M.device)[..., None, None]
     unit = torch.exp2(-s)
     P = _taylor(M * unit, M2 * unit**2, M4 * unit**4)
-    # the largest s of all matrices, including the ones that `vmap` hides
+    # the largest s of all matrices, including the matrices that `vmap` hides
     for j in range(int(Maximum.apply(squarings.nan_to_num()))):
         P = torch.where(j < s, P @ P, P)
     return P, squarings

@@ -47,8 +47,8 @@ MANY_SQUARINGS = 8
 
 
 # Bounds on angles are widened by this factor, because the power sums are rounded.
-# Without it an upper bound was too low by a fraction of up to 1.02e-3, in 600 seeds and
-# sizes up to 512 (worst: complex64, n = 6, all angles but one equal).
+# Without the factor, an upper bound was too low by a fraction of up to 1.02e-3, in 600
+# seeds and sizes up to 512 (worst: complex64, n = 6, all angles but one equal).
 MARGIN = 1 + 2e-3
 
 
@@ -173,7 +173,7 @@ def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """
     # numpy sees the numbers even while torch records a graph
     numbers = plan.numpy()
-    # the comparison takes 5 us, as long as a small product; one matrix does not need it
+    # comparing takes 5 us, as long as a small product, so a single plan is not compared
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
@@ -201,7 +201,7 @@ def forward(
     backend = backend_for(A)
     W = recycled((slots(A.dtype), *A.shape), A)
     plan = choose_plan(backend, A, W, norm_bound, triangle=triangle)
-    # only a placeholder: the first batch contains all matrices, so it replaces Q
+    # only a placeholder: the first batch contains all matrices, and replaces all of Q
     Q = W[0]
     for which, index in batches(plan):
         if index is None:
