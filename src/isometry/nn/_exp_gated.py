@@ -71,7 +71,7 @@ class ExpLSTM(AbstractGated):
        W_i, W_f, W_g, W_o \in SO(n).
     \end{aligned} $$
 
-    It is called like `torch.nn.LSTM`, with its shapes, its order of the gates and its
+    It is called like `torch.nn.LSTM`, with the same shapes, order of the gates and
     names for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias
     vector: torch has two, but only their sum matters. `isometry.load_foreign` loads
     checkpoints of `nn.LSTM` with the nearest rotation for each gate, and `to_torch`
@@ -160,7 +160,7 @@ class ExpGRU(AbstractGated):
        h' &= (1 - z)\, n + z h, \qquad W_r, W_z, W_n \in SO(n).
     \end{aligned} $$
 
-    It is called like `torch.nn.GRU`, with its shapes, its order of the gates and its
+    It is called like `torch.nn.GRU`, with the same shapes, order of the gates and
     names for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias
     vector, and $b_{hn} = 0$ unless `candidate_bias` is set. `isometry.load_foreign`
     loads checkpoints of `nn.GRU`, which usually need `candidate_bias`, with the nearest

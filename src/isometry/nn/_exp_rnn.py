@@ -268,8 +268,8 @@ class ExpRNN(AbstractNamedRecurrent):
 
     $$ h_{t+1} = \sigma(\exp(A)\, h_t + T x_{t+1}), \qquad A^H = -A. $$
 
-    It is called like `torch.nn.RNN`, with its arguments, its shapes and its names for
-    the weights (`weight_hh_l0` and so on, for reading; the parameters are in `cells`).
+    It is called like `torch.nn.RNN`, with the same arguments, shapes and names for the
+    weights (`weight_hh_l0` and so on, for reading; the parameters are in `cells`).
     Two things differ. First, a cell has one bias vector, which is the threshold $b$ of
     modReLU or is added to $T x$. Second, the default nonlinearity is modReLU, which
     unlike tanh is not bounded: states grow with the number of inputs that they have

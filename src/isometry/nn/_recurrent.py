@@ -61,7 +61,7 @@ class AbstractCell(nn.Module):
     def recurrent_matrix(self) -> Tensor:
         """The matrix (n, n) that multiplies the state, or the first of several.
 
-        It is differentiable if the cell trains it.
+        The matrix is differentiable if the cell trains it.
         """
 
     def extra_repr(self) -> str:

@@ -318,8 +318,8 @@ class EURNNCell(AbstractComparatorCell):
         """The authors' modReLU, which adds 0.01 to the modulus."""
         if not z.is_complex():
             return modrelu(z, b + _EPSILON)
-        # `z.abs()` would take three times as long. `tiny` keeps the gradient finite at
-        # z = 0, where the gradient of the square root alone is infinite
+        # `z.abs()` would be slower. `tiny` keeps the gradient finite at z = 0, where
+        # the gradient of the square root alone is infinite
         tiny = torch.finfo(z.real.dtype).tiny
         m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
         return z * (torch.relu(m + b) / m)
