@@ -70,8 +70,8 @@ class _Room:
         self.views: dict[Any, Tensor] = {}
 
     def view(self, shape: tuple[int, ...], dtype: torch.dtype, size: int) -> Tensor:
-        # a training step asks for the same views again and again, and looking one up is
-        # faster than making it
+        # a training step asks for the same views again and again, and looking up a view
+        # is faster than making it
         view = self.views.get((shape, dtype))
         if view is None:
             if len(self.views) >= _MOST_VIEWS:
