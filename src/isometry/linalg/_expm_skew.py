@@ -26,8 +26,8 @@ def expm_skew(
     space of all matrices. The derivative is defined along skew directions. A matrix
     that is not skew gives a meaningless result: call `check_skew` to be sure.
 
-    The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Their
-    number depends on the largest angle, which is the spectral norm of $A$. Up to 0.065
+    The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. How many
+    depends on the largest angle, which is the spectral norm of $A$. Up to angle 0.065
     in float32 (0.00045 in float64) the value costs 2 products and the gradient 3; up to
     0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875),
     4 and 6. Beyond that, each doubling of the angle adds 1 product to the value and 2
