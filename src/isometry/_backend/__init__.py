@@ -4,7 +4,7 @@
 numbers on the CPU) have the same methods. Code outside of this folder does not know
 which of the two it uses. The C library is optional: it comes with a wheel, or is built
 when it is first needed. Without a compiler, or with `ISOMETRY_NATIVE=0`, torch's
-operations compute the same, only slower.
+operations compute the same results, only more slowly.
 """
 
 from collections.abc import Iterator

@@ -287,7 +287,7 @@ _callbacks: list[Any] = []
 def _element_size(get_dtype: Any, offset: int) -> Any:
     """A function that tells C the size of a dtype; torch 2.7 has no such C function.
 
-    C calls it once for each tensor that it begins to watch.
+    C calls this function once for each new tensor that it watches.
     """
     sizes, code = {}, ctypes.c_int32()
     # the dtypes of weights and of the tensors from which they are computed

@@ -11,7 +11,7 @@ $$ P_j = L_j R_j, \qquad
    L_j, R_j \in \operatorname{span}(I, A, A^2, A^4, P_3, \ldots, P_{j-1}), \qquad
    p(A) = L_m R_m + F, $$
 
-with $F$ a linear combination of everything before. The last product goes into the
+with $F$ a linear combination of $I$ and all slots. The last product goes into the
 result and has no slot. A linear combination is a row of coefficients over the slots.
 """
 
