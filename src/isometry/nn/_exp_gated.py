@@ -157,8 +157,10 @@ class ExpGRU(AbstractGated):
     $$ \begin{aligned}
        r, z &= \operatorname{sigmoid}(W_\bullet h + T_\bullet x + b_\bullet), \qquad
        n = \tanh(T_n x + b_n + r\, (W_n h + b_{hn})), \\
-       h' &= (1 - z)\, n + z h, \qquad W_r, W_z, W_n \in SO(n).
+       h' &= (1 - z)\, n + z h, \qquad W_r, W_z, W_n \in SO(d),
     \end{aligned} $$
+
+    where $n$ is the candidate, as in torch's equations, and $d$ is the hidden size.
 
     It is called like `torch.nn.GRU`, with the same shapes, order of the gates and
     names for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias

@@ -22,7 +22,7 @@ class ModReLU(nn.Module):
     r"""$\sigma(z) = \frac{z}{|z|} \max(|z| + b, 0)$, with a trained $b$ per feature.
 
     It keeps the sign of a real number and the phase of a complex number, so it commutes
-    with multiplication by phases. $\sigma(0) = 0$, and the gradient there is zero.
+    with multiplication by phases. $\sigma(0) = 0$, and the gradient at 0 is zero.
 
     Args:
         features: size of the last axis.
