@@ -150,8 +150,8 @@ class BodyFrame(AbstractFrame):
 class AmbientFrame(AbstractFrame):
     """A frame for any manifold: ambient vectors, moved by the manifold's methods.
 
-    Entries of vectors at different points cannot be compared here, so a vector has one
-    square: the mean of its squared entries, which rotations preserve.
+    In this frame, entries of vectors at different points cannot be compared. So a
+    vector has one square: the mean of its squared entries, which rotations preserve.
     """
 
     # A gradient is tangent only up to rounding. This error grows with the gradient,

@@ -206,8 +206,8 @@ class AbstractManifold(ABC):
     def distance(self, Q: Tensor, P: Tensor) -> Tensor:
         """Length of the geodesic from `Q` to `P`.
 
-        The gradient is 0 where both are the same point up to their `tolerance`, because
-        the direction between them is mere rounding.
+        The gradient is 0 where `Q` and `P` are the same point up to `tolerance`,
+        because the direction between them is mere rounding.
         """
         E = self.log(Q, P)
         square = self.inner(Q, E, E).clamp(min=0)

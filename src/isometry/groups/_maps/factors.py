@@ -131,8 +131,8 @@ def q_factor(X: Tensor) -> Tensor:
     """Q of X = QR with a positive diagonal of R, which makes Q unique.
 
     If a rotation multiplies X from the left, it multiplies Q too. The distribution of a
-    Gaussian matrix does not change under rotations, so its Q is uniform. The Q of
-    LAPACK is not.
+    Gaussian matrix does not change under rotations, so its Q is uniform. The Q that
+    LAPACK computes is not uniform.
     """
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).detach().sgn()
@@ -146,7 +146,7 @@ class Householder(AbstractMap):
     """Products of Householder reflections, along the columns of the coordinates.
 
     It has no base, and an optimizer cannot step along it: the lengths of the vectors do
-    not matter, and zero is not the coordinate of any point.
+    not matter, and at a vector of zeros the gradient is zero.
     """
 
     name = "householder"
