@@ -6,8 +6,8 @@ again only after a change. To notice every change, a read compares all O(n^2) by
 the coordinates, of the base and of the weight itself, because a write through `.data`
 or a numpy view leaves no other trace.
 
-On devices other than the CPU, comparing bytes would wait for the device. There a weight
-is kept only while a graph holds it, and only torch's version counters are compared.
+Only bytes on the CPU are compared, because the host would wait for another device. On
+such a device torch's version counters are compared, and only a graph keeps a weight.
 """
 
 import operator
@@ -277,9 +277,9 @@ class Shared(torch.autograd.Function):
     """The weight that `compute` returns for the coordinates, as one node of a graph.
 
     Two losses that use a plain weight share nothing but the weight, so `backward` works
-    for one and then for the other. Here they also share the graph from the coordinates
-    to the weight. This node hides that graph: the first backward pass uses and frees
-    it, and a later one computes it again, if the coordinates are still `unchanged`.
+    for one and then for the other. Two losses that use a constrained weight also share
+    the graph from the coordinates to the weight. This node hides that graph: the first
+    backward pass frees it, and a later one makes it anew if `unchanged` returns True.
     """
 
     @staticmethod

@@ -53,8 +53,9 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     map, so that it moves the weight as before. Averages of squares belong to single
     entries, and have no direction that could be pushed forward. They stay, unless they
     are below the square of the new momentum. In that case they are set to this square,
-    so that Adam changes no entry by more than the learning rate. (Both are first
-    corrected for their start at zero, as in Adam.) The history of `LBFGS` is dropped.
+    so that Adam changes no entry by more than the learning rate. (For the comparison,
+    the momentum and the averages are corrected for their start at zero, as in Adam.)
+    The history of `LBFGS` is dropped.
 
     Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched,
     so keep the base fixed with these optimizers. Keep it fixed under
