@@ -161,7 +161,7 @@ def refuse_nested_forward_mode(name: str) -> None:
     """Raise in nested forward mode, where derivatives would be silently wrong.
 
     Nothing is checked while compiling. Dynamo does not support autograd functions with
-    a `jvp`, so the functions in a graph have no `jvp`, and without it no forward mode.
+    a `jvp`, so the functions in a graph have none, and do not support forward mode.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
