@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from isometry.lab import write_report
 from isometry.lab._cli import main
 from isometry.lab._report.runs import read_run
 from isometry.lab._sweep import engine, local
@@ -160,6 +161,29 @@ def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
         (tmp_path / place / "report.html").write_text("")
     assert main(["report", *map(str, sorted(tmp_path.iterdir()))]) == 0
     assert taken == [run]
+
+
+def test_report_takes_the_folder_of_a_sweep(tmp_path, capsys):
+    """It stands for its runs; it was refused, with "Train one first"."""
+    runs = [fake_run(tmp_path / "sweep" / name, steps=1) for name in "ab"]
+    (tmp_path / "sweep" / "sweep.md").touch()
+    assert main(["report", str(tmp_path / "sweep")]) == 0
+    page = tmp_path / "sweep" / "report" / "report.html"
+    assert capsys.readouterr().out == f"{page}\n"
+    assert page.read_bytes() == write_report(runs, tmp_path / "report").read_bytes()
+    # now that there is a report in the folder, too
+    again = write_report([tmp_path / "sweep"], tmp_path / "again")
+    assert page.read_bytes() == again.read_bytes()
+
+
+@pytest.mark.errors
+def test_report_refuses_a_file(tmp_path, capsys):
+    """It said that `runs` must name at least one folder, and that there was none."""
+    (tmp_path / "sweep.md").touch()
+    assert main(["report", str(tmp_path / "sweep.md")]) == 2
+    said = capsys.readouterr().err
+    assert "sweep.md` must be the folder of a run, with a `config.json`; got" in said
+    assert "got a file. Give the folders that `isometry train` has printed, or" in said
 
 
 def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):

@@ -14,7 +14,7 @@ from isometry.lab.paper.tables import SOURCE
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry report` to its parser."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run or a sweep"
     )
     parser.add_argument(
         "--out",
@@ -33,9 +33,10 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 0, or 2 if a folder does not hold a run or the report cannot be
         written.
     """
-    out = options.out or options.runs[0].resolve().parent / "report"
-    # leave out earlier reports and the files of a sweep, which DIR/* matches as well
-    runs = [path for path in options.runs if not _lies_beside(path)]
+    # Leave out earlier reports and the files of a sweep, which DIR/* matches as well.
+    # If nothing is left, `write_report` says what was given instead of runs.
+    runs = [path for path in options.runs if not _lies_beside(path)] or options.runs
+    out = options.out or _runs_in(runs[0])[0].resolve().parent / "report"
     try:
         page = write_report(runs, out)
     except (ValueError, OSError) as error:
@@ -49,7 +50,14 @@ def _lies_beside(path: Path) -> bool:
     # look one folder further down, too, where earlier versions of `isometry reproduce`
     # wrote reports
     reports = (*path.glob("report.html"), *path.glob("*/report.html"))
-    return path.is_file() or (bool(reports) and not (path / "config.json").is_file())
+    runs = (*path.glob("config.json"), *path.glob("*/config.json"))
+    return path.is_file() or (bool(reports) and not runs)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """The runs in the folder of a sweep. Any other folder is returned itself."""
+    runs = sorted(file.parent for file in path.glob("*/config.json"))
+    return runs if runs and not (path / "config.json").is_file() else [path]
 
 
 def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
@@ -59,7 +67,8 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     files, and `results.md` has the tables. Files of an earlier report are replaced.
 
     Args:
-        runs: folders that `isometry train` wrote, finished or not.
+        runs: folders that `isometry train` or `isometry sweep` wrote. Runs need not be
+            finished.
         out: folder of the report; it is created if it does not exist.
 
     Returns:
@@ -74,7 +83,8 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
             "`isometry train`."
         )
     # read all runs before anything is written, so that an error leaves nothing behind
-    found = experiments([read_run(Path(path)) for path in runs])
+    folders = [folder for path in runs for folder in _runs_in(Path(path))]
+    found = experiments([read_run(folder) for folder in folders])
     # importing matplotlib takes a second, so only do it when there is something to draw
     from isometry.lab._report.figures import draw
     from isometry.lab._report.page import page

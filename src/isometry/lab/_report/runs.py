@@ -115,10 +115,11 @@ def read_run(path: Path) -> Run:
         ValueError: if the folder holds no run, or one of its files is damaged.
     """
     if not (path / "config.json").is_file():
+        kind = "a folder without one" if path.is_dir() else "no such folder"
         raise ValueError(
             f"`{path}` must be the folder of a run, with a `config.json`; got "
-            f"{'a folder without one' if path.is_dir() else 'no such folder'}. "
-            f"Give the folders that `isometry train` has printed."
+            f"{'a file' if path.is_file() else kind}. Give the folders that `isometry "
+            f"train` has printed, or the folder of a sweep."
         )
     config = _json(path / "config.json")
     for name in ("task", "model"):
