@@ -1,11 +1,11 @@
 r"""Every private name of torch that this library touches.
 
 Torch has no public way to ask which of its transforms and modes are active, nor who
-refers to a storage. Torch 2.7.1, 2.13.0 and 2.15.0 have all names below, except that
-2.7.1 lacks the one with a star. Each name has a substitute made of public functions.
-So with a version of torch that lacks a name, this library still imports, computes and
-trains; the table says what is lost. `tests/hidden_names.py` hides each name in turn,
-and then all of them.
+refers to a storage. Torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0 have all names below, except
+that 2.7.1 lacks the one with a star. Each name has a substitute made of public
+functions. So with a version of torch that lacks a name, this library still imports,
+computes and trains; the table says what is lost. `tests/hidden_names.py` hides each
+name in turn, and then all of them.
 
 | name | asks | without it |
 | --- | --- | --- |

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.once
-@needs_torch("2.13", "devices that are written in Python")
+@needs_torch("2.10", "devices that are written in Python")
 def test_the_host_waits_once_or_never():
     """Once for an exponential or a step of a layer; never with a bound of the angles.
 

@@ -96,7 +96,7 @@ INDUCTOR = [
     # of its backward pass, Inductor used to expect other strides than there were
     pytest.param(
         *("U", "householder"),
-        marks=needs_torch("2.13", "a conjugated view of complex numbers in Inductor"),
+        marks=needs_torch("2.10", "a conjugated view of complex numbers in Inductor"),
     ),
 ]
 

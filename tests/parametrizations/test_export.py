@@ -103,7 +103,7 @@ class Twice(nn.Module):
     [
         pytest.param(
             *(True, True),
-            marks=needs_torch("2.13", "`parametrize.cached()` in a strict export"),
+            marks=needs_torch("2.10", "`parametrize.cached()` in a strict export"),
         ),
         (True, False),
         (False, True),
@@ -120,7 +120,9 @@ def test_a_program_computes_at_each_read_but_under_cached(cached, strict, rng):
     assert torch.equal(program.module()(x), network(x))
 
 
-@needs_torch("2.13", "NaN in the file of an exported program")
+# torch 2.10 warns of its own way to read the file
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
+@needs_torch("2.10", "NaN in the file of an exported program")
 def test_a_program_survives_a_file(rng, tmp_path):
     """Loading it needs isometry, whose operators it calls."""
     network = model()

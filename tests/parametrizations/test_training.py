@@ -53,7 +53,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 NAMES = [
-    pytest.param(name, marks=needs_torch("2.13", "the optimizer Muon"))
+    pytest.param(name, marks=needs_torch("2.10", "the optimizer Muon"))
     if name == "Muon"
     else name
     for name in OPTIMIZERS
