@@ -1,6 +1,10 @@
+import copy
+import gc
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
 import isometry
@@ -37,6 +41,79 @@ def test_fold_reaches_everything_inside_and_only_what_is_ours():
     assert not model[0].weight.requires_grad
     assert model[2][0].weight.requires_grad
     assert nn.utils.parametrize.is_parametrized(model[1])
+
+
+class Turn(nn.Module):
+    """A parametrization of the user's own, which contains a constrained weight."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inner = isometry.orthogonal(nn.Linear(n, n, bias=False))
+
+    def forward(self, W: torch.Tensor) -> torch.Tensor:
+        return self.inner.weight @ W
+
+
+def test_what_fold_leaves_is_removed_from_the_copy_alone():
+    """torch's own removal took the weight of the original away: they share a class."""
+    model = nn.Sequential(nn.Linear(4, 4))
+    parametrize.register_parametrization(model[0], "weight", Turn(4))
+    x = torch.ones(2, 4)
+    y = model(x)
+    folded = isometry.fold(copy.deepcopy(model))
+    parametrize.remove_parametrizations(folded[0], "weight")
+    assert type(folded[0]) is nn.Linear
+    assert torch.equal(model(x), y)
+    assert_close(folded(x), y)
+
+
+def test_torch_removes_the_constraint_of_a_copy_alone():
+    layer = isometry.orthogonal(nn.Linear(4, 4))
+    isometry.constrain(layer, "bias", Sphere(4))
+    for other in (copy.deepcopy(layer), copy.deepcopy(copy.deepcopy(layer))):
+        parametrize.remove_parametrizations(other, "weight")
+        assert torch.equal(other.weight, layer.weight)
+        assert parametrize.is_parametrized(other, "bias")
+        parametrize.remove_parametrizations(other, "bias")
+        assert type(other) is nn.Linear
+    assert parametrize.is_parametrized(layer, "weight")
+    other = copy.deepcopy(layer)
+    other.reset_parameters()
+    assert torch.dist(other.weight, layer.weight) > 0.1
+
+
+@pytest.mark.parametrize("inner", ["words", "heads"])
+def test_tied_weights_stay_tied_wherever_they_are(inner):
+    """Folding one of a pair silently untied it, and the other stayed constrained."""
+    heads = nn.ModuleList(nn.Linear(4, 9, bias=False) for _ in range(2))
+    model = nn.ModuleDict({"words": nn.Embedding(9, 4), "heads": heads})
+    for head in heads:
+        head.weight = model["words"].weight
+    isometry.orthogonal(model["words"])
+    W = model["words"].weight.detach().clone()
+    isometry.fold(copy.deepcopy(model)[inner])
+    assert parametrize.is_parametrized(model["words"])
+    isometry.fold(model[inner])
+    assert torch.equal(model["words"].weight, W)
+    for head in heads:
+        assert head.weight is model["words"].weight
+        assert type(head) is nn.Linear
+
+
+def test_fold_looks_at_all_objects_only_for_weights_in_several_modules(monkeypatch):
+    """That takes up to a second in a large program."""
+    model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 4))
+    model.append(model[0])
+    model[1].weight = nn.Parameter(torch.ones(4, 4))
+    tied = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    tied["b"].weight = tied["a"].weight
+    isometry.orthogonal(tied["a"])
+    model(torch.ones(2, 4)).sum().backward()
+    monkeypatch.setattr(gc, "get_objects", None)
+    isometry.fold(model)
+    isometry.fold(copy.deepcopy(tied))
+    isometry.fold(tied)
+    assert tied["a"].weight is tied["b"].weight
 
 
 def test_half_precision_folds_to_half_precision():

@@ -10,6 +10,7 @@ from isometry._typing import Layer
 from isometry.groups._declare import record
 from isometry.parametrizations._coordinates import Constrained, constrained
 from isometry.parametrizations._owner import own_class, restore_weights
+from isometry.parametrizations._target import tied_elsewhere
 
 
 def fold(module: Layer) -> Layer:
@@ -18,10 +19,11 @@ def fold(module: Layer) -> Layer:
     Use it before inference, export and quantization. The module computes the same
     function as before, has its original class again, and its `state_dict` has its
     original names. The weights are new parameters, and nothing keeps them orthogonal
-    when they are trained. Weights that are tied inside `module` stay tied. If a
-    parametrization of your own contains a constrained weight, this weight is folded,
-    but the parametrization stays. An `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become
-    one of torch's layers, by its method `to_torch`.
+    when they are trained. Tied weights stay tied: a weight that a module outside of
+    `module` shares is folded there too. If a parametrization of your own contains a
+    constrained weight, this weight is folded, but the parametrization stays. An
+    `ExpRNN`, `ExpLSTM` or `ExpGRU` can also become one of torch's layers, by its method
+    `to_torch`.
 
     Args:
         module: the module; its submodules are visited too.
@@ -33,6 +35,7 @@ def fold(module: Layer) -> Layer:
         TypeError: if `module` is not a module.
     """
     entries = constrained(module, remove_duplicate=False)
+    entries += tied_elsewhere(entries)
     weights = {id(entry.coordinates): _plain(entry) for entry in entries}
     for entry in entries:
         owner, name = entry.owner, entry.name
@@ -49,6 +52,11 @@ def fold(module: Layer) -> Layer:
         parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
         record(owner, name, None)
         restore_weights(owner)
+    # The user may remove the other parametrizations with torch's own function, which
+    # would remove them from every copy that has the same class
+    for part in module.modules():
+        if parametrize.is_parametrized(part):
+            own_class(part)
     return module
 
 

@@ -18,6 +18,9 @@ from isometry.parametrizations._coordinates import coordinates_of
 
 _OF_THE_TYPE = ("__dict__", "__weakref__")
 
+# name of the attribute that marks a method which `adapt` has wrapped
+_WRAPPED = "_isometry_wraps"
+
 # name of the attribute that holds the weights during a forward pass
 _DURING = "_isometry_weights"
 
@@ -27,8 +30,9 @@ Method = Callable[..., Any]
 def own_class(module: nn.Module) -> None:
     """Give a parametrized module a class that no copy of it shares.
 
-    torch makes the weight a property of a new class, and a deepcopy shares that class.
-    Folding the copy would then remove the property from the original, too.
+    torch makes the weight a property of a new class, and a copy shares that class.
+    Removing a parametrization from the copy would then remove the property from the
+    original, too.
     """
     cls = type(module)
     inner = {k: v for k, v in vars(cls).items() if k not in _OF_THE_TYPE}
@@ -40,9 +44,12 @@ def adapt(module: nn.Module, name: str) -> None:
     read_fast(module, name)
     cls: Any = type(module)
     for key, wrap in _WRAPPERS.items():
-        if hasattr(cls, key) and key not in vars(cls):
-            method = getattr(cls, key)
-            setattr(cls, key, functools.wraps(method)(wrap(method)))
+        method = getattr(cls, key, None)
+        # a second weight of the same module must not wrap a method again
+        if method is not None and not hasattr(method, _WRAPPED):
+            method = functools.wraps(method)(wrap(method))
+            setattr(method, _WRAPPED, True)
+            setattr(cls, key, method)
     keep_weights_fresh(module)
 
 
@@ -96,7 +103,21 @@ def _loading(load: Method) -> Method:
     return wrapped
 
 
+def _copying(copy: Method) -> Method:
+    """Wrap `__deepcopy__`, so that each copy has a class of its own."""
+
+    def wrapped(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+        result = copy(module, memo)
+        # a method of the user's own may return something else
+        if type(result) is type(module):
+            own_class(result)
+        return result
+
+    return wrapped
+
+
 _WRAPPERS = {
+    "__deepcopy__": _copying,
     "reset_parameters": _resetting,
     # nn.MultiheadAttention resets its parameters by a method of this name
     "_reset_parameters": _resetting,

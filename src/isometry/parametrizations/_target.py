@@ -22,6 +22,7 @@ from isometry._typing import Layer
 from isometry.groups._declare import manifold_of
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import (
+    Constrained,
     Coordinates,
     coordinates_of,
     holds_coordinates,
@@ -164,6 +165,32 @@ def tie(place: Place, coordinates: Coordinates) -> None:
     parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
     cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
     adapt(module, name)
+
+
+def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
+    """The uses of constrained weights in modules that are not among the `entries`."""
+    tables: dict[int, dict[tuple[int, str], Any]] = {}
+    for entry in entries:
+        table = vars(cast("Any", entry.owner).parametrizations)["_modules"]
+        tables.setdefault(id(entry.coordinates), {})[id(table), entry.name] = table
+    # As in `other_places`, count references before looking at all objects
+    lone = {"": nn.Module()}
+    shared = {
+        key
+        for key, places in tables.items()
+        for (_, name), table in list(places.items())[:1]
+        if _references(table, name) >= _references(lone, "") + len(places)
+    }
+    if not shared:
+        return []
+    inside = {(id(entry.owner), entry.name) for entry in entries}
+    return [
+        Constrained(name, module, name, X, cast("Any", parts.constraint))
+        for module in _modules()
+        for name, parts in coordinates_of(module).items()
+        if id(X := cast("nn.Parameter", parts.original)) in shared
+        and (id(module), name) not in inside
+    ]
 
 
 def refuse_later_ties() -> None:
