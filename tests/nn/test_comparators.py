@@ -84,13 +84,14 @@ def test_recurrence_is_the_definition(case, engine, rng):
     H, last = network(x)
 
     expected = slow(case, network, x)
-    # twice the worst over 20 seeds: 8.8e-15 for states, 4.6e-14 for gradients (Lie,
-    # whose exponential of large angles loses the most)
-    assert_near(H, expected, tol=2e-14)
+    # Twice the worst over 120 seeds, 1.34e-14 (Lie, whose exponential of large angles
+    # loses the most). Gradients of modReLU divide by |z|, which may be small by chance:
+    # over these seeds 1.0e-13 (full), but with another seed more than 1e-12.
+    assert_near(H, expected, tol=2.7e-14)
     assert torch.equal(last[0], H[-1])
     ours, theirs = gradients(H, network, x), gradients(expected, network, x)
     for name, G in ours.items():
-        assert_near(G, theirs[name], tol=1e-13)
+        assert_near(G, theirs[name], tol=1e-11)
 
 
 def test_state_map_is_the_matrix(case, rng):

@@ -244,8 +244,8 @@ def test_what_is_not_finite_stays_with_its_sequence(sigma, value, engine, rng):
     """From its step on, it is in the states that it reaches, and in the gradient."""
     p = problem(sigma, (3,) * 5, rng=rng)
     x = p.x.detach().clone()
-    # step 1 of sequence 2
-    x[3 + 2, 0] = value
+    # Step 1 of sequence 2. In the first row infinity is positive, which relu keeps.
+    x[3 + 2, 0] = math.copysign(value, p.kernel[0, 0].item())
     q = replace(p, x=x.requires_grad_())
     found, expected = q.run(), q.run(unrolled)
     assert_close(found, expected, equal_nan=True)
@@ -306,8 +306,11 @@ def test_complex_modrelu_near_zero(size, engine, rng):
         m = wide.view(-1, 2).square().sum(-1, keepdim=True).sqrt()
         h = wide.view(-1, 2) / m * (m + 0.01)
         (expected,) = torch.autograd.grad(h.sum(), wide)
-        # 5e-4: twice the worst over 100 seeds; eps b / |z| is 1e-5 at a usual |z|
-        assert torch.dist(dz, expected.float()) <= 5e-4 * expected.norm()
+        # |z| = |h| - b has an error of eps b, and the gradient is about b / |z|
+        bound = eps(dtype) * (0.01 / m.detach()) ** 2
+        error = (dz.double() - expected).view(-1, 2).abs()
+        # twice the worst over 300 seeds, 2.1
+        assert (error <= 4.2 * bound).all()
 
 
 def test_fading_gradients_end_at_zero(engine, rng):

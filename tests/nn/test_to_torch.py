@@ -174,7 +174,7 @@ def test_a_layer_for_torch_trains_like_torchs_own(rng):
     x = inputs(peer, rng)
     before = peer(x)[0]
     before.square().sum().backward()
-    torch.optim.SGD(peer.parameters(), lr=0.1).step()
+    torch.optim.SGD(peer.parameters(), lr=1e-3).step()
     assert peer(x)[0].square().sum() < before.square().sum()
 
 
