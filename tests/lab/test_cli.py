@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from isometry.lab import _cli
+from isometry.lab import RunError, _cli, load
 from isometry.lab._options import describe
 from isometry.lab._train.command import read
 from isometry.lab._train.config import Config, Training
@@ -130,7 +130,14 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     words = [*SMALL, "--lr", "1e15", "--out", str(tmp_path / "run")]
     assert _cli.main(["train", "copying", *words]) == 1
     said = capsys.readouterr().err
-    assert "diverged at step 2. That was before its first checkpoint; try a" in said
+    truth = "the loss diverged at step 2. That was before its first checkpoint"
+    assert f"{truth}; try a smaller `--lr`" in said
+    # `--resume` said step 1, and `load` said to resume the run
+    assert _cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert f"{truth}. It would diverge again. Train anew with a smaller `--lr`" in said
+    with pytest.raises(RunError, match=rf"a checkpoint; {truth}. Train anew with a sm"):
+        load(tmp_path / "run")
 
 
 @pytest.mark.errors

@@ -86,7 +86,7 @@ def test_epochs_of_finite_data(tmp_path, monkeypatch):
 def test_a_solved_run_goes_on_if_it_is_told_not_to_stop(tmp_path):
     config = small(solved=100.0)
     assert start(config, tmp_path / "run").summary["status"] == "solved"
-    with pytest.raises(RunError, match=r"solved after 4 steps.*`--solved 0`"):
+    with pytest.raises(RunError, match=r"solved after 4 steps.*`solved` to 0"):
         resume(tmp_path / "run", iterations=14)
     assert resume(tmp_path / "run").summary["status"] == "solved"
     outcome = resume(tmp_path / "run", iterations=14, solved=0)
@@ -109,7 +109,9 @@ def test_what_a_run_is_does_not_change(tmp_path):
     start(small(iterations=2), tmp_path / "run")
     with pytest.raises(ValueError, match=r"`lr` must stay as it is when a run goes on"):
         resume(tmp_path / "run", lr=0.5)
-    with pytest.raises(RunError, match=r"has finished after 2 steps.*got --threads"):
+    with pytest.raises(
+        RunError, match=r"has finished after 2 steps.*got `threads`\. Give `iter"
+    ):
         resume(tmp_path / "run", threads=2)
     training = small().training
     assert set(CHANGEABLE) <= set(training.__dataclass_fields__)

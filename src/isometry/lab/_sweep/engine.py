@@ -15,7 +15,7 @@ from isometry.lab._report.looks import network_label
 from isometry.lab._report.runs import Group, Run, read_run
 from isometry.lab._sweep.plan import SweepRun, fit, load, save
 from isometry.lab._sweep.view import View
-from isometry.lab._train.folder import last_good, locked, write_atomically
+from isometry.lab._train.folder import divergence, locked, write_atomically
 
 TABLE = "sweep.md"
 
@@ -210,8 +210,8 @@ def verdicts(
         if status == "diverged":
             steps = read_run(out / cell.name).steps
             message = (
-                f"the loss diverged at step {steps + 1}. "
-                f"{last_good(out / cell.name)}; sweep over smaller values of `--lr`."
+                f"{divergence(out / cell.name, steps)}; sweep over smaller values of "
+                f"`--lr`."
             )
         found[cell.name] = message or "interrupted. The same command resumes it."
     return found

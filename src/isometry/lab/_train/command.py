@@ -21,7 +21,7 @@ from isometry.lab._options import (
 )
 from isometry.lab._process import keep_freed_memory
 from isometry.lab._train.config import CHANGEABLE, Config, Training
-from isometry.lab._train.folder import RunError, last_good
+from isometry.lab._train.folder import RunError, divergence
 
 # the exit code for each status of a run; 130 is usual after Ctrl-C
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
@@ -146,7 +146,10 @@ def main(options: argparse.Namespace) -> int:
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise
-        message = as_typed(str(error), typed)
+        # errors about a run itself may name any option, typed or not
+        about_run = isinstance(error, RunError)
+        names = [f.name for f in fields(Training)] if about_run else typed
+        message = as_typed(str(error), names)
         print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - it reports
         return 2
     if outcome.folder is None:
@@ -293,10 +296,7 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
     """One line that says how the run ended."""
     status, steps = summary["status"], summary["steps"]
     if status == "diverged":
-        return (
-            f"isometry: the loss diverged at step {steps + 1}. {last_good(folder)}; "
-            f"try a smaller `--lr`."
-        )
+        return f"isometry: {divergence(folder, steps)}; try a smaller `--lr`."
     if status == "interrupted":
         return (
             f"isometry: interrupted after step {steps}. Go on with: "

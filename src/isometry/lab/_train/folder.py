@@ -65,7 +65,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     if folder.exists():
         raise RunError(
-            f"{folder} exists, and runs are never overwritten. Choose another `--out`, "
+            f"{folder} exists, and runs are never overwritten. Choose another folder, "
             f"or go on with it: isometry train --resume {folder}"
         )
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -81,17 +81,25 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
-            f"{folder} must be a place for a new folder; got {error}. Choose another "
-            f"`--out`."
+            f"{folder} must be a place for a new folder; got {error}. Choose another."
         ) from error
 
 
-def last_good(folder: Path) -> str:
-    """A clause for messages that says where a diverged run has its last checkpoint."""
+def divergence(folder: Path, steps: int) -> str:
+    """What messages say about a run that diverged: when, and what is left of it.
+
+    Args:
+        folder: folder of the run.
+        steps: number of steps in its summary, all before the loss diverged.
+
+    Returns:
+        Two sentences, without the last full stop.
+    """
     path = folder / CHECKPOINT
+    rest = "That was before its first checkpoint"
     if path.exists():
-        return f"The last good checkpoint is {path}"
-    return "That was before its first checkpoint"
+        rest = f"The last good checkpoint is {path}"
+    return f"the loss diverged at step {steps + 1}. {rest}"
 
 
 def default_folder(name: str) -> Path:

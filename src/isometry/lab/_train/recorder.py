@@ -201,7 +201,7 @@ def event_writer() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise RunError(
-            "`--tensorboard` needs the package tensorboard, which is not installed. "
+            "`tensorboard` needs the package tensorboard, which is not installed. "
             "Install it, `pip install tensorboard`, or leave the option out."
         ) from None
     return SummaryWriter

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from isometry import count_parameters
-from isometry.lab._options import option_of
 from isometry.lab._process import Ranks, environment, joined
 from isometry.lab._train import folder as files
 from isometry.lab._train.config import Config
@@ -108,8 +107,9 @@ def resume(
     steps, status = summary.get("steps", 0), summary.get("status")
     if status == "diverged":
         raise RunError(
-            f"{folder} has diverged at step {steps}, and would again. Train anew with "
-            f"another rate, `--lr`. {files.last_good(folder)}."
+            f"{folder} must be a run that can go on; "
+            f"{files.divergence(folder, steps)}. It would diverge again. Train anew "
+            f"with a smaller `lr`."
         )
     training, same = config.training, config.training == before.training
     # If a run was resumed for more steps and killed at once, its config already has the
@@ -121,13 +121,13 @@ def resume(
     if status == "finished" and not more:
         raise RunError(
             f"{folder} has finished after {steps} steps, and goes on only for more; "
-            f"got {', '.join(map(option_of, options))}. Give `--iterations` above "
-            f"{steps}, or `--epochs`."
+            f"got {', '.join(f'`{name}`' for name in options)}. Give `iterations` "
+            f"above {steps}, or `epochs`."
         )
     if status == "solved" and "solved" not in options:
         raise RunError(
             f"{folder} is solved after {steps} steps, and would stop again at its next "
-            f"evaluation. Add `--solved 0` to train on."
+            f"evaluation. Set `solved` to 0 to train on."
         )
     with _threads(training.threads), joined(training.device) as ranks:
         experiment = _ready(config, ranks, trust=trust)
@@ -164,10 +164,13 @@ def load(
     folder = Path(run)
     config, data = files.read_config(folder), files.read_checkpoint(folder)
     if data is None:
-        raise RunError(
-            f"{folder} must have a checkpoint; it has none yet. Go on with the run: "
-            f"isometry train --resume {folder}"
-        )
+        reason = "it has none yet"
+        remedy = f"Go on with the run: isometry train --resume {folder}"
+        summary = files.read_summary(folder)
+        if summary.get("status") == "diverged":
+            reason = files.divergence(folder, summary["steps"])
+            remedy = "Train anew with a smaller `lr`."
+        raise RunError(f"{folder} must have a checkpoint; {reason}. {remedy}")
     state = torch.random.get_rng_state()
     try:
         _, _, model = make_model(config, trust=trust)
