@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from isometry.lab import evaluate
 from isometry.lab._data import catalogue
-from isometry.lab.task import AbstractTask, Batch, Split, evaluate
+from isometry.lab.task import AbstractTask, Batch, Split
 from isometry.lab.tasks import TASKS, AddingTask, CopyingTask, MnistTask, TimitTask
 from tests.helpers import shifted
 from tests.lab.small_data import dataset, images, speech, sphere, write_files

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from isometry.lab import Batch, evaluate
 from isometry.lab._data import catalogue
-from isometry.lab.task import Batch, evaluate
 from isometry.lab.tasks import MnistTask
 from isometry.lab.tasks.mnist import permutation
 from tests.lab.small_data import dataset, images, write_files

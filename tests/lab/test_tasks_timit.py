@@ -9,10 +9,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
+from isometry.lab import evaluate
 from isometry.lab._data import speech as speakers
 from isometry.lab._data.speech import log_power, read_recording
 from isometry.lab.paper.networks import recipe
-from isometry.lab.task import Split, evaluate
+from isometry.lab.task import Split
 from isometry.lab.tasks import TimitTask
 from tests.lab.small_data import riff, speech, sphere, write_files
 

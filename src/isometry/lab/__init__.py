@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isometry.lab._data.get import get_data
+    from isometry.lab._evaluation import evaluate
     from isometry.lab._report.command import write_report
     from isometry.lab._train.config import Config, Training
     from isometry.lab._train.experiment import register
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         AbstractEndlessTask,
         AbstractTask,
         Batch,
-        evaluate,
         training_rows,
     )
 
@@ -47,7 +47,8 @@ __all__ = [
 # the module that holds each public name
 _PLACES = {
     **dict.fromkeys(("AbstractTask", "AbstractEndlessTask"), "task"),
-    **dict.fromkeys(("Batch", "evaluate", "training_rows"), "task"),
+    **dict.fromkeys(("Batch", "training_rows"), "task"),
+    "evaluate": "_evaluation",
     **dict.fromkeys(("Recipe", "Schedule", "OptimizerRecipe"), "paper.training"),
     **dict.fromkeys(("Config", "Training"), "_train.config"),
     **dict.fromkeys(("Outcome", "start", "resume", "load"), "_train.run"),

@@ -1,0 +1,82 @@
+"""The loss and the metrics of a task on batches and on whole splits."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isometry.lab._options import suggestion
+from isometry.lab.task import AbstractTask, Batch, Split
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def evaluate(
+    task: AbstractTask, model: "Callable[[Tensor], Tensor]", split: Split, size: int
+) -> dict[str, float]:
+    r"""Means of the loss and of the metrics over a whole split.
+
+    $$ \bar m = \sum_b w_b m_b \Big/ \sum_b w_b $$
+
+    where $m_b$ is the mean over the batch $b$, and $w_b$ is the number of terms in this
+    mean, from `task.weights`. Thus the size of the batches does not matter.
+
+    Args:
+        task: the task.
+        model: maps inputs to outputs.
+        split: "validation" or "test".
+        size: number of sequences in a batch.
+
+    Returns:
+        Means by name; empty if the split has no sequences.
+    """
+    import torch
+
+    sums: dict[str, float] = {}
+    totals: dict[str, int] = {}
+    with torch.inference_mode():
+        for batch in task.evaluation(split, size):
+            outputs = model(batch.x)
+            means = {"loss": task.loss(outputs, batch).item()}
+            means |= measured(task, outputs, batch)
+            weights = task.weights(batch)
+            for name, value in means.items():
+                weight = weights.get(name, weights["loss"])
+                sums[name] = sums.get(name, 0.0) + weight * value
+                totals[name] = totals.get(name, 0) + weight
+    return {name: sums[name] / totals[name] for name in sums}
+
+
+def measured(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str, float]:
+    """What `task.metrics` returns, after a check, with numbers in place of tensors.
+
+    Args:
+        task: the task.
+        outputs: the outputs for the batch.
+        batch: the sequences and their answers.
+
+    Returns:
+        Means by name.
+
+    Raises:
+        TypeError: if a metric is not a number.
+        ValueError: if the main metric is missing.
+    """
+    import torch
+
+    name, metrics = type(task).__name__, dict(task.metrics(outputs, batch))
+    for key, value in metrics.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            metrics[key] = value.item()
+        elif not isinstance(value, int | float):
+            raise TypeError(
+                f"`metrics` of {name} must return a number for each name; got "
+                f"{type(value).__name__} for {key!r}. Return its mean, as "
+                f"`value.mean().item()`."
+            )
+    if task.metric not in ("loss", *metrics):
+        raise ValueError(
+            f"`metric` of {name} must be one of {', '.join(('loss', *metrics))}, the "
+            f"loss and the names that `metrics` returns; got {task.metric!r}."
+            f"{suggestion(task.metric, metrics)}"
+        )
+    return metrics
