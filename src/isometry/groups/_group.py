@@ -168,13 +168,14 @@ class AbstractGroup(AbstractManifold):
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
         """Estimate of the largest angle of the skew matrix with coordinates `X`.
 
-        For Gaussian coordinates it is up to 4 percent too large; up to n = 1024 we have
-        not seen it too small. It does not depend on `B`. Cost: a few products of a
-        matrix and a vector.
+        For Gaussian coordinates it is up to 10 percent too large, and was never too
+        small for 400 seeds and sizes up to 1024. It does not depend on `B`. Cost: a few
+        products of a matrix and a vector.
         """
         del B
-        # for a Gaussian matrix `krylov_norm` is up to 3.2 percent low (n up to 1024)
-        return 1.04 * krylov_norm(self.algebra(X))
+        # of a Gaussian matrix `krylov_norm` was up to 8.4 percent below the norm (real,
+        # n = 100, the worst of 400 seeds and sizes up to 1024)
+        return 1.1 * krylov_norm(self.algebra(X))
 
     def angles(self, X: Tensor) -> Tensor:
         r"""The $\theta$ of $A = V \operatorname{diag}(i \theta) V^H$, ascending.
