@@ -4,7 +4,8 @@ import inspect
 from dataclasses import is_dataclass
 from typing import Any
 
-from isometry.lab._options import Registry, hints_of
+from isometry.lab._options import hints_of
+from isometry.lab._registry import Registry
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks.adding import AddingTask
 from isometry.lab.tasks.copying import CopyingTask
