@@ -197,7 +197,7 @@ def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
 def _words(quantity: Quantity) -> str:
     what, split = quantity.what, quantity.split
     if what == "orthogonality":
-        return "distance from orthogonal, ‖QᴴQ − I‖"
+        return "defect ‖QᴴQ − I‖ / √n"
     name = {"mse": "mean squared error"}.get(what, what)
     return f"{'training' if split == 'train' else split} {name}"
 

@@ -12,7 +12,7 @@ from isometry.lab.paper.tables import Row
 DASH = "–"
 
 # the spaces are non-breaking, so that the heading stays on one line
-DRIFT = "‖QᴴQ\u00a0−\u00a0I‖"
+DRIFT = "‖QᴴQ\u00a0−\u00a0I‖\u00a0/\u00a0√n"
 
 
 @dataclass(frozen=True)
