@@ -1,6 +1,7 @@
 """Rotation vectors, quaternions and matrices, compared with SciPy."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -195,3 +196,44 @@ def test_points_without_a_mean():
         SO(3).mean(torch.eye(3))
     with pytest.raises(ValueError, match=r"`Q` must have a first axis that counts"):
         SO(3).mean(torch.zeros(0, 3, 3))
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    "weights",
+    [[0.0, 0.0, 0.0], [1.0, 2.0, -3.0], [0.1, 0.2, -0.3], [1.0, math.nan, 1.0]],
+    ids=str,
+)
+def test_weights_have_a_sum(weights, rng):
+    """They gave NaN: for a sum of zero, and of rounding errors, about as large."""
+    Q = SO(3).random(3, generator=rng)
+    with pytest.raises(ValueError, match=r"`weights` must be finite with a sum other "):
+        SO(3).mean(Q, weights=torch.tensor(weights))
+
+
+@pytest.mark.errors
+def test_every_point_has_a_weight(rng):
+    """torch's words spoke of the sizes of tensors that the user does not see."""
+    Q = SO(3).random(3, 2, generator=rng)
+    for shape in ((2,), (3, 2), ()):
+        message = r"`weights` must have shape \(3,\), one weight .* got"
+        with pytest.raises(ValueError, match=message):
+            SO(3).mean(Q, weights=torch.ones(shape))
+    wrong: Any = [1.0, 2.0, 3.0]
+    with pytest.raises(TypeError, match=r"`weights` must be a torch\.Tensor; got list"):
+        SO(3).mean(Q, weights=wrong)
+    # negative weights, and integers, are fine
+    near = SO(3).exp(Q, 0.1 * SO(3).project(Q, torch.randn(3, 2, 3, 3, generator=rng)))
+    same = torch.stack([Q[0], near[0]])
+    twice = SO(3).mean(same, weights=torch.tensor([-2, 4]))
+    assert_close(twice, SO(3).geodesic(same[0], same[1], 2.0))
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("f", "size"),
+    [(from_vector, 3), (from_quaternion, 4), (to_vector, 9), (to_quaternion, 9)],
+)
+def test_lists_are_refused_in_our_words(f, size):
+    with pytest.raises(TypeError, match=r"must be a torch\.Tensor; got list\. Convert"):
+        f([0.0] * size)

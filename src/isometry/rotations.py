@@ -15,7 +15,6 @@ import math
 import torch
 from torch import Tensor
 
-from isometry._checks import check_matrix
 from isometry._dtypes import in_float32_or_wider
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
@@ -46,7 +45,7 @@ def from_vector(v: Tensor) -> Tensor:
 
     Raises:
         ValueError: if the last axis is not 3.
-        TypeError: if `v` is not real and floating point.
+        TypeError: if `v` is not a real floating-point tensor.
     """
     _check(v, "v", 3)
     dtype, v = v.dtype, in_float32_or_wider(v)
@@ -74,7 +73,7 @@ def to_vector(R: Tensor) -> Tensor:
 
     Raises:
         ValueError: if the matrices are not 3 x 3.
-        TypeError: if `R` is not real and floating point.
+        TypeError: if `R` is not a real floating-point tensor.
     """
     _check(R, "R", 3, axes=2)
     q = to_quaternion(in_float32_or_wider(R))
@@ -104,7 +103,7 @@ def from_quaternion(q: Tensor) -> Tensor:
 
     Raises:
         ValueError: if the last axis is not 4.
-        TypeError: if `q` is not real and floating point.
+        TypeError: if `q` is not a real floating-point tensor.
     """
     _check(q, "q", 4)
     dtype, q = q.dtype, in_float32_or_wider(q)
@@ -129,12 +128,11 @@ def to_quaternion(R: Tensor) -> Tensor:
 
     Raises:
         ValueError: if the matrices are not 3 x 3.
-        TypeError: if `R` is not real and floating point.
+        TypeError: if `R` is not a real floating-point tensor.
 
     References:
         [She78].
     """
-    check_matrix(R, name="R")
     _check(R, "R", 3, axes=2)
     rows = (row.unbind(-1) for row in in_float32_or_wider(R).unbind(-2))
     (a, b, c), (d, e, f), (g, h, i) = rows
@@ -171,7 +169,6 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
         TypeError: if the matrices are not real and floating point.
     """
     for R, name in ((P, "P"), (Q, "Q")):
-        check_matrix(R, name=name)
         _check(R, name, 3, axes=2)
     # compute P^T Q as a sum, because autocast would compute a matrix product in half
     # precision
@@ -209,6 +206,11 @@ def _eye(v: Tensor) -> Tensor:
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:
     """Raise unless the last `axes` axes have length `size` and the numbers are real."""
+    if not isinstance(X, Tensor):
+        raise TypeError(
+            f"`{name}` must be a torch.Tensor; got {type(X).__name__}. "
+            f"Convert it with `torch.as_tensor`."
+        )
     if X.shape[-axes:] != (size,) * axes:
         shape = ", ".join([f"{size}"] * axes)
         raise ValueError(
@@ -216,5 +218,6 @@ def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:
         )
     if not X.is_floating_point():
         raise TypeError(
-            f"`{name}` must have a real floating-point dtype; got {X.dtype}."
+            f"`{name}` must have a real floating-point dtype; got {X.dtype}. "
+            f"Convert it with `{name}.to(torch.get_default_dtype())`."
         )

@@ -258,6 +258,19 @@ def test_no_geodesic_joins_the_components_of_square_matrices(rng):
         O(3).log(Q, P)
 
 
+@pytest.mark.parametrize("manifold", [SO(3), O(3), Stiefel(3, 2), Sphere(3)], ids=str)
+@pytest.mark.parametrize("method", ["exp", "distance", "geodesic", "log"])
+def test_points_of_another_size_are_refused(manifold, method):
+    """`SO(3).exp` and `SO(3).distance` took 4 x 4 matrices."""
+    good = manifold.origin()
+    bad = torch.eye(4) if good.ndim == 2 else torch.eye(4)[0]
+    call = getattr(manifold, method)
+    rest = (0.5,) if method == "geodesic" else ()
+    for pair in ((bad, bad), (good, bad), (bad, good)):
+        with pytest.raises(ValueError, match=r"must have shape \(\*batch, 3(, \d)?\)"):
+            call(*pair, *rest)
+
+
 def test_declarations_are_checked():
     module = torch.nn.Linear(3, 3)
     with pytest.raises(

@@ -135,6 +135,7 @@ class AbstractGroup(AbstractManifold):
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         r"""$Q \log(Q^H P)$; unique if no angle of $Q^H P$ is $\pi$."""
+        self.check_tensors(Q=Q, P=P)
         # the Newton-Schulz step removes the rounding error of the product
         return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
 

@@ -10,18 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import check_has_numbers, unitary_bound
+from isometry._checks import unitary_bound
 from isometry._torch import is_fake
 from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction, Exp, parse_map
+from isometry.groups._mean import mean
 
 #: a map, or its name
 Retraction = AbstractMap | str
 EXP = Exp()
-
-# The most iterations for a mean. Each divides the distance to the mean by a factor: by
-# 4000 for six points of SO(3) within 0.1 radians of a center, by 9 within 1.4 radians.
-_ITERATIONS = 100
 
 
 class AbstractManifold(ABC):
@@ -193,6 +190,7 @@ class AbstractManifold(ABC):
 
     def exp(self, Q: Tensor, E: Tensor) -> Tensor:
         """Point reached from `Q` after unit time along the geodesic of velocity `E`."""
+        self.check_tensors(Q=Q, E=E)
         return self.retract(Q, E, EXP)
 
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
@@ -240,36 +238,18 @@ class AbstractManifold(ABC):
 
         Args:
             Q: points; the first axis counts them, other batch axes stay.
-            weights: one weight for each point, with any sum; equal weights by default.
+            weights: one weight for each point, with any sum but 0; equal weights by
+                default.
 
         Returns:
             One point for each element of the other batch axes.
 
         Raises:
             TypeError: on the meta device and in FakeTensorMode.
-            ValueError: if there are no points, or the iteration does not converge.
+            ValueError: if there are no points, the weights do not fit or their sum is
+                0, or the iteration does not converge.
         """
-        self.check_tensor(Q, name="Q")
-        check_has_numbers(Q, name="Q")
-        if Q.ndim == len(self.shape) or len(Q) == 0:
-            raise ValueError(
-                f"`Q` must have a first axis that counts points; got {[*Q.shape]}."
-            )
-        if weights is None:
-            weights = torch.ones(len(Q), dtype=Q.dtype, device=Q.device)
-        w = (weights / weights.sum()).reshape(-1, *[1] * (Q.ndim - 1)).to(Q.dtype)
-        M, step = self.nearest((w * Q).sum(0)), Q.new_zeros(())
-        for _ in range(_ITERATIONS):
-            E = (w * self.log(M.expand_as(Q), Q)).sum(0)
-            M = self.polish(self.exp(M, E))
-            step = E.detach().abs().max() if E.numel() else step
-            # written so that NaN ends the loop
-            if not bool(step > self.tolerance(Q.dtype)):
-                return M
-        raise ValueError(
-            f"`Q` must be points near each other; got points whose mean moved by "
-            f"{float(step):.1e} after {_ITERATIONS} iterations."
-        )
+        return mean(self, Q, weights)
 
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
@@ -320,6 +300,11 @@ class AbstractManifold(ABC):
                 f"`{name}` must have a {self._field} dtype for {self}; got {Q.dtype}. "
                 f"Convert it, or use the manifold of its field."
             )
+
+    def check_tensors(self, **tensors: Tensor) -> None:
+        """Raise unless `check_tensor` accepts every tensor, under its keyword."""
+        for name, Q in tensors.items():
+            self.check_tensor(Q, name=name)
 
     def check(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a point, and name the defect and its bound."""

@@ -114,6 +114,7 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         r"""$Q \log(Q^T P)$, if both points are in the same component."""
+        self.check_tensors(Q=Q, P=P)
         try:
             return super().log(Q, P)
         except ValueError:

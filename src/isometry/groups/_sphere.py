@@ -55,6 +55,7 @@ class Sphere(AbstractManifold):
 
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         """Direction from `Q` to `P` times the angle; any direction if `P` is `-Q`."""
+        self.check_tensors(Q=Q, P=P)
         # project twice: for opposite points the first projection gives mostly rounding
         # errors, and the second makes them tangent
         across = self.project(Q, self.project(Q, P))

@@ -139,6 +139,7 @@ class Stiefel(AbstractManifold):
         The geodesic along it is the shortest if the distance between the points is
         below about 0.9 pi.
         """
+        self.check_tensors(Q=Q, P=P)
         return stiefel_log(Q, P)
 
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:

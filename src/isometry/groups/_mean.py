@@ -1,0 +1,67 @@
+"""The mean of points of a manifold, by iteration."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from isometry._checks import check_has_numbers
+
+if TYPE_CHECKING:
+    from isometry.groups._manifold import AbstractManifold
+
+# The most iterations for a mean. Each divides the distance to the mean by a factor: by
+# 4000 for six points of SO(3) within 0.1 radians of a center, by 9 within 1.4 radians.
+_ITERATIONS = 100
+
+
+def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean of the points `Q` along their first axis, after all checks."""
+    manifold.check_tensor(Q, name="Q")
+    check_has_numbers(Q, name="Q")
+    if Q.ndim == len(manifold.shape) or len(Q) == 0:
+        raise ValueError(
+            f"`Q` must have a first axis that counts points; got {[*Q.shape]}."
+        )
+    if weights is None:
+        weights = torch.ones(len(Q), dtype=Q.dtype, device=Q.device)
+    _check_weights(weights, len(Q))
+    w = (weights / weights.sum()).reshape(-1, *[1] * (Q.ndim - 1)).to(Q.dtype)
+    M, step = manifold.nearest((w * Q).sum(0)), Q.new_zeros(())
+    for _ in range(_ITERATIONS):
+        E = (w * manifold.log(M.expand_as(Q), Q)).sum(0)
+        M = manifold.polish(manifold.exp(M, E))
+        step = E.detach().abs().max() if E.numel() else step
+        # written so that NaN ends the loop
+        if not bool(step > manifold.tolerance(Q.dtype)):
+            return M
+    raise ValueError(
+        f"`Q` must be points near each other; got points whose mean moved by "
+        f"{float(step):.1e} after {_ITERATIONS} iterations."
+    )
+
+
+def _check_weights(weights: Tensor, count: int) -> None:
+    """Raise unless there is one weight for each point, and their sum is not zero."""
+    if not isinstance(weights, Tensor):
+        raise TypeError(
+            f"`weights` must be a torch.Tensor; got {type(weights).__name__}. "
+            f"Convert it with `torch.as_tensor`."
+        )
+    if tuple(weights.shape) != (count,):
+        raise ValueError(
+            f"`weights` must have shape ({count},), one weight for each point along "
+            f"the first axis of `Q`; got {tuple(weights.shape)}. Points with other "
+            f"weights have a mean of their own: call `mean` once for each."
+        )
+    check_has_numbers(weights, name="weights")
+    w = weights.detach().cpu()
+    w = w if w.is_complex() else w.double()
+    total, size = w.sum().abs(), w.abs().sum()
+    # Weights that cancel leave a sum of rounding errors, about 1e-7 of their sizes in
+    # float32. The condition is written so that NaN fails
+    if not bool(total > 1e-6 * size) or not bool(size.isfinite()):
+        raise ValueError(
+            f"`weights` must be finite with a sum other than 0, by which they are "
+            f"divided; got the sum {w.sum().item():.2g}. Pass positive weights."
+        )
