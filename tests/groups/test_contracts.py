@@ -65,6 +65,36 @@ class NotClosed(AbstractGroup):
         return skew(X * mask)
 
 
+class NotADataclass(AbstractGroup):
+    """Without `@dataclass(frozen=True)`, each object is equal to itself alone."""
+
+    is_complex = False
+
+    @property
+    def size(self) -> int:
+        return 3
+
+    def algebra(self, X: Tensor) -> Tensor:
+        return skew(X)
+
+
+@dataclass
+class NotFrozen(NotADataclass):
+    """A dataclass that can change has no hash."""
+
+
+def _first_of_batch(_self: Any, X: Tensor) -> Tensor:
+    """Indices from the front take a batch axis for a row."""
+    A = torch.zeros(3, 3, dtype=X.dtype)
+    A[0, 1], A[1, 0] = X[0, 1], -X[0, 1]
+    return A
+
+
+def _across_the_batch(_self: Any, X: Tensor) -> Tensor:
+    """Skew matrices of the right shape, which depend on each other."""
+    return skew(X) + skew(X).mean(0) if X.ndim > 2 else skew(X)
+
+
 def unseeded(_self: Any, *batch: int, generator: Any = None, **options: Any) -> Tensor:
     """Haar measure, from torch's own generator."""
     del generator
@@ -103,6 +133,7 @@ def _infinite_gradient(M: Any, Q: Tensor, P: Tensor) -> Tensor:
 
 G = SO(3)
 BROKEN = [
+    ("algebra.*as if it were alone", broken(G, algebra=_across_the_batch)),
     ("algebra.*closed under brackets", NotClosed()),
     ("algebra.*skew", broken(G, algebra=lambda _, X: X.tril(-1))),
     ("algebra.*linear", broken(G, algebra=lambda _, X: skew(X) + skew(X**2))),
@@ -201,6 +232,33 @@ def test_broken_manifolds_are_found(message, manifold):
     """Each contract fails for a manifold that breaks it, and says so."""
     with pytest.raises(AssertionError, match=rf"`{message}.*; in torch\.float64"):
         check_group(manifold)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
+    ("message", "group"),
+    [
+        (r"__eq__.* does not: make the class a frozen dataclass", NotADataclass()),
+        (r"__eq__.* does not: make the class a frozen dataclass", NotFrozen()),
+        (
+            r"algebra.* \(\*batch, 3, 3\) to .*same shape; .* \(3, 3\) gives \(2, 2\)",
+            broken(G, algebra=lambda _, X: skew(X[..., :2, :2])),
+        ),
+        (
+            r"algebra.*same shape; .* \(4, 3, 3\) raises RuntimeError",
+            broken(G, algebra=_first_of_batch),
+        ),
+        (
+            r"algebra.*same shape; .* \(4, 3, 3\) gives \(3, 3\)",
+            broken(G, algebra=lambda _, X: skew(X if X.ndim == 2 else X[0])),
+        ),
+    ],
+    ids=["no dataclass", "not frozen", "size", "raises", "ignores"],
+)
+def test_a_class_of_another_form_is_told_what_is_missing(message, group):
+    """Raw errors of torch, or a contract that holds, had been named."""
+    with pytest.raises(AssertionError, match=rf"`{message}"):
+        check_group(group)
 
 
 def test_the_default_is_double_precision_and_a_fixed_seed():

@@ -63,7 +63,11 @@ class AbstractGroup(AbstractManifold):
 
     @abstractmethod
     def algebra(self, X: Tensor) -> Tensor:
-        """Skew matrix of the Lie algebra with free coordinates `X` (`n` x `n`)."""
+        """Skew matrix of the Lie algebra with free coordinates `X`.
+
+        `X` has the shape `(*batch, n, n)` with any number of batch axes, and so has
+        the result.
+        """
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -20,6 +20,26 @@ def bracket(A: Tensor, B: Tensor) -> Tensor:
     return A @ B - B @ A
 
 
+def batches(case: Case) -> None:
+    """`algebra` maps each matrix of a batch by itself to a matrix of the same shape."""
+    G, n = _group(case), _group(case).size
+    must = f"map X of shape (*batch, {n}, {n}) to matrices of the same shape"
+    # a batch axis of length n could be taken for the rows of a matrix
+    for batch in ((), (n + 1,), (2, n + 2)):
+        X = case.ambient(*batch)
+        try:
+            shape = tuple(G.algebra(X).shape)
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            case.fail("algebra", must, f"{tuple(X.shape)} raises {error!r}")
+        else:
+            if shape != tuple(X.shape):
+                case.fail("algebra", must, f"{tuple(X.shape)} gives {shape}")
+    X = case.ambient(n + 1)
+    alone = torch.stack([G.algebra(x) for x in X])
+    must = "map each matrix of a batch as if it were alone"
+    case.require("algebra", must, norm(G, G.algebra(X) - alone))
+
+
 def algebra(case: Case) -> None:
     """`algebra` is linear, and its values are skew matrices closed under brackets."""
     G = _group(case)

@@ -26,6 +26,7 @@ _MANIFOLD = (
     _points.batches,
 )
 _GROUP = (
+    _algebra.batches,
     _algebra.algebra,
     _algebra.closed_forms,
     _algebra.multiplication,
@@ -44,6 +45,7 @@ def check_group(
 
     The contracts of every manifold are:
 
+    - Copies are equal, with equal hashes, as those of a frozen dataclass are.
     - `dimension` is the dimension of the tangent spaces, and projections to them are
       orthogonal.
     - $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$ along
@@ -59,6 +61,7 @@ def check_group(
 
     A group has more contracts:
 
+    - `algebra` maps every matrix of a batch by itself, and keeps the shape.
     - The algebra is closed under brackets.
     - Every closed form agrees with the default that uses only `algebra`.
     - The metric and the distribution of samples are invariant under translations.
@@ -83,9 +86,8 @@ def check_group(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     case = Case(manifold, manifold.dtype(dtype), generator)
-    # check the algebra first, because a wrong algebra breaks most other contracts, too
-    contracts = (
-        (*_GROUP, *_MANIFOLD) if isinstance(manifold, AbstractGroup) else _MANIFOLD
-    )
-    for contract in contracts:
+    # check the algebra before the rest, because a wrong algebra breaks most other
+    # contracts, too
+    contracts = _GROUP if isinstance(manifold, AbstractGroup) else ()
+    for contract in (_points.equality, *contracts, *_MANIFOLD):
         contract(case)
