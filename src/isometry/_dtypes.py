@@ -1,4 +1,4 @@
-"""The real dtypes in which matrices are computed, and the numbers for each dtype.
+"""The real dtypes in which matrices are computed, and their constants.
 
 A new dtype needs a row in `PRECISIONS`, and a set of schemes from
 tools/generate_schemes.py. The C sources must be instantiated for the dtype too;

@@ -320,7 +320,8 @@ def test_lstm_is_that_of_tensorflow():
 def test_output_layers_start_as_their_authors_wrote(name, task, bound, bias, rng):
     output = by_name(name, task, 32).model(generator=rng).output
     assert 0.9 * bound <= output.weight.abs().max() <= bound
-    assert 0.5 * bias <= output.bias.abs().max() <= bias
+    # the largest of nine or ten uniform numbers is below 0.2 once in two million draws
+    assert 0.2 * bias <= output.bias.abs().max() <= bias
     assert output.in_features == (64 if name == "urnn" else 32)
 
 

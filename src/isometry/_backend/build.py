@@ -135,9 +135,9 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
 
 
 def compiler() -> list[str]:
-    """The words of the command in CC, such as "ccache gcc"; the first is a full path.
+    """The words of the command in CC, the first of them as a full path.
 
-    Without CC, the command is "cc".
+    CC may have several words, such as "ccache gcc". Without CC, the command is "cc".
 
     Raises:
         BuildError: if there is no such program.

@@ -55,7 +55,7 @@ def loaded() -> Loaded:
         return Loaded(None, reason)
     places = {"wheel": bundled, "cache": cached, "built just now": build}
     if setting == "build":
-        # a user may compare the wheel with a build for exactly this processor
+        # skip the wheel, so that a user can compare it with a build for this processor
         del places["wheel"]
     try:
         for origin, find in places.items():

@@ -127,8 +127,8 @@ def record(
     manifolds.pop(name, None)
     if manifold is not None:
         manifolds[name] = manifold
-    # a module without declarations keeps no trace, so that a file of a folded module
-    # can be read without isometry
+    # without declarations the attribute is absent, so that a pickled module can be
+    # loaded without isometry after `isometry.fold`
     if manifolds:
         guarded = guarded or (before is not None and before.guarded)
         parameters = vars(module)["_parameters"]

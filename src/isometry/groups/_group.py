@@ -79,7 +79,8 @@ class AbstractGroup(AbstractManifold):
         """Dimension of the group: the rank of `algebra`."""
         return len(self._basis()[0])
 
-    # a method, because Dynamo in torch 2.7 refuses a group as a function's argument
+    # `constant_in_graphs` marks this method and not the function `basis`, because
+    # Dynamo in torch 2.7 does not accept a group as an argument of a marked function
     @constant_in_graphs
     def _basis(self) -> tuple[Tensor, Tensor]:
         return basis(self)

@@ -152,13 +152,14 @@ class Stiefel(AbstractManifold):
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
         """
-        # The skew matrices are L X L^H and L Y L^H, with L = (Q, E_perp, F_perp). With
-        # the Gram matrix of L instead of an orthonormal basis, everything is smooth.
+        # X and Y of the formula are L M L^H and L N L^H, with L = (Q, E_perp, F_perp).
+        # An orthonormal basis of the columns of L is not a smooth function of E and F
+        # where these columns are dependent. The Gram matrix of L is, and it suffices.
         E_perp, F_perp = E - Q @ (Q.mH @ E), F - Q @ (Q.mH @ F)
         L = torch.cat([Q, E_perp, F_perp], -1)
         gram = L.mH @ L
-        X, Y = _generator(Q, E, slot=1), _generator(Q, F, slot=2)
-        bracket = X @ gram @ Y - Y @ gram @ X
+        M, N = _generator(Q, E, slot=1), _generator(Q, F, slot=2)
+        bracket = M @ gram @ N - N @ gram @ M
         # the block of `bracket` without the columns of Q leaves Q fixed
         k = self.k
         isotropy = _half_square(bracket[..., k:, k:], gram[..., k:, k:])

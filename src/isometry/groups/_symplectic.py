@@ -54,7 +54,10 @@ class Sp(AbstractClassicalGroup):
         return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Matrix whose P and S have the lower triangles of the left blocks of `X`."""
+        """Matrix whose P and S come from the lower triangles of two blocks of `X`.
+
+        They are the left blocks, the upper one for P and the lower one for S.
+        """
         n = self.n
         L = X[..., n:, :n].tril()
         S = L + L.tril(-1).mT

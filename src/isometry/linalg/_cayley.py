@@ -18,8 +18,8 @@ def cayley(A: Square) -> Square:
     The map agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
     without the eigenvalue $-1$. Gradients are skew matrices, and forward mode projects
     its directions to skew matrices. Rounding $A$ changes the result by
-    $\varepsilon \lVert A \rVert$: digits are lost in proportion to the norm, and the
-    orthogonality suffers as much.
+    $\varepsilon \lVert A \rVert$: the error grows in proportion to the norm, and so
+    does the defect of orthogonality.
     A matrix with an entry that is not finite, or whose entries have a sum that
     overflows, gives NaN; the other matrices of the batch are not affected.
 

@@ -31,8 +31,8 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     agree with $\exp A$ to the unit roundoff: see `pade_radius`. The norm of each matrix
     is bounded by $\lVert A^{2j} \rVert_1^{1/2j}$, from powers that are needed anyway.
 
-    Gradients are skew matrices. Digits are lost in proportion to $\lVert A \rVert$, as
-    they are in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
+    Gradients are skew matrices. The error grows in proportion to $\lVert A \rVert$, as
+    it does in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
     $\lVert A \rVert > 1/\varepsilon$, where no digit would be correct. Without
     squarings, the powers up to $A^m$ differ more and more in size above norm 10, and
     orthogonality suffers: for degree 3 in float32 the defect is 1e-6 at norm 10, 3e-5
@@ -48,8 +48,9 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
         A: skew-symmetric or skew-Hermitian; this is not checked (see `check_skew`).
             float16 and bfloat16 are computed in float32.
         degree: $m$.
-        squarings: $s$, or `"auto"`. Every squaring doubles the rounding error, so with
-            `"auto"` use a degree of 5 or more in float32, of 9 or more in float64.
+        squarings: $s$, or `"auto"`. Every squaring doubles the rounding error, and a
+            low degree needs many squarings. So with `"auto"` use a degree of 5 or more
+            in float32, of 9 or more in float64.
 
     Returns:
         $Q$, in the dtype of `A`.

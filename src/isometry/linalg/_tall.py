@@ -44,7 +44,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     Any `X` is allowed: the part $B \operatorname{sym}(B^H X)$ that is normal to the
     manifold drops out and gets no gradient. No step divides by the singular values of
     $X_\perp$, so $X = 0$ is not a special case: at 0, $dY = dX$ for tangent $dX$.
-    Digits are lost in proportion to $\lVert X \rVert$, and to its square if
+    The error grows in proportion to $\lVert X \rVert$, and to its square if
     $n > 2k$ and the singular values of $X_\perp$ differ much. The result is NaN, for
     that matrix only, if `X` is not finite or no digit would be correct: that is, if
     $\lVert X \rVert > 1/\varepsilon$, or if the computed $Y$ has a defect

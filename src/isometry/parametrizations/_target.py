@@ -201,8 +201,9 @@ def refuse_later_ties() -> None:
 
 def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
     """Raise if a module gets a parameter that holds coordinates of another module."""
-    # Only tying a weight replaces a parameter. Compilers, exporters and lists of
-    # parameters add coordinates under a new name, and treat them as coordinates
+    # Coordinates that replace an existing parameter come from tying a weight, which is
+    # refused. Compilers, exporters and `nn.ParameterList` add coordinates under a new
+    # name, which is harmless.
     replaces = parameters_of(module).get(name, parameter) is not parameter
     # torch's own removal of a constraint registers the parameter under the name of the
     # weight, and writes the weight over the coordinates. A tied module may still need

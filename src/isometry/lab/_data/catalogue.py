@@ -215,7 +215,7 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-# Seconds to wait for an answer from a mirror. They are few, because without a network
+# Seconds to wait for an answer from a mirror. This is short, because without a network
 # the user would wait in vain.
 PATIENCE = 10
 # The most seconds that `npm`, `apt-get` or `dpkg-deb` may take. This is long enough to

@@ -24,7 +24,7 @@ WIDTH, HEIGHT = 4.5, 3.7
 
 # a vertical axis is logarithmic if its largest value is more than this many times its
 # smallest positive value
-DECADES = 30
+LOG_RATIO = 30
 
 UNITS = {"step": "iterations", "seconds": "seconds"}
 
@@ -268,7 +268,7 @@ def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
     if not positive:
         return
     low, high = min(positive), max(positive)
-    if not always and high <= DECADES * low:
+    if not always and high <= LOG_RATIO * low:
         return
     axes.set_yscale("log")
     if high < 10 * low:

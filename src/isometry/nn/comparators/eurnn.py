@@ -186,7 +186,10 @@ class Planes:
     def _placed(
         self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
     ) -> Tensor:
-        """A vector with `first` and `second` at a layer's pairs, elsewhere `rest`."""
+        """A vector with `first` and `second` at the pairs of a layer.
+
+        All other entries are `rest`.
+        """
         rows = (-1, layer.distance)
         both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
         after = self.padded - self.n + layer.skip
