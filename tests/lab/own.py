@@ -1,6 +1,6 @@
 """A task and networks as a user would write them, in a module of their own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -139,6 +139,13 @@ class ShortTask(OrderTask):
     h: float = 0.5
     s: int = 1
     o: bool = False
+
+
+@dataclass(frozen=True)
+class TableTask(OrderTask):
+    """A task with an option that is a table."""
+
+    table: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -259,6 +259,30 @@ def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
 
 @pytest.mark.errors
 @pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (
+            "rebase_every=3 retraction=cayley",
+            "retraction=cayley. Repeat --model-options for each NAME=VALUE.",
+        ),
+        # "`rebase_every` must be a positive number; got '3,retraction=cayley'"
+        (
+            "rebase_every=3,retraction=cayley",
+            "got 'rebase_every=3,retraction=cayley'. Repeat the option for each name",
+        ),
+        ("rebase_every", "must read NAME=VALUE; got 'rebase_every'. Repeat"),
+    ],
+)
+def test_options_of_a_network_are_given_one_by_one(pairs, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        _cli.main(["train", "copying", "--model-options", *pairs.split()])
+    assert message in capsys.readouterr().err
+    config = config_of("train copying --model-options 'x=[1, 2]' --model-options y=a,b")
+    assert config.training.model_options == {"x": [1, 2], "y": "a,b"}
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize(
     ("words", "named"),
     [
         (

@@ -116,6 +116,16 @@ def test_an_option_may_be_the_beginning_of_another(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+def test_an_option_may_be_a_table(tmp_path):
+    """A line with it was refused: "must be a table; got [('a', 1)]"."""
+    task, out = "tests.lab.own:TableTask", tmp_path / "run"
+    line = ["train", task, *LINE, "--model", LAYER, "--table=a=1", "--table", "b=x"]
+    assert main([*line, "--out", str(out)]) == 0
+    saved = json.loads((out / "config.json").read_text())
+    assert saved["task_options"]["table"] == {"a": 1, "b": "x"}
+    assert "--table a=1 --table b=x" in saved["command"]
+
+
 def test_a_registered_class_has_a_name(tmp_path):
     register(OrderTask)
     register(Layer, "mine")

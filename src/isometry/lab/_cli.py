@@ -7,12 +7,13 @@ module of the command that is called is imported, so that the help appears at on
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import isometry
-from isometry.lab._options import suggestion
+from isometry.lab._options import Pairs, suggestion
 
 # for each command, its module and the line about it in `isometry --help`
 COMMANDS = {
@@ -69,8 +70,12 @@ class Parser(argparse.ArgumentParser):
                 self._refuse(words[position:])
 
     def _refuse(self, words: Sequence[str]) -> None:
-        close = suggestion(words[0].partition("=")[0], self._option_string_actions)
-        self.error(f"unrecognized arguments: {' '.join(words)}.{close}")
+        hint = suggestion(words[0].partition("=")[0], self._option_string_actions)
+        options = self._option_string_actions.items()
+        pairs = [name for name, action in options if isinstance(action, Pairs)]
+        if pairs and re.match(r"\w+=", words[0]):
+            hint = f" Repeat {' or '.join(pairs)} for each NAME=VALUE."
+        self.error(f"unrecognized arguments: {' '.join(words)}.{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check that a value is a valid choice. The error names the closest choice."""

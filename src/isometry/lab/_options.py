@@ -254,15 +254,33 @@ def _reading(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     if _plain(hint) is dict:
-        return {"action": "append", "type": _pair, "metavar": "NAME=VALUE"}
+        return {"action": Pairs, "type": _pair, "metavar": "NAME=VALUE"}
     return {"type": hint, "metavar": getattr(hint, "__name__", "value").upper()}
+
+
+class Pairs(argparse.Action):
+    """Collects the names and values of an option that is repeated for each pair."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse gives it
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002 - argparse gives it
+    ) -> None:
+        """Add a pair to those before it."""
+        pairs = getattr(namespace, self.dest, {})
+        setattr(namespace, self.dest, pairs | dict([values]))
 
 
 def _pair(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"must read NAME=VALUE; got {text!r}")
+    # a list, a table or a text in quotes may have commas
+    if not equals or re.match(r'[^"[{]*,\s*\w+=', value):
+        raise argparse.ArgumentTypeError(
+            f"must read NAME=VALUE; got {text!r}. Repeat the option for each name"
+        )
     return name, _value(value)
 
 

@@ -181,8 +181,6 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
 
     given = {k: v for k, v in given.items() if k != "command"}
     out, file = given.pop("out", None), given.pop("config", None)
-    if isinstance(given.get("model_options"), list):
-        given["model_options"] = dict(given["model_options"])
     from_file = {} if file is None else read_file(file)
     task = given.pop("task", None) or from_file.get("task")
     if task is None:
