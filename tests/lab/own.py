@@ -149,6 +149,16 @@ class TableTask(OrderTask):
 
 
 @dataclass(frozen=True)
+class NoHeldOutTask(AbstractEndlessTask):
+    """A task that forgets `held_out`."""
+
+    steps: int = 6
+    input_size: ClassVar[int] = 3
+    output_size: ClassVar[int] = 2
+    draw, loss = OrderTask.draw, OrderTask.loss
+
+
+@dataclass(frozen=True)
 class OutTask(OrderTask):
     """A task with options that the command has already."""
 

@@ -160,6 +160,13 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
             "options of lstm; got num_layer. Do you mean num_layers?",
         ),
         (["--optimizer", "adm"], "got 'adm'. Do you mean Adam?"),
+        # "Do you mean LBFGS?", which is refused
+        (["--optimizer", "LBFGSS"], "such as Adam; got 'LBFGSS'.\n"),
+        # "It has num_layers, epsilon, bias_bound, num_layers, make_cell, num_layers"
+        (
+            ["--model", "urnn", "--model-options", "foo=3"],
+            "got foo. It has num_layers, epsilon, bias_bound, batch_first, dropout",
+        ),
         # a traceback of torch: "value cannot be converted to type float"
         (["--lr", "1e38"], "`--lr` must be a number from 0 to 1e+15; got 1e+38"),
         (["--config", "{file}"], "got lagg. Do you mean lag? `isometry train copying"),

@@ -237,6 +237,8 @@ def test_parametrized_weights_have_a_tenth_of_the_rate(tmp_path):
         # "argument --config: conflicting option string: --config"
         (["tests.lab.own:OutTask"], "isometry train; got config, out, task. Rename"),
         (["tests.lab.own:AbstractEndlessTask"], "which does not define draw, input"),
+        # AttributeError: 'NoHeldOutTask' object has no attribute 'held_out'
+        (["tests.lab.own:NoHeldOutTask"], "`task` must have `held_out`, the number of"),
         (["orde"], "must be one of copying, adding, mnist, timit, or a class as"),
     ],
 )
@@ -253,6 +255,8 @@ def test_a_task_that_is_none_is_told(words, message, capsys):
         ({"model": "tests.lab.own:NoSizes"}, r"is called with `input_size`, `hidden"),
         ({"model": "tests.lab.own:OrderTask"}, r"derives from torch.nn.Module; got"),
         ({"model": LAYER, "model_options": {"bia": 1}}, r"got bia. Do you mean bias?"),
+        # "It has ."
+        ({"model": WHOLE, "model_options": {"foo": 3}}, r"got foo. It has no options"),
     ],
 )
 def test_a_network_that_is_none_is_told(options, message, tmp_path):

@@ -1,12 +1,25 @@
 """Mistakes in tasks and networks of one's own: each is named, with what to do."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+from torch.optim import SGD
 
-from isometry.lab import evaluate, start
-from tests.lab.own import OrderTask
+from isometry.lab import Config, OptimizerRecipe, Schedule, evaluate, start
+from isometry.lab._train.experiment import build
+from tests.lab.own import OrderTask, Whole
 from tests.lab.small_runs import assert_same_run
-from tests.lab.test_own import config
+from tests.lab.test_own import WHOLE, config, forget
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """A class that is patched here is registered anew elsewhere."""
+    forget()
+    yield
+    forget()
 
 
 @pytest.mark.errors
@@ -52,3 +65,61 @@ def test_a_metric_is_a_number(value, monkeypatch, tmp_path):
     with pytest.raises(TypeError, match=r"`metrics` of OrderTask .* for 'right'\. Re"):
         start(config(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def schedule(*names: str) -> Schedule:
+    """An optimizer for these parameters, and one for all others."""
+    first = OptimizerRecipe(SGD, {"lr": 0.25}, names)
+    return Schedule((first, OptimizerRecipe(SGD, {"lr": 0.5})), "tests")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("head.weight", 1), ("head", 2), ("bias", 1), ("layer.bias_hh_l0", 1)],
+)
+def test_a_schedule_names_parameters_or_modules(name, count, monkeypatch, tmp_path):
+    """A name with a dot was never found, and the parameter had the other rate."""
+    monkeypatch.setattr(Whole, "schedule", schedule(name))
+    start(config(model=WHOLE), tmp_path / "run")
+    recipe = build(config(model=WHOLE), torch.device("cpu"))
+    assert [o.defaults["lr"] for o in recipe.optimizers] == [0.25, 0.5]
+    sizes = [len(o.param_groups[0]["params"]) for o in recipe.optimizers]
+    assert sizes == [count, 7 - count]
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("name", ["nope", "ead.weight", "head.weigh"])
+def test_a_schedule_that_names_no_parameter(name, monkeypatch, tmp_path):
+    """It was ignored without a word."""
+    monkeypatch.setattr(Whole, "schedule", schedule("embed", name))
+    message = rf"the schedule of .*Whole must name .*; got '{name}'\. It has embed\.we"
+    with pytest.raises(ValueError, match=message):
+        start(config(model=WHOLE), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.errors
+def test_a_schedule_has_an_optimizer_for_the_rest():
+    """It failed later, as a bare StopIteration or KeyError."""
+    with pytest.raises(ValueError, match=r"one without `parameters`.* one for head\. "):
+        Schedule((OptimizerRecipe(SGD, {"lr": 0.5}, ("head",)),), "tests")
+    with pytest.raises(ValueError, match=r"must have an `lr`; got \{\} for SGD"):
+        Schedule((OptimizerRecipe(SGD, {}),), "tests")
+
+
+@pytest.mark.errors
+def test_an_attribute_that_is_no_schedule(monkeypatch, tmp_path):
+    """AttributeError: type object 'SGD' has no attribute 'optimizers'."""
+    monkeypatch.setattr(Whole, "schedule", SGD)
+    with pytest.raises(TypeError, match=r"`schedule` of Whole must be an .*Schedule; "):
+        start(config(model=WHOLE), tmp_path / "run")
+
+
+@pytest.mark.errors
+def test_a_config_that_is_none(tmp_path):
+    """AttributeError: 'dict' object has no attribute 'training'."""
+    table: Any = {"task": "copying"}
+    with pytest.raises(TypeError, match=r"`config` must be a `Config`; got dict\. Wr"):
+        start(table, tmp_path / "run")
+    with pytest.raises(TypeError, match=r"`training` must be a `Training`; got dict\."):
+        Config("copying", {}, table)

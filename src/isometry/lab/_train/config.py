@@ -147,6 +147,13 @@ class Config:
     about: dict[str, Any] = field(default_factory=dict)
     continued: tuple[dict[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.training, Training):
+            raise TypeError(
+                f"`training` must be a `Training`; got {type(self.training).__name__}. "
+                f"Write `Training(model=..., lr=...)`."
+            )
+
     def to_json(self) -> bytes:
         """The config as a flat JSON object; the fields of `training` are not nested."""
         flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}

@@ -138,7 +138,23 @@ def make_model(
     # weights from the global generator.
     torch.manual_seed(training.seed)
     generator = torch.Generator().manual_seed(training.seed)
-    return task, wanted, _model(wanted, training, task, generator)
+    model = _model(wanted, training, task, generator)
+    if hasattr(type(getattr(model, "network", model)), "schedule"):
+        _check_parameters(wanted, model)
+    return task, wanted, model
+
+
+def _check_parameters(wanted: Recipe, model: nn.Module) -> None:
+    """Raise if the schedule of a user's own network names no parameter of it."""
+    paths = [path for path, _ in model.named_parameters()]
+    for optimizer in wanted.optimizers:
+        for name in optimizer.parameters:
+            one = replace(optimizer, parameters=(name,))
+            if not any(map(one.names, paths)):
+                raise ValueError(
+                    f"`parameters` in the schedule of {wanted.name} must name "
+                    f"parameters of it; got {name!r}. It has {', '.join(paths)}."
+                )
 
 
 def check_model(training: Training, *, trust: Trust) -> None:
@@ -164,7 +180,7 @@ def check_model(training: Training, *, trust: Trust) -> None:
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
-_OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
+_OTHERS = _SIZES | {"self", "mode", "make_cell", "generator", "device", "dtype"}
 
 
 def _model(
@@ -189,7 +205,8 @@ def _model(
         reason = suggestion(unknown[0], names) if unknown else f" {error}."
         raise ValueError(
             f"`model_options` must be options of {wanted.name}; got "
-            f"{', '.join(unknown or options)}.{reason} It has {', '.join(names)}."
+            f"{', '.join(unknown or options)}.{reason} It has "
+            f"{', '.join(names) or 'no options'}."
         ) from error
 
 
@@ -207,7 +224,7 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
         if not variable:
             break
         names.remove(variable[0])
-    return [name for name in names if name not in _OTHERS]
+    return [name for name in dict.fromkeys(names) if name not in _OTHERS]
 
 
 def make_task(config: Config, *, trust: Trust) -> AbstractTask:
@@ -362,10 +379,12 @@ def _optimizer_class(name: str) -> type[Optimizer]:
     kind = kind or getattr(isometry.optim, name, None)
     is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)
     if not is_optimizer:
-        names = [n for n in (*dir(torch.optim), *dir(isometry.optim)) if n[0].isupper()]
+        names = {n for n in (*dir(torch.optim), *dir(isometry.optim)) if n[0].isupper()}
+        # do not suggest what is refused below, or by `make_optimizers`
+        names -= {*_UNSUITABLE, "Muon", "Optimizer"}
         raise ValueError(
             f"`optimizer` must be a class of torch.optim or isometry.optim, such as "
-            f"Adam; got {name!r}.{suggestion(name, names)}"
+            f"Adam; got {name!r}.{suggestion(name, sorted(names))}"
         )
     if name in _UNSUITABLE:
         raise ValueError(

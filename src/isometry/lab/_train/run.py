@@ -54,8 +54,14 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
     Raises:
         RunError: if the folder exists or cannot be written to, or an option needs a
             package that is missing.
+        TypeError: if the config is not a `Config`.
         ValueError: if the config is invalid.
     """
+    if not isinstance(config, Config):
+        raise TypeError(
+            f"`config` must be a `Config`; got {type(config).__name__}. Write "
+            f"`Config(task, task_options, Training(...))`."
+        )
     with _threads(config.training.threads), joined(config.training.device) as ranks:
         experiment = _ready(config, ranks, trust=True)
         folder = None

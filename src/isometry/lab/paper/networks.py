@@ -16,7 +16,7 @@ from isometry import nn as layers
 from isometry.lab._registry import Registry
 from isometry.lab.paper import training
 from isometry.lab.paper.protocol import EPOCHS, ITERATIONS, SIZES
-from isometry.lab.paper.training import USUAL, Recipe, Schedule
+from isometry.lab.paper.training import Recipe, Schedule
 from isometry.lab.task import AbstractTask
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn.comparators.cell import Draw, glorot
@@ -295,7 +295,7 @@ def _accept(value: Any) -> Network:
             return kind(**sizes, hidden_size=size, **options)
         return kind(task.input_size, size, **options)
 
-    schedule: Schedule = getattr(kind, "schedule", USUAL)
+    schedule = training.schedule_of(kind)
     return Network(make, lambda *_: schedule, None if whole else torch_output)
 
 

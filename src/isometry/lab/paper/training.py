@@ -25,13 +25,18 @@ class OptimizerRecipe:
     Attributes:
         kind: the class, of `torch.optim` or of `isometry.optim`.
         options: the arguments of the class.
-        parameters: names of the parameters that the optimizer moves. If empty, it moves
-            every parameter that no other optimizer moves.
+        parameters: names of the parameters that the optimizer moves, such as
+            "output.weight", or of the modules that hold them. If empty, it moves every
+            parameter that no other optimizer moves.
     """
 
     kind: type[Optimizer]
     options: Mapping[str, Any]
     parameters: tuple[str, ...] = ()
+
+    def names(self, path: str) -> bool:
+        """True if `parameters` names the parameter with this path in a network."""
+        return any(f".{name}." in f".{path}." for name in self.parameters)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,22 @@ class Schedule:
     source: str
     clip_norm: float | None = None
     decay: Callable[[float], float] | None = None
+
+    def __post_init__(self) -> None:
+        if all(wanted.parameters for wanted in self.optimizers):
+            named = [name for wanted in self.optimizers for name in wanted.parameters]
+            raise ValueError(
+                f"`optimizers` must have one without `parameters`, which moves all "
+                f"parameters that the others leave; got only one for "
+                f"{', '.join(named) or 'nothing'}. Add it, such as "
+                f"`OptimizerRecipe(Adam, {{'lr': 1e-3}})`."
+            )
+        for wanted in self.optimizers:
+            if "lr" not in wanted.options:
+                raise ValueError(
+                    f"`options` of an optimizer must have an `lr`; got "
+                    f"{dict(wanted.options)} for {wanted.kind.__name__}."
+                )
 
 
 @dataclass(frozen=True)
@@ -100,15 +121,12 @@ class Recipe:
             Pairs of an optimizer and its parameter groups. Optimizers that would move
             nothing are left out.
         """
-        special = {name for wanted in self.optimizers for name in wanted.parameters}
         pairs = []
         for wanted in self.optimizers:
             groups: list[dict[str, Any]] = []
             for path, p in model.named_parameters():
-                names = special.intersection(path.split("."))
-                mine = (
-                    names & set(wanted.parameters) if names else not wanted.parameters
-                )
+                named = any(other.names(path) for other in self.optimizers)
+                mine = wanted.names(path) if named else not wanted.parameters
                 if p.requires_grad and mine:
                     _add(groups, p, _manifold(model, path))
             if groups:
@@ -156,6 +174,29 @@ USUAL = Schedule(
     ),
     "ours: Adam, with a tenth of the rate for parametrized weights",
 )
+
+
+def schedule_of(network: type[nn.Module]) -> Schedule:
+    """How a user's own network is trained: by its attribute `schedule`, or by Adam.
+
+    Args:
+        network: the class.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        TypeError: if the attribute is not a schedule.
+    """
+    schedule = getattr(network, "schedule", USUAL)
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f"`schedule` of {network.__name__} must be an isometry.lab.Schedule; got "
+            f"{schedule!r}. Write `Schedule((OptimizerRecipe(Adam, {{'lr': 1e-3}}),), "
+            f"source='mine')`."
+        )
+    return schedule
+
 
 # the options that make RiemannianRMSprop behave like RMSprop in other libraries
 TENSORFLOW = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from isometry.lab._options import hints_of
 from isometry.lab._registry import Registry
-from isometry.lab.task import AbstractTask
+from isometry.lab.task import AbstractEndlessTask, AbstractTask
 from isometry.lab.tasks.adding import AddingTask
 from isometry.lab.tasks.copying import CopyingTask
 from isometry.lab.tasks.mnist import MnistTask
@@ -24,7 +24,14 @@ def _accept(value: Any) -> type[AbstractTask]:
             f"and defines all that is abstract there; got {value!r}{lacks}."
         )
     kind: Any = value
-    hints_of(kind)
+    names = hints_of(kind)
+    endless = issubclass(kind, AbstractEndlessTask)
+    if endless and "held_out" not in names and not hasattr(kind, "held_out"):
+        raise TypeError(
+            f"`task` must have `held_out`, the number of sequences for validation and "
+            f"for test, since its data is endless; got {value!r} without it. Add a "
+            f"field, such as `held_out: int = 1000`."
+        )
     return kind
 
 
