@@ -197,5 +197,7 @@ def test_loading_by_swaps_after_a_forward_pass(map_name, grad):
 def test_a_wider_dtype_is_as_orthogonal_as_it_can_be(map_name):
     """After `.double()` the weight is a point in float64, and can be assigned."""
     layer = isometry.orthogonal(nn.Linear(16, 16), "weight", map_name).double()
-    assert orthonormality(layer.weight) <= 1e-13
+    # twice the worst over 200 seeds, 1.04 n eps for reflections; one step of polishing
+    # left 15 n eps
+    assert orthonormality(layer.weight) <= 2.1 * 16 * torch.finfo(torch.float64).eps
     layer.weight = layer.weight.detach()

@@ -218,8 +218,10 @@ class Trivialization(AbstractConstraint):
     def polish(self) -> None:
         """Remove the rounding error of the base, after it was cast to a wider dtype."""
         if self.base is not None and not self.base.is_meta:
+            # A step squares the defect, which is up to 1e-5 in single precision, so one
+            # step would leave 1e-10
             Q = self.manifold.polish(self.layout.points(self.base))
-            self.base.copy_(self.layout.weight(Q))
+            self.base.copy_(self.layout.weight(self.manifold.polish(Q)))
 
     def base_point(self) -> Tensor | None:
         """The base as points of the manifold; None if it is fixed at the origin."""
