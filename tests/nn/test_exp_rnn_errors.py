@@ -119,6 +119,14 @@ def test_flags_are_true_or_false(layer, flags, value):
             layer(4, 8, **{flag: value})
 
 
+@pytest.mark.parametrize("layer", [ExpRNN, ExpLSTM, ExpGRU, ScoRNN])
+def test_dropout_without_effect_is_a_warning(layer):
+    """As in torch; it was accepted in silence."""
+    with pytest.warns(UserWarning, match=r"`dropout` must be 0 with one layer.*0\.5"):
+        layer(3, 5, dropout=0.5)
+    layer(3, 5, 2, dropout=0.5)
+
+
 # torch's own copies, of the input kernels
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("unitary", [True, False])

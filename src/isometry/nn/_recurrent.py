@@ -1,5 +1,6 @@
 """Base classes of cells, and of networks that stack them in layers."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
@@ -278,6 +279,12 @@ def _check_options(
     number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
     if not (number and 0 <= dropout <= 1):
         raise ValueError(f"`dropout` must be between 0 and 1; got {dropout!r}.")
+    if dropout and num_layers == 1:
+        warnings.warn(
+            f"`dropout` must be 0 with one layer, because it acts between layers; got "
+            f"{dropout} with `num_layers=1`. It has no effect.",
+            stacklevel=4,
+        )
     if chunk is not None and not (is_positive(chunk) and last_only):
         raise ValueError(
             f"`chunk` must be positive, and needs `last_only=True`; got {chunk!r} with "
