@@ -1,6 +1,7 @@
 """Bad input gets the house error and leaves the module as it was."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -207,3 +208,10 @@ def test_a_class_is_not_a_group():
         TypeError, match=r"`group` must .* such as SO\(4\); got .*\.SO'>"
     ):
         isometry.constrain(nn.Linear(3, 3), SO)
+
+
+def test_the_map_of_orthogonal_has_torchs_name():
+    """Every other function calls it `retraction`, which was an unexpected keyword."""
+    call: Any = isometry.orthogonal
+    with pytest.raises(TypeError, match=r"Pass `orthogonal_map='cayley'`"):
+        call(nn.Linear(3, 3), retraction="cayley")

@@ -1,5 +1,6 @@
 import copy
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -193,5 +194,9 @@ def test_bad_arguments():
         isometry.param_groups(nn.Linear(3, 3), lr=-1)
     with pytest.raises(ValueError, match=r"`weight_decay` must be .*; got -0\.1"):
         isometry.param_groups(nn.Linear(3, 3), lr=1, weight_decay=-0.1)
+    rate: Any = "0.1"
+    with pytest.raises(TypeError, match=r"`lr` must be a number; got '0\.1'\. Convert"):
+        isometry.param_groups(nn.Linear(3, 3), lr=rate)
+    isometry.param_groups(nn.Linear(3, 3), lr=torch.tensor(0.1))  # as torch does
     with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got list"):
         isometry.fold([])

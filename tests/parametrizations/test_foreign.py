@@ -149,7 +149,7 @@ def test_nothing_is_loaded_from_a_bad_checkpoint():
         isometry.load_foreign(model, plain | {"weight": torch.full((5, 5), torch.nan)})
     with pytest.raises(ValueError, match=r"got unexpected \['extra'\]"):
         isometry.load_foreign(model, plain | {"extra": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"got missing \['parametrizations"):
+    with pytest.raises(ValueError, match=r"got missing \['weight'\]"):
         isometry.load_foreign(model, {"bias": torch.zeros(5)})
     with pytest.raises(ValueError, match=r"shapes \['bias \(4,\)'\]"):
         isometry.load_foreign(model, plain | {"bias": torch.zeros(4)})
@@ -192,3 +192,14 @@ def test_parameters_alone_are_not_the_model(caplog):
     isometry.load_foreign(other, one.state_dict())
     assert torch.equal(one.weight, other.weight)
     assert not caplog.records
+
+
+@pytest.mark.errors
+def test_a_missing_weight_has_its_plain_name():
+    """The message listed keys of coordinates, which a plain checkpoint never has."""
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4, bias=False)})
+    model["b"].weight = model["a"].weight
+    isometry.orthogonal(model["a"])
+    state = {"a.weight": torch.eye(4), "a.bias": torch.zeros(4)}
+    with pytest.raises(ValueError, match=r"got missing \['b\.weight'\]\. Build"):
+        isometry.load_foreign(model, state)

@@ -95,7 +95,7 @@ def load_foreign(
         if isinstance(layer, Adopts):
             layer.adopt(state, f"{path}." if path else "")
     for entry in entries:
-        holder = entry.key.removesuffix(entry.name) + f"parametrizations.{entry.name}."
+        holder = _holder(entry)
         weight = state.pop(entry.key, None)
         plain = weight is not None
         if weight is not None:
@@ -116,11 +116,22 @@ def load_foreign(
             _log.info(_NEAREST, entry.key, twin.manifold, far)
         state[f"{holder}original"] = twin.start(Q)
         state |= {f"{holder}0.{k}": v for k, v in twin.state_dict().items()}
-    _check_fit(module, state, strict=strict)
+    _check_fit(module, entries, state, strict=strict)
     return module.load_state_dict(state, strict=strict)
 
 
-def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
+def _holder(entry: Constrained) -> str:
+    """The beginning of all keys that a constrained weight has in a `state_dict`."""
+    return entry.key.removesuffix(entry.name) + f"parametrizations.{entry.name}."
+
+
+def _check_fit(
+    module: nn.Module,
+    entries: list[Constrained],
+    state: Mapping[str, Tensor],
+    *,
+    strict: bool,
+) -> None:
     """Raise unless all keys and shapes fit; torch would first load some tensors."""
     own = module.state_dict()
     odd = [
@@ -128,7 +139,13 @@ def _check_fit(module: nn.Module, state: Mapping[str, Tensor], *, strict: bool) 
         for key in own.keys() & state.keys()
         if own[key].shape != state[key].shape
     ]
-    missing = sorted(own.keys() - state.keys()) if strict else []
+    absent = own.keys() - state.keys() if strict else set()
+    # the user looks for a weight under its plain name
+    for entry in entries:
+        holder = _holder(entry)
+        if f"{holder}original" in absent:
+            absent = {key for key in absent if not key.startswith(holder)} | {entry.key}
+    missing = sorted(absent)
     unexpected = sorted(state.keys() - own.keys()) if strict else []
     parts = {"unexpected": unexpected, "missing": missing, "other shapes": sorted(odd)}
     problems = [f"{what} {names}" for what, names in parts.items() if names]

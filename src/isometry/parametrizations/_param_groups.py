@@ -1,8 +1,9 @@
 """Parameter groups of a model, for an optimizer."""
 
+from numbers import Real
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import declared_parameters, guard_steps
@@ -41,6 +42,7 @@ def param_groups(
         The groups that are not empty: plain first, then coordinates, then declared.
 
     Raises:
+        TypeError: if `module` is not a module, or a rate is not a number.
         ValueError: if a number is negative.
     """
     for name, value in (
@@ -48,6 +50,10 @@ def param_groups(
         ("orthogonal_lr_ratio", orthogonal_lr_ratio),
         ("weight_decay", weight_decay),
     ):
+        if not isinstance(value, Real | Tensor | None):
+            raise TypeError(
+                f"`{name}` must be a number; got {value!r}. Convert it with `float`."
+            )
         if value is not None and not value >= 0:
             raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
     # keyed by identity, so that a shared parameter is listed once

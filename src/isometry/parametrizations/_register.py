@@ -1,6 +1,8 @@
 """The functions that constrain a weight: `orthogonal`, `unitary`, `constrain`."""
 
-from typing import Literal
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,11 +16,31 @@ from isometry.parametrizations._install import Options, install
 from isometry.parametrizations._layout import layout_of, matrix_layout
 from isometry.parametrizations._target import Target, target_of
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 # values of `orthogonal_map` that mean the exponential here, as they do for the square
 # weights of torch's `orthogonal`
 _TORCH = (None, "matrix_exp")
 
 
+def _names_its_map(function: _Function) -> _Function:
+    """Let `orthogonal` say what its map is called, if a call names a `retraction`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if "retraction" in options:
+            value = options["retraction"]
+            raise TypeError(
+                f"`orthogonal` must get its map as `orthogonal_map`, the name that "
+                f"torch has given it; got `retraction={value!r}`. Pass "
+                f"`orthogonal_map={value!r}`."
+            )
+        return function(*args, **options)
+
+    return cast("_Function", call)
+
+
+@_names_its_map
 @outside_graphs
 def orthogonal(
     module: Layer,
