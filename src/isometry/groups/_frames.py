@@ -241,7 +241,11 @@ class TallFrame(AbstractFrame):
         carried: Sequence[Tensor],
         retraction: AbstractRetraction,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Move by a rotation, or by the manifold's retraction if the step is long."""
+        """Move by the retraction: a short step by `_rotate`, any other by the manifold.
+
+        The manifold also makes the steps of maps that are factors of Q + E, whatever
+        their length.
+        """
         # `scale` may be a tensor with another precision than the weight
         s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         Omega, E_perp = self._split(V)

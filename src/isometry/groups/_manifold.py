@@ -261,7 +261,7 @@ class AbstractManifold(ABC):
         return unitary_bound(max(1, *self.shape), dtype)
 
     def dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        """`dtype` after a check; for None, torch's default, complex if points are."""
+        """`dtype` after a check. None gives torch's default, or its complex form."""
         if dtype is None:
             default = torch.get_default_dtype()
             return default.to_complex() if self.is_complex else default

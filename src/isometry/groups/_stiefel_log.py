@@ -151,7 +151,10 @@ def _turn(V: Tensor, k: int) -> Tensor:
 
 
 def _search(V: Tensor) -> Tensor:
-    """Tangent vectors at the origin whose geodesics end at `V`, from several starts."""
+    """Tangent vectors at the origin whose geodesics end at `V`.
+
+    Newton's method is tried from several starting vectors.
+    """
     k = V.shape[-1]
     whole = _completed(V)
     E, rest = _shoot(_turn(whole, k), V)

@@ -1,4 +1,4 @@
-"""Tasks, training, records and reports, installed by `pip install ".[lab]"`.
+"""Tasks, training, records and reports, for which `".[lab]"` installs what they need.
 
 Names are loaded on first use (PEP 562). The command line starts at once, because torch
 is imported only when it is needed.

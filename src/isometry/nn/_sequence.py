@@ -29,7 +29,7 @@ class Steps:
     @staticmethod
     def equal(steps: int, batch: int) -> "Steps":
         """The `Steps` of `batch` sequences that all have `steps` time steps."""
-        # Dynamo cannot trace a cached function
+        # Dynamo ignores the cache of a function with a warning, so do not call `_equal`
         if torch.compiler.is_compiling():
             return Steps((batch,) * steps)
         return _equal(steps, batch)

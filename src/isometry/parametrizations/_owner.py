@@ -189,4 +189,4 @@ def _ignore(module: Any, value: Any) -> None:
 
 
 def _nothing(module: Any) -> None:
-    """Do nothing: no list must be updated, and no weights gathered for cuDNN."""
+    """Do nothing: there is no list to update, and cuDNN needs no gathered weights."""

@@ -201,12 +201,14 @@ def constrain(
 ) -> Layer:
     r"""Constrain a weight to a manifold: any group of `isometry.groups`, or your own.
 
-    $$ W = B\,\phi(A(X)) \in G. $$
+    The weight is computed from free coordinates $X$: the retraction $\phi$ moves a base
+    point $B$ along them. In a group it is $W = B\,\phi(A(X))$, where $A(X)$ is the
+    element of the Lie algebra with the coordinates $X$.
 
     Leading axes of the weight are batch axes: every row of an embedding can be a point
     of `Sphere`, and every matrix of a stack a point of `SU`. The weight starts at the
-    nearest point, or where `init` says. A wide weight fits a Stiefel manifold when its
-    transpose does.
+    point nearest to its current value, or where `init` says. A wide weight fits a
+    Stiefel manifold when its transpose does.
 
     Args:
         module: the module that owns the weight.

@@ -75,8 +75,9 @@ class AbstractRetraction(AbstractMap):
         r"""$\phi(A) B$, with the skew $A$ that moves a tall `B` along `X`.
 
         The matrix `A` is defined in `isometry.linalg.expm_tall`; the part of `X` that
-        is normal to the manifold at `B` has no effect. None stands for the first
-        columns of the identity. This default computes with n x n matrices.
+        is normal to the manifold at `B` has no effect. If `B` is None, it is the
+        first columns of the identity. This implementation computes with n x n matrices;
+        subclasses may have a faster one.
         """
         return tall_map(X, B, of_skew=lambda A, k: self.at_identity(A)[..., :k])
 

@@ -219,10 +219,10 @@ class TimitTask(AbstractTask):
 
     @functools.cached_property
     def _longest(self) -> int:
-        """Number of frames to which the recordings of both splits are padded.
+        """Number of frames to which validation and test recordings are padded.
 
-        With the splits of TIMIT, this is the length of the longest of all test
-        recordings, as in the literature.
+        With `split="timit"`, this is the length of the longest recording in the test
+        folder of TIMIT, as in the literature.
         """
         return max(
             speech.recording_frames(self._root / path) for path in self._splits.padding

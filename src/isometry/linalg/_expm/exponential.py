@@ -315,11 +315,11 @@ def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
 
 
 def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
-    """Lower and upper bound on the largest angle of each A.
+    """Lower and upper bound on the largest angle of a matrix, from its power sums.
 
     Args:
-        sums: the power sums of A^power and its square: numbers for one matrix, arrays
-            for several.
+        sums: the sums of x^2, x^3 and x^4 over the angles, where x is the absolute
+            value of an angle to this power: numbers for one matrix, arrays for several.
         power: 2 or 4.
 
     Returns:

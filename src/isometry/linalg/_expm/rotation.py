@@ -71,7 +71,7 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
     sound = (s4 > 0) & (s4 < math.inf) & (s3 != 0)
     sharp = torch.fmin(kernel.extremes(s2, s3.abs(), s4)[1], largest)
     upper = torch.where(sound, sharp, largest).sqrt() * kernel.MARGIN
-    # written so that NaN is out of reach
+    # written so that a bound of NaN counts as above `reach`
     factor = torch.ones_like(upper).masked_fill(~(upper <= reach), math.nan)
     return A * factor[..., None, None]
 
