@@ -8,6 +8,7 @@ import torch
 from torch.optim import SGD
 
 from isometry.lab import Config, OptimizerRecipe, Schedule, evaluate, start
+from isometry.lab._cli import main
 from isometry.lab._train.experiment import build
 from tests.lab.own import OrderTask, Whole
 from tests.lab.small_runs import assert_same_run
@@ -123,3 +124,14 @@ def test_a_config_that_is_none(tmp_path):
         start(table, tmp_path / "run")
     with pytest.raises(TypeError, match=r"`training` must be a `Training`; got dict\."):
         Config("copying", {}, table)
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("words", [["wrong:Task"], ["copying", "--model=wrong:Net"]])
+def test_a_mistake_in_a_module_keeps_its_traceback(words, tmp_path, monkeypatch):
+    """The message alone did not say in which line of which class it was."""
+    (tmp_path / "wrong.py").write_text("raise ValueError('a line that went wrong')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="a line that went wrong") as caught:
+        main(["train", *words, "--out", str(tmp_path / "run")])
+    assert caught.value.__notes__ == ["isometry: raised by the import of wrong"]

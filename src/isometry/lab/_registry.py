@@ -90,6 +90,11 @@ class Registry(Generic[Thing]):
             value = importlib.import_module(module)
             for part in path.split("."):
                 value = getattr(value, part)
+        except (ValueError, TypeError) as error:
+            # The user's module itself is wrong. Because of this note, the command line
+            # prints the traceback.
+            error.add_note(f"isometry: raised by the import of {module}")
+            raise
         except (ModuleNotFoundError, AttributeError) as error:
             # if an import fails inside the user's own module, show that error unchanged
             if isinstance(error, ModuleNotFoundError) and not (

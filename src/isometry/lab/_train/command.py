@@ -48,6 +48,8 @@ class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
             try:
                 self.add_task(name)
             except (ValueError, TypeError) as error:
+                if hasattr(error, "__notes__"):
+                    raise
                 raise argparse.ArgumentError(self, str(error)) from error
 
 
