@@ -39,18 +39,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 ifdef TORCH
 	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt >$(CONSTRAINTS)
-	@# listed, for pip refuses a torch that pyproject.toml does not promise yet
-	$(PY) -c "import tomllib; \
-		extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
-		print('torch', 'numpy', *extras['lab'], *extras['bench'], *extras['dev'], sep='\n')" \
-		>$(VENV)/requirements.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check \
-		-c $(CONSTRAINTS) -r $(VENV)/requirements.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
-else
+endif
 	$(PY) -m pip install --quiet --disable-pip-version-check \
 		-c $(CONSTRAINTS) -e '.[lab,bench,dev]'
-endif
 	@touch $@
 
 ifdef TORCH

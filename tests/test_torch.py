@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ import isometry
 from isometry import _torch
 from isometry._operators import opaque
 from tests.conftest import TorchRecorder
+from tests.helpers import parsed
 
 SOURCES = Path(_torch.__file__).parent
+ROOT = SOURCES.parents[1]
+# the window of torch that the manual promises
+VERSIONS = ("2.7.1", "2.13.0", "2.15.0")
 
 # attributes that torch does not document, on objects of any name
 ATTRIBUTES = {"_version", "_cdata", "_current_level", "_dynamo_marked_constant"}
@@ -59,7 +64,7 @@ def test_a_torch_without_its_private_names():
     """Numbers are right without any of them and without all, and nothing warns."""
     command = [sys.executable, "-m", "tests.hidden_names"]
     process = subprocess.run(
-        command, check=False, capture_output=True, text=True, cwd=SOURCES.parents[1]
+        command, check=False, capture_output=True, text=True, cwd=ROOT
     )
     assert process.returncode == 0, process.stderr
     warnings, names = zip(
@@ -130,14 +135,39 @@ def test_a_run_is_one_row_of_the_record(tmp_path):
     assert newer["torch"] == "99.0.0"
 
 
+def recorded_rows() -> dict[str, list[dict[str, Any]]]:
+    """The complete runs of `make test TORCH=`, by version: one for each processor."""
+    versions: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads((ROOT / "records" / "torch.json").read_text()):
+        versions.setdefault(row["torch"].partition("+")[0], []).append(row)
+    return versions
+
+
 @pytest.mark.once
-def test_recorded_skips_name_what_torch_lacks():
-    """And none of them is in linalg, groups or optim."""
-    path = SOURCES.parents[1] / "records" / "torch.json"
-    rows = json.loads(path.read_text()) if path.exists() else []
-    for name, reason in (item for row in rows for item in row["skipped"].items()):
-        assert re.match(r"torch [\d.]+ lacks .*, which torch [\d.]+ has", reason)
-        assert not re.match(r"tests/(linalg|groups|optim)/", name)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_version_has_passed_the_suite(version):
+    """A skip names what torch lacks, and none is in linalg, groups or optim."""
+    for row in recorded_rows()[version]:
+        # 9000 cases are the suite without the laboratory, and not a part of it
+        assert row["passed"] > 9000
+        assert row["failed"] == 0
+        assert re.fullmatch(r"[0-9a-f]{12}", row["commit"])
+        assert row["processor"]
+        assert row["date"]
+        for name, reason in row["skipped"].items():
+            assert re.match(r"torch [\d.]+ lacks .*, which torch [\d.]+ has", reason)
+            assert not re.match(r"tests/(linalg|groups|optim)/", name)
+
+
+@pytest.mark.once
+def test_the_lower_bound_is_the_oldest_torch_that_passed():
+    """There is no upper bound, and the manual names the versions of the record."""
+    versions = recorded_rows()
+    oldest = min(versions, key=parsed)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"torch>={oldest.rpartition('.')[0]}" in project["dependencies"]
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text()
+    assert not [version for version in versions if version not in page]
 
 
 def cube(X: Tensor, n: int) -> tuple[Tensor, Tensor]:
