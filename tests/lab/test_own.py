@@ -145,7 +145,7 @@ def test_an_installed_package_lists_its_own(tmp_path, monkeypatch):
         "isometry.networks": [EntryPoint("net", WHOLE, "isometry.networks")],
     }
     monkeypatch.setattr(
-        "isometry.lab._registry.entry_points", lambda *, group: points[group]
+        "isometry.lab._options.entry_points", lambda *, group: points[group]
     )
     out = ["--out", str(tmp_path / "run")]
     assert main(["train", "theirs", *LINE, "--model", "net", *out]) == 0

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import isometry
-from isometry.lab._options import Pairs, suggestion
+from isometry.lab._options import suggestion
+from isometry.lab._pairs import Pairs
 
 # for each command, its module and the line about it in `isometry --help`
 COMMANDS = {

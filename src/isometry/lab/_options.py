@@ -1,4 +1,4 @@
-"""Turns the words of a command line into options.
+"""Turns the words of a command line into options, tasks and networks.
 
 A dataclass is the only list of its options: the annotations of its fields give the
 types, and its docstring gives the help.
@@ -6,13 +6,18 @@ types, and its docstring gives the help.
 
 import argparse
 import difflib
+import importlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Any,
+    Generic,
     Literal,
     TypeVar,
     Union,
@@ -21,7 +26,12 @@ from typing import (
     get_type_hints,
 )
 
+from isometry.lab._pairs import Pairs, pair, value_of
+
 _ENTRY = re.compile(r"^(\w+):\s*(.*)$")
+
+# the name by which options refer to a user's own class: package.module:Class
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 # for each annotation, the types of TOML or JSON values that fit it, and what error
 # messages call such a value
@@ -174,7 +184,7 @@ def add_hidden(
             readings.setdefault(name, []).append(_reading(hint))
     for name, ways in readings.items():
         agreed = all(way == ways[0] for way in ways)
-        reading = ways[0] if agreed else {"type": _value}
+        reading = ways[0] if agreed else {"type": value_of}
         _add_field(parser, name, argparse.SUPPRESS, reading, several=several)
 
 
@@ -254,42 +264,8 @@ def _reading(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     if _plain(hint) is dict:
-        return {"action": Pairs, "type": _pair, "metavar": "NAME=VALUE"}
+        return {"action": Pairs, "type": pair, "metavar": "NAME=VALUE"}
     return {"type": hint, "metavar": getattr(hint, "__name__", "value").upper()}
-
-
-class Pairs(argparse.Action):
-    """Collects the names and values of an option that is repeated for each pair."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse gives it
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,  # noqa: ARG002 - argparse gives it
-    ) -> None:
-        """Add a pair to those before it."""
-        pairs = getattr(namespace, self.dest, {})
-        setattr(namespace, self.dest, pairs | dict([values]))
-
-
-def _pair(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    # a list, a table or a text in quotes may have commas
-    if not equals or re.match(r'[^"[{]*,\s*\w+=', value):
-        raise argparse.ArgumentTypeError(
-            f"must read NAME=VALUE; got {text!r}. Repeat the option for each name"
-        )
-    return name, _value(value)
-
-
-def _value(text: str) -> Any:
-    """The value of a text that is JSON, such as a number; any other text unchanged."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -306,3 +282,107 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1)
     return f" Do you mean {folded[close[0]]}?" if close else ""
+
+
+Thing = TypeVar("Thing")
+
+
+class Registry(Generic[Thing]):
+    """Tasks or networks by name: from isometry, from other packages and from the user.
+
+    A class that is not registered is named package.module:Class.
+
+    Args:
+        what: "task" or "model": the field of a config that holds the name.
+        group: the group of entry points in which other packages list their classes.
+        ours: the tasks or networks of this package, by name.
+        accept: turns a class into an entry of the registry, or raises `TypeError` or
+            `ValueError`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        ours: Mapping[str, Thing],
+        accept: Callable[[Any], Thing],
+    ) -> None:
+        self.what, self.group, self.ours, self.accept = what, group, ours, accept
+        self.known = dict(ours)
+
+    def add(self, name: str, value: Any) -> Thing:
+        """Register a class under a name that is not one of ours."""
+        if name in self.ours:
+            raise ValueError(
+                f"`name` must differ from ours, {', '.join(self.ours)}; got {name!r}."
+            )
+        self.known[name] = self.accept(value)
+        return self.known[name]
+
+    def find(self, name: object, *, trust: bool | Collection[str] = False) -> Thing:
+        """The task or network with this name; its class is imported if necessary.
+
+        Args:
+            name: the name.
+            trust: True if any class that is not registered may be imported, or the
+                names of the classes that may. Do not trust names from a file.
+
+        Returns:
+            The entry.
+
+        Raises:
+            ValueError: if nothing has this name, or the class must not be imported.
+        """
+        if isinstance(name, str):
+            if name in self.known:
+                return self.known[name]
+            if name in self:
+                return self.add(name, self._entries()[name].load())
+            if REFERENCE.fullmatch(name):
+                if trust is True or (trust and name in trust):
+                    return self.add(name, self._imported(name))
+                raise ValueError(
+                    f"`{self.what}` must be registered, or a class that you trust; got "
+                    f"{name}, which a file names. To import its code, add `--trust` "
+                    f"(in Python, `trust=True`)."
+                )
+        raise ValueError(
+            f"`{self.what}` must be one of {', '.join(self)}, or a class as "
+            f"package.module:Class; got {name!r}.{suggestion(str(name), self)}"
+        )
+
+    def _imported(self, name: str) -> Any:
+        module, _, path = name.partition(":")
+        # find modules in the current folder, as `python -m` does
+        if not {"", here := str(Path.cwd())} & set(sys.path):
+            sys.path.append(here)
+        try:
+            value = importlib.import_module(module)
+            for part in path.split("."):
+                value = getattr(value, part)
+        except (ValueError, TypeError) as error:
+            # The user's module itself is wrong. Because of this note, the command line
+            # prints the traceback.
+            error.add_note(f"isometry: raised by the import of {module}")
+            raise
+        except (ModuleNotFoundError, AttributeError) as error:
+            # if an import fails inside the user's own module, show that error unchanged
+            if isinstance(error, ModuleNotFoundError) and not (
+                error.name and module.startswith(error.name)
+            ):
+                raise
+            raise ValueError(
+                f"`{self.what}` must name a class that can be imported; got {name}: "
+                f"{error}. Install its package, or change to the folder of its module."
+            ) from error
+        return value
+
+    def _entries(self) -> dict[str, Any]:
+        return {entry.name: entry for entry in entry_points(group=self.group)}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.known or name in self._entries()
+
+    def __iter__(self) -> Iterator[str]:
+        short = (name for name in self.known if ":" not in name)
+        return iter(dict.fromkeys((*short, *self._entries())))

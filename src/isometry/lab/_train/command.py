@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab._options import (
+    REFERENCE,
     add_fields,
     add_hidden,
     as_typed,
@@ -19,7 +20,6 @@ from isometry.lab._options import (
     suggestion,
 )
 from isometry.lab._process import keep_freed_memory
-from isometry.lab._registry import REFERENCE
 from isometry.lab._train.config import CHANGEABLE, Config, Training
 from isometry.lab._train.folder import RunError, divergence
 

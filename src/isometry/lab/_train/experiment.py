@@ -10,8 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import isometry.optim
-from isometry.lab._options import make, suggestion
-from isometry.lab._registry import Registry
+from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, Training
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.paper.training import DECAYS, Recipe

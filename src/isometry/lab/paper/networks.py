@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import PackedSequence
 
 from isometry import nn as layers
-from isometry.lab._registry import Registry
+from isometry.lab._options import Registry
 from isometry.lab.paper import training
 from isometry.lab.paper.protocol import EPOCHS, ITERATIONS, SIZES
 from isometry.lab.paper.training import Recipe, Schedule

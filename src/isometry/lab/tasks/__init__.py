@@ -4,8 +4,7 @@ import inspect
 from dataclasses import is_dataclass
 from typing import Any
 
-from isometry.lab._options import hints_of
-from isometry.lab._registry import Registry
+from isometry.lab._options import Registry, hints_of
 from isometry.lab.task import AbstractEndlessTask, AbstractTask
 from isometry.lab.tasks.adding import AddingTask
 from isometry.lab.tasks.copying import CopyingTask
