@@ -24,7 +24,7 @@ from tests.helpers import parsed
 SOURCES = Path(_torch.__file__).parent
 ROOT = SOURCES.parents[1]
 # the window of torch that the manual promises
-VERSIONS = ("2.7.1", "2.13.0", "2.15.0")
+VERSIONS = ("2.7.1", "2.10.0", "2.13.0", "2.15.0")
 
 # attributes that torch does not document, on objects of any name
 ATTRIBUTES = {"_version", "_cdata", "_current_level", "_dynamo_marked_constant"}
