@@ -1,5 +1,6 @@
 """The page on reproduction, in Markdown, from the records alone."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,13 +54,27 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
     parts += ["## Cheapness", CHEAPNESS, *_figure(drawn, "cheapness")]
     parts += ["## The paper's remarks", CAYLEY]
     parts += [*_figure(drawn, "cayley-loss"), *_figure(drawn, "cayley-largest")]
-    parts += [*_figure(drawn, "domain")]
+    parts += [*_figure(drawn, "domain"), *_domain(drawn)]
     parts += [*_figure(drawn, "remarks")]
     if remarks := of(records, "copying-200"):
         parts += [_copying_table(remarks)]
     parts += ["## Where paper, program and our runs disagree", DISCREPANCIES]
     parts += ["## Every run", _runs_table(records)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _domain(drawn: Mapping[str, Chart]) -> Iterator[str]:
+    """Which runs left the domain where the exponential is one to one, and how far."""
+    if "domain" not in drawn:
+        return
+    left, runs = [], drawn["domain"].series
+    for run in runs:
+        outside = [(x, y) for x, y in zip(run.x, run.y, strict=True) if y > math.pi]
+        if outside:
+            most = max(y for _, y in outside) - math.pi
+            left.append(f"{run.label} from step {outside[0][0]:,} on, by {most:.2g}")
+    names = ": " + "; ".join(left) if left else ""
+    yield f"The largest angle passed π in {len(left)} of {len(runs)} runs{names}."
 
 
 def _machines(records: Records) -> str:
