@@ -261,6 +261,12 @@ def test_a_class_of_another_form_is_told_what_is_missing(message, group):
         check_group(group)
 
 
+@pytest.mark.parametrize("wrong", [SO, "SO(3)", torch.eye(1)], ids=type)
+def test_what_is_checked_is_a_manifold(wrong):
+    with pytest.raises(TypeError, match=r"`manifold` must be a group.*Create one with"):
+        check_group(wrong)
+
+
 def test_the_default_is_double_precision_and_a_fixed_seed():
     """Two calls see the same numbers, and leave torch's own generator alone."""
     state = torch.get_rng_state()

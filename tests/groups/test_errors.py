@@ -258,6 +258,22 @@ def test_no_geodesic_joins_the_components_of_square_matrices(rng):
         O(3).log(Q, P)
 
 
+def test_an_error_names_the_argument_that_is_not_a_point(rng):
+    """Rotations of single precision, as double; the product has a smaller defect."""
+    good = SO(3).random(4, generator=rng, dtype=torch.float64)
+    bad = good + 1e-6
+    for name, f in (
+        ("Q", lambda: SO(3).log(bad, good)),
+        ("P", lambda: SO(3).log(good, bad)),
+        ("Q", lambda: SO(3).mean(bad)),
+    ):
+        text = (
+            rf"`{name}` must be a point of SO\(n=3\); got a defect of \d\.\de-06.*near"
+        )
+        with pytest.raises(ValueError, match=text):
+            f()
+
+
 @pytest.mark.parametrize("manifold", [SO(3), O(3), Stiefel(3, 2), Sphere(3)], ids=str)
 @pytest.mark.parametrize("method", ["exp", "distance", "geodesic", "log"])
 def test_points_of_another_size_are_refused(manifold, method):

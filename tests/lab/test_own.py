@@ -170,6 +170,9 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
                 call(tmp_path / "run", trust=[{TASK: LAYER, LAYER: TASK}[name]])
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "add `--trust`" in capsys.readouterr().err
+    # so a command that goes on with the run has it
+    assert main(["train", TASK, *LINE, "--out", str(tmp_path / "run")]) == 2
+    assert f"train --resume {tmp_path / 'run'} --trust" in capsys.readouterr().err
     assert main(["train", "--resume", str(tmp_path / "run"), "--trust"]) == 0
     edit(tmp_path / "run" / "summary.json", status="interrupted")
     edit(tmp_path / "run" / "config.json", model="trap:Net")

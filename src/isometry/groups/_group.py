@@ -141,8 +141,14 @@ class AbstractGroup(AbstractManifold):
     def log(self, Q: Tensor, P: Tensor) -> Tensor:
         r"""$Q \log(Q^H P)$; unique if no angle of $Q^H P$ is $\pi$."""
         self.check_tensors(Q=Q, P=P)
-        # the Newton-Schulz step removes the rounding error of the product
-        return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
+        try:
+            # the Newton-Schulz step removes the rounding error of the product
+            return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
+        except ValueError:
+            # the error speaks of the product; name the argument that is not a point
+            self.check(Q, name="Q")
+            self.check(P, name="P")
+            raise
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
         r"""$P Q^H E$: left translation, an isometry."""

@@ -29,7 +29,7 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
     w = (weights / weights.sum()).reshape(-1, *[1] * (Q.ndim - 1)).to(Q.dtype)
     M, step = manifold.nearest((w * Q).sum(0)), Q.new_zeros(())
     for _ in range(_ITERATIONS):
-        E = (w * manifold.log(M.expand_as(Q), Q)).sum(0)
+        E = (w * _logs(manifold, M, Q)).sum(0)
         M = manifold.polish(manifold.exp(M, E))
         step = E.detach().abs().max() if E.numel() else step
         # written so that NaN ends the loop
@@ -39,6 +39,15 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
         f"`Q` must be points near each other; got points whose mean moved by "
         f"{float(step):.1e} after {_ITERATIONS} iterations."
     )
+
+
+def _logs(manifold: "AbstractManifold", M: Tensor, Q: Tensor) -> Tensor:
+    """The logarithms of `Q` at `M`; an error names `Q`, which the user passed."""
+    try:
+        return manifold.log(M.expand_as(Q), Q)
+    except ValueError:
+        manifold.check(Q, name="Q")
+        raise
 
 
 def _check_weights(weights: Tensor, count: int) -> None:

@@ -78,9 +78,15 @@ def check_group(
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
+        TypeError: if `manifold` is not a manifold.
         AssertionError: if a contract is broken. The message names the contract, the
             error and its bound.
     """
+    if not isinstance(manifold, AbstractManifold):
+        raise TypeError(
+            f"`manifold` must be a group or manifold of isometry.groups, or of your "
+            f"own; got {manifold!r}. Create one with its sizes."
+        )
     if dtype is None:
         dtype = torch.complex128 if manifold.is_complex else torch.float64
     if generator is None:

@@ -54,7 +54,8 @@ def main(options: argparse.Namespace) -> int:
         cells = _planned(given, out, resume=resume is not None, trust=trust)
         return (fit(out, cells) if dry_run else cells), out, where
 
-    again = f"Go on with: isometry sweep --resume {out}"
+    own = trust or any(":" in str(given.get(key)) for key in ("task", "model"))
+    again = f"Go on with: isometry sweep --resume {out}{' --trust' if own else ''}"
     return perform("sweep", plan, again, dry_run=dry_run, typed=typed)
 
 

@@ -21,7 +21,7 @@ from isometry.lab._options import (
 )
 from isometry.lab._process import keep_freed_memory
 from isometry.lab._train.config import CHANGEABLE, Config, Training
-from isometry.lab._train.folder import RunError, divergence
+from isometry.lab._train.folder import RunError, divergence, resume_command
 
 # the exit code for each status of a run; 130 is usual after Ctrl-C
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
@@ -300,7 +300,7 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
     if status == "interrupted":
         return (
             f"isometry: interrupted after step {steps}. Go on with: "
-            f"isometry train --resume {folder}"
+            f"{resume_command(folder)}"
         )
     metric = summary["metric"]
     ends = [f"{status} after {steps} steps, {summary['seconds']:.0f} s"]

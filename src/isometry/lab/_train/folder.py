@@ -66,7 +66,7 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     if folder.exists():
         raise RunError(
             f"{folder} exists, and runs are never overwritten. Choose another folder, "
-            f"or go on with it: isometry train --resume {folder}"
+            f"or go on with it: {resume_command(folder)}"
         )
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -245,6 +245,16 @@ def read_config(folder: Path) -> Config:
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(damaged(folder / CONFIG, repr(error))) from error
+
+
+def resume_command(folder: Path) -> str:
+    """The command that resumes a run; `--trust` is added for classes of the user."""
+    try:
+        config = read_config(folder)
+    except RunError:
+        return f"isometry train --resume {folder}"
+    own = any(":" in name for name in (config.task, config.training.model))
+    return f"isometry train --resume {folder}{' --trust' if own else ''}"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def load(
     config, data = files.read_config(folder), files.read_checkpoint(folder)
     if data is None:
         reason = "it has none yet"
-        remedy = f"Go on with the run: isometry train --resume {folder}"
+        remedy = f"Go on with the run: {files.resume_command(folder)}"
         summary = files.read_summary(folder)
         if summary.get("status") == "diverged":
             reason = files.divergence(folder, summary["steps"])
