@@ -205,7 +205,7 @@ def test_stiefel_of_a_wide_shape():
 def test_a_class_is_not_a_group():
     """`constrain(layer, SO)` said that the class must be a parameter of the module."""
     with pytest.raises(
-        TypeError, match=r"`group` must .* such as SO\(4\); got .*\.SO'>"
+        TypeError, match=r"`manifold` must .* such as SO\(4\); got .*\.SO'>"
     ):
         isometry.constrain(nn.Linear(3, 3), SO)
 

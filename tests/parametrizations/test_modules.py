@@ -118,12 +118,12 @@ def test_constrain_sees_wide_weights_and_kernels_as_tall_ones():
 
 
 def test_constrain_takes_the_weight_unless_another_name_is_given():
-    """`constrain(layer, group)` raised, where `orthogonal(layer)` has a default."""
+    """`constrain(layer, manifold)` raised, where `orthogonal(layer)` has a default."""
     W = torch.eye(4)
     for options in ((SO(4),), ("weight", SO(4))):
         layer = isometry.constrain(Weight(W.clone()), *options)
         assert layer.parametrizations.weight[0].manifold == SO(4)
-    layer = isometry.constrain(Weight(W), group=SO(4), retraction="cayley")
+    layer = isometry.constrain(Weight(W), manifold=SO(4), retraction="cayley")
     assert layer.parametrizations.weight[0].retraction == Cayley()
 
 

@@ -189,7 +189,7 @@ def unitary(
 def constrain(
     module: Layer,
     name: str | AbstractManifold = "weight",
-    group: AbstractManifold | None = None,
+    manifold: AbstractManifold | None = None,
     retraction: str | AbstractMap = "exp",
     *,
     blocks: int = 1,
@@ -212,10 +212,11 @@ def constrain(
 
     Args:
         module: the module that owns the weight.
-        name: name of the parameter. `constrain(module, group)` constrains "weight".
-        group: the group or manifold to which the weight is constrained.
-        retraction: "exp", or "cayley", "pade-m" or "householder" where the group has
-            them; or a map object of `isometry.groups` or of your own.
+        name: name of the parameter. `constrain(module, manifold)` constrains
+            "weight".
+        manifold: the manifold to which the weight is constrained.
+        retraction: "exp", or "cayley", "pade-m" or "householder" where the manifold
+            has them; or a map object of `isometry.groups` or of your own.
         blocks: number of matrices one above the other, as in `orthogonal`.
         use_trivialization: whether there is a base that can move, as in `orthogonal`.
         init: where the weight starts, as in `orthogonal`.
@@ -227,8 +228,8 @@ def constrain(
         The module.
 
     Raises:
-        TypeError: if the weight is not a parameter, or it is real and the group is
-            complex, or the other way round.
+        TypeError: if the weight is not a parameter, or it is real and the manifold
+            is complex, or the other way round.
         ValueError: if the shape does not fit, the weight is constrained already or not
             finite, or an option does not fit. The module is left as it was.
 
@@ -236,25 +237,24 @@ def constrain(
         [LM19]; [Lez19] for a moving base.
     """
     if not isinstance(name, str):
-        if group is not None:
+        if manifold is not None:
             raise TypeError(
                 f"`name` must be a string; got {name!r}. In the short form, "
-                f"`constrain(module, group)`, pass all other options by keyword."
+                f"`constrain(module, manifold)`, pass all other options by keyword."
             )
-        name, group = "weight", name
+        name, manifold = "weight", name
     target = target_of(module, name)
     weight = target.weight
-    if not isinstance(group, AbstractManifold):
+    if not isinstance(manifold, AbstractManifold):
         raise TypeError(
-            f"`group` must be a manifold of isometry.groups, such as SO(4); got "
-            f"{group!r}. Create one with its sizes."
+            f"`manifold` must be a manifold of isometry.groups, such as SO(4); got "
+            f"{manifold!r}. Create one with its sizes."
         )
-    layout = layout_of(module, name, weight, group, blocks)
-    group.check_tensor(layout.points(weight), name=name)
+    layout = layout_of(module, name, weight, manifold, blocks)
+    manifold.check_tensor(layout.points(weight), name=name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    return install(
-        target, group, layout, group.resolve_coordinates(retraction), options
-    )
+    phi = manifold.resolve_coordinates(retraction)
+    return install(target, manifold, layout, phi, options)
 
 
 def _install_matrices(
