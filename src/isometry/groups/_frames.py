@@ -16,7 +16,7 @@ from torch import Tensor
 from isometry._backend.memory import recycled
 from isometry._operators import largest
 from isometry.groups._maps import AbstractRetraction
-from isometry.groups._nearest import (
+from isometry.linalg._orthonormal import (
     after_newton_schulz,
     newton_schulz,
     unitarity_defect,

@@ -16,14 +16,10 @@ from isometry.groups._group_log import derived_log
 from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
 from isometry.groups._maps import AbstractMap, AbstractRetraction
 from isometry.groups._maps.factors import q_factor
-from isometry.groups._nearest import (
-    nearest_rotation,
-    newton_schulz,
-    spectral_norm,
-    unitarity_defect,
-)
+from isometry.groups._nearest import nearest_rotation, spectral_norm
 from isometry.linalg import expm_skew, logm_unitary, polar, skew
 from isometry.linalg._expm.angles import krylov_norm
+from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 # Number of factors of the random walk in `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. The mean of one factor has a norm

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from isometry._checks import check_has_numbers
 from isometry.groups._basis import basis, matrices
-from isometry.groups._nearest import newton_schulz
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import in_front
 from isometry.linalg._logm import Dlogm, Logm
+from isometry.linalg._orthonormal import newton_schulz
 
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup

@@ -80,20 +80,3 @@ def spectral_norm(X: Tensor) -> Tensor:
     finite = is_finite(X)
     norm = torch.linalg.matrix_norm(torch.where(finite, X, 0), 2)
     return torch.where(finite[..., 0, 0], norm, math.nan)
-
-
-def unitarity_defect(Q: Tensor) -> Tensor:
-    r"""$\lVert Q^H Q - I \rVert_F$."""
-    eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
-    return torch.linalg.matrix_norm(Q.mH @ Q - eye)
-
-
-def after_newton_schulz(e: float) -> float:
-    r"""A bound on the defect after a Newton-Schulz step from a matrix of defect `e`."""
-    return e * e * (3 + e) / 4
-
-
-def newton_schulz(Q: Tensor) -> Tensor:
-    r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares the defect."""
-    eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
-    return Q + Q @ ((eye - Q.mH @ Q) / 2)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from isometry._torch import is_fake
 from isometry.groups._group import AbstractFreeGroup
-from isometry.groups._nearest import determinant, nearest_rotation, unitarity_defect
+from isometry.groups._nearest import determinant, nearest_rotation
+from isometry.linalg._orthonormal import unitarity_defect
 
 
 @dataclass(frozen=True)

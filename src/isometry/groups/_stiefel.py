@@ -12,9 +12,10 @@ from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
 from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
 from isometry.groups._maps import AbstractMap, AbstractRetraction
 from isometry.groups._maps.factors import q_factor
-from isometry.groups._nearest import newton_schulz, spectral_norm, unitarity_defect
+from isometry.groups._nearest import spectral_norm
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.linalg import polar
+from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from isometry.groups._group import (
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
 from isometry.groups._maps.factors import q_factor
-from isometry.groups._nearest import determinant, newton_schulz, unitarity_defect
+from isometry.groups._nearest import determinant
 from isometry.linalg import logm_unitary, polar, skew
+from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from torch import Tensor
 from isometry._checks import check_square, nan_unless, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Square
+from isometry.linalg._orthonormal import identity
 from isometry.linalg._skew import with_skew_gradient
 
 
@@ -42,7 +43,7 @@ def cayley(A: Square) -> Square:
     """
     check_square(A, name="A")
     X = in_float32_or_wider(A)
-    eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+    eye = identity(X)
     # autograd computes the derivative of an inverse from the inverse alone, so the
     # backward pass has no factorization
     inverse = torch.linalg.inv_ex(eye - with_skew_gradient(X) / 2).inverse
@@ -82,8 +83,7 @@ def cayley_inverse(Q: Square) -> Square:
     """
     check_square(Q, name="Q")
     X = in_float32_or_wider(Q)
-    n = X.shape[-1]
-    eye = torch.eye(n, dtype=X.dtype, device=X.device)
+    eye = identity(X)
     inverse, info = torch.linalg.inv_ex(X + eye)
     A = 2 * eye - 4 * inverse
     # The norm is taken before A is made skew. Near the eigenvalue -1, rounding gives A
@@ -93,7 +93,7 @@ def cayley_inverse(Q: Square) -> Square:
     # the eigenvalue -1 is at distance 0
     distance = torch.where(info[..., None, None] > 0, 0, distance)
     poison = nan_unless_finite(X)
-    bound = 4 * max(n, 1) * torch.finfo(Q.dtype).eps
+    bound = 4 * max(X.shape[-1], 1) * torch.finfo(Q.dtype).eps
     # a matrix with NaN is not refused: its result is NaN
     folded = ~(distance > bound) & ~poison.isnan()
     _refuse_eigenvalue_minus_one(folded, distance, bound, dtype=Q.dtype)

@@ -6,6 +6,7 @@ from isometry._checks import check_matrix
 from isometry._dtypes import in_float32_or_wider
 from isometry._torch import autocast_off
 from isometry._typing import Columns, Matrix, Vector
+from isometry.linalg._orthonormal import identity
 from isometry.linalg._tall import check_tall
 
 
@@ -45,7 +46,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         [JLQGZ06] for $R$; [MHRB17] for the parametrization.
     """
     check_matrix(V, name="V")
-    n, k = V.shape[-2:]
+    n = V.shape[-2]
     columns = n if columns is None else columns
     if not 0 <= columns <= n:
         raise ValueError(
@@ -60,7 +61,7 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         largest = X.detach().abs().amax(dim=-2, keepdim=True)
         X = X / torch.where(largest == 0, 1, largest)
     with autocast_off(X.device):
-        half = torch.eye(k, dtype=X.dtype, device=X.device) / 2
+        half = identity(X) / 2
         squares = torch.linalg.vecdot(X, X, dim=-2)
         # With any nonzero square, a column of zeros gives H_j = I. With the square
         # zero, R would be singular.

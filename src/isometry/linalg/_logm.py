@@ -23,6 +23,7 @@ from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
+from isometry.linalg._orthonormal import identity, unitarity_defect
 
 # The spectrum is split at the largest gap between the cosines in this window of
 # cosines, so at an angle between 90 and 120 degrees. Up to 120 degrees, theta /
@@ -93,8 +94,7 @@ class Logm(Implicit):
         # `reshape(-1, n, n)` would be ambiguous for n = 0
         flat = Q.reshape(math.prod(Q.shape[:-2]), n, n)
         finite = is_finite(flat)
-        eye = torch.eye(n, dtype=Q.dtype, device=Q.device)
-        safe = torch.where(finite, flat, eye)
+        safe = torch.where(finite, flat, identity(Q))
         _check_unitary(safe, bound)
         nan = complex(math.nan, math.nan) if Q.is_complex() else math.nan
         A = torch.where(finite, _principal(safe), nan)
@@ -262,8 +262,7 @@ def _quarter_turn(S: Tensor) -> Tensor:
 
 
 def _check_unitary(Q: Tensor, bound: float) -> None:
-    eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
-    defect = torch.linalg.matrix_norm(Q.mH @ Q - eye)
+    defect = unitarity_defect(Q)
     bad = defect > bound
     if bad.any():
         raise ValueError(

@@ -15,6 +15,7 @@ from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
+from isometry.linalg._orthonormal import identity
 from isometry.linalg._skew import with_skew_gradient
 
 
@@ -242,7 +243,7 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
     I + 2 (V - U)^-1 U so that a small A keeps its digits.
     """
     b = _coefficients(degree)
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    eye = identity(A)
     even, odd = b[0::2], b[1::2]
     step = _step(len(even) - 1, len(odd) - 1)
     powers = [eye, *(powers or [])][: step + 1]

@@ -10,6 +10,7 @@ from isometry._checks import check_matrix, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Matrix
+from isometry.linalg._orthonormal import identity
 
 
 def polar(X: Matrix) -> Matrix:
@@ -55,9 +56,8 @@ def polar(X: Matrix) -> Matrix:
         poison = nan_unless_finite(Y)
         # LAPACK raises for the whole batch if one matrix has NaN, so such a matrix is
         # replaced by the identity
-        Y = torch.where(
-            poison.isnan(), torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device), Y
-        )
+        eye = torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device)
+        Y = torch.where(poison.isnan(), eye, Y)
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
         # Dynamo does not support a Function that has a `jvp`
         factor = PolarFactor if torch.compiler.is_compiling() else PolarWithForwardMode
@@ -108,9 +108,8 @@ def _derivative(X: Tensor, Q: Tensor, s: Tensor, V: Tensor, E: Tensor) -> Tensor
     C = Q.mH @ E
     D = Q @ _lyapunov(H, s, V, C - C.mH)
     if X.shape[-2] > X.shape[-1]:
-        eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
         # H Y + Y H = I has the solution Y = H^-1 / 2
-        D = D + 2 * (E - Q @ C) @ _lyapunov(H, s, V, eye.expand_as(H))
+        D = D + 2 * (E - Q @ C) @ _lyapunov(H, s, V, identity(X).expand_as(H))
     return D
 
 

@@ -14,6 +14,7 @@ from isometry._torch import Maximum, autocast_off, nested_forward_mode, outside_
 from isometry._typing import Matrix
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._expm_skew import expm_skew
+from isometry.linalg._orthonormal import defect, identity
 
 # A matrix is halved until its norm, as bounded in `_squarings`, is at most this. Then
 # Taylor's polynomial is accurate. The degree of the polynomial is four times
@@ -144,11 +145,10 @@ def _coefficients(Omega: Tensor, S: Tensor, columns: Columns) -> tuple[Tensor, T
     """The upper block C and lower block D of f([[Omega, -S], [I, 0]]) [[I], [0]]."""
     k = S.shape[-1]
     sigma = _scale(S.detach())
-    eye = torch.eye(k, dtype=S.dtype, device=S.device)
     # in the basis (B, X_perp / sigma), the norm of both off-diagonal blocks is about
     # the norm of X_perp
     top = torch.cat([Omega, -S / sigma], -1)
-    bottom = torch.cat([sigma * eye, torch.zeros_like(S)], -1)
+    bottom = torch.cat([sigma * identity(S), torch.zeros_like(S)], -1)
     E = columns(torch.cat([top, bottom], -2), k)
     return E[..., :k, :], E[..., k:, :] / sigma
 
@@ -165,12 +165,11 @@ def _scale(S: Tensor) -> Tensor:
 
 def _rounding(Y: Tensor) -> Tensor:
     """The change that a Newton-Schulz step makes to `Y`; NaN if the defect is large."""
-    eye = torch.eye(Y.shape[-1], dtype=Y.dtype, device=Y.device)
-    defect = eye - Y.mH @ Y
+    D = defect(Y)
     # With a defect of 0.5 or more, no digit of Y is correct. The step would reduce the
     # defect and so hide the error, hence the result is NaN instead.
-    near = torch.linalg.matrix_norm(defect, keepdim=True) < 0.5
-    return Y @ (defect / 2) + nan_unless(near, like=Y)
+    near = torch.linalg.matrix_norm(D, keepdim=True) < 0.5
+    return Y @ (D / 2) + nan_unless(near, like=Y)
 
 
 def _expm(M: Tensor) -> Tensor:
@@ -278,7 +277,7 @@ def _squarings(M4: Tensor) -> Tensor:
 def _taylor(M: Tensor, M2: Tensor, M4: Tensor) -> Tensor:
     blocks = PRECISIONS[M.dtype.to_real()].taylor_blocks
     M3 = M2 @ M
-    eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+    eye = identity(M)
     P = M4 / math.factorial(4 * blocks)
     for j in reversed(range(blocks)):
         c = [1 / math.factorial(4 * j + i) for i in range(4)]

@@ -12,6 +12,7 @@ from isometry._checks import check_has_numbers, is_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.groups._declare import declared_parameters, points
+from isometry.linalg._orthonormal import unitarity_defect
 from isometry.parametrizations._coordinates import constrained
 from isometry.parametrizations._layout import whole
 from isometry.parametrizations._trivialization import Trivialization
@@ -106,9 +107,7 @@ def _diagnosis(
 ) -> Diagnosis:
     square = len(manifold.shape) == 2 and manifold.shape[0] == manifold.shape[1]
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
-    k = frames.shape[-1]
-    gram = frames.mH @ frames - torch.eye(k, dtype=Q.dtype, device=Q.device)
-    errors = torch.linalg.matrix_norm(gram) / max(k, 1) ** 0.5
+    errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5
     error = float(errors.max()) if errors.numel() else 0.0
     angles = _of_finite(_eigenvalue_angles, Q) if square else None
     return Diagnosis(manifold, error, angles, border, condition)

@@ -11,7 +11,7 @@ from isometry._backend.memory import PLAIN
 from isometry._dtypes import in_float32_or_wider
 from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.groups._nearest import unitarity_defect
+from isometry.linalg._orthonormal import unitarity_defect
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
     looks_initialized,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from isometry._operators import largest
 from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
-from isometry.groups._nearest import after_newton_schulz, newton_schulz
 from isometry.linalg import polar
+from isometry.linalg._orthonormal import after_newton_schulz, newton_schulz
 
 # The longest step, in radians, for which `QR` uses Cholesky's factor. For longer steps
 # that factor loses digits that Householder's decomposition keeps.

@@ -16,6 +16,7 @@ from isometry.lab._train.experiment import Experiment
 from isometry.lab._train.recorder import Recorder
 from isometry.lab.task import Batch, Split
 from isometry.linalg import skew
+from isometry.linalg._orthonormal import unitarity_defect
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
 
@@ -281,8 +282,7 @@ def orthogonality(model: nn.Module) -> float | None:
     W = recurrent_map(model)
     if W is None:
         return None
-    gram = W.mH @ W - torch.eye(len(W), dtype=W.dtype, device=W.device)
-    return float(torch.linalg.matrix_norm(gram)) / len(W) ** 0.5
+    return float(unitarity_defect(W)) / len(W) ** 0.5
 
 
 @torch.no_grad()

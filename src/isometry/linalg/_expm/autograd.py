@@ -25,6 +25,7 @@ from isometry._torch import (
 )
 from isometry.linalg._expm import exponential as kernel
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
+from isometry.linalg._orthonormal import defect, identity
 from isometry.linalg._skew import with_skew_gradient
 
 # a matrix and its derivative along a direction
@@ -110,15 +111,9 @@ def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pai
             # H counts as a constant. With the derivative of H, the result would be
             # tangent to the unitary group. But the derivative of exp along a direction
             # that is not skew is not tangent to the unitary group.
-            H = _correction(pair[0].detach())
+            H = identity(A) + defect(pair[0].detach()) / 2
             pair = (pair[0] @ H, pair[1] @ H)
     return pair
-
-
-def _correction(Q: Tensor) -> Tensor:
-    """The matrix by which a Newton-Schulz step multiplies Q from the right."""
-    eye = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
-    return 1.5 * eye - 0.5 * (Q.mH @ Q)
 
 
 def _push_forward(scheme: Scheme, A: Tensor, E: Tensor, squarings: int) -> Pair:
@@ -126,7 +121,7 @@ def _push_forward(scheme: Scheme, A: Tensor, E: Tensor, squarings: int) -> Pair:
     unit = scheme.theta * 2.0**squarings
     first = (A / unit, E / unit)
     second = _times(first, first)
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    eye = identity(A)
     basis = [(eye, torch.zeros_like(eye)), first, second]
     if scheme.powers == 3:
         basis.append(_times(second, second))
