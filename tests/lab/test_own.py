@@ -192,7 +192,7 @@ def test_a_sweep_over_networks_of_ones_own(tmp_path, capsys):
         "OrderTask-Layer-4",
         "OrderTask-Whole-4",
     ]
-    table = (tmp_path / "sweep" / "sweep.md").read_text()
+    table = (tmp_path / "sweep" / "report" / "results.md").read_text()
     assert "| Layer | 4 |" in table
     assert "Test right at best validation" in table
     forget()

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from isometry.lab._report.experiments import ReportedExperiment, experiments, result_of
+from isometry.lab._report.experiments import (
+    ReportedExperiment,
+    experiments,
+    final_loss,
+)
 from isometry.lab._report.figures import BINS, buckets, density, power
 from isometry.lab._report.looks import looks
 from isometry.lab._report.runs import Group, Run, read_run
@@ -52,8 +56,10 @@ def test_test_set_is_read_at_the_best_validation():
         for step, pair in accuracies.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
-    result = result_of(run_of(records), "accuracy", larger_is_better=True)
-    assert (result.chosen, result.best) == (0.8, 0.95)
+    run = run_of(records)
+    found = ReportedExperiment("", "", "accuracy", (run,), larger_is_better=True)
+    assert (found.at_best_validation(run), found.best_test(run)) == (0.8, 0.95)
+    assert found.last_test(run) == 0.85
 
 
 def test_of_an_error_the_smallest_is_the_best():
@@ -62,15 +68,16 @@ def test_of_an_error_the_smallest_is_the_best():
         for step, pair in {1: (5.0, 4.0), 2: (3.0, 6.0)}.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
-    result = result_of(run_of(records), "mse")
-    assert (result.chosen, result.best) == (6.0, 4.0)
+    run = run_of(records)
+    found = ReportedExperiment("", "", "mse", (run,))
+    assert (found.at_best_validation(run), found.best_test(run)) == (6.0, 4.0)
 
 
 def test_numbers_that_are_not_finite_are_no_result():
     """A run that diverged ends with NaN, which no median may swallow."""
     losses = [0.5, math.inf, math.nan]
     records = [record(n, "train", loss=loss) for n, loss in enumerate(losses)]
-    assert result_of(run_of(records), "loss").loss == 0.5
+    assert final_loss(run_of(records)) == 0.5
 
 
 def test_a_diverged_run_is_not_the_best():

@@ -97,6 +97,26 @@ def test_a_diverged_seed_is_counted_but_not_averaged():
     assert cells(table, "Status") == ["2 finished, 1 diverged"]
 
 
+def test_an_unfinished_seed_is_drawn_but_not_averaged():
+    """The table averaged it, as if it had been trained as long as the others."""
+    found = of(run_of(1, 0.8, 0.9), run_of(2, 0.5, status="unfinished"))
+    table = results_table(found)
+    assert cells(table, "Best test accuracy") == ["0.9000"]
+    assert cells(table, "Seeds") == ["1 of 2"]
+    assert found.groups[0].curve("accuracy", "test").low == [0.5, 0.9]
+
+
+def test_the_headline_names_the_metric_of_the_users_own_task():
+    """It said "final training loss", whatever the metric was."""
+    run = run_of(1)
+    records = tuple(
+        {"step": 1, "split": split, "right": 0.75} for split in ("validation", "test")
+    )
+    run = Run(run.path, run.config, records, run.summary)
+    found = ReportedExperiment("order", "", "right", (run,), larger_is_better=True)
+    assert headline(found).startswith("ExpRNN 170: test right 0.7500 after ")
+
+
 def test_seeds_that_are_not_equally_far():
     found = results_table(of(run_of(1, *(0.9, 0.9)), run_of(2, 0.9)))
     assert cells(found, "Steps") == ["1–2"]

@@ -170,6 +170,7 @@ def test_what_is_missing_is_trained_and_reported(reproduce, tmp_path, capsys):
     assert "2 of 2 runs are done" in captured.err
     out = tmp_path / "out"
     assert (out / "report" / "report.html").exists()
+    assert captured.out == (out / "report" / "results.md").read_text()
     found = {path: path.read_bytes() for path in out.glob("*/checkpoint.safetensors")}
     assert len(found) == 2
     assert reproduce() == 0

@@ -64,8 +64,6 @@ def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
     said = capsys.readouterr()
     assert "4 of 5 runs are done" in said.err
     assert f"{cells[1].name}: the loss diverged at step 4" in said.err
-    # the table alone, and the same in a file
-    assert said.out == (tmp_path / "sweep.md").read_text()
     assert "| 4 finished, 1 diverged |" in said.out
 
     worked.clear()
@@ -80,8 +78,8 @@ def test_another_plan_extends_the_table(worked, tmp_path, capsys):
     assert main(["sweep", "copying", *words(seed=1, model="lstm"), *out]) == 0
     assert worked == ["copying-lstm-6-seed=1"]
     text = capsys.readouterr().out
-    assert "| ExpRNN | 6 | 1 |" in text.split("LSTM")[0].rpartition("## ")[2]
-    assert "| LSTM | 6 | 1 |" in text
+    assert "| ExpRNN | 6 |" in text.split("LSTM")[0].rpartition("## ")[2]
+    assert "| LSTM | 6 |" in text
 
 
 def test_a_plan_that_contradicts_is_refused(worked, tmp_path, capsys):
@@ -166,7 +164,7 @@ def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
 def test_report_takes_the_folder_of_a_sweep(tmp_path, capsys):
     """It stands for its runs; it was refused, with "Train one first"."""
     runs = [fake_run(tmp_path / "sweep" / name, steps=1) for name in "ab"]
-    (tmp_path / "sweep" / "sweep.md").touch()
+    (tmp_path / "sweep" / "sweep.json").touch()
     assert main(["report", str(tmp_path / "sweep")]) == 0
     page = tmp_path / "sweep" / "report" / "report.html"
     assert capsys.readouterr().out == f"{page}\n"
@@ -179,10 +177,10 @@ def test_report_takes_the_folder_of_a_sweep(tmp_path, capsys):
 @pytest.mark.errors
 def test_report_refuses_a_file(tmp_path, capsys):
     """It said that `runs` must name at least one folder, and that there was none."""
-    (tmp_path / "sweep.md").touch()
-    assert main(["report", str(tmp_path / "sweep.md")]) == 2
+    (tmp_path / "sweep.json").touch()
+    assert main(["report", str(tmp_path / "sweep.json")]) == 2
     said = capsys.readouterr().err
-    assert "sweep.md` must be the folder of a run, with a `config.json`; got" in said
+    assert "sweep.json` must be the folder of a run, with a `config.json`; got" in said
     assert "got a file. Give the folders that `isometry train` has printed, or" in said
 
 

@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import Run, read_run
-from isometry.lab._sweep.engine import table
+from isometry.lab._report.table import results
 from isometry.lab._sweep.view import View, log_of
 from tests.lab.fake_runs import fake_run
 
 
-def rows(text: str) -> list[dict[str, str]]:
-    """The cells of a table in Markdown, by heading."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    heading, _, *body = ([c.strip() for c in x.strip("| ").split("|")] for x in lines)
-    return [dict(zip(heading, cells, strict=True)) for cells in body]
+def rows(runs: list[Run]) -> list[dict[str, str]]:
+    """The cells of the first table by heading, without the paper's rows."""
+    table = results(experiments(runs)).split("\n\n")[1]
+    cells = ([c.strip() for c in x.strip("| ").split("|")] for x in table.splitlines())
+    heading, _, *body = cells
+    found = [dict(zip(heading, row, strict=True)) for row in body]
+    return [row for row in found if row["Status"] != "not run"]
 
 
 def with_option(run: Run, name: str, value: object) -> Run:
@@ -68,49 +71,50 @@ def runs(tmp_path) -> list[Run]:
 )
 def test_a_row_is_a_network_over_its_seeds(heading, value, runs):
     """Mean and deviation with N - 1, by NumPy; one seed has no deviation."""
-    first, second = rows(table(runs))
+    first, second = rows(runs)
     mean, deviation = value + np.mean(SHIFTS), np.std(SHIFTS, ddof=1)
-    assert first[heading] == f"{mean:.4f} ± {deviation:.4f}"
+    assert first[heading].strip("*") == f"{mean:.4f} ± {deviation:.4f}"
     assert second[heading] == f"{value:.4f}"
 
 
 def test_a_row_tells_what_was_trained(runs):
-    first, second = rows(table(runs))
+    first, second = rows(runs)
     assert (first["Network"], first["n"], first["Seeds"]) == ("ExpRNN", "190", "3")
     assert (first["Parameters"], first["Per step"]) == ("21,764", "250 ms")
-    assert first["Status"] == "3 finished"
+    assert first["Status"] == "finished"
     assert (second["Network"], second["Seeds"]) == ("LSTM", "1")
 
 
 @pytest.mark.parametrize("status", ["diverged", "interrupted", None])
 def test_what_did_not_end_is_not_averaged(status, runs, tmp_path):
-    """It is counted in the status alone."""
+    """It is counted, and its status is shown."""
     other = made(tmp_path / "c", shift=-0.5, seed=4, status=status)
-    before, after = rows(table(runs))[0], rows(table([*runs, other]))[0]
+    before, after = rows(runs)[0], rows([*runs, other])[0]
     assert after.pop("Status") == f"3 finished, 1 {status or 'unfinished'}"
-    assert before.pop("Status") == "3 finished"
+    assert before.pop("Status") == "finished"
+    assert (before.pop("Seeds"), after.pop("Seeds")) == ("3", "3 of 4")
     assert before == after
 
 
-def test_options_that_vary_have_a_column(runs):
+def test_options_that_vary_are_named(runs):
     """Seeds of different rates are not the same experiment."""
     changed = [with_option(runs[1], "lr", 0.5), with_option(runs[2], "lr", 0.5)]
-    found = rows(table([runs[0], *changed]))
-    assert [(row["lr"], row["Seeds"]) for row in found] == [("–", "1"), ("0.5", "2")]
-    assert "lr" not in rows(table(runs[:1]))[0]
+    found = [(r["Network"], r["Seeds"]) for r in rows([runs[0], *changed])]
+    assert found == [("ExpRNN", "1"), ("ExpRNN, lr 0.5", "2")]
 
 
 def test_the_same_seed_is_no_other_sample(runs, tmp_path):
     """Both thread counts of a sweep have a row, over the same seeds."""
     copies = (shutil.copytree(run.path, tmp_path / f"{run.path.name}t") for run in runs)
     again = [with_option(read_run(path), "threads", 2) for path in copies]
-    found = rows(table([*runs[:3], *again[:3]]))
-    assert [(row["threads"], row["Seeds"]) for row in found] == [("–", "3"), ("2", "3")]
+    found = [(r["Network"], r["Seeds"]) for r in rows([*runs[:3], *again[:3]])]
+    assert found == [("ExpRNN", "3"), ("ExpRNN, threads 2", "3")]
 
 
 def test_each_task_has_its_table(tmp_path, runs):
     """With its own metric."""
-    text = table([*runs, read_run(fake_run(tmp_path / "copy", steps=20))])
+    other = read_run(fake_run(tmp_path / "copy", steps=20))
+    text = results(experiments([*runs, other]))
     assert text.count("\n## ") + text.startswith("## ") == 2
     assert "Test loss at best validation" in text
 

@@ -5,10 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from isometry.lab._report.experiments import ReportedExperiment, experiments
+from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import read_run
-from isometry.lab._report.table import markdown, one_line, results_table, runs_table
-from isometry.lab.paper.tables import SOURCE
+from isometry.lab._report.table import results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,29 +83,15 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
         )
     # read all runs before anything is written, so that an error leaves nothing behind
     folders = [folder for path in runs for folder in _runs_in(Path(path))]
-    found = experiments([read_run(folder) for folder in folders])
+    reported = experiments([read_run(folder) for folder in folders])
     # importing matplotlib takes a second, so only do it when there is something to draw
     from isometry.lab._report.figures import draw
     from isometry.lab._report.page import page
 
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    parts = [(experiment, draw(experiment, out)) for experiment in found]
-    (out / "results.md").write_text(_markdown(found), encoding="utf-8")
+    parts = [(experiment, draw(experiment, out)) for experiment in reported]
+    (out / "results.md").write_text(results(reported), encoding="utf-8")
     html = out / "report.html"
     html.write_text(page(parts), encoding="utf-8")
     return html
-
-
-def _markdown(found: Sequence[ReportedExperiment]) -> str:
-    parts = []
-    for experiment in found:
-        parts += [f"## {one_line(experiment.title)}"]
-        parts += [markdown(results_table(experiment))]
-        each = runs_table(experiment)
-        if each is not None:
-            parts += ["Each run:", markdown(each)]
-        paper = experiment.paper
-        if paper is not None:
-            parts.append(f"The paper, {paper.where}: {paper.words()} ({SOURCE})")
-    return "\n\n".join(parts) + "\n"

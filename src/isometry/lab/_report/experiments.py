@@ -1,7 +1,7 @@
 """Sorts runs that can be compared into experiments, and reads the results of runs."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -45,9 +45,39 @@ class ReportedExperiment:
         """Each run in a separate group."""
         return tuple(Group((run,)) for run in self.runs)
 
-    def result(self, run: Run) -> "Result":
-        """The results of a run of this experiment."""
-        return result_of(run, self.metric, larger_is_better=self.larger_is_better)
+    @property
+    def compared(self) -> Callable[[Run], float | None]:
+        """Reads the number that the protocol of the paper compares from a run."""
+        scores = {"accuracy": self.best_test, "loss": final_loss}
+        return scores.get(self.metric, self.at_best_validation)
+
+    def at_best_validation(self, run: Run, name: str | None = None) -> float | None:
+        """A metric on the test set at the step with the best validation.
+
+        Args:
+            run: the run, finished or not.
+            name: the metric to read; the metric of this experiment if None.
+
+        Returns:
+            The value; None if the metric was not measured at that step.
+        """
+        steps, values = run.curve(self.metric, "validation")
+        if not values:
+            return None
+        step = steps[values.index(self._best(values))]
+        return dict(zip(*run.curve(name or self.metric, "test"), strict=True)).get(step)
+
+    def best_test(self, run: Run) -> float | None:
+        """The best value of the metric on the test set at any step."""
+        return self._best(run.curve(self.metric, "test")[1], default=None)
+
+    def last_test(self, run: Run) -> float | None:
+        """The last value of the metric on the test set."""
+        return next(reversed(run.curve(self.metric, "test")[1]), None)
+
+    @property
+    def _best(self) -> Callable[..., Any]:
+        return max if self.larger_is_better else min
 
     @property
     def baseline(self) -> float | None:
@@ -147,65 +177,13 @@ def _alike(value: object, usual: object) -> bool:
 LAST = 5
 
 
-@dataclass(frozen=True)
-class Result:
-    r"""The results of a run; None stands for a number that was not measured.
-
-    Attributes:
-        chosen: the metric on the test set at the step with the best validation.
-        best: the best value of the metric on the test set at any step.
-        loss: median of the last training losses.
-        orthogonality: the largest $\lVert Q^H Q - I \rVert_F / \sqrt n$ in the summary
-            and the records.
-    """
-
-    chosen: float | None
-    best: float | None
-    loss: float | None
-    orthogonality: float | None
+def final_loss(run: Run) -> float | None:
+    """Median of the last training losses; None if no loss was recorded."""
+    _, losses = run.curve("loss", "train")
+    return median(losses[-LAST:]) if losses else None
 
 
-def result_of(run: Run, metric: str, *, larger_is_better: bool = False) -> Result:
-    """The results of a run.
-
-    Args:
-        run: the run, finished or not.
-        metric: the metric that is compared.
-        larger_is_better: True if a larger value of the metric is better.
-
-    Returns:
-        The results.
-    """
-    better = max if larger_is_better else min
-    _, test = run.curve(metric, "test")
-    _, loss = run.curve("loss", "train")
-    measured = (run.summary, *run.records)
-    drift = [as_number(found.get("orthogonality")) for found in measured]
-    return Result(
-        chosen=at_best(run, metric, metric, larger_is_better=larger_is_better),
-        best=better(test, default=None),
-        loss=median(loss[-LAST:]) if loss else None,
-        orthogonality=max((d for d in drift if d is not None), default=None),
-    )
-
-
-def at_best(
-    run: Run, metric: str, what: str, *, larger_is_better: bool
-) -> float | None:
-    """A metric on the test set at the step with the best validation.
-
-    Args:
-        run: the run, finished or not.
-        metric: the metric whose best validation value determines the step.
-        what: the metric to return, which may be `metric` itself.
-        larger_is_better: True if a larger value of `metric` is better.
-
-    Returns:
-        The value of `what`; None if it was not measured at that step.
-    """
-    better = max if larger_is_better else min
-    steps, validation = run.curve(metric, "validation")
-    if not validation:
-        return None
-    at = steps[validation.index(better(validation))]
-    return dict(zip(*run.curve(what, "test"), strict=True)).get(at)
+def drift(run: Run) -> float | None:
+    r"""The largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$, if there is any."""
+    values = (as_number(r.get("orthogonality")) for r in (run.summary, *run.records))
+    return max((value for value in values if value is not None), default=None)

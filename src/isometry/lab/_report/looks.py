@@ -101,9 +101,10 @@ def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
     """A function that names the options in which a group differs from similar groups.
 
     Groups are similar if they have the same network and size. Options that are None are
-    not named.
+    not named. Threads and devices are named, since runs with equal seeds on different
+    devices are in different groups.
     """
-    named = ELSEWHERE | {"task", "model", "hidden_size"}
+    unnamed = ELSEWHERE - {"threads", "device"} | {"task", "model", "hidden_size"}
 
     def text(group: Group) -> str:
         mine = group.first.config
@@ -111,7 +112,7 @@ def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
         names = [
             name
             for name in mine
-            if name not in named and any(o.get(name) != mine[name] for o in others)
+            if name not in unnamed and any(o.get(name) != mine[name] for o in others)
         ]
         texts = [_option(name, mine[name]) for name in names if mine[name] is not None]
         return ", ".join(filter(None, texts))

@@ -140,15 +140,14 @@ def headline(experiment: ReportedExperiment) -> str:
     top = tables.best_group(experiment, groups)
     if top is None:
         return "No run has measured anything yet."
-    value = tables.spread(tables.compared(experiment, top))
+    value = tables.spread(top.values(experiment.compared))
     label = looks(groups)[groups.index(top)].label
-    what = {"accuracy": "test accuracy", "mse": "test error"}.get(
-        experiment.metric, "final training loss"
-    )
+    metric = experiment.metric
+    what = "final training loss" if metric == "loss" else tables.words(metric)
     name = label if len(groups) == 1 else f"Best is {label}"
     steps = tables.whole(max(run.steps for run in top.counted))
     text = f"{name}: {what} {value} after {steps} steps."
-    if experiment.baseline is not None and experiment.metric != "accuracy":
+    if experiment.baseline is not None and metric != "accuracy":
         text += f" The trivial solution gets {tables.small(experiment.baseline)}."
     return text
 

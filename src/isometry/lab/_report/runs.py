@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 Record = Mapping[str, Any]
 
+# statuses of a run that has come to its end; a run that diverged has not
+ENDED = ("finished", "solved")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -248,13 +251,19 @@ class Group:
         return self.runs[0]
 
     @property
-    def counted(self) -> tuple[Run, ...]:
-        """The runs that are averaged.
+    def sound(self) -> tuple[Run, ...]:
+        """The runs that have not diverged, which curves show; or all, if all have."""
+        sound = tuple(run for run in self.runs if run.status != "diverged")
+        return sound or self.runs
 
-        Runs that diverged are left out, unless all runs diverged.
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that a table averages: finished and solved runs, if there are any.
+
+        A run that has trained for less time would spoil the mean. Without runs that
+        have come to their end, the table averages the runs in `sound`.
         """
-        good = tuple(run for run in self.runs if run.status != "diverged")
-        return good or self.runs
+        return tuple(run for run in self.runs if run.status in ENDED) or self.sound
 
     @property
     def status(self) -> str:
@@ -276,7 +285,7 @@ class Group:
         return [value for value in found if value is not None]
 
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:
-        """The mean and range of a quantity at each step, over the runs in `counted`.
+        """The mean and range of a quantity at each step, over the runs in `sound`.
 
         After the end of a run, the mean is taken over the other runs.
 
@@ -291,7 +300,7 @@ class Group:
             The curve, with one point per step.
         """
         points: dict[float, list[tuple[float, float]]] = {}
-        for run in self.counted:
+        for run in self.sound:
             steps, y = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
             # leave out a run whose records lack seconds if the axis shows seconds

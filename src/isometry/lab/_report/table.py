@@ -1,13 +1,17 @@
 """Tables of our results beside the results of the paper, as rows of text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import mean, stdev
 
-from isometry.lab._report.experiments import ReportedExperiment, at_best, result_of
+from isometry.lab._report.experiments import ReportedExperiment, drift, final_loss
 from isometry.lab._report.looks import Look, looks, network_label
 from isometry.lab._report.runs import Group, Run, as_number
-from isometry.lab.paper.tables import Row
+from isometry.lab.paper.tables import SOURCE, Row
+
+# reads a number from a run; None if it was not measured
+Score = Callable[[Run], float | None]
 
 DASH = "–"
 
@@ -106,20 +110,19 @@ def _cells(
     name = ", ".join(filter(None, (network_label(first.model), look.note)))
     cells = {"Network": name, "n": str(first.hidden_size or DASH)}
     cells["Parameters"] = parameters(group)
-    for heading, take in _scores(experiment).items():
-        cells[heading] = spread(group.values(take))
+    for heading, score in _scores(experiment).items():
+        cells[heading] = spread(group.values(score))
     if paper and paper.rows:
         cells |= _paper_cells(paper.row(first.model, first.hidden_size))
     if several:
         cells["Seeds"] = group.seeds
     elif len({run.config.get("seed") for run in experiment.runs}) > 1:
         cells["Seed"] = f"{first.config.get('seed')}"
-    drift = group.values(lambda run: result_of(run, "loss").orthogonality)
     return cells | {
         "Steps": _steps(group),
         "Time": duration(mean(run.seconds for run in counted)),
         "Per step": pace(counted),
-        DRIFT: small(max(drift, default=None)),
+        DRIFT: small(max(group.values(drift), default=None)),
         "Status": group.status,
     }
 
@@ -128,12 +131,6 @@ def _paper_cells(row: Row | None) -> dict[str, str]:
     """The cells of a row that quote the paper; dashes if the paper has no such row."""
     result, parameters = (row.result, f"≈ {row.params}") if row else (None, DASH)
     return {"Paper": result or DASH, "Paper’s parameters": parameters}
-
-
-def compared(experiment: ReportedExperiment, group: Group) -> list[float]:
-    """For each averaged run, the number that the protocol of the paper compares."""
-    name = {"accuracy": "best", "loss": "loss"}.get(experiment.metric, "chosen")
-    return group.values(lambda run: getattr(experiment.result(run), name))
 
 
 def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group | None:
@@ -146,45 +143,42 @@ def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group
         (sign * mean(values), number)
         for number, group in enumerate(groups)
         if any(run.status != "diverged" for run in group.runs)
-        for values in [compared(experiment, group)]
-        if values
+        if (values := group.values(experiment.compared))
     ]
     return groups[min(scores)[1]] if scores else None
 
 
-def _scores(
-    experiment: ReportedExperiment,
-) -> dict[str, Callable[[Run], float | None]]:
+def words(metric: str) -> str:
+    """What headings and sentences call a metric on the test set."""
+    return f"test {'error' if metric == 'mse' else metric}"
+
+
+def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
     """For each heading, a function that reads the number in that column from a run.
 
-    The first heading is for the number that the paper would print.
+    The first heading is for the number that the protocol of the paper compares.
     """
-    metric, headings, result = experiment.metric, experiment.headings, experiment.result
+    metric, headings = experiment.metric, experiment.headings
     others = {
-        heading: _other(experiment, name)
+        heading: partial(_other, experiment, name)
         for name, heading in headings.items()
         if name != metric and _measured(experiment, name)
     }
-    word = {"mse": "error"}.get(metric, metric)
-    at_best = f"Test {word} at best validation"
-    if others and metric in headings:
-        at_best += f", {headings[metric]}"
-    best: dict[str, Callable[[Run], float | None]] = {
-        f"Best test {word}": lambda run: result(run).best
+    place = f", {headings[metric]}" if others and metric in headings else ""
+    what = words(metric)
+    scores: dict[str, Score] = {
+        f"{what.capitalize()} at best validation{place}": experiment.at_best_validation,
+        f"Best {what}": experiment.best_test,
+        f"Last {what}": experiment.last_test,
     }
-    chosen = {at_best: lambda run: result(run).chosen}
-    if metric == "accuracy":
-        return best | chosen | others
-    if metric != "loss":
-        return chosen | best | others
-    loss = {"Final training loss": lambda run: result(run).loss}
-    accuracy = {"Test accuracy at best validation": accuracy_of}
-    return loss | (accuracy if _measured(experiment, "accuracy") else {}) | others
-
-
-def accuracy_of(run: Run) -> float | None:
-    """Accuracy on the test set at the step with the best validation accuracy."""
-    return result_of(run, "accuracy", larger_is_better=True).chosen
+    if metric == "loss":
+        scores["Final training loss"] = final_loss
+        if _measured(experiment, "accuracy"):
+            by_accuracy = replace(experiment, metric="accuracy", larger_is_better=True)
+            accuracy = by_accuracy.at_best_validation
+            scores["Test accuracy at best validation"] = accuracy
+    first = {h: score for h, score in scores.items() if score == experiment.compared}
+    return first | others | scores
 
 
 def _measured(experiment: ReportedExperiment, name: str) -> bool:
@@ -201,18 +195,10 @@ def _final(run: Run, name: str) -> float | None:
     return as_number((scores.get("test") or {}).get(name))
 
 
-def _other(experiment: ReportedExperiment, name: str) -> Callable[[Run], float | None]:
-    """A function that reads the metric or final score `name` from a run.
-
-    A metric is read on the test set, at the step with the best validation.
-    """
-
-    def take(run: Run) -> float | None:
-        larger = experiment.larger_is_better
-        value = at_best(run, experiment.metric, name, larger_is_better=larger)
-        return _final(run, name) if value is None else value
-
-    return take
+def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
+    """A metric at the step with the best validation, or a final score."""
+    value = experiment.at_best_validation(run, name)
+    return _final(run, name) if value is None else value
 
 
 def parameters(group: Group) -> str:
@@ -273,6 +259,21 @@ def duration(seconds: float) -> str:
 def one_line(text: str) -> str:
     """A text from a run on one line, with its HTML escaped, for use in Markdown."""
     return " ".join(text.splitlines()).replace("<", "&lt;")
+
+
+def results(experiments: Iterable[ReportedExperiment]) -> str:
+    """The tables of a report in Markdown: the content of `results.md`."""
+    parts = []
+    for experiment in experiments:
+        parts += [f"## {one_line(experiment.title)}"]
+        parts += [markdown(results_table(experiment))]
+        each = runs_table(experiment)
+        if each is not None:
+            parts += ["Each run:", markdown(each)]
+        paper = experiment.paper
+        if paper is not None:
+            parts.append(f"The paper, {paper.where}: {paper.words()} ({SOURCE})")
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown(table: Table) -> str:

@@ -3,27 +3,17 @@
 import math
 import os
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from isometry.lab._report import table as report
-from isometry.lab._report.experiments import ReportedExperiment, experiments
-from isometry.lab._report.looks import network_label
-from isometry.lab._report.runs import Group, Run, read_run
+from isometry.lab._report.experiments import experiments
+from isometry.lab._report.runs import ENDED, read_run
+from isometry.lab._report.table import results
 from isometry.lab._sweep.plan import SweepRun, fit, load, save
 from isometry.lab._sweep.view import View
-from isometry.lab._train.folder import divergence, locked, write_atomically
-
-TABLE = "sweep.md"
-
-# statuses of a run that has come to its end, so that its numbers can be averaged
-WHOLE = ("finished", "solved")
-
-# statuses of a run that is not resumed; a run that diverged would diverge again
-DONE = (*WHOLE, "diverged")
+from isometry.lab._train.folder import divergence, locked
 
 
 @dataclass(frozen=True)
@@ -103,9 +93,9 @@ def status_of(folder: Path) -> str:
 
 
 def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Make the runs that are missing, then write the table and the report of all runs.
+    """Make the runs that are missing, then write the report of all runs.
 
-    The table also goes to stdout; all other messages go to stderr.
+    The tables of the report go to stdout as well; all other messages go to stderr.
 
     Args:
         cells: the runs, in the order in which they are made.
@@ -128,14 +118,12 @@ def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str
         save(out, cells)
         failed = carry_out(cells, out, engine)
         bad = verdicts(cells, out, failed)
-        # the table and the report also have the runs of earlier commands
+        # the report also has the runs of earlier commands
         begun = [out / c.name for c in load(out) if (out / c.name).exists()]
         if begun:
-            text = table([read_run(folder) for folder in begun])
-            write_atomically(out / TABLE, text.encode())
             page = write_report(begun, out / "report")
-            sys.stderr.write(f"table {out / TABLE}\nreport {page}\n")
-            sys.stdout.write(text)
+            sys.stderr.write(f"report {page}\n")
+            sys.stdout.write(results(experiments(map(read_run, begun))))
     sys.stderr.write(f"{len(cells) - len(bad)} of {len(cells)} runs are done.\n")
     return bad
 
@@ -168,10 +156,11 @@ def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str,
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
     """
     status = {cell.name: status_of(out / cell.name) for cell in cells}
-    missing = [cell for cell in cells if status[cell.name] not in DONE]
+    # a run that diverged would diverge again
+    missing = [c for c in cells if status[c.name] not in (*ENDED, "diverged")]
     if not missing:
         return {}
-    done = sum(found in WHOLE for found in status.values())
+    done = sum(each in ENDED for each in status.values())
     view = View(out, [c.name for c in missing], total=len(cells), done=done)
     jobs = engine.at_a_time(missing)
     try:
@@ -204,7 +193,7 @@ def verdicts(
     found: dict[str, str] = {}
     for cell in cells:
         status = status_of(out / cell.name)
-        if status in WHOLE:
+        if status in ENDED:
             continue
         message = failed.get(cell.name)
         if status == "diverged":
@@ -215,78 +204,3 @@ def verdicts(
             )
         found[cell.name] = message or "interrupted. The same command resumes it."
     return found
-
-
-# Entries of a config that never get their own column in the table: the table shows them
-# elsewhere, or they do not change the results.
-_KNOWN = (
-    *("task", "task_options", "model", "hidden_size", "seed", "command"),
-    *("format", "recipe", "about", "continued"),
-)
-
-
-def table(runs: Sequence[Run]) -> str:
-    r"""The runs of a sweep in Markdown, a table for each task.
-
-    Each score is given as $\bar m \pm s$: the mean of the scores $m_i$ over the $N$
-    seeds whose runs came to their end, and their standard deviation $s$, where
-
-    $$ s^2 = \frac{1}{N - 1} \sum_i (m_i - \bar m)^2. $$
-
-    Args:
-        runs: the runs, of any tasks, in the order of the rows.
-
-    Returns:
-        The text.
-    """
-    parts = []
-    for experiment in experiments(runs):
-        options = [_options(group) for group in experiment.groups]
-        names = dict.fromkeys(name for mine in options for name in mine)
-        varied = [n for n in names if len({repr(mine.get(n)) for mine in options}) > 1]
-        rows = [_row(experiment, group, varied) for group in experiment.groups]
-        lines = tuple(report.TableRow(tuple(row.values())) for row in rows)
-        text = report.markdown(report.Table(tuple(rows[0]), lines, result=0))
-        parts += [f"## {report.one_line(experiment.title)}", text]
-    return "\n\n".join(parts) + "\n"
-
-
-def _options(group: Group) -> dict[str, Any]:
-    plain = {k: v for k, v in group.first.config.items() if k not in _KNOWN}
-    return plain | (plain.pop("model_options", None) or {})
-
-
-def _row(
-    experiment: ReportedExperiment, group: Group, varied: Sequence[str]
-) -> dict[str, str]:
-    """The cells of a row by heading. Scores count only finished and solved runs."""
-    metric, options = experiment.metric, _options(group)
-    done = [run for run in group.runs if run.status in WHOLE]
-    results = [experiment.result(run) for run in done]
-    scores = {f"Test {metric} at best validation": [r.chosen for r in results]}
-    records = (record for run in experiment.runs for record in run.records)
-    if metric == "loss" and any("accuracy" in record for record in records):
-        accuracies = [report.accuracy_of(run) for run in done]
-        scores["Test accuracy at best validation"] = accuracies
-    scores[f"Best test {metric}"] = [r.best for r in results]
-    scores[f"Last test {metric}"] = [
-        value for run in done for value in run.curve(metric, "test")[1][-1:]
-    ]
-    statuses = Counter(run.status for run in group.runs)
-    return {
-        "Network": network_label(group.first.model),
-        "n": str(group.first.hidden_size or report.DASH),
-        # an option that is None, which means the recipe's default, becomes a dash
-        **{
-            name.replace("_", " "): str(report.DASH if value is None else value)
-            for name, value in ((name, options.get(name)) for name in varied)
-        },
-        "Seeds": str(len(done)),
-        **{
-            heading: report.spread([value for value in values if value is not None])
-            for heading, values in scores.items()
-        },
-        "Parameters": report.parameters(group),
-        "Per step": report.pace(done or group.runs),
-        "Status": ", ".join(f"{n} {status}" for status, n in statuses.items()),
-    }

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+from isometry.lab._report.runs import ENDED
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 
@@ -86,7 +87,7 @@ class View:
         # a run that was told to stop before it trained has no summary
         status = summary.get("status", "stopped")
         self.failed += bool(message) or status == "diverged"
-        self.done += status in ("finished", "solved")
+        self.done += status in ENDED
         text = f"{name} {'failed' if message else status}"
         if summary and not message:
             text += f" after {summary['steps']} steps, {summary['seconds']:.0f} s"
