@@ -61,12 +61,12 @@ def eurnn(style: str) -> Callable[[Any], Tensor]:
 CASES = {
     "scornn": Case(ScoRNN, scornn, with_bias(reference.modrelu), {"negatives": 3}),
     "scurnn": Case(ScuRNN, scurnn, WISDOM, {}),
-    "scurnn by scan": Case(ScuRNN, scurnn, EXACT, {"epsilon": 0}),
+    "scurnn by scan": Case(ScuRNN, scurnn, EXACT, {"epsilon": 0.0}),
     "urnn": Case(URNN, reference.urnn_weight, WISDOM, {}),
-    "urnn exact": Case(URNN, reference.urnn_weight, EXACT, {"epsilon": 0}),
+    "urnn exact": Case(URNN, reference.urnn_weight, EXACT, {"epsilon": 0.0}),
     "full": Case(FullCapacityURNN, lambda cell: cell.weight_hh, WISDOM, {}),
     "full by scan": Case(
-        FullCapacityURNN, lambda cell: cell.weight_hh, EXACT, {"epsilon": 0}
+        FullCapacityURNN, lambda cell: cell.weight_hh, EXACT, {"epsilon": 0.0}
     ),
     "eurnn": Case(
         EURNN, eurnn("tunable"), with_bias(reference.jing_modrelu), {"capacity": 4}

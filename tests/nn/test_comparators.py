@@ -1,6 +1,7 @@
 """The comparators of the paper against their definitions."""
 
 import copy
+import inspect
 from typing import Any
 
 import pytest
@@ -189,6 +190,15 @@ def test_survives_a_deepcopy_and_a_state_dict(case, rng):
     x = torch.randn(6, 4, INPUTS, dtype=torch.float64, generator=rng)
     assert torch.equal(network(x)[0], other(x)[0])
     assert torch.equal(network(x)[0], copy.deepcopy(network)(x)[0])
+
+
+def test_the_signature_has_every_option(case):
+    """`help` shows all options, and a layer does not keep where it was made."""
+    parameters = inspect.signature(case.make).parameters
+    shared = {"batch_first", "dropout", "bidirectional", "last_only", "chunk"}
+    place = {"device", "dtype", "generator"}
+    assert shared | place | set(case.options) <= set(parameters)
+    assert not any(hasattr(case.network(), name) for name in place)
 
 
 def test_no_parameter_is_drawn_on_meta(case):

@@ -88,7 +88,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
                 "`last_only` must be False, because torch's layers return all outputs; "
                 "got True. Set `layer.last_only = False` first."
             )
-        if any(getattr(cell, "h0", None) is not None for cell in self.cells):
+        if any(cell.h0 is not None for cell in self.typed_cells()):
             raise ValueError(
                 "`train_h0` must be False, because torch's layers start at zero; got "
                 "True. Keep each `cell.h0`, set it to None, and pass them all as `hx`."

@@ -42,6 +42,11 @@ class AbstractGated(AbstractNamedRecurrent):
     ) -> None:
         super().__init__(
             *(input_size, hidden_size, num_layers),
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+        )
+        self.stack(
             lambda size: GatedCell(
                 *(size, hidden_size, self.gates, bias, candidate_bias, device, dtype),
                 retraction=retraction,
@@ -49,10 +54,7 @@ class AbstractGated(AbstractNamedRecurrent):
                 rebase_every=rebase_every,
                 rebase_radius=rebase_radius,
                 generator=generator,
-            ),
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
+            )
         )
         self.bias, self.mode = bias, self.gates.layer.__name__
 

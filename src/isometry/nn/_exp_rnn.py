@@ -116,7 +116,7 @@ class ExpRNNCell(AbstractNamedCell):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(input_size, hidden_size)
+        check_sizes(input_size=input_size, hidden_size=hidden_size)
         check_flags(bias=bias, unitary=unitary, train_h0=train_h0)
         self.sigma: Sigma = _sigma(nonlinearity, unitary=unitary)
         self.input_size, self.hidden_size = input_size, hidden_size
@@ -343,6 +343,13 @@ class ExpRNN(AbstractNamedRecurrent):
     ) -> None:
         super().__init__(
             *(input_size, hidden_size, num_layers),
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            last_only=last_only,
+            chunk=chunk,
+        )
+        self.stack(
             lambda size: ExpRNNCell(
                 *(size, hidden_size, bias, nonlinearity, device, dtype),
                 unitary=unitary,
@@ -352,12 +359,7 @@ class ExpRNN(AbstractNamedRecurrent):
                 rebase_radius=rebase_radius,
                 train_h0=train_h0,
                 generator=generator,
-            ),
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            last_only=last_only,
-            chunk=chunk,
+            )
         )
         self.bias, self.nonlinearity, self.unitary = bias, nonlinearity, unitary
         self.mode = f"RNN_{nonlinearity.upper()}"

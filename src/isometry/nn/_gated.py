@@ -17,7 +17,7 @@ from isometry._checks import check_flags
 from isometry._torch import autocast_off, needs_plain_operations
 from isometry.groups import SO
 from isometry.nn._as_torch import AbstractNamedCell
-from isometry.nn._recurrent import State, check_sizes
+from isometry.nn._recurrent import State
 from isometry.nn._scan import driven
 from isometry.nn._sequence import Pass, Steps
 from isometry.parametrizations._register import constrain
@@ -84,7 +84,6 @@ class GatedCell(AbstractNamedCell):
         **maps: Any,
     ) -> None:
         super().__init__()
-        check_sizes(input_size, hidden_size)
         check_flags(bias=bias, candidate_bias=candidate_bias)
         self.input_size, self.hidden_size, self.gates = input_size, hidden_size, gates
         k, n = gates.number, hidden_size

@@ -3,6 +3,7 @@
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -33,6 +34,10 @@ class AbstractCell(nn.Module):
     weight_ih: nn.Parameter
     h0: nn.Parameter | None
     redundant: int = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h0 = None
 
     @abstractmethod
     def reset_parameters(self) -> None:
@@ -75,9 +80,9 @@ def is_positive(size: Any) -> bool:
     return isinstance(size, int) and not isinstance(size, bool) and size > 0
 
 
-def check_sizes(input_size: int, hidden_size: int) -> None:
-    """Raise unless both sizes are positive integers."""
-    for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
+def check_sizes(**sizes: int) -> None:
+    """Raise unless every size, under its argument's name, is a positive integer."""
+    for name, size in sizes.items():
         if not is_positive(size):
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")
 
@@ -94,14 +99,17 @@ def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     return hx
 
 
+# torch compares modules by identity, and prints them by `extra_repr`
+@dataclass(eq=False, repr=False)
 class AbstractRecurrent(nn.Module):
     """Cells stacked in layers, with one or two directions, called like `torch.nn.RNN`.
+
+    A subclass calls `stack` to make its cells.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
-        make_cell: makes the cell of one layer and direction, given its input size.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
@@ -113,32 +121,34 @@ class AbstractRecurrent(nn.Module):
             takes memory for `T / chunk + chunk` states instead of `T`.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        make_cell: Callable[[int], AbstractCell],
-        *,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        last_only: bool = False,
-        chunk: int | None = None,
-    ) -> None:
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    _: KW_ONLY
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+    last_only: bool = False
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        check_flags(
-            batch_first=batch_first, bidirectional=bidirectional, last_only=last_only
-        )
-        _check_options(num_layers, dropout, chunk, last_only=last_only)
-        self.input_size, self.hidden_size = input_size, hidden_size
-        self.num_layers, self.batch_first = num_layers, batch_first
-        self.dropout, self.bidirectional = dropout, bidirectional
-        self.last_only, self.chunk = last_only, chunk
-        directions = 2 if bidirectional else 1
+        flags = ("batch_first", "bidirectional", "last_only")
+        check_flags(**{name: getattr(self, name) for name in flags})
+        sizes = ("input_size", "hidden_size", "num_layers")
+        check_sizes(**{name: getattr(self, name) for name in sizes})
+        self._check_options()
+
+    def stack(self, make_cell: Callable[[int], AbstractCell]) -> None:
+        """Make the cells of all layers and directions.
+
+        Args:
+            make_cell: makes the cell of one layer and direction, given its input size.
+        """
+        directions = 2 if self.bidirectional else 1
         self.cells = nn.ModuleList(
-            make_cell(directions * hidden_size if layer else input_size)
-            for layer in range(num_layers)
+            make_cell(directions * self.hidden_size if layer else self.input_size)
+            for layer in range(self.num_layers)
             for _ in range(directions)
         )
 
@@ -232,13 +242,29 @@ class AbstractRecurrent(nn.Module):
     def extra_repr(self) -> str:
         """The sizes, and the options that differ from their defaults."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
-        usual = {"num_layers": 1, "dropout": 0.0, "chunk": None}
-        flags = ("batch_first", "bidirectional", "last_only")
-        usual |= dict.fromkeys(flags, False)
-        for name, value in usual.items():
-            if getattr(self, name) != value:
-                parts.append(f"{name}={getattr(self, name)}")
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.default not in (MISSING, value):
+                parts.append(f"{option.name}={value!r}")
         return ", ".join(parts)
+
+    def _check_options(self) -> None:
+        dropout, chunk = self.dropout, self.chunk
+        number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
+        if not (number and 0 <= dropout <= 1):
+            raise ValueError(f"`dropout` must be between 0 and 1; got {dropout!r}.")
+        if dropout and self.num_layers == 1:
+            warnings.warn(
+                f"`dropout` must be 0 with one layer, because it acts between layers; "
+                f"got {dropout} with `num_layers=1`. It has no effect.",
+                stacklevel=5,
+            )
+        if chunk is not None and not (is_positive(chunk) and self.last_only):
+            raise ValueError(
+                f"`chunk` must be positive, and needs `last_only=True`; got {chunk!r} "
+                f"with `last_only={self.last_only}`. A layer that returns all outputs "
+                f"keeps them."
+            )
 
 
 def _scan_cell(
@@ -267,26 +293,3 @@ def _tensors(hx: Any, number: int) -> State:
             f"{length}. Pass what the layer returned."
         )
     return tuple(hx) if sequence else (hx,)
-
-
-def _check_options(
-    num_layers: int, dropout: float, chunk: int | None, *, last_only: bool
-) -> None:
-    if not is_positive(num_layers):
-        raise ValueError(
-            f"`num_layers` must be a positive integer; got {num_layers!r}."
-        )
-    number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
-    if not (number and 0 <= dropout <= 1):
-        raise ValueError(f"`dropout` must be between 0 and 1; got {dropout!r}.")
-    if dropout and num_layers == 1:
-        warnings.warn(
-            f"`dropout` must be 0 with one layer, because it acts between layers; got "
-            f"{dropout} with `num_layers=1`. It has no effect.",
-            stacklevel=4,
-        )
-    if chunk is not None and not (is_positive(chunk) and last_only):
-        raise ValueError(
-            f"`chunk` must be positive, and needs `last_only=True`; got {chunk!r} with "
-            f"`last_only={last_only}`. A layer that returns all outputs keeps them."
-        )

@@ -179,7 +179,7 @@ def check_model(training: Training, *, trust: Trust) -> None:
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
-_OTHERS = _SIZES | {"self", "mode", "make_cell", "generator", "device", "dtype"}
+_OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
 
 
 def _model(

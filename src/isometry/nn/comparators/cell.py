@@ -7,8 +7,8 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from dataclasses import InitVar, dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from isometry._backend.constants import Sigma
 from isometry._torch import autocast_off
-from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State, check_sizes
+from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
 from isometry.nn._scan import Weights, driven, scan_field
 from isometry.nn._sequence import Pass, Steps
 
@@ -80,47 +80,42 @@ def glorot(fan_in: int, fan_out: int) -> float:
     return math.sqrt(6 / (fan_in + fan_out))
 
 
+# a linear map, applied to rows of states
 Map = Callable[[Tensor], Tensor]
+# a nonlinearity, applied to rows with the bias of the cell
+Activation = Callable[[Tensor, Tensor], Tensor]
 
 
-class LayerOptions(TypedDict, total=False):
-    """Options for stacking cells in layers, with the same meaning as in `ExpRNN`."""
-
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
-    last_only: bool
-    chunk: int | None
-
-
-class ComparatorOptions(LayerOptions, total=False):
-    """The options of all comparators: how to stack cells and draw parameters."""
-
-    device: torch.device | str | None
-    dtype: torch.dtype | None
-    generator: torch.Generator | None
-
-
+@dataclass(eq=False, repr=False)
 class AbstractComparatorCell(AbstractCell):
     """A cell with an input kernel, a recurrent map, one bias and a first state.
 
     Its `scan` is a loop over time, which autograd differentiates.
 
+    Args:
+        input_size: features of an input.
+        hidden_size: features of a state.
+        draw: creates the parameters.
+        sigma: the nonlinearity: a function, or a name that the fast scan knows. Only
+            the cells of `AbstractDenseCell` accept a name.
+
     Attributes:
         bias: one number for each feature.
     """
 
-    bias: nn.Parameter
+    input_size: int
+    hidden_size: int
+    draw: InitVar[Draw]
+    sigma: Activation | Sigma
+    bias: nn.Parameter = field(init=False)
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __post_init__(self, draw: Draw) -> None:
         super().__init__()
-        check_sizes(input_size, hidden_size)
-        self.input_size, self.hidden_size = input_size, hidden_size
-        self.h0 = None
+        self.draw_parameters(draw)
 
     @abstractmethod
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters and buffers, with their first values."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -137,10 +132,6 @@ class AbstractComparatorCell(AbstractCell):
     def state_map(self) -> Map:
         """The recurrent linear map, as a function that is applied to rows of states."""
 
-    @abstractmethod
-    def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The nonlinearity, applied to rows with the bias `b`."""
-
     def recurrent_matrix(self) -> Tensor:
         """The matrix of `state_map`."""
         (state,) = self.first_state(1)
@@ -155,11 +146,12 @@ class AbstractComparatorCell(AbstractCell):
             # `states_of` again, when `functional_call` has already restored the
             # module's own parameters.
             kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
+            activate = cast("Activation", self.sigma)
 
             def states_of(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
                 u, states = driven(x, kernel), []
                 for u_t in u.split(steps.sizes):
-                    h = self.activate(state_map(h[: u_t.shape[0]]) + u_t, b)
+                    h = activate(state_map(h[: u_t.shape[0]]) + u_t, b)
                     states.append(h)
                 return torch.cat(states)
 
@@ -172,13 +164,8 @@ class AbstractComparatorCell(AbstractCell):
 class AbstractDenseCell(AbstractComparatorCell):
     """A cell whose recurrent map is a matrix, computed once for all time steps.
 
-    Attributes:
-        sigma: the nonlinearity, for the fast scan. It is None if the derivative of the
-            nonlinearity cannot be computed from its value. In that case `activate` is
-            called in a loop over time.
+    If its nonlinearity is a name, it runs in the fast scan.
     """
-
-    sigma: Sigma | None
 
     @abstractmethod
     def recurrent_weight(self) -> Tensor:
@@ -189,13 +176,9 @@ class AbstractDenseCell(AbstractComparatorCell):
         W = self.recurrent_weight()
         return lambda h: h @ W.mT
 
-    def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """Raise. Only cells with `sigma = None` call this, and they override it."""
-        raise NotImplementedError
-
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """The states of many time steps, as rows, and each sequence's last state."""
-        if self.sigma is None:
+        if callable(self.sigma):
             return super().scan(x, first, run)
         with autocast_off(x.device):
             W = self.recurrent_weight()
@@ -204,40 +187,55 @@ class AbstractDenseCell(AbstractComparatorCell):
         )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class AbstractComparator(AbstractRecurrent):
     """A network with which the paper compares its own, made of layers of cells.
+
+    Each network is a dataclass. Its fields are its options, which follow the options of
+    this class in its signature.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
-        make_cell: a function from an input size, a hidden size and the keyword `draw`,
-            a source of parameters, to the cell of one layer and direction.
+        batch_first: as in `ExpRNN`, like the next four.
+        dropout: probability of dropout between layers.
+        bidirectional: whether a second cell reads each layer's input backwards.
+        last_only: whether to return only the last output.
+        chunk: how many states to keep for the backward pass.
         device: device of the parameters.
         dtype: real dtype of the parameters; the dtype of the real and imaginary parts
             of complex parameters.
         generator: source of the random first values.
-        **layers: how cells are stacked, as in `ExpRNN`.
     """
 
-    def __init__(
+    device: InitVar[torch.device | str | None] = None
+    dtype: InitVar[torch.dtype | None] = None
+    generator: InitVar[torch.Generator | None] = None
+
+    def __post_init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        make_cell: Callable[..., AbstractComparatorCell],
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
-        **layers: Unpack[LayerOptions],
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        generator: torch.Generator | None,
     ) -> None:
+        super().__post_init__()
         draw = Draw(device, dtype, generator)
-        super().__init__(
-            *(input_size, hidden_size, num_layers),
-            lambda size: make_cell(size, hidden_size, draw=draw),
-            **layers,
-        )
+        self.stack(lambda size: self.make_cell(size, draw))
+
+    @abstractmethod
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction, which reads `inputs` features.
+
+        Raises:
+            ValueError: if an option of the network does not fit.
+        """
+
+
+# A dataclass leaves the default of an `InitVar` as an attribute of the class. A layer
+# must not claim that its device is None.
+for _option in ("device", "dtype", "generator"):
+    delattr(AbstractComparator, _option)
 
 
 def _chunked(

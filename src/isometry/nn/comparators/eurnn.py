@@ -17,20 +17,17 @@ The blocks are computed once for all time steps, by applying the layers to unit 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, Unpack
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from isometry._checks import check_flags
-from isometry.nn._recurrent import check_sizes
 from isometry.nn._scan import modrelu, real_blocks
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
-    ComparatorOptions,
     Draw,
     Map,
 )
@@ -229,6 +226,7 @@ _BOUND = 3.14
 _EPSILON = 0.01
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class EURNN(AbstractComparator):
     r"""A unitary recurrent network whose map is made of $L$ layers of rotations.
 
@@ -253,6 +251,8 @@ class EURNN(AbstractComparator):
     $\max(m + b, 0)$ times the sign of $z$. A cell has one bias vector, $b$. The
     authors' output layer reads only the real parts of the states.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: features of the state: even, or for "fft" a power of two.
@@ -260,47 +260,30 @@ class EURNN(AbstractComparator):
         capacity: $L$ of the tunable style, even.
         style: "tunable" or "fft".
         unitary: whether $W$ is unitary and states are complex; else both are real.
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [JSD17].
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        capacity: int = 2,
-        style: Style = "tunable",
-        unitary: bool = True,
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        check_sizes(input_size, hidden_size)
-        check_flags(unitary=unitary)
-        _check(hidden_size, capacity, style)
-        planes = Planes(hidden_size, capacity, style)
-        make_cell = partial(EURNNCell, planes=planes, unitary=unitary)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+    capacity: int = 2
+    style: Style = "tunable"
+    unitary: bool = True
+
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        n, capacity, style = self.hidden_size, self.capacity, self.style
+        check_flags(unitary=self.unitary)
+        _check(n, capacity, style)
+        planes = Planes(n, capacity, style)
+        return EURNNCell(inputs, n, draw, _modrelu, planes, self.unitary)
 
 
+@dataclass(eq=False, repr=False)
 class EURNNCell(AbstractComparatorCell):
     """One layer and direction of `EURNN`."""
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        planes: Planes,
-        unitary: bool,
-        draw: Draw,
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        self.planes, self.unitary = planes, unitary
-        self.draw_parameters(draw)
+    planes: Planes
+    unitary: bool
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
@@ -317,15 +300,16 @@ class EURNNCell(AbstractComparatorCell):
         """The product of all layers, computed in blocks."""
         return self.planes.product(self.theta, self.phi, self.omega)
 
-    def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The authors' modReLU, which adds 0.01 to the modulus."""
-        if not z.is_complex():
-            return modrelu(z, b + _EPSILON)
-        # `z.abs()` would be slower. `tiny` keeps the gradient finite at z = 0, where
-        # the gradient of the square root alone is infinite
-        tiny = torch.finfo(z.real.dtype).tiny
-        m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
-        return z * (torch.relu(m + b) / m)
+
+def _modrelu(z: Tensor, b: Tensor) -> Tensor:
+    """The authors' modReLU, which adds 0.01 to the modulus."""
+    if not z.is_complex():
+        return modrelu(z, b + _EPSILON)
+    # `z.abs()` would be slower. `tiny` keeps the gradient finite at z = 0, where the
+    # gradient of the square root alone is infinite
+    tiny = torch.finfo(z.real.dtype).tiny
+    m = (z.real.square() + z.imag.square() + tiny).sqrt() + _EPSILON
+    return z * (torch.relu(m + b) / m)
 
 
 def _check(n: int, capacity: int, style: Style) -> None:

@@ -1,8 +1,7 @@
 """The recurrent network whose weight is a product of reflections."""
 
 import math
-from functools import partial
-from typing import Unpack
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,12 +9,13 @@ from torch import Tensor
 from isometry.linalg import householder
 from isometry.nn.comparators.cell import (
     AbstractComparator,
+    AbstractComparatorCell,
     AbstractDenseCell,
-    ComparatorOptions,
     Draw,
 )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HouseholderRNN(AbstractComparator):
     r"""An orthogonal recurrent network whose weight is a product of $m$ reflections.
 
@@ -34,30 +34,30 @@ class HouseholderRNN(AbstractComparator):
     optimizer's step. The authors divide the columns by their lengths after each step,
     as `renormalize_` does.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: features of the state, $n$.
         num_layers: number of layers; each reads the outputs of the one before.
         reflections: $m$; as many as `hidden_size` if None.
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [MHRB17].
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        reflections: int | None = None,
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        make_cell = partial(HouseholderCell, reflections=reflections)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+    reflections: int | None = None
+
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        n = self.hidden_size
+        m = n if self.reflections is None else self.reflections
+        if not 1 <= m <= n:
+            raise ValueError(
+                f"`reflections` must be between 1 and hidden_size = {n}; got {m}. "
+                f"Leave it out for all of them."
+            )
+        return HouseholderCell(inputs, n, draw, "leaky_relu", m)
 
     def renormalize_(self) -> None:
         """Divide the vectors of the reflections by their lengths; W does not change."""
@@ -66,31 +66,18 @@ class HouseholderRNN(AbstractComparator):
             cell.renormalize_()
 
 
+@dataclass(eq=False, repr=False)
 class HouseholderCell(AbstractDenseCell):
     """One layer and direction of `HouseholderRNN`."""
 
-    sigma = "leaky_relu"
-
-    def __init__(
-        self, input_size: int, hidden_size: int, reflections: int | None, draw: Draw
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        n = hidden_size
-        m = n if reflections is None else reflections
-        if not 1 <= m <= n:
-            raise ValueError(
-                f"`reflections` must be between 1 and hidden_size = {n}; got {m}. "
-                f"Leave it out for all of them."
-            )
-        self.reflections = m
-        self.redundant = m * (m - 1) // 2
-        self.draw_parameters(draw)
+    reflections: int
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
-        n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.kernel(n, inputs)
-        self.V = draw.normal(n, self.reflections, std=0.01)
+        n, m = self.hidden_size, self.reflections
+        self.weight_ih = draw.kernel(n, self.input_size)
+        self.V = draw.normal(n, m, std=0.01)
+        self.redundant = m * (m - 1) // 2
         self.bias = draw.zeros(n)
         self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
 

@@ -1,7 +1,7 @@
 """The unitary recurrent network that trains coefficients in a basis of u(n)."""
 
-from functools import partial
-from typing import Literal, Unpack
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +9,8 @@ from torch import Tensor
 from isometry.linalg import expm_skew, skew
 from isometry.nn.comparators.cell import (
     AbstractComparator,
+    AbstractComparatorCell,
     AbstractDenseCell,
-    ComparatorOptions,
     Draw,
 )
 
@@ -18,6 +18,7 @@ from isometry.nn.comparators.cell import (
 _GAIN = {"tanh": 1.05, "relu": 1.40}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LieRNN(AbstractComparator):
     r"""A unitary recurrent network that trains coefficients in the Lie algebra.
 
@@ -41,55 +42,39 @@ class LieRNN(AbstractComparator):
     B_j$, so this matrix is filled without a sum over the basis. With the exponential of
     this library, the network costs as much as `ExpRNN(unitary=True)`.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
         nonlinearity: "tanh" or "relu".
         gain: $\beta$; None means 1.05 for tanh and 1.40 for ReLU.
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [HR17].
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        nonlinearity: Literal["tanh", "relu"] = "tanh",
-        gain: float | None = None,
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        if nonlinearity not in _GAIN:
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+    gain: float | None = None
+
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        sigma = self.nonlinearity
+        if sigma not in _GAIN:
             raise ValueError(
-                f"`nonlinearity` must be 'tanh' or 'relu'; got {nonlinearity!r}. For "
-                f"modReLU use `ExpRNN(unitary=True)`."
+                f"`nonlinearity` must be 'tanh' or 'relu'; got {sigma!r}. For modReLU "
+                f"use `ExpRNN(unitary=True)`."
             )
-        beta = _GAIN[nonlinearity] if gain is None else gain
-        make_cell = partial(LieCell, sigma=nonlinearity, gain=beta)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+        gain = _GAIN[sigma] if self.gain is None else self.gain
+        return LieCell(inputs, self.hidden_size, draw, sigma, gain)
 
 
+@dataclass(eq=False, repr=False)
 class LieCell(AbstractDenseCell):
     """One layer and direction of `LieRNN`."""
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        sigma: Literal["tanh", "relu"],
-        gain: float,
-        draw: Draw,
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        self.sigma, self.gain = sigma, gain
-        self.redundant = hidden_size * hidden_size
-        self.draw_parameters(draw)
+    gain: float
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
@@ -97,6 +82,7 @@ class LieCell(AbstractDenseCell):
         self.weight_ih = draw.complex_kernel(n, inputs)
         parts = draw.normal(n, n, 2, std=1.0).detach()
         self.X = draw.parameter(torch.view_as_complex(parts))
+        self.redundant = n * n
         self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
 
     def unitary_weight(self) -> Tensor:

@@ -1,8 +1,7 @@
 """The recurrent networks with a scaled Cayley transform, real and complex."""
 
 import math
-from functools import partial
-from typing import Unpack
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,13 +9,14 @@ from torch import Tensor
 from isometry.linalg import cayley, skew
 from isometry.nn.comparators.cell import (
     AbstractComparator,
+    AbstractComparatorCell,
     AbstractDenseCell,
-    ComparatorOptions,
     Draw,
 )
-from isometry.nn.comparators.urnn import check_epsilon, smooth_modrelu
+from isometry.nn.comparators.urnn import SmoothModReLU
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ScoRNN(AbstractComparator):
     r"""An orthogonal recurrent network whose weight is a scaled Cayley transform.
 
@@ -29,62 +29,50 @@ class ScoRNN(AbstractComparator):
     zero. The coordinates of $A$ are the strictly lower triangle of the parameter `X`,
     which the authors train at a tenth of the learning rate of the other parameters.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
         negatives: how many entries at the end of $D$ are $-1$. None means half of all
             entries, as in the authors' copying task; for MNIST they take a tenth.
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [HWY18].
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        negatives: int | None = None,
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        make_cell = partial(ScoRNNCell, negatives=negatives)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+    negatives: int | None = None
 
-
-class ScoRNNCell(AbstractDenseCell):
-    """One layer and direction of `ScoRNN`."""
-
-    sigma = "modrelu"
-    D: Tensor
-
-    def __init__(
-        self, input_size: int, hidden_size: int, negatives: int | None, draw: Draw
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        n = hidden_size
-        negatives = n // 2 if negatives is None else negatives
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        n = self.hidden_size
+        negatives = n // 2 if self.negatives is None else self.negatives
         if not 0 <= negatives <= n:
             raise ValueError(
                 f"`negatives` must be between 0 and hidden_size = {n}; got "
                 f"{negatives}. Leave it out for half of them."
             )
-        self.redundant = n * n - n * (n - 1) // 2
-        self.draw_parameters(draw)
-        signs = torch.ones(n, device="cpu")
-        signs[n - negatives :] = -1
-        self.register_buffer("D", signs.to(self.X))
+        return ScoRNNCell(inputs, n, draw, "modrelu", negatives)
+
+
+@dataclass(eq=False, repr=False)
+class ScoRNNCell(AbstractDenseCell):
+    """One layer and direction of `ScoRNN`."""
+
+    negatives: int
+    D: Tensor = field(init=False)
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n = self.hidden_size
         self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
         self.X = draw.parameter(cayley_blocks(n, draw))
+        self.redundant = n * n - n * (n - 1) // 2
         self.bias = draw.zeros(n)
+        signs = torch.ones(n, device="cpu")
+        signs[n - self.negatives :] = -1
+        self.register_buffer("D", signs.to(self.X))
 
     def recurrent_weight(self) -> Tensor:
         """The orthogonal matrix W."""
@@ -113,6 +101,7 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     return X
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ScuRNN(AbstractComparator):
     r"""A unitary recurrent network whose weight is a scaled Cayley transform.
 
@@ -127,6 +116,8 @@ class ScuRNN(AbstractComparator):
     states. The coordinates of $A$ are the numbers below the diagonal of the parameter
     `X`, and the real parts on the diagonal.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
@@ -134,39 +125,21 @@ class ScuRNN(AbstractComparator):
         epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
             authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
             modReLU, and the fast scan.
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [MHY19].
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        epsilon: float = 1e-5,
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        check_epsilon(epsilon)
-        make_cell = partial(ScuRNNCell, epsilon=epsilon)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+    epsilon: float = 1e-5
+
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        sigma = SmoothModReLU(self.epsilon).for_scan()
+        return ScuRNNCell(inputs, self.hidden_size, draw, sigma)
 
 
 class ScuRNNCell(AbstractDenseCell):
     """One layer and direction of `ScuRNN`."""
-
-    def __init__(
-        self, input_size: int, hidden_size: int, epsilon: float, draw: Draw
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        self.epsilon = epsilon
-        self.sigma = None if epsilon else "complex_modrelu"
-        self.redundant = hidden_size * hidden_size
-        self.draw_parameters(draw)
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
@@ -174,6 +147,7 @@ class ScuRNNCell(AbstractDenseCell):
         self.weight_ih = draw.complex_kernel(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
+        self.redundant = n * n
         # the authors draw theta from (0, 2 pi), which gives the phases exp(i theta) the
         # same distribution
         self.theta = draw.uniform(n, bound=math.pi)
@@ -184,7 +158,3 @@ class ScuRNNCell(AbstractDenseCell):
         """The unitary matrix W."""
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return scaled_cayley(self.X, D)
-
-    def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The modReLU of `URNN`, with the epsilon of this cell."""
-        return smooth_modrelu(z, b, self.epsilon)

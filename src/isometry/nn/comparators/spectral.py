@@ -1,7 +1,6 @@
 """The recurrent network whose weight has singular values within a margin of 1."""
 
-from functools import partial
-from typing import Unpack
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,12 +11,13 @@ from isometry.groups._declare import record
 from isometry.nn._exp_rnn import NONLINEARITIES
 from isometry.nn.comparators.cell import (
     AbstractComparator,
+    AbstractComparatorCell,
     AbstractDenseCell,
-    ComparatorOptions,
     Draw,
 )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SpectralRNN(AbstractComparator):
     r"""A recurrent network whose weight has singular values within a margin $m$ of 1.
 
@@ -32,46 +32,34 @@ class SpectralRNN(AbstractComparator):
     effect. The network is called like `torch.nn.RNN`; a cell has one bias vector, which
     is the threshold if the nonlinearity is modReLU.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
         margin: $m$, from 0 to 1.
         nonlinearity: "tanh", "relu", "modrelu" or "identity".
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [VTKP17].
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        margin: float = 0.1,
-        nonlinearity: Sigma = "tanh",
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        _check(margin, nonlinearity)
-        make_cell = partial(SpectralCell, margin=margin, sigma=nonlinearity)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+    margin: float = 0.1
+    nonlinearity: Sigma = "tanh"
+
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        sigma, margin = self.nonlinearity, self.margin
+        _check(margin, sigma)
+        return SpectralCell(inputs, self.hidden_size, draw, sigma, margin)
 
 
+@dataclass(eq=False, repr=False)
 class SpectralCell(AbstractDenseCell):
     """One layer and direction of `SpectralRNN`."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, margin: float, sigma: Sigma, draw: Draw
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        self.margin, self.sigma = margin, sigma
-        self.draw_parameters(draw)
-        record(self, "U", SO(hidden_size))
-        record(self, "V", SO(hidden_size))
+    margin: float
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
@@ -80,6 +68,8 @@ class SpectralCell(AbstractDenseCell):
         where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
         U, V = SO(n).random(2, **where)
         self.U, self.V = draw.parameter(U), draw.parameter(V)
+        record(self, "U", SO(n))
+        record(self, "V", SO(n))
         self.p = draw.zeros(n)
         self.bias = draw.zeros(n)
 

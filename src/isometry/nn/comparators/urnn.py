@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import Unpack
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from isometry._backend.constants import Sigma
 from isometry.groups import U
 from isometry.groups._declare import record
 from isometry.nn._scan import complex_modrelu
@@ -15,13 +15,14 @@ from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
     AbstractDenseCell,
-    ComparatorOptions,
+    Activation,
     Draw,
     Map,
     glorot,
 )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class URNN(AbstractComparator):
     r"""A unitary recurrent network whose recurrent map costs $O(n \log n)$.
 
@@ -37,6 +38,8 @@ class URNN(AbstractComparator):
     trained first state. An output layer should read both the real and the imaginary
     parts of the states.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
@@ -44,45 +47,26 @@ class URNN(AbstractComparator):
         epsilon: $\epsilon$ of the modReLU $z \max(m + b, 0) / (m + \epsilon)$ with
             $m = \sqrt{|z|^2 + \epsilon}$; 0 gives the exact modReLU.
         bias_bound: $b$ starts uniform between minus and plus this bound.
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [ASB16]; [WPH16] for the epsilon under the root.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        epsilon: float = 1e-5,
-        bias_bound: float = 0.01,
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        check_epsilon(epsilon)
-        make_cell = partial(URNNCell, epsilon=epsilon, bias_bound=bias_bound)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+    epsilon: float = 1e-5
+    bias_bound: float = 0.01
+
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        sigma = SmoothModReLU(self.epsilon)
+        return URNNCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
 
+@dataclass(eq=False, repr=False)
 class URNNCell(AbstractComparatorCell):
     """One layer and direction of `URNN`."""
 
-    permutation: Tensor
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        epsilon: float,
-        bias_bound: float,
-        draw: Draw,
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        self.epsilon, self.bias_bound = epsilon, bias_bound
-        self.draw_parameters(draw)
+    bias_bound: float
+    permutation: Tensor = field(init=False)
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
@@ -99,10 +83,6 @@ class URNNCell(AbstractComparatorCell):
         """The eight factors of W, applied one after the other."""
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return structured(D, self.v, self.permutation)
-
-    def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The modReLU of `URNN`, with the epsilon of this cell."""
-        return smooth_modrelu(z, b, self.epsilon)
 
 
 def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
@@ -129,27 +109,42 @@ def _transformed(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
     return fft(h, norm="ortho") if h.shape[0] else h
 
 
-def smooth_modrelu(z: Tensor, b: Tensor, epsilon: float) -> Tensor:
+@dataclass(frozen=True)
+class SmoothModReLU:
     r"""$z \max(m + b, 0) / (m + \epsilon)$, $m = \sqrt{|z|^2 + \epsilon}$.
 
     With $\epsilon > 0$ it is differentiable at $z = 0$, unlike modReLU, but its
     derivative cannot be computed from its value. With $\epsilon = 0$ it is modReLU.
+
+    Args:
+        epsilon: $\epsilon$.
+
+    Raises:
+        ValueError: if $\epsilon$ is negative, infinite or NaN.
     """
-    if epsilon == 0:
-        return complex_modrelu(z, b)
-    m = (z.real.square() + z.imag.square() + epsilon).sqrt()
-    return z * (torch.relu(m + b) / (m + epsilon))
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(
+                f"`epsilon` must be at least 0; got {self.epsilon}. The authors' is "
+                f"1e-5, and 0 is the exact modReLU."
+            )
+
+    def __call__(self, z: Tensor, b: Tensor) -> Tensor:
+        """Apply it to rows, with the bias `b`."""
+        if self.epsilon == 0:
+            return complex_modrelu(z, b)
+        m = (z.real.square() + z.imag.square() + self.epsilon).sqrt()
+        return z * (torch.relu(m + b) / (m + self.epsilon))
+
+    def for_scan(self) -> Activation | Sigma:
+        """The name of the exact modReLU for the fast scan; otherwise, this function."""
+        return self if self.epsilon else "complex_modrelu"
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Raise unless `epsilon` is finite and not negative."""
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(
-            f"`epsilon` must be at least 0; got {epsilon}. The authors' is 1e-5, and 0 "
-            f"is the exact modReLU."
-        )
-
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class FullCapacityURNN(AbstractComparator):
     r"""A unitary recurrent network whose weight is itself the parameter.
 
@@ -169,6 +164,8 @@ class FullCapacityURNN(AbstractComparator):
     only half of the gradient of $W$. Here autograd gives the whole gradient, so the
     authors' learning rates do not carry over one to one.
 
+    Options that are not listed here have the same meaning as in `ExpRNN`.
+
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
@@ -177,63 +174,40 @@ class FullCapacityURNN(AbstractComparator):
             authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
             modReLU, and the fast scan.
         bias_bound: $b$ starts uniform between minus and plus this bound.
-        **options: `device` and `dtype` of the parameters, the `generator` of their
-            first values, and `batch_first`, `dropout`, `bidirectional`, `last_only`
-            and `chunk` as in `ExpRNN`.
 
     References:
         [WPH16].
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        epsilon: float = 1e-5,
-        bias_bound: float = 0.01,
-        **options: Unpack[ComparatorOptions],
-    ) -> None:
-        check_epsilon(epsilon)
-        make_cell = partial(FullCapacityCell, epsilon=epsilon, bias_bound=bias_bound)
-        super().__init__(input_size, hidden_size, num_layers, make_cell, **options)
+    epsilon: float = 1e-5
+    bias_bound: float = 0.01
+
+    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+        """The cell of one layer and direction."""
+        sigma = SmoothModReLU(self.epsilon).for_scan()
+        return FullCapacityCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
 
+@dataclass(eq=False, repr=False)
 class FullCapacityCell(AbstractDenseCell):
     """One layer and direction of `FullCapacityURNN`."""
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        epsilon: float,
-        bias_bound: float,
-        draw: Draw,
-    ) -> None:
-        super().__init__(input_size, hidden_size)
-        self.epsilon, self.bias_bound = epsilon, bias_bound
-        self.sigma = None if epsilon else "complex_modrelu"
-        self.draw_parameters(draw)
-        # Do not check that the weight is unitary: it is so by construction, in every
-        # precision, and on the meta device it has no values to check.
-        record(self, "weight_hh", U(hidden_size))
+    bias_bound: float
 
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their first values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.complex_kernel(n, inputs)
         self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
+        # Do not check that the weight is unitary: it is so by construction, in every
+        # precision, and on the meta device it has no values to check.
+        record(self, "weight_hh", U(n))
         self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
     def recurrent_weight(self) -> Tensor:
         """The unitary matrix W."""
         return self.weight_hh
-
-    def activate(self, z: Tensor, b: Tensor) -> Tensor:
-        """The modReLU of `URNN`, with the epsilon of this cell."""
-        return smooth_modrelu(z, b, self.epsilon)
 
 
 def _structured_unitary(n: int, generator: torch.Generator | None) -> Tensor:
