@@ -1,22 +1,24 @@
 """Pade approximants of the exponential on skew matrices, with scaling and squaring."""
 
+import functools
 import math
 import operator
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from isometry._checks import check_square, is_finite, nan_unless, nan_unless_finite
+from isometry._checks import check_square, is_finite, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
-from isometry._operators import needs_operator, opaque
-from isometry._torch import Maximum, autocast_off, constant_in_graphs
+from isometry._torch import autocast_off, constant_in_graphs
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
 from isometry.linalg._orthonormal import identity
 from isometry.linalg._skew import with_skew_gradient
+from isometry.linalg._squaring import scaled_and_squared
 
 
 def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Square:
@@ -72,7 +74,7 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
         poison = nan_unless_finite(X)
         X = with_skew_gradient(X)
         if squarings == "auto":
-            Q = _scaled_and_squared(X, degree)
+            Q = _exponential(X, degree)
         else:
             Q = _approximant(X * 0.5**squarings, degree)
             for _ in range(squarings):
@@ -236,8 +238,8 @@ def _coefficients(degree: int) -> list[float]:
     ]
 
 
-def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> Tensor:
-    """r_m(A). `powers` may hold the first few of A^2, A^4, ..., if they are known.
+def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tensor:
+    """r_m(A). `squares` may hold the first few of A^2, A^4, ..., if they are known.
 
     With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U), written as
     I + 2 (V - U)^-1 U so that a small A keeps its digits.
@@ -246,7 +248,7 @@ def _approximant(A: Tensor, degree: int, powers: list[Tensor] | None = None) -> 
     eye = identity(A)
     even, odd = b[0::2], b[1::2]
     step = _step(len(even) - 1, len(odd) - 1)
-    powers = [eye, *(powers or [])][: step + 1]
+    powers = [eye, *squares][: step + 1]
     for j in range(len(powers), step + 1):
         powers.append(A @ A if j == 1 else powers[j // 2] @ powers[j - j // 2])
     U = A * odd[0] if len(odd) == 1 else A @ _polynomial(odd, powers)
@@ -290,67 +292,17 @@ def _polynomial(b: list[float], powers: list[Tensor]) -> Tensor:
     return total
 
 
-def _scaled_and_squared(A: Tensor, degree: int) -> Tensor:
-    """r_m(A / 2^s)^(2^s), where each matrix has its own s."""
-    theta = pade_radius(degree, A.dtype)
-    powers = []
+def _exponential(A: Tensor, degree: int) -> Tensor:
+    """r_m(A / 2^s)^(2^s), which is the exponential to the unit roundoff."""
+    powers = {1: A}
     if degree >= 2:
-        powers.append(A @ A)
+        powers[2] = A @ A
     if degree >= 4:
-        powers.append(powers[0] @ powers[0])
-    norm = one_norm(A)
-    for j, P in enumerate(powers, start=1):
-        norm = torch.minimum(norm, one_norm(P) ** (1 / (2 * j)))
-    s = torch.ceil(torch.log2(norm / theta)).clamp(min=0)
-    # Above a norm of 1 / eps, no digit of the result is correct. NaN compares as False,
-    # so a norm of NaN is not sane either.
-    sane = norm <= 1 / torch.finfo(A.dtype).eps
-    s = torch.where(sane, s, 0)
-    scale = torch.exp2(-s)
-    scaled = [P * scale ** (2 * j) for j, P in enumerate(powers, start=1)]
-    Q = _approximant(A * scale, degree, scaled)
-    return _repeated_square(Q, s) + nan_unless(sane, like=A)
-
-
-def _repeated_square(Q: Tensor, s: Tensor) -> Tensor:
-    """Q^(2^s); `s` has shape (*batch, 1, 1), one number for each matrix."""
-    if needs_operator(Q):
-        return _compiled_repeated_square(Q, s)
-    steps = int(Maximum.apply(s)) if s.numel() else 0
-    return _squared(Q, s, steps)
-
-
-def _squared(Q: Tensor, s: Tensor, steps: int) -> Tensor:
-    for j in range(steps):
-        Q = torch.where(s > j, Q @ Q, Q)
-    return Q
-
-
-# A graph cannot read the number of passes of a loop from a tensor. So in a
-# graph the loop is an operator. An autograd function would not do, because Dynamo of
-# torch 2.13 refuses `.item()` inside an autograd function.
-
-
-def _square_again(Q: Tensor, s: Tensor) -> Tensor:
-    steps = int(s.max()) if s.numel() else 0
-    return _squared(Q.clone(memory_format=torch.contiguous_format), s, steps)
-
-
-def _square_again_adjoint(Q: Tensor, s: Tensor, G: Tensor) -> Tensor:
-    steps = int(s.max()) if s.numel() else 0
-    chain = [Q]
-    for j in range(steps - 1):
-        chain.append(torch.where(s > j, chain[-1] @ chain[-1], chain[-1]))
-    G = G.clone(memory_format=torch.contiguous_format)
-    for j, P in reversed(list(enumerate(chain[:steps]))):
-        G = torch.where(s > j, P.mH @ G + G @ P.mH, G)
-    return G
-
-
-_compiled_repeated_square = opaque(
-    "repeated_square",
-    _square_again,
-    fake=lambda Q, _s: Q.new_empty(Q.shape),
-    adjoint=_square_again_adjoint,
-    saves=lambda inputs, _: inputs,
-)
+        powers[4] = powers[2] @ powers[2]
+    norms = [one_norm(P) ** (1 / exponent) for exponent, P in powers.items()]
+    return scaled_and_squared(
+        lambda A, *squares: _approximant(A, degree, squares),
+        powers,
+        norm=functools.reduce(torch.minimum, norms),
+        theta=pade_radius(degree, A.dtype),
+    )

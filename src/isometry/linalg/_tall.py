@@ -2,21 +2,20 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from isometry._checks import check_matrix, check_same_shape, is_finite, nan_unless
+from isometry._checks import check_matrix, check_same_shape, nan_unless
 from isometry._dtypes import PRECISIONS, in_float32_or_wider
-from isometry._operators import needs_operator, opaque
-from isometry._torch import Maximum, autocast_off, nested_forward_mode, outside_graphs
+from isometry._torch import autocast_off
 from isometry._typing import Matrix
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._orthonormal import defect, identity
+from isometry.linalg._squaring import scaled_and_squared
 
-# A matrix is halved until its norm, as bounded in `_squarings`, is at most this. Then
+# A matrix is halved until its norm, as bounded in `_expm`, is at most this. Then
 # Taylor's polynomial is accurate. The degree of the polynomial is four times
 # `taylor_blocks` in `isometry._dtypes`.
 _THETA = 1.3
@@ -54,7 +53,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
     constant, so the derivatives are the derivatives of $\exp(A) B$.
 
     Cost: seven products of $n k^2$ and about eight of $(2k)^3$; with the backward pass
-    about 16 and 32. The number of squarings is read from the device. If $n \le 2k$, the
+    about 16 and 24. The number of squarings is read from the device. If $n \le 2k$, the
     cost is `expm_skew` and six products.
 
     Args:
@@ -174,108 +173,16 @@ def _rounding(Y: Tensor) -> Tensor:
 
 def _expm(M: Tensor) -> Tensor:
     """The exponential of matrices `M` that need not be normal."""
-    # reading the number of squarings would break a graph, so a graph has an operator
-    if needs_operator(M):
-        return _expm_op(M)[0]
-    return _by_function(M)
-
-
-@outside_graphs
-def _by_function(M: Tensor) -> Tensor:
-    # an autograd function would lose a tangent: see `nested_forward_mode`
-    if nested_forward_mode():
-        finite = is_finite(M)
-        E = torch.linalg.matrix_exp(torch.where(finite, M, 0))
-        return torch.where(finite, E, math.nan)
-    return _Expm.apply(M)[0]
-
-
-class _Expm(torch.autograd.Function):
-    """Exponential by scaling and squaring, which the backward pass repeats."""
-
-    @staticmethod
-    def forward(M: Tensor) -> tuple[Tensor, Tensor]:
-        return _scaled_and_squared(M, None)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Any) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(inputs[0], output[1])
-        ctx.save_for_forward(inputs[0], output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        M, s = ctx.saved_tensors
-        return _adjoint(M, s, grad_outputs[0])
-
-    @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Tensor) -> tuple[Tensor, None]:
-        M, _ = ctx.saved_tensors
-        # exp [[M, dM], [0, M]] = [[E, dE], [0, E]]
-        top = torch.cat([M, grad_inputs[0]], -1)
-        bottom = torch.cat([torch.zeros_like(M), M], -1)
-        n = M.shape[-1]
-        return _Expm.apply(torch.cat([top, bottom], -2))[0][..., :n, n:], None
-
-    @staticmethod
-    def vmap(_info: Any, in_dims: Any, M: Tensor) -> tuple[Any, Any]:
-        return _Expm.apply(M.movedim(in_dims[0], 0)), (0, 0)
-
-
-def _adjoint(M: Tensor, s: Tensor, G: Tensor) -> Tensor:
-    with autocast_off(M.device):
-        pull_back = torch.func.vjp(lambda M: _scaled_and_squared(M, s)[0], M)[1]
-        return pull_back(G)[0].contiguous()
-
-
-def _empty(M: Tensor) -> tuple[Tensor, Tensor]:
-    """Empty outputs of the right shapes, for a graph that is being traced."""
-    s = torch.empty(M.shape[:-2], dtype=M.dtype.to_real(), device="cpu")
-    return M.new_empty(M.shape), s
-
-
-_expm_op = opaque(
-    "expm",
-    _Expm.forward,
-    fake=_empty,
-    adjoint=_adjoint,
-    saves=lambda inputs, outputs: (inputs[0], outputs[1]),
-)
-
-
-def _scaled_and_squared(M: Tensor, squarings: Tensor | None) -> tuple[Tensor, Tensor]:
-    r"""$p(2^{-s} M)^{2^s}$, and the number $s$ of squarings of each matrix.
-
-    If `squarings` is None, $s$ is chosen from the norm of $M$. If the norm is not
-    finite, or so large that no digit of the exponential is known, then $s$ and every
-    entry of the exponential are NaN.
-    """
     M2 = M @ M
     M4 = M2 @ M2
-    if squarings is None:
-        # on the CPU, so that the backward pass need not wait for the device again
-        squarings = _squarings(M4).cpu()
-    s = squarings.to(M.device)[..., None, None]
-    unit = torch.exp2(-s)
-    P = _taylor(M * unit, M2 * unit**2, M4 * unit**4)
-    # the largest s of all matrices, including the matrices that `vmap` hides
-    for j in range(int(Maximum.apply(squarings.nan_to_num()))):
-        P = torch.where(j < s, P @ P, P)
-    return P, squarings
-
-
-def _squarings(M4: Tensor) -> Tensor:
-    r"""How often to halve $M$, given $M^4$.
-
-    The spectral radius of $M$ is at most $\lVert M^4 \rVert_1^{1/4}$.
-    """
-    norm = one_norm(M4)[..., 0, 0].sqrt().sqrt()
-    s = torch.log2(norm / _THETA).ceil().clamp(min=0)
-    return torch.where(norm < 1 / torch.finfo(M4.dtype).eps, s, math.nan)
+    # the spectral radius of M is at most the fourth root of a norm of M^4
+    norm = one_norm(M4).sqrt().sqrt()
+    powers = {1: M, 2: M2, 4: M4}
+    return scaled_and_squared(_taylor, powers, norm=norm, theta=_THETA)
 
 
 def _taylor(M: Tensor, M2: Tensor, M4: Tensor) -> Tensor:
-    blocks = PRECISIONS[M.dtype.to_real()].taylor_blocks
+    blocks = PRECISIONS[M.real.dtype].taylor_blocks
     M3 = M2 @ M
     eye = identity(M)
     P = M4 / math.factorial(4 * blocks)
