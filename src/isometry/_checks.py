@@ -147,6 +147,7 @@ def nan_unless_finite(X: Tensor) -> Tensor:
 
 def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
     """Zero where the condition holds; elsewhere NaN, in both parts if complex."""
-    # not 0 / condition, which Inductor simplifies to zero
-    poison = torch.where(condition, 0.0, torch.nan).to(like.real.dtype)
+    # The square root of -1 is NaN. Inductor would simplify `0 / condition` to zero, and
+    # torch before 2.10 cannot save an exported program that contains NaN as a constant.
+    poison = torch.where(condition, 0.0, -1.0).to(like.real.dtype).sqrt()
     return torch.complex(poison, poison) if like.is_complex() else poison

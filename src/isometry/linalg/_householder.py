@@ -62,15 +62,19 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         X = X / torch.where(largest == 0, 1, largest)
     with autocast_off(X.device):
         half = identity(X) / 2
-        squares = torch.linalg.vecdot(X, X, dim=-2)
+        # The conjugate is a copy and not a view: Inductor before torch 2.10 cannot add
+        # the gradient of a conjugated view to another gradient.
+        conjugate = torch.conj_physical(X) if X.is_complex() else X
+        squares = (conjugate * X).sum(-2)
         # With any nonzero square, a column of zeros gives H_j = I. With the square
         # zero, R would be singular.
         squares = torch.where(squares == 0, 1, squares)
         # L is R^T, so that R is stored by columns. The backward pass solves with the
         # conjugate of R, and Inductor of torch 2.13 gets the strides wrong if a complex
         # R is stored by rows.
-        L = (X.mT @ X.conj()).tril(-1) + half * squares[..., :, None]
-        Y = torch.linalg.solve_triangular(L.mT, X[..., :columns, :].mH, upper=True)
+        L = (X.mT @ conjugate).tril(-1) + half * squares[..., :, None]
+        first = conjugate[..., :columns, :].mT
+        Y = torch.linalg.solve_triangular(L.mT, first, upper=True)
         Q = torch.eye(n, columns, dtype=X.dtype, device=X.device) - X @ Y
     return Q.to(V.dtype)
 

@@ -1,13 +1,12 @@
 """The rotation with given free coordinates around a base."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isometry._backend import backend_for
-from isometry._checks import check_square
+from isometry._checks import check_square, nan_unless
 from isometry._dtypes import PRECISIONS
 from isometry._operators import opaque
 from isometry._torch import (
@@ -68,11 +67,11 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
     pairs = ((X2, X2), (X2, X4), (X4, X4))
     s2, s3, s4 = (half * (Y.conj() * Z).real.sum((-2, -1)) for Y, Z in pairs)
     largest = s2.sqrt()
-    sound = (s4 > 0) & (s4 < math.inf) & (s3 != 0)
+    sound = (s4 > 0) & s4.isfinite() & (s3 != 0)
     sharp = torch.fmin(kernel.extremes(s2, s3.abs(), s4)[1], largest)
     upper = torch.where(sound, sharp, largest).sqrt() * kernel.MARGIN
     # written so that a bound of NaN counts as above `reach`
-    factor = torch.ones_like(upper).masked_fill(~(upper <= reach), math.nan)
+    factor = 1 + nan_unless(upper <= reach, like=upper)
     return A * factor[..., None, None]
 
 
