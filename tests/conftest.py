@@ -2,8 +2,8 @@
 
 `--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run,
 `--record-torch FILE` the number of tests that passed with this version of torch;
-`--seed N` draws other random inputs, `--seeds N` draws them N times for each test, and
-`--record-seeds FILE` counts how often that was;
+`--seed N` draws other random inputs, `--seeds N` draws them N times for each test
+function, and `--record-seeds FILE` counts how often that was;
 `--blas=scrambled` sums in another order.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import SEED, new_generator, shifted
+from tests.helpers import SEED, SEEDS_IN_USE, new_generator, shifted
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,15 +55,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="call each test that draws random numbers N times, with other seeds: a "
-        "tolerance shall hold for 200",
+        help="call each test function that draws random numbers with N seeds, which "
+        "its rows share: a tolerance shall hold for 200",
     )
     parser.addoption(
         "--seconds",
         type=float,
-        default=5.0,
+        default=60.0,
         metavar="S",
-        help="stop repeating a test after S seconds of processor time",
+        help="stop repeating a test function after S seconds of processor time, which "
+        "its rows share, too",
     )
     parser.addoption(
         "--record-seeds",
@@ -107,34 +109,65 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SeedRecorder(path, seeds))
 
 
+# how many rows the test function of an item has, and which of them the item is
+ROWS = pytest.StashKey[tuple[int, int]]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Number the selected rows of each test function."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in session.items:
+        functions.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for items in functions.values():
+        for row, item in enumerate(items):
+            item.stash[ROWS] = row, len(items)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
-    """Call a test that draws random numbers again, with other seeds."""
-    result = yield
-    names = pyfuncitem._fixtureinfo.argnames
+    """Call a test that draws random numbers again, with other seeds.
+
+    The rows of a test function share its tolerance. So they also share the seeds: each
+    row has its own, and together they have all of them.
+    """
     seeds: Any = pyfuncitem.config.getoption("--seeds")
     seconds: Any = pyfuncitem.config.getoption("--seconds")
-    # a test that draws from no generator of ours is the same each time, and hypothesis
-    # repeats its tests itself
-    drawn = "rng" in names and not hasattr(pyfuncitem.obj, "hypothesis")
-    if seeds == 1 or not drawn:
+    names = pyfuncitem._fixtureinfo.argnames
+    before = draws_so_far()
+    result = yield
+    # a test that draws nothing is the same each time, and hypothesis repeats its tests
+    # itself
+    same = draws_so_far() == before and "rng" not in names
+    if seeds == 1 or same or hasattr(pyfuncitem.obj, "hypothesis"):
         return result
+    # a second call would find what the first one left in the folder
+    if "tmp_path" in names:
+        return result
+    row, rows = pyfuncitem.stash[ROWS]
+    share = -(-seeds // rows)
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    before, start, calls = os.environ[SEED], processor_time(), 1
+    first, start, calls = os.environ[SEED], processor_time(), 1
     try:
-        while calls < seeds and processor_time() - start < seconds:
-            os.environ[SEED] = str(int(before) + calls)
+        while calls < share and processor_time() - start < seconds / rows:
+            os.environ[SEED] = str(int(first) + row * share + calls)
             torch.manual_seed(shifted(5544))
+            if "rng" in arguments:
+                arguments["rng"] = new_generator(5544)
             try:
-                pyfuncitem.obj(**(arguments | {"rng": new_generator(5544)}))
+                pyfuncitem.obj(**arguments)
             except Exception as error:
                 error.add_note(f"drawn with --seed {os.environ[SEED]}")
                 raise
             calls += 1
     finally:
-        os.environ[SEED] = before
+        os.environ[SEED] = first
     pyfuncitem.user_properties.append(("seeds", calls))
     return result
+
+
+def draws_so_far() -> tuple[int, bytes]:
+    """A value that changes when a test makes a generator or uses the global one."""
+    return len(SEEDS_IN_USE), torch.get_rng_state().numpy().tobytes()
 
 
 def processor_time() -> float:
@@ -244,7 +277,7 @@ class TorchRecorder:
 
 
 class SeedRecorder:
-    """Counts how often the tests of each folder were repeated, and what failed.
+    """Counts the seeds that the test functions of each folder saw, and what failed.
 
     Folders that a run did not select keep their row, and so do other processors.
     """
@@ -252,16 +285,17 @@ class SeedRecorder:
     def __init__(self, path: Path, seeds: int) -> None:
         self.path = path
         self.seeds = seeds
-        self.calls: dict[str, list[int]] = {}
+        self.calls: dict[str, Counter[str]] = {}
         self.failed: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        folder = report.nodeid.split("::")[0].removeprefix("tests/").split("/")[0]
+        function = report.nodeid.split("[")[0]
+        folder = function.split("::")[0].removeprefix("tests/").split("/")[0]
         if report.failed:
             self.failed.setdefault(folder, []).append(report.nodeid)
         calls = dict(report.user_properties).get("seeds")
         if report.when == "call" and isinstance(calls, int):
-            self.calls.setdefault(folder, []).append(calls)
+            self.calls.setdefault(folder, Counter())[function] += calls
 
     def pytest_sessionfinish(self) -> None:
         from isometry.lab._process import processor
@@ -271,16 +305,18 @@ class SeedRecorder:
             for row in (json.loads(self.path.read_text()) if self.path.exists() else ())
         }
         for folder, calls in self.calls.items():
+            fewer = {f: n for f, n in sorted(calls.items()) if n < self.seeds}
             rows[processor(), folder] = {
                 "processor": processor(),
                 "folder": folder,
-                "tests": len(calls),
                 "seeds": self.seeds,
-                "with all seeds": sum(n == self.seeds for n in calls),
-                "draws": sum(calls),
-                "fewest": min(calls),
+                "functions": len(calls),
+                "functions with all seeds": len(calls) - len(fewer),
+                "calls": calls.total(),
+                "fewer": fewer,
                 "failed": self.failed.get(folder, []),
                 "date": datetime.now(UTC).date().isoformat(),
+                "commit": git("rev-parse", "--short=12", "HEAD") or "unknown",
             }
         text = json.dumps([rows[key] for key in sorted(rows)], indent=2)
         self.path.write_text(text + "\n")

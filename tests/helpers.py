@@ -33,8 +33,13 @@ def shifted(seed: int) -> int:
     return seed + 100_003 * int(os.environ.get(SEED, "0"))
 
 
+# the seeds of all generators so far; their number tells whether a test has drawn
+SEEDS_IN_USE: list[int] = []
+
+
 def new_generator(seed: int) -> torch.Generator:
     """A generator whose draws change with the option `--seed`."""
+    SEEDS_IN_USE.append(shifted(seed))
     return torch.Generator().manual_seed(shifted(seed))
 
 
