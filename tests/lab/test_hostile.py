@@ -155,7 +155,7 @@ def test_no_text_of_a_run_is_markup(tmp_path):
 
 
 def test_a_line_of_a_table_stays_one():
-    table = Table(("a\nb|c",), (), result=0)
+    table = Table(("a\nb|c",), ())
     assert markdown(table).splitlines()[0] == "| a b\\|c |"
 
 

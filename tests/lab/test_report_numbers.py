@@ -13,9 +13,9 @@ from isometry.lab._report.experiments import (
     experiments,
     final_loss,
 )
-from isometry.lab._report.figures import BINS, buckets, density, power
+from isometry.lab._report.figures import BINS, density, power, thinned
 from isometry.lab._report.looks import looks
-from isometry.lab._report.runs import Group, Run, read_run
+from isometry.lab._report.runs import Curve, Group, Run, read_run
 from isometry.lab._report.table import (
     best_group,
     duration,
@@ -175,12 +175,13 @@ def test_equal_labels_are_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize("length", [0, 1, 239, 240, 241, 4000])
-def test_buckets_are_few_and_keep_the_range(length):
+def test_thinned_points_are_few_and_keep_the_range(length):
     """At most 240 points, in order, and no spike is lost."""
     y = [float(n % 7) for n in range(length)]
     if length:
         y[length // 2] = 100.0
-    found = buckets(range(length), y)
+    x = [float(n) for n in range(length)]
+    found = thinned(Curve(x, y, y, y))
     assert len(found.x) <= 240
     assert all(a < b for a, b in pairwise(found.x))
     assert max(found.high, default=None) == max(y, default=None)

@@ -149,7 +149,7 @@ def test_several_seeds_are_one_line_with_a_shade():
         run_of(1, 0.2, 0.4), run_of(2, 0.4, 0.8), run_of(1, 0.1, 0.1, model="lstm")
     )
     axes: Any = Figure().add_subplot()
-    _curves(axes, found.groups, Quantity("accuracy", "test"))
+    _curves(found.groups, Quantity("accuracy", "test"), axes)
     mean, lstm = axes.lines
     assert mean.get_label() == "ExpRNN 170, 2 seeds"
     assert list(mean.get_ydata()) == pytest.approx([0.3, 0.6])
@@ -162,7 +162,7 @@ def test_several_seeds_are_one_line_with_a_shade():
 def test_a_diverged_seed_is_marked():
     (group,) = groups([run_of(1, 0.2, 0.4), run_of(2, 0.6, status="diverged")])
     axes: Any = Figure().add_subplot()
-    _curves(axes, (group,), Quantity("accuracy", "test"))
+    _curves((group,), Quantity("accuracy", "test"), axes)
     mean, failed, cross = axes.lines
     assert list(mean.get_ydata()) == [0.2, 0.4]
     assert failed.get_linewidth() < mean.get_linewidth()

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from isometry.lab._options import make
-from isometry.lab._report.runs import Group, Run, as_number, groups
+from isometry.lab._report.runs import Group, Run, as_number, groups, numbers
 from isometry.lab.paper.tables import PAPER, PaperTable
 
 
@@ -82,9 +82,8 @@ class ReportedExperiment:
     @property
     def baseline(self) -> float | None:
         """Loss of the trivial solution; None if neither a run nor the task knows it."""
-        summaries = (as_number(run.summary.get("baseline")) for run in self.runs)
-        known = (value for value in summaries if value is not None)
-        return next(known, as_number(about(self.runs[0].config)["baseline"]))
+        known = numbers(run.summary.get("baseline") for run in self.runs)
+        return next(iter(known), as_number(about(self.runs[0].config)["baseline"]))
 
 
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
@@ -185,5 +184,5 @@ def final_loss(run: Run) -> float | None:
 
 def drift(run: Run) -> float | None:
     r"""The largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$, if there is any."""
-    values = (as_number(r.get("orthogonality")) for r in (run.summary, *run.records))
-    return max((value for value in values if value is not None), default=None)
+    values = (r.get("orthogonality") for r in (run.summary, *run.records))
+    return max(numbers(values), default=None)

@@ -3,15 +3,14 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.looks import LIGHT, Look, looks
-from isometry.lab._report.runs import Curve, Group, Run, as_number
+from isometry.lab._report.runs import Curve, Group, Run, numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,40 +61,35 @@ STYLE: dict[Any, Any] = {
 MOST = 240
 
 
-def buckets(x: Sequence[float], y: Sequence[float], most: int = MOST) -> Curve:
-    """A curve, reduced to a few points by putting neighbours into buckets.
+def thinned(curve: Curve, most: int = MOST) -> Curve:
+    """A curve, reduced to a few points, whose range still covers all values.
 
     Args:
-        x: positions, in order.
-        y: values.
-        most: the largest number of buckets.
+        curve: the curve, with its positions in order.
+        most: the largest number of points to keep.
 
     Returns:
-        For each bucket, the position of its last point, and the median, minimum and
-        maximum of its values.
+        For each of equal parts of the curve, the position of its last point, the median
+        of its middle values, its lowest and its highest value.
     """
-    size = -(-len(x) // most) or 1
-    cuts = range(0, len(x), size)
-    parts = [y[i : i + size] for i in cuts]
+    size = -(-len(curve.x) // most) or 1
+    parts = [slice(start, start + size) for start in range(0, len(curve.x), size)]
     return Curve(
-        [x[min(i + size, len(x)) - 1] for i in cuts],
-        [median(part) for part in parts],
-        [min(part) for part in parts],
-        [max(part) for part in parts],
+        [curve.x[part][-1] for part in parts],
+        [median(curve.middle[part]) for part in parts],
+        [min(curve.low[part]) for part in parts],
+        [max(curve.high[part]) for part in parts],
     )
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A figure on disk, beside the page that shows it.
 
     Attributes:
-        name: name of its files, without suffix.
         caption: a sentence or more on what is drawn.
         svg: path of the SVG file. The PNG file lies beside it.
     """
 
-    name: str
     caption: str
     svg: Path
 
@@ -110,32 +104,26 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
     Returns:
         The figures, each as SVG and PNG.
     """
-    made = []
-    for name, caption, paint in _panels(experiment):
-        with _axes() as (figure, axes):
-            paint(axes)
-            _legend(axes)
-            stem = f"{experiment.key}-{name}"
-            svg = folder / f"{stem}.svg"
-            # compute the layout once for both files, since layout is half of the work
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")
-            # leave the date out, so that the same runs give the same file
-            figure.savefig(svg, metadata={"Date": None})
-            figure.savefig(folder / f"{stem}.png", dpi=160)
-        made.append(Figure(stem, caption, svg))
-    return made
-
-
-@contextmanager
-def _axes() -> Iterator[tuple]:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
-    # avoid pyplot, which would keep global state, open windows and hold on to memory
-    with mpl.rc_context(STYLE):
-        figure = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
-        yield figure, figure.add_subplot()
+    figures = []
+    for name, caption, paint in _panels(experiment):
+        svg = folder / f"{experiment.key}-{name}.svg"
+        # avoid pyplot, which keeps global state, opens windows and holds on to memory
+        with mpl.rc_context(STYLE):
+            canvas = Canvas(figsize=(WIDTH, HEIGHT), layout="constrained")
+            axes = canvas.add_subplot()
+            paint(axes)
+            _legend(axes)
+            # compute the layout once for both files, since layout is half of the work
+            canvas.draw_without_rendering()
+            canvas.set_layout_engine("none")
+            # leave the date out, so that the same runs give the same file
+            canvas.savefig(svg, metadata={"Date": None})
+            canvas.savefig(svg.with_name(f"{svg.stem}.png"), dpi=160)
+        figures.append(Figure(caption, svg))
+    return figures
 
 
 class Quantity(NamedTuple):
@@ -167,15 +155,12 @@ ANGLES = (
 def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     """Name, caption and painting function of each figure for which there is data."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
+    curves = partial(_curves, groups)
     seeds = SEEDS if len(groups) < len(runs) else ""
-
-    def curves(quantity: Quantity) -> Callable[["Axes"], None]:
-        return lambda axes: _curves(axes, groups, quantity)
-
     if _has(runs, "loss", "train"):
         for against, unit in UNITS.items():
             drawn = Quantity("loss", "train", against, experiment.baseline)
-            yield f"loss-{unit}", LOSS.format(unit) + seeds, curves(drawn)
+            yield f"loss-{unit}", LOSS.format(unit) + seeds, partial(curves, drawn)
     # show results on the test set, as in the paper, or else on the validation set
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
@@ -183,11 +168,12 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
         base = None if metric == "accuracy" else experiment.baseline
         drawn = Quantity(metric, split, baseline=base)
         caption = f"{_words(drawn).capitalize()} against iterations.{seeds}"
-        yield f"{metric}-{split}", caption, curves(drawn)
+        yield f"{metric}-{split}", caption, partial(curves, drawn)
     if _has(runs, "orthogonality", None):
-        yield "orthogonality", DRIFT + seeds, curves(Quantity("orthogonality", None))
+        drawn = Quantity("orthogonality", None)
+        yield "orthogonality", DRIFT + seeds, partial(curves, drawn)
     if any(_angles(run) for run in runs):
-        yield "angles", ANGLES, lambda axes: _spectra(axes, groups)
+        yield "angles", ANGLES, partial(_spectra, groups)
 
 
 def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
@@ -202,7 +188,7 @@ def _words(quantity: Quantity) -> str:
     return f"{'training' if split == 'train' else split} {name}"
 
 
-def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
+def _curves(groups: Sequence[Group], quantity: Quantity, axes: "Axes") -> None:
     """Draw each group as a line with a shade, and the baseline as a dotted line."""
     what, split, against, baseline = quantity
     values: list[float] = []
@@ -228,7 +214,7 @@ def _curves(axes: "Axes", groups: Sequence[Group], quantity: Quantity) -> None:
 
 def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
     colour = LIGHT[look.colour]
-    points = _thinned(curve)
+    points = thinned(curve)
     axes.plot(
         *(points.x, points.middle),
         color=colour,
@@ -249,17 +235,10 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
 def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
     """Draw a diverged run as a thin line that ends in a cross; return its values."""
     x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
-    colour, points = LIGHT[look.colour], buckets(x, y)
+    colour, points = LIGHT[look.colour], thinned(Curve(x, y, y, y))
     axes.plot(points.x, points.middle, color=colour, ls=look.dashes, lw=0.8)
     axes.plot(x[-1:], y[-1:], color=colour, marker="x", ms=10, mew=2.5)
     return y
-
-
-def _thinned(curve: Curve) -> Curve:
-    """A curve, reduced to a few points, whose range still covers all values."""
-    middle = buckets(curve.x, curve.middle)
-    low, high = buckets(curve.x, curve.low), buckets(curve.x, curve.high)
-    return Curve(middle.x, middle.middle, low.low, high.high)
 
 
 def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
@@ -293,11 +272,10 @@ def power(y: float) -> str:
 
 
 def _angles(run: Run) -> list[float]:
-    found = (as_number(angle) for angle in run.summary.get("angles") or ())
-    return [angle for angle in found if angle is not None]
+    return numbers(run.summary.get("angles") or ())
 
 
-def _spectra(axes: "Axes", groups: Sequence[Group]) -> None:
+def _spectra(groups: Sequence[Group], axes: "Axes") -> None:
     """Draw, for each group, the density of the angles of the eigenvalues."""
     edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
     for group, look in zip(groups, looks(groups), strict=True):

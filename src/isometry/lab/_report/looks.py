@@ -72,15 +72,15 @@ def looks(groups: Sequence[Group]) -> list[Look]:
         options, then seeds, then folders.
     """
     labels = [_label(group) for group in groups]
-    named = _options_of(groups)
-    for more in (named, _seed, lambda group: group.first.path.name):
+    options = _options_of(groups)
+    for more in (options, _seed, lambda group: group.first.path.name):
         doubled = {label for label in labels if labels.count(label) > 1}
         labels = [
             ", ".join(filter(None, (label, more(group) if label in doubled else "")))
             for label, group in zip(labels, groups, strict=True)
         ]
     seen: dict[str, int] = {}
-    found = []
+    listed = []
     for group, label in zip(groups, labels, strict=True):
         model = group.first.model
         nth = seen[model] = seen.get(model, -1) + 1
@@ -88,8 +88,8 @@ def looks(groups: Sequence[Group]) -> list[Look]:
         _, colour, marker = NETWORKS.get(model, ("", len(seen) % len(LIGHT), "H"))
         seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
         dashes = DASHES[nth % len(DASHES)]
-        found.append(Look(label + seeds, named(group), colour, marker, dashes))
-    return found
+        listed.append(Look(label + seeds, options(group), colour, marker, dashes))
+    return listed
 
 
 def _label(group: Group) -> str:

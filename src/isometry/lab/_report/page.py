@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape, unescape
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from isometry.lab._report import table as tables
@@ -12,7 +11,7 @@ from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.figures import GRID, INK, PAGE, Figure, text_width
 from isometry.lab._report.looks import DARK, LIGHT, looks
 from isometry.lab._report.runs import Run
-from isometry.lab._report.table import Table, TableRow
+from isometry.lab._report.table import RESULT, Table, TableRow
 from isometry.lab.paper.tables import SOURCE
 
 # A second defence besides the escaping of texts: with this policy, a browser runs no
@@ -86,13 +85,13 @@ def _origin(runs: Sequence[Run]) -> str:
 
 
 def _machine(run: Run) -> str:
-    found, versions = run.environment, run.environment.get("versions") or {}
-    threads = found.get("threads")
+    machine, versions = run.environment, run.environment.get("versions") or {}
+    threads = machine.get("threads")
     facts = (
-        (found.get("cpu"), "{}"),
+        (machine.get("cpu"), "{}"),
         (threads, "{} thread" if threads == 1 else "{} threads"),
         (versions.get("torch"), "torch {}"),
-        (found.get("blas"), "{}"),
+        (machine.get("blas"), "{}"),
     )
     return ", ".join(form.format(value) for value, form in facts if value is not None)
 
@@ -100,31 +99,23 @@ def _machine(run: Run) -> str:
 def _section(
     experiment: ReportedExperiment, figures: Sequence[Figure], *, alone: bool
 ) -> str:
-    # a single experiment gets no heading, since it would repeat the title of the page
-    heading = "" if alone else f"<h2>{escape(experiment.title)}</h2>"
-    return f"""<section id="{escape(experiment.key)}">
-{heading}
-<p class="lead">{escape(headline(experiment))}</p>
-{_table(tables.results_table(experiment))}
-{_each(experiment)}
-{_paper(experiment)}
-<div class="figures">{"".join(_figure(figure) for figure in figures)}</div>
-<h3>Commands</h3>
-{"".join(_command(run, look.label) for run, look in _labelled(experiment))}
-</section>
-"""
-
-
-def _labelled(experiment: ReportedExperiment):
-    return zip(experiment.runs, looks(experiment.singles), strict=True)
-
-
-def _each(experiment: ReportedExperiment) -> str:
-    """A collapsed table with a row for each run, if the main table shows means."""
-    table = tables.runs_table(experiment)
-    if table is None:
-        return ""
-    return f"<details><summary>Each run</summary>{_table(table)}</details>"
+    each, paper = tables.runs_table(experiment), experiment.paper
+    labelled = zip(experiment.runs, looks(experiment.singles), strict=True)
+    parts = [
+        # a single experiment gets no heading, since it would repeat the page's title
+        "" if alone else f"<h2>{escape(experiment.title)}</h2>",
+        f'<p class="lead">{escape(headline(experiment))}</p>',
+        _table(tables.results_table(experiment)),
+        each and f"<details><summary>Each run</summary>{_table(each)}</details>",
+        paper
+        and f'<p class="note"><b>The paper, {escape(paper.where)}.</b> '
+        f"{escape(paper.words())} <cite>{escape(SOURCE)}.</cite></p>",
+        f'<div class="figures">{"".join(map(_figure, figures))}</div>',
+        "<h3>Commands</h3>",
+        *(_command(run, look.label) for run, look in labelled),
+    ]
+    body = "\n".join(filter(None, parts))
+    return f'<section id="{escape(experiment.key)}">\n{body}\n</section>\n'
 
 
 def headline(experiment: ReportedExperiment) -> str:
@@ -152,69 +143,51 @@ def headline(experiment: ReportedExperiment) -> str:
     return text
 
 
-def _paper(experiment: ReportedExperiment) -> str:
-    paper = experiment.paper
-    if paper is None:
-        return ""
-    return (
-        f'<p class="note"><b>The paper, {escape(paper.where)}.</b> '
-        f"{escape(paper.words())} <cite>{escape(SOURCE)}.</cite></p>"
-    )
-
-
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
-    body = "\n".join(_row(row, table.result) for row in table.rows)
+    body = "\n".join(_row(row) for row in table.rows)
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="results"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _row(row: TableRow, result: int) -> str:
-    cells = [escape(cell) for cell in row.cells]
+def _row(row: TableRow) -> str:
+    name, *cells = [escape(cell) for cell in row.cells]
     if row.best:
-        cells[result] = f"<b>{cells[result]}</b>"
-    key = ""
+        cells[RESULT - 1] = f"<b>{cells[RESULT - 1]}</b>"
+    key, kind = "", ' class="paper"'
     if row.look is not None:
         colour = f"background: var(--c{row.look.colour})"
-        key = f'<span class="key" style="{colour}"></span>'
-    name = f'<th scope="row">{key}{cells[0]}</th>'
-    kind = "" if row.look is not None else ' class="paper"'
-    return f"<tr{kind}>{name}{''.join(f'<td>{cell}</td>' for cell in cells[1:])}</tr>"
+        key, kind = f'<span class="key" style="{colour}"></span>', ""
+    rest = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f'<tr{kind}><th scope="row">{key}{name}</th>{rest}</tr>'
 
 
 def _figure(figure: Figure) -> str:
-    drawing = inline(figure.svg, figure.name, figure.caption)
+    drawing = inline(figure)
     return (
         f"<figure>{drawing}<figcaption>{escape(figure.caption)}</figcaption></figure>"
     )
 
 
-def inline(path: Path, name: str, caption: str) -> str:
-    """An SVG drawing as an element of the page, in the colours of the page.
-
-    Args:
-        path: the SVG file.
-        name: prefix for the ids in the drawing, which would otherwise clash with the
-            ids of other drawings.
-        caption: what the drawing shows, for screen readers.
-
-    Returns:
-        The `<svg>` element.
-    """
-    text = path.read_text(encoding="utf-8")
+def inline(figure: Figure) -> str:
+    """The `<svg>` element of a figure, in the colours and the font of the page."""
+    text = figure.svg.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
     for colour, variable in COLOURS.items():
         text = text.replace(colour, f"var({variable})")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    # a prefix keeps the ids in a drawing apart from the ids of other drawings
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{figure.svg.stem}-", text)
     # width, height and font are left to the style sheet of the page
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'<text style="font-size: ([\d.]+)px.*?>([^<]*)', _keep_width, text)
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
+    # the caption is read aloud by screen readers
+    label = f'role="img" aria-label="{escape(figure.caption)}"'
+    return text.replace("<svg", f"<svg {label}", 1)
 
 
 def _keep_width(text: re.Match) -> str:

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -51,18 +52,19 @@ class Run:
     @property
     def steps(self) -> int:
         """Number of training steps so far."""
-        found = self.summary.get("steps")
-        return int(found if found is not None else self._last("step", 0))
+        return int(self._total("steps", "step"))
 
     @property
     def seconds(self) -> float:
         """Seconds spent in training so far."""
-        found = self.summary.get("seconds")
-        return float(found if found is not None else self._last("seconds", 0.0))
+        return float(self._total("seconds", "seconds"))
 
-    def _last(self, name: str, default: float) -> float:
-        found = (as_number(record.get(name)) for record in self.records)
-        return max((value for value in found if value is not None), default=default)
+    def _total(self, name: str, entry: str) -> float:
+        """A number in the summary or, without it, the largest one in the records."""
+        total = self.summary.get(name)
+        if total is None:
+            return max(numbers(r.get(entry) for r in self.records), default=0)
+        return total
 
     def curve(
         self, what: str, split: str | None, *, against: str = "step"
@@ -84,10 +86,10 @@ class Run:
             for r in self.records
             if split is None or r.get("split", "train") == split
         ]
-        kept = [(x, y) for x, y in points if x is not None and y is not None]
+        finite = [(x, y) for x, y in points if x is not None and y is not None]
         if split is None:
-            kept = list(dict(kept).items())
-        return [x for x, _ in kept], [y for _, y in kept]
+            finite = list(dict(finite).items())
+        return [x for x, _ in finite], [y for _, y in finite]
 
 
 def as_number(value: object) -> float | None:
@@ -95,11 +97,16 @@ def as_number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
         # the value is an integer that is too large for a float
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
+
+
+def numbers(values: Iterable[object]) -> list[float]:
+    """The finite numbers among the values of records, as floats."""
+    return [number for number in map(as_number, values) if number is not None]
 
 
 def read_run(path: Path) -> Run:
@@ -145,23 +152,23 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         # Raise an error now if a text has half of a surrogate pair. JSON may hold it,
         # but it cannot be written into the report, which is in UTF-8.
-        json.dumps(found, ensure_ascii=False).encode()
+        json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError(  # noqa: TRY004 - the content of a file, not an argument
-            f"`{path}` must hold an object; got {type(found).__name__}. {_REMEDY}"
+            f"`{path}` must hold an object; got {type(content).__name__}. {_REMEDY}"
         )
     for name, kind in _KINDS[path.name].items():
-        value = found.get(name)
+        value = content.get(name)
         if value is not None and not _is(value, kind):
             raise ValueError(
                 f"`{name}` in `{path}` must be {kind}; got {value!r:.60}. {_REMEDY}"
             )
-    return found
+    return content
 
 
 _REMEDY = "Remove the file or leave the run out."
@@ -199,21 +206,21 @@ def _lines(path: Path) -> tuple[Record, ...]:
         return ()
     # do not fail if a run was killed and left half of a UTF-8 character
     lines = path.read_bytes().decode(errors="replace").splitlines()
-    found: list[Record] = []
+    records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict):
-            found.append(record)
+            records.append(record)
         elif number < len(lines):
             raise ValueError(
                 f"`{path}` must hold an object of JSON in each line; got "
                 f"{line[:40]!r} in line {number}. Remove that line or leave the run "
                 f"out."
             )
-    return tuple(found)
+    return tuple(records)
 
 
 # Entries of `config.json` in which the runs of a group may differ. Most of them change
@@ -268,21 +275,20 @@ class Group:
     @property
     def status(self) -> str:
         """The status that all runs have, or how many runs have each status."""
-        found = Counter(run.status for run in self.runs)
-        if len(found) == 1:
+        counts = Counter(run.status for run in self.runs)
+        if len(counts) == 1:
             return self.first.status
-        return ", ".join(f"{count} {status}" for status, count in found.items())
+        return ", ".join(f"{count} {status}" for status, count in counts.items())
 
     @property
     def seeds(self) -> str:
         """How many runs there are, and how many of them are averaged."""
-        all_, good = len(self.runs), len(self.counted)
-        return f"{all_}" if good == all_ else f"{good} of {all_}"
+        runs, counted = len(self.runs), len(self.counted)
+        return f"{runs}" if counted == runs else f"{counted} of {runs}"
 
-    def values(self, of: Callable[[Run], float | None]) -> list[float]:
+    def values(self, score: Callable[[Run], float | None]) -> list[float]:
         """A number from each averaged run; runs without that number are left out."""
-        found = (of(run) for run in self.counted)
-        return [value for value in found if value is not None]
+        return numbers(map(score, self.counted))
 
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:
         """The mean and range of a quantity at each step, over the runs in `sound`.
@@ -307,13 +313,12 @@ class Group:
             if len(places) == len(steps):
                 for step, place, value in zip(steps, places, y, strict=True):
                     points.setdefault(step, []).append((place, value))
-        found = [points[step] for step in sorted(points)]
-        return Curve(
-            [mean(place for place, _ in at) for at in found],
-            [mean(value for _, value in at) for at in found],
-            [min(value for _, value in at) for at in found],
-            [max(value for _, value in at) for at in found],
-        )
+        x, y = [], []
+        for _, pairs in sorted(points.items()):
+            places, values = zip(*pairs, strict=True)
+            x.append(mean(places))
+            y.append(values)
+        return Curve(x, [*map(mean, y)], [*map(min, y)], [*map(max, y)])
 
 
 def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
@@ -327,16 +332,13 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
     Returns:
         The groups, in the order in which they first appear.
     """
-    found: list[tuple[str, list[Run]]] = []
+    # the runs of each group by seed, under the options of the group and a number
+    members: dict[tuple[str, int], dict[Any, Run]] = {}
     for run in runs:
         key, seed = _key(run), run.config.get("seed")
-        for known, members in found:
-            if known == key and all(m.config.get("seed") != seed for m in members):
-                members.append(run)
-                break
-        else:
-            found.append((key, [run]))
-    return tuple(Group(tuple(members)) for _, members in found)
+        free = next(n for n in count() if seed not in members.get((key, n), {}))
+        members.setdefault((key, free), {})[seed] = run
+    return tuple(Group(tuple(by_seed.values())) for by_seed in members.values())
 
 
 def _key(run: Run) -> str:

@@ -15,6 +15,9 @@ Score = Callable[[Run], float | None]
 
 DASH = "–"
 
+# index of the column that is compared: network, size and parameters come before it
+RESULT = 3
+
 # the spaces are non-breaking, so that the heading stays on one line
 DRIFT = "‖QᴴQ\u00a0−\u00a0I‖\u00a0/\u00a0√n"
 
@@ -36,11 +39,10 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, in which `result` is the index of the column that is compared."""
+    """The headings and the rows of a table."""
 
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    result: int
 
 
 def results_table(experiment: ReportedExperiment) -> Table:
@@ -92,7 +94,7 @@ def _table(experiment: ReportedExperiment, groups: Sequence[Group]) -> Table:
         )
         rows.append(TableRow(tuple(cells.values()), look, best=group is top))
         columns = tuple(cells)
-    return Table(columns, tuple(rows), result=3)
+    return Table(columns, tuple(rows))
 
 
 def _cells(
@@ -108,8 +110,10 @@ def _cells(
     """
     first, counted, paper = group.first, group.counted, experiment.paper
     name = ", ".join(filter(None, (network_label(first.model), look.note)))
+    counts = [run.summary.get("parameters") for run in group.runs]
+    parameters = next((count for count in counts if count is not None), None)
     cells = {"Network": name, "n": str(first.hidden_size or DASH)}
-    cells["Parameters"] = parameters(group)
+    cells["Parameters"] = whole(parameters)
     for heading, score in _scores(experiment).items():
         cells[heading] = spread(group.values(score))
     if paper and paper.rows:
@@ -121,7 +125,7 @@ def _cells(
     return cells | {
         "Steps": _steps(group),
         "Time": duration(mean(run.seconds for run in counted)),
-        "Per step": pace(counted),
+        "Per step": _pace(counted),
         DRIFT: small(max(group.values(drift), default=None)),
         "Status": group.status,
     }
@@ -201,20 +205,14 @@ def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
     return _final(run, name) if value is None else value
 
 
-def parameters(group: Group) -> str:
-    """Number of parameters of the network, from the first summary that has it."""
-    known = (run.summary.get("parameters") for run in group.runs)
-    return whole(next((count for count in known if count is not None), None))
-
-
 def _steps(group: Group) -> str:
     planned = group.first.config.get("iterations")
-    found = sorted({run.steps for run in group.counted})
-    text = "–".join(whole(steps) for steps in dict.fromkeys((found[0], found[-1])))
-    return text if planned is None or found == [planned] else f"{text} of {planned:,}"
+    steps = sorted({run.steps for run in group.counted})
+    text = "–".join(whole(count) for count in dict.fromkeys((steps[0], steps[-1])))
+    return text if planned is None or steps == [planned] else f"{text} of {planned:,}"
 
 
-def pace(runs: Sequence[Run]) -> str:
+def _pace(runs: Sequence[Run]) -> str:
     """Mean time of a training step, in milliseconds."""
     paces = [1e3 * run.seconds / run.steps for run in runs if run.steps]
     return f"{small(mean(paces))} ms" if any(paces) else DASH
@@ -280,13 +278,13 @@ def markdown(table: Table) -> str:
     """A table in Markdown, with the best result in bold."""
 
     def line(cells: Sequence[str]) -> str:
-        kept = (one_line(cell).replace("|", "\\|") for cell in cells)
-        return "| " + " | ".join(kept) + " |"
+        texts = (one_line(cell).replace("|", "\\|") for cell in cells)
+        return "| " + " | ".join(texts) + " |"
 
     lines = [line(table.columns), line(["---"] * len(table.columns))]
     for row in table.rows:
         cells = list(row.cells)
         if row.best:
-            cells[table.result] = f"**{cells[table.result]}**"
+            cells[RESULT] = f"**{cells[RESULT]}**"
         lines.append(line(cells))
     return "\n".join(lines)
