@@ -3,7 +3,8 @@
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -79,19 +80,6 @@ class Engine:
         return max(1, cores() // threads(cells))
 
 
-def status_of(folder: Path) -> str:
-    """The status of a run.
-
-    Args:
-        folder: folder of the run, which need not exist yet.
-
-    Returns:
-        "missing" without a folder, "unfinished" without a summary, or the status in the
-        summary.
-    """
-    return read_run(folder).status if folder.exists() else "missing"
-
-
 def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
     """Make the runs that are missing, then write the report of all runs.
 
@@ -117,13 +105,14 @@ def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str
         cells = fit(out, cells)
         save(out, cells)
         failed = carry_out(cells, out, engine)
-        bad = verdicts(cells, out, failed)
+        verdicts = {c.name: _verdict(out / c.name, failed.get(c.name)) for c in cells}
         # the report also has the runs of earlier commands
         begun = [out / c.name for c in load(out) if (out / c.name).exists()]
         if begun:
             page = write_report(begun, out / "report")
             sys.stderr.write(f"report {page}\n")
             sys.stdout.write(results(experiments(map(read_run, begun))))
+    bad = {name: verdict for name, verdict in verdicts.items() if verdict}
     sys.stderr.write(f"{len(cells) - len(bad)} of {len(cells)} runs are done.\n")
     return bad
 
@@ -155,15 +144,16 @@ def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str,
         RunError: if Ray is asked for and is not installed or cannot be reached.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
     """
-    status = {cell.name: status_of(out / cell.name) for cell in cells}
+    statuses = [_status(out / cell.name) for cell in cells]
+    pairs = zip(cells, statuses, strict=True)
     # a run that diverged would diverge again
-    missing = [c for c in cells if status[c.name] not in (*ENDED, "diverged")]
+    missing = [cell for cell, status in pairs if status not in (*ENDED, "diverged")]
     if not missing:
         return {}
-    done = sum(each in ENDED for each in status.values())
-    view = View(out, [c.name for c in missing], total=len(cells), done=done)
+    done = sum(status in ENDED for status in statuses)
+    names = [cell.name for cell in missing]
     jobs = engine.at_a_time(missing)
-    try:
+    with closing(View(out, names, total=len(cells), done=done)) as view:
         if engine.engine == "ray":
             from isometry.lab._sweep import ray
 
@@ -173,34 +163,24 @@ def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str,
 
         seconds = math.inf if engine.budget is None else 3600 * engine.budget
         return local.run(missing, out, view, jobs=jobs, seconds=seconds)
-    finally:
-        view.close()
 
 
-def verdicts(
-    cells: Sequence[SweepRun], out: Path, failed: Mapping[str, str]
-) -> dict[str, str]:
-    """Messages about the runs that did not come to their end.
+def _status(folder: Path) -> str:
+    """The status of a run, which is "missing" if the run has no folder yet."""
+    return read_run(folder).status if folder.exists() else "missing"
+
+
+def _verdict(folder: Path, failure: str | None) -> str:
+    """Why a run did not come to its end; empty if it did.
 
     Args:
-        cells: all runs.
-        out: folder of the sweep.
-        failed: the reasons that `carry_out` returned.
-
-    Returns:
-        Messages by name of the run.
+        folder: folder of the run, which need not exist.
+        failure: the reason that `carry_out` returned; None if the run did not fail.
     """
-    found: dict[str, str] = {}
-    for cell in cells:
-        status = status_of(out / cell.name)
-        if status in ENDED:
-            continue
-        message = failed.get(cell.name)
-        if status == "diverged":
-            steps = read_run(out / cell.name).steps
-            message = (
-                f"{divergence(out / cell.name, steps)}; sweep over smaller values of "
-                f"`--lr`."
-            )
-        found[cell.name] = message or "interrupted. The same command resumes it."
-    return found
+    status = _status(folder)
+    if status in ENDED:
+        return ""
+    if status == "diverged":
+        steps = read_run(folder).steps
+        return f"{divergence(folder, steps)}; sweep over smaller values of `--lr`."
+    return failure or "interrupted. The same command resumes it."

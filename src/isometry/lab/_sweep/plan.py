@@ -84,12 +84,19 @@ def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
 
 
 def _fit(out: Path, cell: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
+    options = _flat(cell.config)
     for other in known:
-        if _flat(other.config) == _flat(cell.config):
+        if _flat(other.config) == options:
             return other
     for other in known:
         if other.name == cell.name:
-            raise RunError(_conflict(out / cell.name, other, cell))
+            old = _flat(other.config)
+            name = next(n for n in old | options if old.get(n) != options.get(n))
+            raise RunError(
+                f"{out / cell.name} must keep its options; got {name} "
+                f"{options.get(name)}, and it has {old.get(name)}. Choose another "
+                f"`--out`, or sweep over both values."
+            )
     if (out / cell.name).exists():
         raise RunError(
             f"{out / cell.name} exists, and {out / PLAN} does not know it. Choose "
@@ -173,8 +180,8 @@ def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
     # seeds vary fastest, so their entry is moved to the end
     flat[("seed",)] = flat.pop(("seed",), Training.seed)
     axes = {path: v if isinstance(v, list) else [v] for path, v in flat.items()}
-    for path, found in axes.items():
-        if not found:
+    for path, several in axes.items():
+        if not several:
             raise ValueError(
                 f"`{path[-1]}` must have at least one value; got an empty list. Leave "
                 f"it out for the usual one."
@@ -216,17 +223,8 @@ def _name(config: Config, varied: Mapping[str, Any]) -> str:
     return re.sub(r"[^\w.+=-]+", "_", "-".join(parts))
 
 
-def _conflict(folder: Path, old: SweepRun, new: SweepRun) -> str:
-    had, wants = _flat(old.config), _flat(new.config)
-    name = next(n for n in had | wants if had.get(n) != wants.get(n))
-    return (
-        f"{folder} must keep its options; got {name} {wants.get(name)}, and it has "
-        f"{had.get(name)}. Choose another `--out`, or sweep over both values."
-    )
-
-
 def _flat(config: Config) -> dict[str, Any]:
     """All entries of a config except its command; equal runs agree in all of them."""
-    found = json.loads(config.to_json())
-    del found["command"]
-    return found.pop("task_options") | found
+    entries = json.loads(config.to_json())
+    del entries["command"]
+    return entries.pop("task_options") | entries
