@@ -67,7 +67,7 @@ def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
 
 def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
     """Eight pieces of any size were kept: of sequences of half a gigabyte, four."""
-    monkeypatch.setattr(_scratch, "_PIECE_BYTES", 2**22)
+    monkeypatch.setattr(_scratch, "_MOST_BYTES", 2**22)
     _scratch.release_memory()
     like = torch.empty(0)
     for rows in range(1000, 1008):

@@ -4,13 +4,13 @@ For batches of small matrices, getting fresh pages takes about as long as the
 arithmetic; at n = 1024 it takes a fifth as long. Torch caches memory on accelerators,
 but not on the CPU.
 
-There are two ways to borrow memory. `scratch` lends it for the duration of a `with`
-statement. `recycled` returns a tensor that lives as long as anybody refers to it; its
-memory is used again afterwards.
+`recycled` returns a tensor that lives as long as anybody refers to it. Its memory, here
+called a piece, is used again afterwards.
 
-All threads share the memory that is kept. A call takes a piece out of the list before
-using it, so nobody else can find it: neither another thread, nor a signal handler, a
-finalizer or a mode of torch that calls this library in the middle of that call.
+All threads share the pieces. A call takes all of them out of the list while it looks
+for one that is free, so nobody else can find that piece: neither another thread, nor a
+signal handler, a finalizer or a mode of torch that calls this library in the middle of
+that call.
 
 `unchanged` tells whether tensors are as they were, down to the last bit. Torch counts
 the writes that it makes, but it does not see a write through `.data`, a numpy view or
@@ -37,21 +37,14 @@ Question = Callable[[], bool]
 # tensors) have no memory of their own.
 PLAIN = (Tensor, torch.nn.Parameter)
 
-# Sizes of tensors, in bytes. Below `_SMALLEST` nothing is kept, since malloc reuses
-# pages itself. Above `_LARGEST` `scratch` keeps nothing, since fresh pages are then a
-# small part of the work.
-_SMALLEST, _LARGEST = 2**19, 2**26
-
-# the most bytes that `scratch` keeps, and that `recycled` keeps: 256 MB together
-_ROOM_BYTES, _PIECE_BYTES = 2**26, 3 * 2**26
+# The least bytes of a piece, since malloc itself reuses the pages of smaller tensors;
+# and the most bytes of all pieces, 256 MB.
+_SMALLEST, _MOST_BYTES = 2**19, 2**28
 
 # The most pieces that `recycled` remembers, in use or not. If sequences have another
 # length in every training step, no piece ever fits again, and without a limit the list
 # would grow.
 _MOST_PIECES = 16
-
-# the most views that a `_Room` remembers
-_MOST_VIEWS = 16
 
 # These must agree with bytes.c: the largest number of axes of a tensor that is watched,
 # and the functions of torch that C calls, in this order.
@@ -60,66 +53,8 @@ _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides"
 _NOTHING = bytearray()
 
 
-class _Room:
-    """A block of scratch memory, and the views of it that were made so far."""
-
-    def __init__(self, size: int) -> None:
-        # a tensor that was made in inference mode cannot be changed outside that mode
-        with torch.inference_mode(mode=False):
-            self.memory = torch.empty(size, dtype=torch.uint8, device="cpu")
-        self.views: dict[Any, Tensor] = {}
-
-    def view(self, shape: tuple[int, ...], dtype: torch.dtype, size: int) -> Tensor:
-        # a training step asks for the same views again and again, and looking up a view
-        # is faster than making it
-        view = self.views.get((shape, dtype))
-        if view is None:
-            if len(self.views) >= _MOST_VIEWS:
-                self.views.clear()
-            with torch.inference_mode(mode=False):
-                view = self.memory[:size].view(dtype).view(shape)
-            self.views[shape, dtype] = view
-        return view
-
-
-# The rooms that nobody uses, for `scratch`, and the pieces of `recycled`. The shelf
-# holds one list of all pieces, which is taken and put back as a whole.
-_rooms: list[_Room] = []
+# holds one list of all pieces, which a call takes out and puts back as a whole
 _shelf: list[list[Any]] = []
-
-
-class scratch:
-    """Memory of shape (slots, *like.shape) for the duration of a `with` statement.
-
-    The tensor must not be used after that statement, and autograd must not see it.
-    """
-
-    def __init__(self, like: Tensor, slots: int) -> None:
-        self.like, self.shape = like, (slots, *like.shape)
-        self.room: _Room | None = None
-
-    def __enter__(self) -> Tensor:
-        like = self.like
-        size = math.prod(self.shape) * like.element_size()
-        if not _SMALLEST <= size <= _LARGEST or not _may_keep(like):
-            return like.new_empty(self.shape)
-        self.room = _take_room(size)
-        return self.room.view(self.shape, like.dtype, size)
-
-    def __exit__(self, *_: object) -> None:
-        room = self.room
-        if room is not None:
-            size = sum(len(other.memory) for other in list(_rooms))
-            if size + len(room.memory) <= _ROOM_BYTES:
-                _rooms.append(room)
-
-
-def _take_room(size: int) -> _Room:
-    try:
-        room = _rooms.pop()
-    except IndexError:
-        return _Room(size)
-    return room if len(room.memory) >= size else _Room(size)
 
 
 def _may_keep(like: Tensor) -> bool:
@@ -138,7 +73,7 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     same sizes as the one before gets the same pages again.
     """
     size = math.prod(shape) * like.element_size()
-    if not _SMALLEST <= size <= _PIECE_BYTES or not _may_keep(like):
+    if not _SMALLEST <= size <= _MOST_BYTES or not _may_keep(like):
         return like.new_empty(shape)
     pieces = _take_pieces()
     try:
@@ -154,8 +89,9 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
         # Other threads may have put pieces back in the meantime. Their pieces go to the
         # front: the first pieces are dropped first, and the piece just used is at the
         # end.
-        pieces[:0] = _take_pieces()
-        while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _PIECE_BYTES:
+        if _shelf:
+            pieces[:0] = _take_pieces()
+        while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _MOST_BYTES:
             del pieces[0]
         _shelf.append(pieces)
 
@@ -202,7 +138,6 @@ def release_memory() -> None:
     Memory that a running call or a graph still uses is not touched. You never have to
     call this.
     """
-    _rooms.clear()
     _shelf.clear()
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from isometry._backend import torch as operations
 from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, NONLINEARITIES
 from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
-from isometry._backend.memory import PLAIN, scratch
+from isometry._backend.memory import PLAIN, recycled
 from isometry._backend.recurrence import Cell, Gradients, StepTable
 from isometry._backend.store import BuildError
 from isometry._backend.torch import Polynomial, PowerSums
@@ -159,9 +159,9 @@ class NativeBackend:
         Q = W.new_empty(W.shape[1:])
         q = self._pointer("Q", Q, n * n)
         # memory for the two factors L and R of a `Stage`
-        with scratch(Q, 2) as room:
-            r = self._pointer("room", room, 2 * n * n)
-            self._c.evaluate(self.product, w, q, r, table.pointer, *table.counts, n)
+        room = recycled((2, n, n), Q)
+        r = self._pointer("room", room, 2 * n * n)
+        self._c.evaluate(self.product, w, q, r, table.pointer, *table.counts, n)
         return Q
 
     def pull_back(
@@ -183,9 +183,9 @@ class NativeBackend:
         x = self._pointer("X", X, n * n)
         counts = (*table.counts, triangle, n)
         # memory for L, R, the gradient of L and one gradient for each slot
-        with scratch(X, 3 + table.slots) as room:
-            r = self._pointer("room", room, (3 + table.slots) * n * n)
-            self._c.pull_back(self.product, w, h, x, r, table.pointer, *counts)
+        room = recycled((3 + table.slots, n, n), X)
+        r = self._pointer("room", room, (3 + table.slots) * n * n)
+        self._c.pull_back(self.product, w, h, x, r, table.pointer, *counts)
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isometry._backend import recurrence
-from isometry._backend.memory import scratch
+from isometry._backend.memory import recycled
 
 # A sum over a matrix is split into partial sums of whole rows. Each partial sum has at
 # most this many terms, or is over a single row. The partial sums are added in double
@@ -231,21 +231,21 @@ def evaluate(W: Tensor, polynomial: Polynomial, square: Square) -> Tensor:
     """p(A), with the products P_3, ... written into the slots of W."""
     rows = rows_of(polynomial, W.dtype.to_real(), W.device)
     Q = W.new_empty(W.shape[1:])
-    with scratch(Q, 2) as factors:
-        L, R = factors.unbind()
-        known, both = _flat(W), _flat(factors)
-        stages = zip(polynomial.stages, rows, strict=True)
-        for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
-            torch.mm(pair, known[:k], out=both[: len(pair)])
-            if stage.is_square:
-                square(L, W[k])
-                continue
-            _add_identity(L, stage.identity)
-            if stage.F:
-                torch.mm(final, known[:k], out=_flat(Q[None]))
-                Q.baddbmm_(L, R)
-            else:
-                torch.bmm(L, R, out=W[k])
+    factors = recycled((2, *Q.shape), Q)
+    L, R = factors.unbind()
+    known, both = _flat(W), _flat(factors)
+    stages = zip(polynomial.stages, rows, strict=True)
+    for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
+        torch.mm(pair, known[:k], out=both[: len(pair)])
+        if stage.is_square:
+            square(L, W[k])
+            continue
+        _add_identity(L, stage.identity)
+        if stage.F:
+            torch.mm(final, known[:k], out=_flat(Q[None]))
+            Q.baddbmm_(L, R)
+        else:
+            torch.bmm(L, R, out=W[k])
     # I is added last: sums with a diagonal near 1 would lose the digits of small terms.
     _add_identity(Q, polynomial.identity)
     return Q
@@ -259,38 +259,37 @@ def _add_identity(X: Tensor, multiple: float) -> None:
 def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
     """The skew gradient at A, given the gradient G at p(A).
 
-    The scratch memory holds one matrix after the other: L; R, which its gradient later
-    overwrites; the gradient of L; the gradient of F; and one gradient for each slot. So
-    the gradients of R, L and F are neighbours, and one thin product with the transposed
+    `room` holds one matrix after the other: L; R, which its gradient later overwrites;
+    the gradient of L; the gradient of F; and one gradient for each slot. So the
+    gradients of R, L and F are neighbours, and one thin product with the transposed
     coefficients adds their contributions to the gradients of all slots.
     """
     rows = rows_of(polynomial, W.dtype.to_real(), W.device)
     known = _flat(W)
-    with scratch(W[0], 4 + polynomial.slots) as room:
-        L, gR, gL, gF = room[:4].unbind()
-        slots, flat = room[4:], _flat(room)
-        gradients, below = flat[1:4], flat[4:]
-        gF.copy_(G)
-        for k in range(polynomial.slots, polynomial.powers - 1, -1):
-            stage = polynomial.stages[k - polynomial.powers]
-            factors, final, transposed = rows[k - polynomial.powers]
-            torch.mm(factors, known[:k], out=flat[: len(factors)])
-            if stage.is_square:
-                # L has no multiple of A, so it is Hermitian. Only the Hermitian part of
-                # its gradient G L + L G counts: this is the Hermitian part of
-                # (G + G^H) L.
-                torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
-                below[1:k].addmm_(transposed[1:], gradients[:1])
+    room = recycled((4 + polynomial.slots, *W.shape[1:]), W)
+    L, gR, gL, gF = room[:4].unbind()
+    slots, flat = room[4:], _flat(room)
+    gradients, below = flat[1:4], flat[4:]
+    gF.copy_(G)
+    for k in range(polynomial.slots, polynomial.powers - 1, -1):
+        stage = polynomial.stages[k - polynomial.powers]
+        factors, final, transposed = rows[k - polynomial.powers]
+        torch.mm(factors, known[:k], out=flat[: len(factors)])
+        if stage.is_square:
+            # L has no multiple of A, so it is Hermitian. Only the Hermitian part of its
+            # gradient G L + L G counts: this is the Hermitian part of (G + G^H) L.
+            torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
+            below[1:k].addmm_(transposed[1:], gradients[:1])
+        else:
+            _add_identity(L, stage.identity)
+            torch.bmm(G, gR.mH, out=gL)
+            torch.bmm(L.mH, G, out=gR)
+            if len(final):
+                torch.mm(transposed, gradients, out=below)
             else:
-                _add_identity(L, stage.identity)
-                torch.bmm(G, gR.mH, out=gL)
-                torch.bmm(L.mH, G, out=gR)
-                if len(final):
-                    torch.mm(transposed, gradients, out=below)
-                else:
-                    below[:k].addmm_(transposed, gradients[:2])
-            G = slots[k - 1]
-        return _through_powers(W, slots, polynomial.powers, gL)
+                below[:k].addmm_(transposed, gradients[:2])
+        G = slots[k - 1]
+    return _through_powers(W, slots, polynomial.powers, gL)
 
 
 def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tensor:
