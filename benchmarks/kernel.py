@@ -58,15 +58,15 @@ def measure(case: Case, *, rounds: int) -> dict[str, object]:
     }
     contenders["products"] = peers.bare_products(A, round(count["ours"]))
     times = interleave(contenders, rounds=rounds)
+    best, median = times["seconds"], times["median"]
     return {
         "case": case.name,
         "must": case.must,
         "goal": case.goal,
-        "seconds": {name: t.best for name, t in times.items()},
-        "median": {name: t.median for name, t in times.items()},
-        "ratio": times["torch"].best / times["ours"].best,
-        "median_ratio": times["torch"].median / times["ours"].median,
-        "bounded_ratio": times["torch"].best / times["ours with norm_bound"].best,
+        **times,
+        "ratio": best["torch"] / best["ours"],
+        "median_ratio": median["torch"] / median["ours"],
+        "bounded_ratio": best["torch"] / best["ours with norm_bound"],
         "products": count["ours"],
         "bounded_products": count["ours with norm_bound"],
         "torch_products": count["torch"],
@@ -94,7 +94,7 @@ def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
     else:
         del contenders[TORCH_HOUSEHOLDER]
     times = interleave(contenders, rounds=rounds)
-    return {"n": n, "seconds": {name: t.best for name, t in times.items()}}
+    return {"n": n, "seconds": times["seconds"]}
 
 
 def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, float]]:
@@ -104,17 +104,10 @@ def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, flo
     rows = []
     for scale in (1e-4, 1e-2, 1.0, 1e2):
         G = scale * unit_cotangent(A)
-        times = interleave(
-            {"ours": passes.ours(A, G), "torch": passes.matrix_exp(A, G)}, rounds=rounds
-        )
-        rows.append(
-            {
-                "scale": scale,
-                "ours": times["ours"].best,
-                "torch": times["torch"].best,
-                "torch_products": peers.count_products(passes.matrix_exp(A, G), 512),
-            }
-        )
+        contenders = {"ours": passes.ours(A, G), "torch": passes.matrix_exp(A, G)}
+        seconds = interleave(contenders, rounds=rounds)["seconds"]
+        products = peers.count_products(contenders["torch"], 512)
+        rows.append({"scale": scale, **seconds, "torch_products": products})
     return rows
 
 
@@ -125,13 +118,10 @@ def measure_outlier(*, rounds: int, say: Progress) -> dict[str, float]:
     B = A.clone()
     B[4321] *= 1000
     G = unit_cotangent(A)
-    times = interleave(
-        {
-            "plain": passes.ours(A, G),
-            "outlier": passes.ours(B, G),
-            "torch plain": passes.matrix_exp(A, G),
-            "torch outlier": passes.matrix_exp(B, G),
-        },
-        rounds=rounds,
-    )
-    return {name: t.best for name, t in times.items()}
+    contenders = {
+        "plain": passes.ours(A, G),
+        "outlier": passes.ours(B, G),
+        "torch plain": passes.matrix_exp(A, G),
+        "torch outlier": passes.matrix_exp(B, G),
+    }
+    return interleave(contenders, rounds=rounds)["seconds"]

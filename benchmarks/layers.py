@@ -60,11 +60,7 @@ def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
 def timed(contenders: Mapping[str, Run], *, rounds: int) -> dict[str, Any]:
     """Best and median seconds of a step, over interleaved runs of several steps."""
     # runs, as in a training loop: a single step after a pause finds its memory cold
-    times = interleave(contenders, rounds=rounds, sample=0.25)
-    return {
-        "seconds": {name: t.best for name, t in times.items()},
-        "median": {name: t.median for name, t in times.items()},
-    }
+    return interleave(contenders, rounds=rounds, sample=0.25)
 
 
 def measure_layer(

@@ -36,13 +36,7 @@ def measure_steps(rule: str, n: int, k: int, rounds: int) -> dict[str, Any]:
     """Seconds of a step of all contenders at one size."""
     contenders = our_steps(n, k, rule) | geoopt_steps(n, k, rule)
     times = interleave(contenders, rounds=rounds, sample=0.1)
-    return {
-        "rule": rule,
-        "n": n,
-        "k": k,
-        "seconds": {name: t.best for name, t in times.items()},
-        "median": {name: t.median for name, t in times.items()},
-    }
+    return {"rule": rule, "n": n, "k": k, **times}
 
 
 class Brockett:

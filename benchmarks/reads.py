@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.layers import (
     OURS,
@@ -14,10 +14,10 @@ from benchmarks.layers import (
     data,
     layer_at,
     tall_layer_at,
+    timed,
     training_step,
 )
 from benchmarks.records import table
-from isometry.lab.bench.timing import interleave
 
 # rows and columns of weights in evaluation; small weights show the overhead
 SHAPES = ((16, 16), (64, 64), (512, 512), (4096, 64))
@@ -46,23 +46,9 @@ def evaluation(
     return forward
 
 
-def reading(times: int, *, n: int) -> Callable[[], object]:
+def reading(times: int, name: str, *, n: int) -> Callable[[], object]:
     """A training pass that reads the weight many times and does little else."""
-    layer = layer_at(n, OURS, norm=1.0)
-    x = torch.ones(1, n)
-
-    def step() -> None:
-        total = torch.zeros(())
-        for _ in range(times):
-            total = total + (x @ layer.weight).sum()
-        total.backward()
-
-    return step
-
-
-def unconstrained_reading(times: int, *, n: int) -> Callable[[], object]:
-    """The same pass with a plain weight: all the work except reading."""
-    layer = nn.Linear(n, n)
+    layer = layer_at(n, name, norm=1.0)
     x = torch.ones(1, n)
 
     def step() -> None:
@@ -82,15 +68,6 @@ def compiled_step(n: int, batch: int) -> dict[str, Callable[[], object]]:
     return {
         "eager": training_step(eager, x, y),
         "compiled": training_step(compiled, x, y),  # type: ignore[arg-type] # a callable
-    }
-
-
-def seconds(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
-    """Best and median seconds of each."""
-    times = interleave(contenders, rounds=rounds, sample=0.25)
-    return {
-        "seconds": {name: t.best for name, t in times.items()},
-        "median": {name: t.median for name, t in times.items()},
     }
 
 
@@ -137,17 +114,16 @@ def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
         row = {"rows": rows, "columns": columns} | paired(passes)
         record["evaluation"].append(row)
     say("reads: a hundred times")
-    record["reads"] = seconds(
-        {
-            "once": reading(1, n=n),
-            "a hundred times": reading(100, n=n),
-            "once, plain": unconstrained_reading(1, n=n),
-            "a hundred times, plain": unconstrained_reading(100, n=n),
-        },
-        rounds,
-    )
+    # a plain weight shows all the work except reading
+    passes = {
+        "once": reading(1, OURS, n=n),
+        "a hundred times": reading(100, OURS, n=n),
+        "once, plain": reading(1, PLAIN, n=n),
+        "a hundred times, plain": reading(100, PLAIN, n=n),
+    }
+    record["reads"] = timed(passes, rounds=rounds)
     say("reads: compiled")
-    record["compiled"] = seconds(compiled_step(n, 64), rounds)
+    record["compiled"] = timed(compiled_step(n, 64), rounds=rounds)
     return record
 
 

@@ -93,15 +93,6 @@ def torch_rnn(case: Case, x: Tensor) -> Callable[[], object]:
     return step
 
 
-def seconds(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
-    """Best and median seconds of each."""
-    times = interleave(contenders, rounds=rounds, sample=0.1)
-    return {
-        "seconds": {name: t.best for name, t in times.items()},
-        "median": {name: t.median for name, t in times.items()},
-    }
-
-
 def measure_case(case: Case, rounds: int) -> dict[str, Any]:
     """Seconds of all contenders in one case."""
     torch.manual_seed(5544)
@@ -123,7 +114,7 @@ def measure_case(case: Case, rounds: int) -> dict[str, Any]:
         TORCH_RNN: torch_rnn(case, x),
         LOOP: loop(case, x, weights),
     }
-    return case._asdict() | seconds(contenders, rounds)
+    return case._asdict() | interleave(contenders, rounds=rounds, sample=0.1)
 
 
 def measure_whole(n: int, rounds: int) -> dict[str, Any]:
@@ -137,7 +128,7 @@ def measure_whole(n: int, rounds: int) -> dict[str, Any]:
         "unconstrained": whole_step(free, n, x),
         TORCH_RNN: whole_step(nn.RNN(1, n), n, x),
     }
-    return {"n": n} | seconds(contenders, rounds)
+    return {"n": n} | interleave(contenders, rounds=rounds, sample=0.1)
 
 
 def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:

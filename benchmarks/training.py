@@ -76,11 +76,7 @@ def measure_case(case: Case, threads: int, folder: Path, rounds: int) -> dict[st
     }
     times = interleave(contenders, rounds=rounds, sample=1.0)
     torch.set_num_threads(before)
-    return case._asdict() | {
-        "threads": threads,
-        "seconds": {name: t.best for name, t in times.items()},
-        "median": {name: t.median for name, t in times.items()},
-    }
+    return case._asdict() | {"threads": threads, **times}
 
 
 def show_help() -> None:
@@ -101,8 +97,8 @@ def measure(folder: Path, *, rounds: int, say: Callable[[str], None]) -> dict[st
         if not absent:
             rows.append(measure_case(case, threads, folder, rounds))
     say("training: isometry --help")
-    times = interleave({"help": show_help}, rounds=rounds)["help"]
-    return {"cases": rows, "help": {"seconds": times.best, "median": times.median}}
+    times = interleave({"help": show_help}, rounds=rounds)
+    return {"cases": rows, "help": {key: t["help"] for key, t in times.items()}}
 
 
 def section(part: dict[str, Any]) -> str:

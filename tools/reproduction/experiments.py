@@ -50,8 +50,9 @@ def cheapness(*, rounds: int = 7) -> dict[str, Any]:
             ),
         }
         for name, (ours, plain) in pairs.items():
-            times = interleave({"ours": ours, "plain": plain}, rounds=rounds)
-            ratios[name].append(times["ours"].best / times["plain"].best)
+            contenders = {"ours": ours, "plain": plain}
+            seconds = interleave(contenders, rounds=rounds)["seconds"]
+            ratios[name].append(seconds["ours"] / seconds["plain"])
     return {"machine": machine(), "rounds": rounds, "n": list(SIZES), "ratio": ratios}
 
 

@@ -75,15 +75,14 @@ def main(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Raise if the options make no sense, before minutes are spent on measurements."""
-    unknown = [name for name in options.suites if name not in SUITE_NAMES]
-    if unknown:
+    if unknown := [name for name in options.suites if name not in SUITE_NAMES]:
         raise ValueError(
             f"a suite must be one of {', '.join(SUITE_NAMES)}; got {unknown[0]}."
             f"{suggestion(unknown[0], SUITE_NAMES)} Name none for all."
         )
     for name, least in (("sizes", 2), ("threads", 1), ("rounds", 1)):
-        given = getattr(options, name)
-        value = min(given) if isinstance(given, list) else given
+        option = getattr(options, name)
+        value = min(option) if isinstance(option, list) else option
         if value is not None and value < least:
             raise ValueError(
                 f"`--{name}` must be at least {least}; got {value}. Leave it out for "

@@ -54,15 +54,13 @@ def tables(record: dict[str, Any]) -> str:
 def _table(part: dict[str, Any]) -> str:
     rows, ours = part["rows"], part["ours"]
     header = [f"ms (multiple of {ours})", *(f"n = {row['n']}" for row in rows)]
-    body = []
-    for name in rows[0]["seconds"]:
-        times = [row["seconds"][name] for row in rows]
-        ratios = [row["seconds"][name] / row["seconds"][ours] for row in rows]
-        cells = [
-            f"{short(1e3 * t, 3)} ({short(ratio, 2)}x)"
-            for t, ratio in zip(times, ratios, strict=True)
-        ]
-        body.append([name, *cells])
+
+    def cell(seconds: dict[str, float], name: str) -> str:
+        ratio = seconds[name] / seconds[ours]
+        return f"{short(1e3 * seconds[name], 3)} ({short(ratio, 2)}x)"
+
+    names = rows[0]["seconds"]
+    body = [[name, *(cell(row["seconds"], name) for row in rows)] for name in names]
     return aligned(header, body)
 
 

@@ -1,7 +1,8 @@
 """The contenders of each suite: our exponentials, layers and optimizers, and others."""
 
 import copy
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,35 +33,17 @@ def matrix_exp(A: Tensor, G: Tensor) -> Run:
     return lambda: torch.autograd.grad(torch.linalg.matrix_exp(A), A, G)
 
 
-def torch_orthogonal(A: Tensor, G: Tensor, orthogonal_map: str) -> Run:
-    """A forward and backward pass of torch's `orthogonal` at the coordinates A."""
-    return _parametrized(
-        A,
-        G,
-        lambda layer: parametrizations.orthogonal(
-            layer, orthogonal_map=orthogonal_map, use_trivialization=False
-        ),
-    )
+def parametrized(A: Tensor, G: Tensor, name: str) -> Run:
+    """A forward and backward pass of a peer's parametrization at the coordinates A.
 
-
-def geotorch_orthogonal(A: Tensor, G: Tensor) -> Run:
-    """A forward and backward pass of `geotorch.orthogonal` at the coordinates A."""
-    import geotorch
-
-    def register(layer: nn.Module) -> nn.Module:
-        geotorch.orthogonal(layer, "weight")
-        return layer.to(A.device)
-
-    return _parametrized(A, G, register)
-
-
-def _parametrized(
-    A: Tensor, G: Tensor, register: Callable[[nn.Module], nn.Module]
-) -> Run:
+    Torch's parametrizations have no base here, so that they compute nothing but their
+    map.
+    """
     plain = nn.Module()
     plain.weight = nn.Parameter(torch.linalg.qr(A)[0])
+    options = {} if name == bench.GEOTORCH else {"use_trivialization": False}
     # torch adds `parametrizations` at run time, where type checkers cannot see it
-    layer: Any = register(plain)
+    layer: Any = constrain(plain, name, **options).to(A.device)
     original = layer.parametrizations.weight.original
     with torch.no_grad():
         original.copy_(A.tril(-1))
@@ -71,16 +54,14 @@ def kernel(n: int, device: torch.device) -> dict[str, Run]:
     """The suite "kernel": forward and backward passes at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
-    contenders = {
-        bench.OURS: ours(A, G),
-        bench.TORCH_MATRIX_EXP: matrix_exp(A, G),
-        bench.TORCH_EXP: torch_orthogonal(A, G, "matrix_exp"),
-        bench.TORCH_CAYLEY: torch_orthogonal(A, G, "cayley"),
-        bench.TORCH_HOUSEHOLDER: torch_orthogonal(A, G, "householder"),
-    }
-    if bench.installed("geotorch"):
-        contenders[bench.GEOTORCH] = geotorch_orthogonal(A, G)
-    return contenders
+    functions = {bench.OURS: ours(A, G), bench.TORCH_MATRIX_EXP: matrix_exp(A, G)}
+    names = [bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER, *_geotorch()]
+    return functions | {name: parametrized(A, G, name) for name in names}
+
+
+def _geotorch() -> list[str]:
+    """The name of geotorch's contender; none if geotorch is not installed."""
+    return [bench.GEOTORCH] if bench.installed("geotorch") else []
 
 
 BATCH = 64
@@ -91,7 +72,7 @@ BATCH = 64
 RATE = 1e-6
 
 
-def constrain(layer: nn.Linear, name: str) -> nn.Module:
+def constrain(layer: nn.Module, name: str, **options: Any) -> nn.Module:
     """Make the weight of a layer orthogonal by the method of the contender `name`."""
     if name == bench.GEOTORCH:
         import geotorch
@@ -109,7 +90,7 @@ def constrain(layer: nn.Linear, name: str) -> nn.Module:
     if name == bench.PLAIN:
         return layer
     register, orthogonal_map = maps[name]
-    return register(layer, orthogonal_map=orthogonal_map)
+    return register(layer, orthogonal_map=orthogonal_map, **options)
 
 
 def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
@@ -157,18 +138,13 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
 
 def layer(n: int, device: torch.device) -> dict[str, Run]:
     """The suite "layer": a training step of each contender at coordinates of norm 3."""
-    names = [
-        bench.OURS,
-        bench.TORCH_EXP,
-        bench.TORCH_CAYLEY,
-        bench.TORCH_HOUSEHOLDER,
-        bench.PLAIN,
-    ]
-    if bench.installed("geotorch"):
-        names.insert(-1, bench.GEOTORCH)
+    names = [bench.OURS, bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER]
     x, y = (tensor.to(device) for tensor in data(BATCH, n, n))
-    layers = {name: layer_at(n, name, norm=3.0).to(device) for name in names}
-    return {name: training_step(made, x, y) for name, made in layers.items()}
+
+    def step(name: str) -> Run:
+        return training_step(layer_at(n, name, norm=3.0).to(device), x, y)
+
+    return {name: step(name) for name in (*names, *_geotorch(), bench.PLAIN)}
 
 
 STEPS, CLASSES = 200, 10
@@ -248,11 +224,10 @@ def recurrent(n: int, device: torch.device) -> dict[str, Run]:
         bench.PLAIN: isometry.fold(copy.deepcopy(ours)),
         bench.TORCH_RNN: nn.RNN(1, n),
     }
-    names = [bench.TORCH_EXP, bench.TORCH_CAYLEY]
-    names += [bench.GEOTORCH] if bench.installed("geotorch") else []
-    layers |= {name: Loop(n, name) for name in names}
+    for name in (bench.TORCH_EXP, bench.TORCH_CAYLEY, *_geotorch()):
+        layers[name] = Loop(n, name)
     x = torch.rand(STEPS, BATCH, 1, device=device)
-    steps = {name: whole_step(made.to(device), n, x) for name, made in layers.items()}
+    steps = {name: whole_step(layer.to(device), n, x) for name, layer in layers.items()}
     return steps | {bench.BARE: bare(STEPS, n, BATCH, device)}
 
 
@@ -268,18 +243,13 @@ def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Run]:
     """A step of our optimizer with each retraction, by name of the contender."""
-    optimizer = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
+    kind: Any = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
+    manifold = O(n) if n == k else Stiefel(n, k)
     runs: dict[str, Run] = {}
     for retraction in ("exp", "cayley", "qr"):
         p = _with_gradient(nn.Parameter(_point(n, k, device)))
-        made = optimizer(
-            [p],
-            lr=1e-3,
-            manifold=O(n) if n == k else Stiefel(n, k),
-            retraction=retraction,
-            **_momentum(rule),
-        )
-        runs[f"isometry, {retraction}"] = made.step
+        options = {"manifold": manifold, "retraction": retraction, **_momentum(rule)}
+        runs[f"isometry, {retraction}"] = kind([p], lr=1e-3, **options).step
     return runs
 
 
@@ -287,22 +257,15 @@ def geoopt_steps(
     n: int, k: int, rule: str, device: torch.device = CPU
 ) -> dict[str, Run]:
     """A step of geoopt's optimizer with each metric, by name of the contender."""
-    import geoopt
-
-    optimizers = geoopt.optim
-    optimizer = {
-        "SGD": optimizers.RiemannianSGD,
-        "Adam": optimizers.RiemannianAdam,
-    }[rule]
     # type checkers cannot follow these classes, because a metaclass makes them
-    stiefel: Any = geoopt.Stiefel
-    parameter: Any = geoopt.ManifoldParameter
+    geoopt: Any = importlib.import_module("geoopt")
+    kind = getattr(geoopt.optim, f"Riemannian{rule}")
     runs: dict[str, Run] = {}
-    for canonical in (True, False):
-        manifold = stiefel(canonical=canonical)
-        p = _with_gradient(parameter(_point(n, k, device), manifold=manifold))
-        name = f"geoopt, {'canonical' if canonical else 'euclidean'}"
-        runs[name] = optimizer([p], lr=1e-3, **_momentum(rule)).step
+    for metric in ("canonical", "euclidean"):
+        manifold = geoopt.Stiefel(canonical=metric == "canonical")
+        point = geoopt.ManifoldParameter(_point(n, k, device), manifold=manifold)
+        options = {"lr": 1e-3, **_momentum(rule)}
+        runs[f"geoopt, {metric}"] = kind([_with_gradient(point)], **options).step
     return runs
 
 

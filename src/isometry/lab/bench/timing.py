@@ -37,23 +37,19 @@ class Suite:
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds per call: in the best round, and the median of all rounds."""
-
-    best: float
-    median: float
-
-
 def interleave(
-    contenders: Mapping[str, Run],
-    *,
-    rounds: int = 9,
-    sample: float = 0.02,
-) -> dict[str, Timing]:
+    contenders: Mapping[str, Run], *, rounds: int, sample: float = 0.02
+) -> dict[str, dict[str, float]]:
     """Time all contenders in turns.
 
-    A sample takes about `sample` seconds, but has at least one call and at most 200.
+    Args:
+        contenders: the functions to call, by name.
+        rounds: number of samples of each contender.
+        sample: seconds of a sample, about; it has at least one call and at most 200.
+
+    Returns:
+        The seconds per call of each contender, by name: under "seconds" in its best
+        round, and under "median" the median of all rounds.
     """
     repeats = {}
     for name, call in contenders.items():
@@ -71,8 +67,8 @@ def interleave(
                 call()
             samples[name].append(_seconds(call, repeats[name]))
     return {
-        name: Timing(min(times), statistics.median(times))
-        for name, times in samples.items()
+        "seconds": {name: min(times) for name, times in samples.items()},
+        "median": {name: statistics.median(t) for name, t in samples.items()},
     }
 
 
@@ -159,9 +155,9 @@ def surroundings(device: torch.device) -> dict[str, Any]:
     Returns:
         Names and values.
     """
-    found = environment(ranks=1)
-    found["versions"] |= {peer: version(peer) for peer in PEERS if installed(peer)}
-    return found | {"device": _device_name(device)}
+    here = environment(ranks=1)
+    here["versions"] |= {peer: version(peer) for peer in PEERS if installed(peer)}
+    return here | {"device": _device_name(device)}
 
 
 def _device_name(device: torch.device) -> str:
@@ -229,17 +225,6 @@ def measure(
     for n in sizes:
         say(f"{name}: n = {n}")
         times = interleave(suite.contenders(n, device), rounds=rounds, sample=0.1)
-        rows.append(
-            {
-                "n": n,
-                "seconds": {name: t.best for name, t in times.items()},
-                "median": {name: t.median for name, t in times.items()},
-            }
-        )
-    return {
-        "suite": name,
-        "title": suite.title,
-        "note": suite.note,
-        "ours": suite.ours,
-        "rows": rows,
-    }
+        rows.append({"n": n, **times})
+    about = {"title": suite.title, "note": suite.note, "ours": suite.ours}
+    return {"suite": name, **about, "rows": rows}
