@@ -78,12 +78,10 @@ class MnistTask(AbstractTask):
 
     def title(self) -> tuple[str, str, frozenset[str]]:
         """How reports name the task: by its data set and the order of the pixels."""
-        name = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}[self.dataset]
-        key, name = (
-            (f"p{self.dataset}", f"permuted {name}")
-            if self.permute
-            else (self.dataset, name)
-        )
+        key = self.dataset
+        name = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}[key]
+        if self.permute:
+            key, name = f"p{key}", f"permuted {name}"
         return key, f"Pixel by pixel, {name}", frozenset({"permute", "dataset"})
 
     @property
@@ -103,7 +101,7 @@ class MnistTask(AbstractTask):
 
     def epoch(self, size: int) -> int:
         """Number of batches in one pass over the training set."""
-        return batches_per_epoch(len(self._train.labels), size)
+        return batches_per_epoch(len(self._images["train"].labels), size)
 
     def batch(
         self, step: int, *, size: int, seed: int, rank: int = 0, ranks: int = 1
@@ -111,19 +109,15 @@ class MnistTask(AbstractTask):
         """A training batch of pixels (784, batch, 1) and classes (batch,)."""
         import torch
 
+        images = self._images["train"]
         rows = training_rows(
-            len(self._train.labels),
-            step,
-            size=size,
-            seed=seed,
-            rank=rank,
-            ranks=ranks,
+            len(images.labels), step, size=size, seed=seed, rank=rank, ranks=ranks
         )
-        return _batch(self._train, torch.from_numpy(rows))
+        return _batch(images, torch.from_numpy(rows))
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
         """The validation or test images, in the order of the files."""
-        images = {"validation": self._validation, "test": self._test}[split]
+        images = self._images[split]
         for start in range(0, len(images.labels), size):
             yield _batch(images, slice(start, start + size))
 
@@ -139,34 +133,21 @@ class MnistTask(AbstractTask):
         return {"accuracy": right.float().mean().item()}
 
     @functools.cached_property
-    def _images(self) -> tuple[Images, Images]:
+    def _images(self) -> dict[str, Images]:
+        """The images for "train", "validation" and "test"."""
         if self.root is not None and not Path(self.root).is_dir():
             raise ValueError(
                 f"`root` must be a folder; got {self.root}. Leave it out to fetch "
                 f"{self.dataset}."
             )
         train, test = load_images(self.dataset, self.root)
-        if not self.permute:
-            return train, test
-        order = permutation()
-        return (
-            Images(train.pixels[:, order], train.labels),
-            Images(test.pixels[:, order], test.labels),
-        )
-
-    @property
-    def _train(self) -> Images:
-        pixels, labels = self._images[0]
-        return Images(pixels[self.validation :], labels[self.validation :])
-
-    @property
-    def _validation(self) -> Images:
-        pixels, labels = self._images[0]
-        return Images(pixels[: self.validation], labels[: self.validation])
-
-    @property
-    def _test(self) -> Images:
-        return self._images[1]
+        order = permutation() if self.permute else slice(None)
+        first, rest = slice(self.validation), slice(self.validation, None)
+        return {
+            "train": Images(train.pixels[rest, order], train.labels[rest]),
+            "validation": Images(train.pixels[first, order], train.labels[first]),
+            "test": Images(test.pixels[:, order], test.labels),
+        }
 
 
 def permutation() -> "Tensor":
@@ -198,12 +179,7 @@ def load_images(name: str, folder: str | Path | None = None) -> tuple[Images, Im
     place = get_data(name, folder)
     arrays: list[Tensor] = []
     for file in CATALOGUE[name].files:
-        path = find(file, place)
-        if path is None:
-            raise FileNotFoundError(
-                f"`{place}` must keep {file.name} while it is read; got nothing. Run "
-                f"`isometry data get {name}` again."
-            )
+        path = find(file, place) or place / file.name
         ndim = 3 if "images" in file.name else 1
         arrays.append(parse_idx(read(file, path), ndim, name=file.name))
     train_pixels, train_labels, test_pixels, test_labels = arrays
@@ -236,6 +212,7 @@ def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
     Raises:
         ValueError: if the header is wrong, or the file is too short or too long.
     """
+    import numpy as np
     import torch
 
     header = 4 + 4 * ndim
@@ -252,7 +229,5 @@ def parse_idx(content: bytes, ndim: int, *, name: str) -> "Tensor":
             f"`{name}` must have {header} + {math.prod(shape)} bytes for {shape}; got "
             f"{len(content)}. Fetch it again with `isometry data get`."
         )
-    entries = bytearray(content[header:])
-    # `torch.frombuffer` refuses an empty buffer
-    flat = torch.frombuffer(entries, dtype=torch.uint8) if entries else torch.empty(0)
-    return flat.to(torch.uint8).reshape(shape)
+    entries = np.frombuffer(content, np.uint8, offset=header)
+    return torch.tensor(entries).reshape(shape)
