@@ -1,12 +1,14 @@
 """The definition of a run: a task, a network, and how the network is trained."""
 
 import json
+import math
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from isometry.lab._options import make, spell
+from isometry.lab._options import make, option_of, spell
 
 if TYPE_CHECKING:
     from isometry.lab.paper.training import Recipe
@@ -27,6 +29,18 @@ CHANGEABLE = (
 # by numbers such as 0.001, and torch raises if the result exceeds the range of float32,
 # 3.4e38.
 LARGEST = 1e15
+
+_COUNTS = (
+    *("batch_size", "hidden_size", "iterations", "epochs", "threads"),
+    *("log_every", "evaluate_every", "checkpoint_every"),
+)
+# the least and the largest valid value of each option that is a number
+_BOUNDS: dict[str, tuple[int, float]] = {
+    **dict.fromkeys(_COUNTS, (1, math.inf)),
+    **dict.fromkeys(("lr", "lr_ratio", "solved"), (0, LARGEST)),
+    "solved_for": (0, math.inf),
+    "seed": (0, 2**31 - 1),
+}
 
 
 @dataclass(frozen=True)
@@ -85,36 +99,21 @@ class Training:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        counts = ("batch_size", "log_every", "checkpoint_every", "hidden_size")
-        optional = ("iterations", "epochs", "evaluate_every", "threads")
-        for name in (*counts, *optional):
+        for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and not low <= value <= high:
+                bounds = f"at least {low}"
+                if high < math.inf:
+                    bounds = f"a number from {low} to {high:.10g}"
                 raise ValueError(
-                    f"`{name}` must be at least 1; got {value}. Leave it out for the "
+                    f"`{name}` must be {bounds}; got {value}. Leave it out for the "
                     f"default."
-                )
-        for name in ("lr", "lr_ratio", "solved"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= LARGEST:
-                raise ValueError(
-                    f"`{name}` must be a number from 0 to {LARGEST:g}; got {value}. "
-                    f"Leave it out for the default."
                 )
         if self.clip_norm is not None and not 0 < self.clip_norm <= LARGEST:
             raise ValueError(
                 f"`clip_norm` must be a positive number up to {LARGEST:g}; got "
                 f"{self.clip_norm}. Leave it out for the paper's training, which clips "
                 f"only gated networks on MNIST."
-            )
-        if self.solved_for < 0:
-            raise ValueError(
-                f"`solved_for` must be a number of steps; got {self.solved_for}. Use 0 "
-                f"to stop at once."
-            )
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(
-                f"`seed` must be in [0, 2^31); got {self.seed}. Choose another."
             )
         if self.iterations is not None and self.epochs is not None:
             raise ValueError(
@@ -157,11 +156,11 @@ class Config:
     def to_json(self) -> bytes:
         """The config as a flat JSON object; the fields of `training` are not nested."""
         flat = {"format": FORMAT, "task": self.task, "task_options": self.task_options}
-        flat |= asdict(self.training) | {"command": self.command}
-        flat |= {"recipe": self.recipe}
+        flat |= asdict(self.training)
+        flat |= {"command": self.command, "recipe": self.recipe}
         # `about` and `continued` are left out if empty, as in earlier versions
-        flat |= {"about": self.about} if self.about else {}
-        flat |= {"continued": list(self.continued)} if self.continued else {}
+        optional = {"about": self.about, "continued": self.continued}
+        flat |= {name: value for name, value in optional.items() if value}
         return (json.dumps(flat, indent=2) + "\n").encode()
 
     @classmethod
@@ -173,15 +172,19 @@ class Config:
                 f"format {flat['format']}, of a later version of isometry than this, "
                 f"which reads {FORMAT}"
             )
-        more = {name: flat.get(name, {}) for name in ("recipe", "about")}
-        for name, value in {"task_options": flat["task_options"], **more}.items():
+        tables = {"task_options": flat["task_options"]}
+        tables |= {name: flat.get(name, {}) for name in ("recipe", "about")}
+        for name, value in tables.items():
             if not isinstance(value, dict):
                 raise TypeError(f"{name} {value!r:.60}")
         names = {f.name for f in fields(Training)}
-        training = make(Training, {k: v for k, v in flat.items() if k in names})
-        task, options, command = flat["task"], flat["task_options"], flat["command"]
-        continued = tuple(flat.get("continued", ()))
-        return cls(task, options, training, command, **more, continued=continued)
+        return cls(
+            task=flat["task"],
+            training=make(Training, {k: v for k, v in flat.items() if k in names}),
+            command=flat["command"],
+            continued=tuple(flat.get("continued", ())),
+            **tables,
+        )
 
     def changed(self, options: Mapping[str, Any]) -> Self:
         """The config with other options, for a run that is resumed.
@@ -206,15 +209,15 @@ class Config:
         length = {"iterations": None, "epochs": None}
         other = length if length.keys() & options.keys() else {}
         values = asdict(self.training) | other | dict(options)
-        words = shlex.split(self.command)
-        names = other.keys() | options.keys()
-        spelled = {spell(n, v)[0] for n in names for v in (0, True, False)}
-        kept, skip = [], False
-        for word in words:
-            skip = word in spelled or (skip and not word.startswith("--"))
-            kept += [] if skip else [word]
-        kept += [word for n, v in options.items() for word in spell(n, v)]
-        command = shlex.join(kept) if words else ""
+        command = self.command
+        for name in other.keys() | options.keys():
+            word = option_of(name).removeprefix("--")
+            # the option and its value, which has no spaces and begins with no hyphen
+            pattern = rf" --(no-)?{word}( [^- ]\S*)?(?= |$)"
+            command = re.sub(pattern, "", command)
+        if command:
+            words = [word for n, v in options.items() for word in spell(n, v)]
+            command += f" {shlex.join(words)}"
         return replace(self, training=make(Training, values), command=command)
 
     def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
@@ -234,17 +237,14 @@ class Config:
             ValueError: if the config has `epochs`, but the data is endless.
         """
         before = self.training
-        epochs = before.epochs
-        if epochs is not None and epoch is None:
+        if before.epochs is not None and epoch is None:
             raise ValueError(
-                f"`epochs` must be left out where data is endless; got {epochs} for "
-                f"{self.task}. Give `iterations` instead."
+                f"`epochs` must be left out where data is endless; got {before.epochs} "
+                f"for {self.task}. Give `iterations` instead."
             )
-        if before.iterations is None and epochs is None and epoch is not None:
-            epochs = recipe.epochs or 1
-        iterations = before.iterations or (
-            epochs * epoch if epochs and epoch else recipe.iterations or 1000
-        )
+        iterations = before.iterations or recipe.iterations or 1000
+        if before.iterations is None and epoch is not None:
+            iterations = epoch * (before.epochs or recipe.epochs or 1)
         training = replace(
             before,
             iterations=iterations,
