@@ -6,8 +6,9 @@ types, and its docstring gives the help.
 
 import argparse
 import difflib
-import importlib
+import inspect
 import json
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -28,10 +29,9 @@ from typing import (
 
 from isometry.lab._pairs import Pairs, pair, value_of
 
-_ENTRY = re.compile(r"^(\w+):\s*(.*)$")
-
 # the name by which options refer to a user's own class: package.module:Class
-REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+REFERENCE = re.compile(f"{_PATH}:{_PATH}")
 
 # for each annotation, the types of TOML or JSON values that fit it, and what error
 # messages call such a value
@@ -113,12 +113,12 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 def _fits(value: object, hint: Any) -> bool:
     """True if a value from TOML or JSON fits a type. A boolean is not a number."""
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if len(_members(hint)) > 1:
-        return any(_fits(value, part) for part in _members(hint))
-    return isinstance(value, _KINDS[_plain(hint)][0]) and (
-        hint is bool or not isinstance(value, bool)
+    return any(
+        value in get_args(part)
+        if get_origin(part) is Literal
+        else isinstance(value, _KINDS[_plain(part)][0])
+        and (part is bool or not isinstance(value, bool))
+        for part in _members(hint)
     )
 
 
@@ -152,16 +152,15 @@ def add_fields(
         several: whether an option takes a list of one or more values.
         only: names of the fields that become options; all if None.
     """
-    group, hints = parser.add_argument_group(title), hints_of(config)
-    docs = describe(config)
-    names = hints if only is None else only
-    for field in [field for field in fields(config) if field.name in names]:
-        text = docs.get(field.name, "").replace("%", "%%")
-        usual = field.default
-        if isinstance(usual, int | float | str) and usual != "":
-            text += f" ({usual})"
-        reading = _reading(hints[field.name])
-        _add_field(group, field.name, text, reading, several=several)
+    group, docs = parser.add_argument_group(title), describe(config)
+    hints = hints_of(config)
+    for field in fields(config):
+        if only is None or field.name in only:
+            text, usual = docs.get(field.name, "").replace("%", "%%"), field.default
+            if isinstance(usual, int | float | str) and usual != "":
+                text += f" ({usual})"
+            arguments = _arguments(field.name, hints[field.name], several=several)
+            group.add_argument(option_of(field.name), help=text, **arguments)
 
 
 def add_hidden(
@@ -178,14 +177,14 @@ def add_hidden(
             value is parsed as JSON if it is JSON, and is a text otherwise.
         several: whether an option takes a list of one or more values.
     """
-    readings: dict[str, list[dict[str, Any]]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for config in configs:
         for name, hint in hints_of(config).items():
-            readings.setdefault(name, []).append(_reading(hint))
-    for name, ways in readings.items():
-        agreed = all(way == ways[0] for way in ways)
-        reading = ways[0] if agreed else {"type": value_of}
-        _add_field(parser, name, argparse.SUPPRESS, reading, several=several)
+            arguments = _arguments(name, hint, several=several)
+            if options.setdefault(name, arguments) != arguments:
+                options[name] = _arguments(name, Any, several=several)
+    for name, arguments in options.items():
+        parser.add_argument(option_of(name), help=argparse.SUPPRESS, **arguments)
 
 
 def option_of(name: str) -> str:
@@ -223,49 +222,29 @@ def as_typed(message: str, names: Iterable[str]) -> str:
 
 def describe(config: type) -> dict[str, str]:
     """The text on each field in the docstring of a dataclass, by name of the field."""
-    _, _, section = re.sub(
-        r"^ *Attributes:$", "    Args:", config.__doc__ or "", flags=re.MULTILINE
-    ).partition("    Args:\n")
-    texts: dict[str, str] = {}
-    name = ""
-    for line in section.splitlines():
-        indent = len(line) - len(line.lstrip())
-        entry = _ENTRY.match(line.strip())
-        if not line.strip() or indent < 8:
-            break
-        if indent == 8 and entry:
-            name = entry.group(1)
-            texts[name] = entry.group(2)
-        elif name:
-            texts[name] += " " + line.strip()
-    return {name: text.rstrip(".").replace("$", "") for name, text in texts.items()}
+    doc = inspect.cleandoc(config.__doc__ or "")
+    section = re.search(r"^(?:Args|Attributes):\n((?: {4}.*\n?)+)", doc, re.MULTILINE)
+    entry = re.compile(r"^ {4}(\w+):(.*(?:\n {5,}.*)*)", re.MULTILINE)
+    return {
+        name: " ".join(text.split()).rstrip(".").replace("$", "")
+        for name, text in (entry.findall(section[1]) if section else ())
+    }
 
 
-def _add_field(
-    place: argparse._ActionsContainer,
-    name: str,
-    text: str,
-    reading: dict[str, Any],
-    *,
-    several: bool,
-) -> None:
-    if several and "action" not in reading:
-        reading = reading | {"nargs": "+"}
-    place.add_argument(
-        option_of(name), dest=name, default=argparse.SUPPRESS, help=text, **reading
-    )
-
-
-def _reading(hint: Any) -> dict[str, Any]:
-    """Arguments of argparse's `add_argument` for an option of this type."""
+def _arguments(name: str, hint: Any, *, several: bool) -> dict[str, Any]:
+    """Arguments of argparse's `add_argument` for an option with this name and type."""
     hint = next(part for part in _members(hint) if part is not NoneType)
+    common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
     if hint is bool:
-        return {"action": argparse.BooleanOptionalAction}
-    if get_origin(hint) is Literal:
-        return {"choices": get_args(hint)}
+        return common | {"action": argparse.BooleanOptionalAction}
     if _plain(hint) is dict:
-        return {"action": Pairs, "type": pair, "metavar": "NAME=VALUE"}
-    return {"type": hint, "metavar": getattr(hint, "__name__", "value").upper()}
+        return common | {"action": Pairs, "type": pair, "metavar": "NAME=VALUE"}
+    common |= {"nargs": "+"} if several else {}
+    if get_origin(hint) is Literal:
+        return common | {"choices": get_args(hint)}
+    if hint is Any:
+        return common | {"type": value_of}
+    return common | {"type": hint, "metavar": hint.__name__.upper()}
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -352,14 +331,12 @@ class Registry(Generic[Thing]):
         )
 
     def _imported(self, name: str) -> Any:
-        module, _, path = name.partition(":")
+        module = name.partition(":")[0]
         # find modules in the current folder, as `python -m` does
         if not {"", here := str(Path.cwd())} & set(sys.path):
             sys.path.append(here)
         try:
-            value = importlib.import_module(module)
-            for part in path.split("."):
-                value = getattr(value, part)
+            return pkgutil.resolve_name(name)
         except (ValueError, TypeError) as error:
             # The user's module itself is wrong. Because of this note, the command line
             # prints the traceback.
@@ -375,7 +352,6 @@ class Registry(Generic[Thing]):
                 f"`{self.what}` must name a class that can be imported; got {name}: "
                 f"{error}. Install its package, or change to the folder of its module."
             ) from error
-        return value
 
     def _entries(self) -> dict[str, Any]:
         return {entry.name: entry for entry in entry_points(group=self.group)}
