@@ -75,13 +75,16 @@ def test_the_command_of_a_run_makes_the_same_run():
     """Also of what came from a file, and of options of the network."""
     config = config_of(
         "train copying --lag 7 --lr 0.001 --model-options rebase_every=3 "
-        "--model-options retraction=cayley --tensorboard --answer after-marker"
+        "--model-options retraction=cayley --tensorboard --answer after-marker "
+        # the text "3" was spelled as the number 3
+        """--model-options 'name="3"'"""
     )
     again = config_of(config.command.removeprefix("isometry "))
     assert again == config
     assert again.training.model_options == {
         "rebase_every": 3,
         "retraction": "cayley",
+        "name": "3",
     }
 
 

@@ -199,7 +199,9 @@ def spell(name: str, value: Any) -> list[str]:
         return [option if value else option.replace("--", "--no-", 1)]
     if isinstance(value, dict):
         texts = {
-            k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items()
+            # a text that is JSON, such as "3", would be read as a number: quote it
+            k: v if isinstance(v, str) and value_of(v) is v else json.dumps(v)
+            for k, v in value.items()
         }
         return [word for k, v in texts.items() for word in (option, f"{k}={v}")]
     return [option, str(value)]
