@@ -58,9 +58,7 @@ def environment(*, ranks: int) -> dict[str, Any]:
         "versions": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cpu": here["processor"],
-        "cores": here["cores"],
-        "threads": here["threads"],
-        "blas": here["blas"],
+        **{name: here[name] for name in ("cores", "threads", "blas")},
         "processes": ranks,
         "revision": _revision(),
     }
@@ -167,8 +165,6 @@ class Ranks:
 
     def sum(self, *numbers: float) -> list[float]:
         """The sum of each number over all processes, in float64."""
-        if self.count == 1:
-            return list(numbers)
         import torch
         from torch import distributed
 
@@ -183,16 +179,11 @@ class Ranks:
         """
         if self.count == 1:
             return data or b""
-        import torch
         from torch import distributed
 
-        size = torch.tensor(len(data or b""), device=self.device)
-        distributed.broadcast(size, 0)
-        buffer = torch.zeros(int(size), dtype=torch.uint8, device=self.device)
-        if self.is_first and data:
-            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        distributed.broadcast(buffer, 0)
-        return buffer.cpu().numpy().tobytes()
+        contents = [data]
+        distributed.broadcast_object_list(contents, src=0, device=self.device)
+        return contents[0] or b""
 
 
 @contextmanager
@@ -213,16 +204,15 @@ def joined(device: str) -> Iterator[Ranks]:
     from torch import distributed
 
     _check_device(device)
+    place, backend = torch.device(device), "gloo"
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
-        yield Ranks(0, 1, torch.device(device))
+        yield Ranks(0, 1, place)
         return
-    cuda = torch.device(device).type == "cuda"
-    place = torch.device(device)
-    if cuda:
-        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if place.type == "cuda":
+        place, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
         torch.cuda.set_device(place)
-    distributed.init_process_group("nccl" if cuda else "gloo")
+    distributed.init_process_group(backend)
     try:
         yield Ranks(distributed.get_rank(), count, place)
     finally:
