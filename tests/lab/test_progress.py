@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 def said(stream: io.StringIO) -> str:
     """What a run of four steps says."""
-    progress = Progress(4, stream=stream)
+    progress = Progress(4, 0, stream)
     for step in (1, 2):
         progress.shown = -1.0
         progress.step(step, 0.5)
@@ -32,7 +32,7 @@ def test_an_evaluation_is_one_line(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: 1.0)
     monkeypatch.setattr("isometry.lab._train.recorder.time", clock)
     stream = io.StringIO()
-    progress = Progress(4, stream=stream)
+    progress = Progress(4, 0, stream)
     progress.begun = 0.0
     progress.step(2, 0.5)
     progress.evaluation(LAST, {"orthogonality": 1e-7})
@@ -60,5 +60,5 @@ def test_progress_elsewhere_is_plain_lines():
 
 def test_a_split_without_sequences_is_not_mentioned():
     stream = io.StringIO()
-    Progress(4, stream=stream).evaluation({"step": 1, "validation": {}})
+    Progress(4, 0, stream).evaluation({"step": 1, "validation": {}}, {})
     assert "validation" not in stream.getvalue()

@@ -116,11 +116,7 @@ class Step:
     """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        model: torch.nn.Module,
-        ranks: Ranks,
-        index: int,
+        self, experiment: Experiment, model: nn.Module, ranks: Ranks, index: int
     ) -> None:
         self.experiment, self.ranks, self.index = experiment, ranks, index
         config, task = experiment.config.training, experiment.task
@@ -247,8 +243,8 @@ def _finite(experiment: Experiment) -> bool:
 def on(batch: Batch, device: torch.device) -> Batch:
     """Copy a batch to a device."""
     x, y, lengths = batch
-    moved: Tensor | None = None if lengths is None else lengths.to(device)
-    return Batch(x.to(device), y.to(device), moved)
+    lengths = None if lengths is None else lengths.to(device)
+    return Batch(x.to(device), y.to(device), lengths)
 
 
 @torch.no_grad()
@@ -269,7 +265,6 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
     return W if bool(W.isfinite().all()) else None
 
 
-@torch.no_grad()
 def orthogonality(model: nn.Module) -> float | None:
     r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the matrix of `recurrent_map`.
 
@@ -285,7 +280,6 @@ def orthogonality(model: nn.Module) -> float | None:
     return float(unitarity_defect(W)) / len(W) ** 0.5
 
 
-@torch.no_grad()
 def largest_angle(model: nn.Module) -> float | None:
     r"""Largest angle of the coordinates $A$ of the first constrained weight.
 
@@ -310,7 +304,6 @@ def largest_angle(model: nn.Module) -> float | None:
     return None
 
 
-@torch.no_grad()
 def angles(model: nn.Module) -> list[float]:
     """Angles of the eigenvalues of the first layer's recurrent matrix, ascending.
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -43,14 +42,14 @@ def pack(
     plain = []
     for i, optimizer in enumerate(optimizers):
         packed = optimizer.state_dict()
-        values: dict[str, dict[str, Any]] = {}
+        # JSON turns the keys of this dictionary, which are numbers, into texts
+        values: dict[int, dict[str, Any]] = {index: {} for index in packed["state"]}
         for index, entries in packed["state"].items():
-            values[str(index)] = {}
             for name, value in entries.items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer.{i}.{index}.{name}"] = value
                 else:
-                    values[str(index)][name] = value
+                    values[index][name] = value
         plain.append({"state": values, "param_groups": packed["param_groups"]})
     header = json.dumps({"state": state, "optimizers": plain})
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}
@@ -165,10 +164,10 @@ class Events:
     """
 
     def __init__(self, folder: Path, records: Sequence[Mapping[str, Any]] = ()) -> None:
-        made = event_writer()
+        Writer = event_writer()
         for path in folder.glob("events.out.*"):
             path.unlink()
-        self.writer = made(str(folder))
+        self.writer = Writer(str(folder))
         # the times of events count only training, as if a run were never interrupted
         self.begun = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
@@ -217,20 +216,11 @@ class Progress:
     Args:
         total: number of steps of the whole run.
         done: number of steps that were made before the run was resumed.
-        stream: where to write; standard error if None.
-        quiet: whether to write nothing, as in every process but the first.
+        stream: where to write.
     """
 
-    def __init__(
-        self,
-        total: int,
-        done: int = 0,
-        *,
-        stream: TextIO | None = None,
-        quiet: bool = False,
-    ) -> None:
-        self.stream = sys.stderr if stream is None else stream
-        self.live, self.quiet = self.stream.isatty() and not quiet, quiet
+    def __init__(self, total: int, done: int, stream: TextIO) -> None:
+        self.stream, self.live = stream, stream.isatty()
         self.total, self.first, self.last = total, done, done
         self.begun = self.shown = time.monotonic()
 
@@ -245,9 +235,7 @@ class Progress:
             self.stream.write(f"\r{bar} {self.place()}  loss {loss:.4g}\x1b[K")
             self.stream.flush()
 
-    def evaluation(
-        self, last: Mapping[str, Any], extra: Mapping[str, float] | None = None
-    ) -> None:
+    def evaluation(self, last: Mapping[str, Any], extra: Mapping[str, float]) -> None:
         """Write one line about an evaluation of all splits.
 
         Args:
@@ -261,10 +249,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line that the bar does not overwrite."""
-        if not self.quiet:
-            form = "\r{}\x1b[K\n" if self.live else "{}\n"
-            self.stream.write(form.format(text))
-            self.stream.flush()
+        self.stream.write(f"\r{text}\x1b[K\n" if self.live else f"{text}\n")
+        self.stream.flush()
 
     def place(self) -> str:
         """The step, the number of steps per second, and the time that is left."""
@@ -290,7 +276,7 @@ class Recorder:
             is written.
         progress: shows the user how far the run is.
         state: the values that `unpack` returned for the checkpoint of a resumed run;
-            None or empty for a new run.
+            empty for a new run.
         tensorboard: whether to write events for TensorBoard as well.
     """
 
@@ -299,27 +285,26 @@ class Recorder:
         folder: Path | None,
         progress: Progress,
         *,
-        state: Mapping[str, Any] | None = None,
-        tensorboard: bool = False,
+        state: Mapping[str, Any],
+        tensorboard: bool,
     ) -> None:
         self.folder, self.progress = folder, progress
-        state = {} if state is None else state
-        size = int(state.get("metrics", 0))
-        self.metrics = None if folder is None else Metrics(folder, size)
         self.best_file = state.get("best_file")
-        self.events: Events | None = None
-        if folder is not None and self.metrics is not None and tensorboard:
-            self.events = Events(folder / "tensorboard", self.metrics.records())
+        self.files: list[Metrics | Events] = []
+        if folder is not None:
+            self.metrics = Metrics(folder, int(state.get("metrics", 0)))
+            self.files.append(self.metrics)
+            if tensorboard:
+                events = Events(folder / "tensorboard", self.metrics.records())
+                self.files.append(events)
 
     def write(self, state: "State", split: str, values: Mapping[str, float]) -> None:
         """Write a line of metrics."""
         clocks = {"seconds": state.seconds, "cpu_seconds": state.cpu_seconds}
         place = {"step": state.step} | {k: round(v, 3) for k, v in clocks.items()}
         record = place | dict(values) | {"split": split}
-        if self.metrics is not None:
-            self.metrics.write(record)
-        if self.events is not None:
-            self.events.write(record)
+        for file in self.files:
+            file.write(record)
 
     def checkpoint(
         self, experiment: Experiment, state: dict[str, Any], *, is_best: bool
@@ -336,7 +321,7 @@ class Recorder:
             state: the fields of `State`.
             is_best: whether these weights have the best validation result so far.
         """
-        if self.folder is None or self.metrics is None:
+        if self.folder is None:
             return
         if is_best:
             data = pack(experiment.model, (), {"step": state["step"]})
@@ -353,7 +338,5 @@ class Recorder:
 
     def close(self) -> None:
         """Close the files."""
-        if self.metrics is not None:
-            self.metrics.close()
-        if self.events is not None:
-            self.events.close()
+        for file in self.files:
+            file.close()

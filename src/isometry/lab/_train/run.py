@@ -1,6 +1,8 @@
 """Starts, resumes and loads runs."""
 
 import contextlib
+import io
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from isometry import count_parameters
 from isometry.lab._process import Ranks, environment, joined
 from isometry.lab._train import folder as files
 from isometry.lab._train.config import Config
-from isometry.lab._train.experiment import Experiment, build, make_model
+from isometry.lab._train.experiment import Experiment, Trust, build, make_model
 from isometry.lab._train.folder import RunError
 from isometry.lab._train.loop import SPLITS, State, angles, orthogonality, train
 from isometry.lab._train.recorder import (
@@ -62,8 +64,7 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
             f"`config` must be a `Config`; got {type(config).__name__}. Write "
             f"`Config(task, task_options, Training(...))`."
         )
-    with _threads(config.training.threads), joined(config.training.device) as ranks:
-        experiment = _ready(config, ranks, trust=True)
+    with _prepared(config, trust=True) as (experiment, ranks):
         folder = None
         if ranks.is_first:
             resolved = experiment.config
@@ -73,10 +74,8 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
             name += f"-{resolved.training.hidden_size}"
             folder = Path(out) if out else files.default_folder(name)
             surroundings = files.as_json(environment(ranks=ranks.count))
-            files.create(
-                folder,
-                {files.CONFIG: resolved.to_json(), files.ENVIRONMENT: surroundings},
-            )
+            contents = {files.CONFIG: resolved.to_json()}
+            files.create(folder, contents | {files.ENVIRONMENT: surroundings})
         with files.removed_unused(folder):
             return _go(experiment, folder, ranks)
 
@@ -135,8 +134,7 @@ def resume(
             f"{folder} is solved after {steps} steps, and would stop again at its next "
             f"evaluation. Set `solved` to 0 to train on."
         )
-    with _threads(training.threads), joined(training.device) as ranks:
-        experiment = _ready(config, ranks, trust=trust)
+    with _prepared(config, trust=trust) as (experiment, ranks):
         length = experiment.config.training.iterations
         planned = before.training.iterations
         if experiment.recipe.schedule.decay is not None and length != planned:
@@ -177,29 +175,35 @@ def load(
             reason = files.divergence(folder, summary["steps"])
             remedy = "Train anew with a smaller `lr`."
         raise RunError(f"{folder} must have a checkpoint; {reason}. {remedy}")
-    state = torch.random.get_rng_state()
-    try:
+    # drawing the initial weights must not change the caller's random numbers
+    with torch.random.fork_rng(devices=()):
         _, _, model = make_model(config, trust=trust)
-    finally:
-        # drawing the initial weights must not change the caller's random numbers
-        torch.random.set_rng_state(state)
     with _whole(folder):
         unpack(read_best(folder, data) if best else data, model, ())
     return model.eval()
 
 
-def _ready(
-    config: Config, ranks: Ranks, *, trust: bool | Collection[str]
-) -> Experiment:
-    """Build the experiment; raise if it cannot run, before anything is written."""
-    experiment = build(config, ranks.device, trust=trust)
-    if config.training.tensorboard:
-        event_writer()
+@contextlib.contextmanager
+def _prepared(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ranks]]:
+    """Build the experiment, and join the other processes, until the block ends.
+
+    Whatever would keep the run from its first step is raised here, before any file is
+    written. Inside the block, torch uses the threads that the config asks for.
+    """
+    training, threads = config.training, torch.get_num_threads()
+    torch.set_num_threads(training.threads or threads)
     try:
-        experiment.task.check()
-    except ImportError as error:
-        raise RunError(str(error)) from None
-    return experiment
+        with joined(training.device) as ranks:
+            experiment = build(config, ranks.device, trust=trust)
+            if training.tensorboard:
+                event_writer()
+            try:
+                experiment.task.check()
+            except ImportError as error:
+                raise RunError(str(error)) from None
+            yield experiment, ranks
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _go(
@@ -209,35 +213,34 @@ def _go(
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Lock the folder, load its checkpoint if any, train, and write the summary."""
-    with contextlib.ExitStack() as stack:
-        data = None
-        if folder is not None:
-            stack.enter_context(files.locked(folder))
-            data = files.read_checkpoint(folder)
-        data = ranks.share(data)
+    with files.locked(folder) if folder else contextlib.nullcontext():
+        data = ranks.share(files.read_checkpoint(folder) if folder else None)
         state, header = State(), dict[str, Any]()
         if data:
             with _whole(folder):
                 header = unpack(data, experiment.model, experiment.optimizers)
                 state = State(**header["state"])
-        iterations = experiment.config.training.iterations
-        assert iterations is not None
-        if iterations < state.step:
+        training = experiment.config.training
+        assert training.iterations is not None
+        if training.iterations < state.step:
             raise RunError(
                 f"`iterations` must be at least the {state.step} steps that are made; "
-                f"got {iterations}."
+                f"got {training.iterations}."
             )
         if folder is not None:
             if options:
                 _amend(folder, experiment.config, state.step, options)
             # if the run had ended before, its summary is no longer true, so remove it
             (folder / files.SUMMARY).unlink(missing_ok=True)
-        progress = Progress(iterations, state.step, quiet=folder is None)
-        tensorboard = experiment.config.training.tensorboard
-        recorder = Recorder(folder, progress, state=header, tensorboard=tensorboard)
-        stack.callback(recorder.close)
-        progress.say(_greeting(experiment, folder, state))
-        return _train(experiment, state, ranks, recorder)
+        # only the first process, which has the folder, speaks
+        stream = io.StringIO() if folder is None else sys.stderr
+        progress = Progress(training.iterations, state.step, stream)
+        recorder = Recorder(
+            folder, progress, state=header, tensorboard=training.tensorboard
+        )
+        with contextlib.closing(recorder):
+            progress.say(_greeting(experiment, folder, state))
+            return _train(experiment, state, ranks, recorder)
 
 
 def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) -> None:
@@ -295,12 +298,13 @@ def _whole(folder: Path | None) -> Iterator[None]:
 def _final_scores(experiment: Experiment, ranks: Ranks) -> dict[str, Any]:
     """The scores that the task measures only at the end; empty for most tasks."""
     model, size = experiment.model, experiment.config.training.batch_size
-    scores: dict[str, dict[str, float]] = {}
     model.eval()
-    for split in SPLITS:
-        scores[split] = experiment.task.final_scores(
+    scores = {
+        split: experiment.task.final_scores(
             lambda x: model(x.to(ranks.device)), split, size
         )
+        for split in SPLITS
+    }
     model.train()
     return scores if any(scores.values()) else {}
 
@@ -344,15 +348,3 @@ def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:
         f"{config.task}: {config.training.model}, n = {config.training.hidden_size}, "
         f"{count_parameters(model)} parameters{line}{done}; {folder}"
     )
-
-
-@contextlib.contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Let torch use this number of threads inside the block; None changes nothing."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
