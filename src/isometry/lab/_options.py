@@ -20,6 +20,7 @@ from typing import (
     Any,
     Generic,
     Literal,
+    NamedTuple,
     TypeVar,
     Union,
     get_args,
@@ -44,6 +45,62 @@ _KINDS = {
     NoneType: (NoneType, "null"),
 }
 
+
+class FieldType(NamedTuple):
+    """The values that a field of a dataclass takes.
+
+    Attributes:
+        kinds: keys of `_KINDS`.
+        choices: the values of a `Literal`.
+    """
+
+    kinds: tuple[Any, ...] = ()
+    choices: tuple[Any, ...] = ()
+
+    def takes(self, value: object) -> bool:
+        """True if a value from TOML or JSON fits. A boolean is not a number."""
+        if isinstance(value, bool):
+            return bool in self.kinds
+        types = tuple(_KINDS[kind][0] for kind in self.kinds)
+        return value in self.choices or isinstance(value, types)
+
+    def __str__(self) -> str:
+        """What an error message calls such a value."""
+        names = [_KINDS[kind][1] for kind in self.kinds if kind is not NoneType]
+        choices = [f"one of {', '.join(self.choices)}"] if self.choices else []
+        return " or ".join(choices + names)
+
+
+def types_of(config: type) -> dict[str, FieldType]:
+    """Types of the fields of a dataclass, by name.
+
+    Args:
+        config: the dataclass.
+
+    Returns:
+        The types. Annotations that are written as strings are resolved.
+
+    Raises:
+        ValueError: if a field has a type that a command line cannot spell.
+    """
+    hints, types = get_type_hints(config), dict[str, FieldType]()
+    for field in fields(config):
+        hint = hints[field.name]
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        literals = [part for part in parts if get_origin(part) is Literal]
+        # `dict` for `dict[str, Any]`
+        kinds = [get_origin(part) or part for part in parts if part not in literals]
+        if unknown := [kind for kind in kinds if kind not in _KINDS]:
+            raise ValueError(
+                f"`{field.name}` must be annotated as bool, int, float, str, dict, a "
+                f"Literal, or one of these or None; got {unknown[0]} in "
+                f"{config.__name__}. Options of a command have no other types."
+            )
+        choices = tuple(choice for part in literals for choice in get_args(part))
+        types[field.name] = FieldType(tuple(kinds), choices)
+    return types
+
+
 Made = TypeVar("Made")
 
 
@@ -61,76 +118,25 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
         ValueError: if a name is not a field, or a value is not of its field's type.
     """
     kind: Any = config
-    hints = hints_of(config)
-    if unknown := sorted(values.keys() - hints.keys()):
+    types = types_of(config)
+    if unknown := sorted(values.keys() - types.keys()):
         raise ValueError(
-            f"options must be among {', '.join(hints)}; got {', '.join(unknown)}."
-            f"{suggestion(unknown[0], hints)}"
+            f"options must be among {', '.join(types)}; got {', '.join(unknown)}."
+            f"{suggestion(unknown[0], types)}"
         )
-    for name, value in values.items():
-        if not _fits(value, hints[name]):
-            raise ValueError(
-                f"`{name}` must be {_kind(hints[name])}; got {value!r:.60}. Leave it "
-                f"out for the usual one."
-            )
+    check_types(config, values)
     return kind(**values)
 
 
-def hints_of(config: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass, by name.
-
-    Args:
-        config: the dataclass.
-
-    Returns:
-        The types. Annotations that are written as strings are resolved.
-
-    Raises:
-        ValueError: if a field has a type that a command line cannot spell.
-    """
-    types = get_type_hints(config)
-    hints = {field.name: types[field.name] for field in fields(config)}
-    for name, hint in hints.items():
-        for part in _members(hint):
-            if get_origin(part) is not Literal and _plain(part) not in _KINDS:
-                raise ValueError(
-                    f"`{name}` must be annotated as bool, int, float, str, dict, a "
-                    f"Literal, or one of these or None; got {part} in "
-                    f"{config.__name__}. Options of a command have no other types."
-                )
-    return hints
-
-
-def _plain(hint: Any) -> Any:
-    """The type without its parameters: `dict` for `dict[str, Any]`."""
-    return get_origin(hint) or hint
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the only type."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """True if a value from TOML or JSON fits a type. A boolean is not a number."""
-    return any(
-        value in get_args(part)
-        if get_origin(part) is Literal
-        else isinstance(value, _KINDS[_plain(part)][0])
-        and (part is bool or not isinstance(value, bool))
-        for part in _members(hint)
-    )
-
-
-def _kind(hint: Any) -> str:
-    """What an error message calls a value of this type."""
-    return " or ".join(
-        f"one of {', '.join(get_args(part))}"
-        if get_origin(part) is Literal
-        else _KINDS[_plain(part)][1]
-        for part in _members(hint)
-        if part is not NoneType
-    )
+def check_types(config: type, values: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if a value does not have the type of its field."""
+    types = types_of(config)
+    for name, value in values.items():
+        if not types[name].takes(value):
+            close = suggestion(str(value), types[name].choices)
+            raise ValueError(
+                f"`{name}` must be {types[name]}; got {value!r:.60}.{close}"
+            )
 
 
 def add_fields(
@@ -153,13 +159,13 @@ def add_fields(
         only: names of the fields that become options; all if None.
     """
     group, docs = parser.add_argument_group(title), describe(config)
-    hints = hints_of(config)
+    types = types_of(config)
     for field in fields(config):
         if only is None or field.name in only:
             text, usual = docs.get(field.name, "").replace("%", "%%"), field.default
             if isinstance(usual, int | float | str) and usual != "":
                 text += f" ({usual})"
-            arguments = _arguments(field.name, hints[field.name], several=several)
+            arguments = _arguments(field.name, types[field.name], several=several)
             group.add_argument(option_of(field.name), help=text, **arguments)
 
 
@@ -179,10 +185,10 @@ def add_hidden(
     """
     options: dict[str, dict[str, Any]] = {}
     for config in configs:
-        for name, hint in hints_of(config).items():
-            arguments = _arguments(name, hint, several=several)
+        for name, kind in types_of(config).items():
+            arguments = _arguments(name, kind, several=several)
             if options.setdefault(name, arguments) != arguments:
-                options[name] = _arguments(name, Any, several=several)
+                options[name] = _arguments(name, FieldType(), several=several)
     for name, arguments in options.items():
         parser.add_argument(option_of(name), help=argparse.SUPPRESS, **arguments)
 
@@ -233,20 +239,20 @@ def describe(config: type) -> dict[str, str]:
     }
 
 
-def _arguments(name: str, hint: Any, *, several: bool) -> dict[str, Any]:
+def _arguments(name: str, kind: FieldType, *, several: bool) -> dict[str, Any]:
     """Arguments of argparse's `add_argument` for an option with this name and type."""
-    hint = next(part for part in _members(hint) if part is not NoneType)
     common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
-    if hint is bool:
+    if bool in kind.kinds:
         return common | {"action": argparse.BooleanOptionalAction}
-    if _plain(hint) is dict:
+    if dict in kind.kinds:
         return common | {"action": Pairs, "type": pair, "metavar": "NAME=VALUE"}
     common |= {"nargs": "+"} if several else {}
-    if get_origin(hint) is Literal:
-        return common | {"choices": get_args(hint)}
-    if hint is Any:
-        return common | {"type": value_of}
-    return common | {"type": hint, "metavar": hint.__name__.upper()}
+    if kind.choices:
+        return common | {"choices": kind.choices}
+    for part in kind.kinds:
+        if part is not NoneType:
+            return common | {"type": part, "metavar": part.__name__.upper()}
+    return common | {"type": value_of}
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ import inspect
 from dataclasses import is_dataclass
 from typing import Any
 
-from isometry.lab._options import Registry, hints_of
+from isometry.lab._options import Registry, types_of
 from isometry.lab.task import AbstractEndlessTask, AbstractTask
 from isometry.lab.tasks.adding import AddingTask
 from isometry.lab.tasks.copying import CopyingTask
@@ -23,7 +23,7 @@ def _accept(value: Any) -> type[AbstractTask]:
             f"and defines all that is abstract there; got {value!r}{lacks}."
         )
     kind: Any = value
-    names = hints_of(kind)
+    names = types_of(kind)
     endless = issubclass(kind, AbstractEndlessTask)
     if endless and "held_out" not in names and not hasattr(kind, "held_out"):
         raise TypeError(
