@@ -280,14 +280,12 @@ def part(total: int, rank: int, ranks: int) -> slice:
     return slice(rank * total // ranks, (rank + 1) * total // ranks)
 
 
-def check_positive(**options: int) -> None:
-    """Raise a `ValueError` unless all options are at least 1."""
-    for name, value in options.items():
+def check_positive(task: AbstractTask, *names: str) -> None:
+    """Raise a `ValueError` unless these options of a task are at least 1."""
+    for name in names:
+        value = getattr(task, name)
         if value < 1:
-            raise ValueError(
-                f"`{name}` must be at least 1; got {value}. Leave it out for the "
-                f"paper's."
-            )
+            raise ValueError(f"`{name}` must be at least 1; got {value}.")
 
 
 def last(outputs: "Tensor") -> "Tensor":

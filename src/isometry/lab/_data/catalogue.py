@@ -9,7 +9,6 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
-import uuid
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,18 +119,15 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
 def write(path: Path, content: bytes) -> None:
     """Write a file in such a way that readers never see only a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Write to a file with a unique name in the same folder, and rename it at the end,
-    # because renaming either replaces the whole file or does nothing.
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with unfinished.open("xb") as stream:
+    # Write to another folder on the same disk, and move the file when it is whole,
+    # because a move either replaces the whole file or does nothing.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        unfinished = Path(folder) / path.name
+        with unfinished.open("wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 # Seconds to wait for an answer from a mirror. This is short, because without a network

@@ -50,13 +50,14 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
         )
     dataset = CATALOGUE[name]
     if folder is not None:
-        given = Path(folder)
-        if not given.is_dir():
+        folder = Path(folder)
+        if not folder.is_dir():
             raise ValueError(
-                f"`folder` must be a folder; got {given}. Leave it out to fetch {name}."
+                f"`folder` must be a folder; got {folder}. Leave it out to fetch "
+                f"{name}."
             )
-        if _holds(dataset, given):
-            return given
+        if _holds(dataset, folder):
+            return folder
     place = cache() / name
     missing = [file for file in dataset.files if not _kept(file, place)]
     _fetch(name, dataset, missing, place)

@@ -63,17 +63,10 @@ def spectra(samples: "np.ndarray") -> "Tensor":
     import torch
 
     fill = -len(samples) % HOP
-    padded = torch.nn.functional.pad(
-        torch.as_tensor(samples, dtype=torch.float64), (WINDOW, fill + WINDOW)
-    )
-    X = torch.stft(
-        padded,
-        WINDOW,
-        HOP,
-        window=torch.hann_window(WINDOW, dtype=torch.float64),
-        center=False,
-        return_complex=True,
-    )
+    recording = torch.as_tensor(samples, dtype=torch.float64)
+    x = torch.nn.functional.pad(recording, (WINDOW, fill + WINDOW))
+    window = torch.hann_window(WINDOW, dtype=torch.float64)
+    X = torch.stft(x, WINDOW, HOP, window=window, center=False, return_complex=True)
     return X.T.contiguous()
 
 
@@ -116,8 +109,8 @@ def recordings(root: Path) -> list[Path]:
             f"Linguistic Data Consortium (LDC93S1); any folder of .wav files works "
             f'with the split "speakers".'
         )
-    found = (p for p in root.rglob("*") if p.suffix.lower() == ".wav" and p.is_file())
-    return [path.relative_to(root) for path in found]
+    files = (p for p in root.rglob("*") if p.suffix.lower() == ".wav" and p.is_file())
+    return [path.relative_to(root) for path in files]
 
 
 def recording_frames(path: Path) -> int:
@@ -247,7 +240,7 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
     test = [path for path, names in parts.items() if "test" in names[:-1]]
     core, development = CORE.split(), DEVELOPMENT.split()
     spoken = [path for path in test if not parts[path][-1].startswith("sa")]
-    found = Splits(
+    splits = Splits(
         train=[
             path
             for path, names in parts.items()
@@ -257,7 +250,7 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
         development=[path for path in spoken if parts[path][-2] in development],
         padding=test,
     )
-    counts = {name: len(getattr(found, name)) for name in COUNTS}
+    counts = {name: len(getattr(splits, name)) for name in COUNTS}
     if counts != COUNTS:
         raise ValueError(
             f"`root` must hold TIMIT, with {_listed(COUNTS)} recordings; got "
@@ -265,7 +258,7 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
             f'for the split "speakers" (`--split speakers`), which takes any folder of '
             f"recordings."
         )
-    return found
+    return splits
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -290,16 +283,16 @@ def speaker_splits(paths: Sequence[PurePath]) -> Splits:
     """
     import numpy as np
 
-    kept = [path for path in sorted(paths) if path.stem.lower() not in ("sa1", "sa2")]
+    spoken = [path for path in sorted(paths) if path.stem.lower() not in ("sa1", "sa2")]
     speakers: dict[PurePath, list[PurePath]] = {}
-    for path in kept:
+    for path in spoken:
         speakers.setdefault(path.parent, []).append(path)
     if len(speakers) < 3:
-        speakers = {path: [path] for path in kept}
+        speakers = {path: [path] for path in spoken}
     if len(speakers) < 3:
         raise ValueError(
-            f"`root` must hold at least 3 recordings (.wav); got {len(kept)}. Give the "
-            f"folder above those of the speakers."
+            f"`root` must hold at least 3 recordings (.wav); got {len(spoken)}. Give "
+            f"the folder that holds the folders of the speakers."
         )
     # shuffle the speakers, since their names are often ordered by sex or dialect
     names = list(speakers)

@@ -35,7 +35,7 @@ class AddingTask(AbstractEndlessTask):
     held_out: int = 1000
 
     def __post_init__(self) -> None:
-        check_positive(held_out=self.held_out)
+        check_positive(self, "held_out")
         if self.length < 2:
             raise ValueError(
                 f"`length` must be at least 2, a time step for each number; "

@@ -34,7 +34,6 @@ class CopyingTask(AbstractEndlessTask):
     """
 
     name: ClassVar[str] = "copying"
-    last_only: ClassVar[bool] = False
     metric: ClassVar[str] = "accuracy"
     # reports compare the loss, because the figure of the paper shows it
     reported: ClassVar[str | None] = "loss"
@@ -46,12 +45,7 @@ class CopyingTask(AbstractEndlessTask):
     held_out: int = 1000
 
     def __post_init__(self) -> None:
-        check_positive(
-            lag=self.lag,
-            length=self.length,
-            symbols=self.symbols,
-            held_out=self.held_out,
-        )
+        check_positive(self, "lag", "length", "symbols", "held_out")
 
     @property
     def recipe(self) -> str:

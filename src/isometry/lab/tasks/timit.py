@@ -51,7 +51,6 @@ class TimitTask(AbstractTask):
     """
 
     name: ClassVar[str] = "timit"
-    last_only: ClassVar[bool] = False
     metric: ClassVar[str] = "mse"
     headings: ClassVar[Mapping[str, str]] = {
         "mse": "valid frames",
@@ -159,38 +158,30 @@ class TimitTask(AbstractTask):
         """
         import torch
 
-        truths = self.recordings(split)
+        paths = iter(self._paths(split))
         for batch in self.evaluation(split, size):
             with torch.inference_mode():
                 outputs = model(batch.x).cpu()
-            for said in outputs.unbind(1):
-                frames, samples = next(truths)
+            # `zip` ends with the batch, before it takes another path
+            for said, path in zip(outputs.unbind(1), paths, strict=False):
+                samples = read_recording(self._root / path)
+                frames = self._spectrum(path)
                 F = len(frames)
                 ahead = torch.cat((frames[:1], said[: F - 1]))
                 y = said[:F] if self.target == "previous" else ahead
                 estimate = speech.waveform(y, speech.spectra(samples), len(samples))
                 yield samples, estimate.numpy()
 
-    def recordings(self, split: Split) -> Iterator[tuple["Tensor", "np.ndarray"]]:
-        """Spectra and samples of each recording, in the order of `evaluation`.
-
-        With the target "previous", a perfect network would output these spectra. With
-        "next", it would output them from the second frame on.
-        """
-        for path in self._paths(split):
-            yield self._spectrum(path), read_recording(self._root / path)
-
     def _paths(self, split: Split) -> "Sequence[PurePath]":
         other = "development" if self.validation == "core" else "core"
         chosen = {"validation": self.validation, "test": other}[split]
         return getattr(self._splits, chosen)
 
-    def _batch(self, spectra: "Sequence[Tensor]", steps: int = 0) -> Batch:
-        """Make a batch of spectra, padded with silence to at least `steps` frames."""
+    def _batch(self, spectra: "Sequence[Tensor]", steps: int) -> Batch:
+        """Make a batch of spectra, padded with silence to `steps` frames."""
         import torch
 
         lengths = torch.tensor([len(spectrum) for spectrum in spectra])
-        steps = max(steps, int(lengths.max()))
         # Add a frame, because inputs and answers are shifted by one. The added frame is
         # silent, like the last frame of every recording.
         frames = torch.full((steps + 1, len(spectra), BINS), speech.SILENCE)
@@ -212,9 +203,7 @@ class TimitTask(AbstractTask):
 
     @functools.cached_property
     def _splits(self) -> Splits:
-        choose = {"timit": speech.timit_splits, "speakers": speech.speaker_splits}[
-            self.split
-        ]
+        choose = speech.timit_splits if self.split == "timit" else speech.speaker_splits
         return choose(speech.recordings(self._root))
 
     @functools.cached_property
@@ -224,9 +213,8 @@ class TimitTask(AbstractTask):
         With `split="timit"`, this is the length of the longest recording in the test
         folder of TIMIT, as in the literature.
         """
-        return max(
-            speech.recording_frames(self._root / path) for path in self._splits.padding
-        )
+        paths = (self._root / path for path in self._splits.padding)
+        return max(map(speech.recording_frames, paths))
 
     # The spectra that have been computed, by path. They are kept, since every epoch or
     # evaluation needs them again. For TIMIT they take about 0.4 GB.
