@@ -1,7 +1,9 @@
 """The training loop, and its measurements of the recurrent matrix."""
 
+import functools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -52,56 +54,6 @@ class State:
     best: dict[str, Any] = field(default_factory=dict)
     best_test: dict[str, Any] = field(default_factory=dict)
     solved_at: int | None = None
-
-
-def train(
-    experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
-) -> str:
-    """Train until the last iteration, a solution, a divergence or a signal.
-
-    Args:
-        experiment: what is trained.
-        state: the progress so far, which is updated in place.
-        ranks: the place of this process among the processes that share each batch.
-        recorder: writes records and checkpoints.
-
-    Returns:
-        "finished", "solved", "diverged" or "interrupted".
-    """
-    config = experiment.config.training
-    model = ranks.parallel(experiment.model)
-    iterations, every = config.iterations, config.evaluate_every
-    assert iterations is not None
-    assert every is not None
-    with Signals() as signals:
-        while state.step < iterations:
-            begin, cpu = time.perf_counter(), time.process_time()
-            step = Step(experiment, model, ranks, state.step)
-            loss, stop = step.agree(interrupt=signals.came)
-            if _diverged(loss, state):
-                return "diverged"
-            step.update()
-            state.step += 1
-            state.seconds += time.perf_counter() - begin
-            state.cpu_seconds += time.process_time() - cpu
-            recorder.progress.step(state.step, loss)
-
-            last = state.step == iterations
-            if last or state.step % config.log_every == 0:
-                recorder.write(state, "train", {"loss": loss} | step.metrics())
-            solved = False
-            if last or state.step % every == 0:
-                solved = _evaluate(experiment, state, ranks, recorder)
-            is_best = state.best.get("step") == state.step
-            due = last or solved or stop or is_best
-            if due or state.step % config.checkpoint_every == 0:
-                # weights that are not finite must not replace the last good checkpoint
-                if not _finite(experiment):
-                    return "diverged"
-                recorder.checkpoint(experiment, asdict(state), is_best=is_best)
-            if solved or (stop and not last):
-                return "solved" if solved else "interrupted"
-    return "finished"
 
 
 class Step:
@@ -189,44 +141,117 @@ class Step:
         return {name: totals[i] / totals[half + i] for i, name in enumerate(means)}
 
 
-def _evaluate(
-    experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
-) -> bool:
-    """Evaluate both splits; True if the run is to stop because the task is solved.
+@dataclass
+class Trainer:
+    """A run in this process.
 
-    Every process evaluates all sequences. All processes find the same numbers, since
-    they have the same weights.
+    Attributes:
+        experiment: what is trained.
+        state: the progress so far.
+        ranks: the place of this process among the processes that share each batch.
+        recorder: writes records and checkpoints.
     """
-    config, task, model = experiment.config.training, experiment.task, experiment.model
-    state.last = {"step": state.step}
-    error, angle = orthogonality(model), largest_angle(model)
-    extra = {} if error is None else {"orthogonality": error}
-    extra |= {} if angle is None else {"largest_angle": angle}
-    model.eval()
-    for split in SPLITS:
-        means = evaluate(
-            task, lambda x: model(x.to(ranks.device)), split, config.batch_size
+
+    experiment: Experiment
+    state: State
+    ranks: Ranks
+    recorder: Recorder
+
+    def train(self) -> str:
+        """Train until the last iteration, a solution, a divergence or a signal.
+
+        Returns:
+            "finished", "solved", "diverged" or "interrupted".
+        """
+        experiment, state, recorder = self.experiment, self.state, self.recorder
+        config, model = (
+            experiment.config.training,
+            self.ranks.parallel(experiment.model),
         )
-        state.last[split] = means
-        if means:
-            recorder.write(state, split, means | extra)
-    recorder.progress.evaluation(state.last, extra)
-    model.train()
-    for kept, split in ((state.best, "validation"), (state.best_test, "test")):
-        new = state.last[split]
-        metric = task.metric
-        if new and (not kept or task.is_better(new[metric], kept[split][metric])):
-            kept.update(state.last)
-    validation, finite = state.last["validation"], task.epoch(config.batch_size)
-    # a task can be solved only if its data is endless and its baseline is known
-    if task.baseline is None or not validation or finite is not None:
-        return False
-    if validation["loss"] >= config.solved * task.baseline:
-        state.solved_at = None
-        return False
-    if state.solved_at is None:
-        state.solved_at = state.step
-    return state.step >= state.solved_at + config.solved_for
+        iterations, every = config.iterations, config.evaluate_every
+        assert iterations is not None
+        assert every is not None
+        with Signals() as signals:
+            while state.step < iterations:
+                begin, cpu = time.perf_counter(), time.process_time()
+                step = Step(experiment, model, self.ranks, state.step)
+                loss, stop = step.agree(interrupt=signals.came)
+                if _diverged(loss, state):
+                    return "diverged"
+                step.update()
+                state.step += 1
+                state.seconds += time.perf_counter() - begin
+                state.cpu_seconds += time.process_time() - cpu
+                recorder.progress.step(state.step, loss)
+
+                last = state.step == iterations
+                if last or state.step % config.log_every == 0:
+                    recorder.write(state, "train", {"loss": loss} | step.metrics())
+                solved = (last or state.step % every == 0) and self._evaluate()
+                is_best = state.best.get("step") == state.step
+                due = last or solved or stop or is_best
+                if due or state.step % config.checkpoint_every == 0:
+                    # weights that are not finite must not replace a good checkpoint
+                    if not _finite(experiment):
+                        return "diverged"
+                    recorder.checkpoint(asdict(state), is_best=is_best)
+                if solved or (stop and not last):
+                    return "solved" if solved else "interrupted"
+        return "finished"
+
+    def _evaluate(self) -> bool:
+        """Evaluate both splits; True if the run is to stop because the task is solved.
+
+        Every process evaluates all sequences. All processes find the same numbers,
+        since they have the same weights.
+        """
+        state, task, model = self.state, self.experiment.task, self.experiment.model
+        error, angle = orthogonality(model), largest_angle(model)
+        extra = {} if error is None else {"orthogonality": error}
+        extra |= {} if angle is None else {"largest_angle": angle}
+        means = self.on_splits(functools.partial(evaluate, task))
+        for split in SPLITS:
+            if means[split]:
+                self.recorder.write(state, split, means[split] | extra)
+        state.last = {"step": state.step, **means}
+        self.recorder.progress.evaluation(state.last, extra)
+        for best, split in ((state.best, "validation"), (state.best_test, "test")):
+            new, metric = means[split], task.metric
+            if new and (not best or task.is_better(new[metric], best[split][metric])):
+                best.update(state.last)
+        config, validation = self.experiment.config.training, means["validation"]
+        # a task can be solved only if its data is endless and its baseline is known
+        endless = task.epoch(config.batch_size) is None
+        if task.baseline is None or not validation or not endless:
+            return False
+        if validation["loss"] >= config.solved * task.baseline:
+            state.solved_at = None
+            return False
+        if state.solved_at is None:
+            state.solved_at = state.step
+        return state.step >= state.solved_at + config.solved_for
+
+    def on_splits(
+        self,
+        measure: Callable[[Callable[[Tensor], Tensor], Split, int], dict[str, float]],
+    ) -> dict[str, dict[str, float]]:
+        """Measure the model on the validation and the test sequences.
+
+        Args:
+            measure: takes a function from inputs to outputs, a split, and the number of
+                sequences in a batch.
+
+        Returns:
+            What `measure` returns, by split.
+        """
+        model, size = self.experiment.model, self.experiment.config.training.batch_size
+        model.eval()
+        values = {
+            split: measure(lambda x: model(x.to(self.ranks.device)), split, size)
+            for split in SPLITS
+        }
+        model.train()
+        return values
 
 
 def _diverged(loss: float, state: State) -> bool:

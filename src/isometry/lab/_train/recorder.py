@@ -1,8 +1,10 @@
 """The output of a run: metrics, checkpoints, events, and progress on a terminal."""
 
 import hashlib
+import io
 import json
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -269,34 +271,30 @@ def _listed(values: Mapping[str, float]) -> str:
 
 
 class Recorder:
-    """Writes into the folder of a run.
+    """Writes into the folder of a run, and shows how far the run is.
 
     Args:
+        experiment: what is trained.
         folder: folder of the run. If None, as in every process but the first, nothing
-            is written.
-        progress: shows the user how far the run is.
-        state: the values that `unpack` returned for the checkpoint of a resumed run;
+            is written or shown.
+        header: the values that `unpack` returned for the checkpoint of a resumed run;
             empty for a new run.
-        tensorboard: whether to write events for TensorBoard as well.
     """
 
     def __init__(
-        self,
-        folder: Path | None,
-        progress: Progress,
-        *,
-        state: Mapping[str, Any],
-        tensorboard: bool,
+        self, experiment: Experiment, folder: Path | None, header: Mapping[str, Any]
     ) -> None:
-        self.folder, self.progress = folder, progress
-        self.best_file = state.get("best_file")
+        self.experiment, self.folder = experiment, folder
+        training, done = experiment.config.training, header.get("state", {}).get("step")
+        stream = io.StringIO() if folder is None else sys.stderr
+        self.progress = Progress(training.iterations or 0, done or 0, stream)
+        self.best_file = header.get("best_file")
         self.files: list[Metrics | Events] = []
         if folder is not None:
-            self.metrics = Metrics(folder, int(state.get("metrics", 0)))
+            self.metrics = Metrics(folder, int(header.get("metrics", 0)))
             self.files.append(self.metrics)
-            if tensorboard:
-                events = Events(folder / "tensorboard", self.metrics.records())
-                self.files.append(events)
+        if folder is not None and training.tensorboard:
+            self.files.append(Events(folder / "tensorboard", self.metrics.records()))
 
     def write(self, state: "State", split: str, values: Mapping[str, float]) -> None:
         """Write a line of metrics."""
@@ -306,9 +304,7 @@ class Recorder:
         for file in self.files:
             file.write(record)
 
-    def checkpoint(
-        self, experiment: Experiment, state: dict[str, Any], *, is_best: bool
-    ) -> None:
+    def checkpoint(self, state: dict[str, Any], *, is_best: bool) -> None:
         """Replace the checkpoint, which also holds the length of the metrics file.
 
         The weights with the best validation result are in another file, which has the
@@ -317,20 +313,19 @@ class Recorder:
         Thus the process can be killed at any time.
 
         Args:
-            experiment: what is trained.
             state: the fields of `State`.
             is_best: whether these weights have the best validation result so far.
         """
         if self.folder is None:
             return
         if is_best:
-            data = pack(experiment.model, (), {"step": state["step"]})
+            data = pack(self.experiment.model, (), {"step": state["step"]})
             name = f"best-{state['step']}.safetensors"
             write_atomically(self.folder / name, data)
             self.best_file = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
-        sizes = {"metrics": self.metrics.size(), "best_file": self.best_file}
-        header = {"state": state} | sizes
-        data = pack(experiment.model, experiment.optimizers, header)
+        header = {"state": state, "metrics": self.metrics.size()}
+        header |= {"best_file": self.best_file}
+        data = pack(self.experiment.model, self.experiment.optimizers, header)
         write_atomically(self.folder / CHECKPOINT, data)
         for path in self.folder.glob("best-*.safetensors"):
             if self.best_file is None or path.name != self.best_file["name"]:

@@ -1,8 +1,6 @@
 """Starts, resumes and loads runs."""
 
 import contextlib
-import io
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +15,8 @@ from isometry.lab._train import folder as files
 from isometry.lab._train.config import Config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
 from isometry.lab._train.folder import RunError
-from isometry.lab._train.loop import SPLITS, State, angles, orthogonality, train
-from isometry.lab._train.recorder import (
-    Progress,
-    Recorder,
-    event_writer,
-    read_best,
-    unpack,
-)
+from isometry.lab._train.loop import State, Trainer, angles, orthogonality
+from isometry.lab._train.recorder import Recorder, event_writer, read_best, unpack
 
 
 @dataclass(frozen=True)
@@ -220,27 +212,21 @@ def _go(
             with _whole(folder):
                 header = unpack(data, experiment.model, experiment.optimizers)
                 state = State(**header["state"])
-        training = experiment.config.training
-        assert training.iterations is not None
-        if training.iterations < state.step:
+        iterations = experiment.config.training.iterations or 0
+        if iterations < state.step:
             raise RunError(
                 f"`iterations` must be at least the {state.step} steps that are made; "
-                f"got {training.iterations}."
+                f"got {iterations}."
             )
         if folder is not None:
             if options:
                 _amend(folder, experiment.config, state.step, options)
             # if the run had ended before, its summary is no longer true, so remove it
             (folder / files.SUMMARY).unlink(missing_ok=True)
-        # only the first process, which has the folder, speaks
-        stream = io.StringIO() if folder is None else sys.stderr
-        progress = Progress(training.iterations, state.step, stream)
-        recorder = Recorder(
-            folder, progress, state=header, tensorboard=training.tensorboard
-        )
+        recorder = Recorder(experiment, folder, header)
         with contextlib.closing(recorder):
-            progress.say(_greeting(experiment, folder, state))
-            return _train(experiment, state, ranks, recorder)
+            recorder.progress.say(_greeting(experiment, folder, state))
+            return _train(Trainer(experiment, state, ranks, recorder))
 
 
 def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) -> None:
@@ -251,32 +237,32 @@ def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) 
     files.write_atomically(folder / files.CONFIG, config.to_json())
 
 
-def _train(
-    experiment: Experiment, state: State, ranks: Ranks, recorder: Recorder
-) -> Outcome:
-    folder = recorder.folder
+def _train(trainer: Trainer) -> Outcome:
+    folder = trainer.recorder.folder
     try:
-        status = train(experiment, state, ranks, recorder)
+        status = trainer.train()
     except OSError as error:
         # most often the disk is full, so writing the summary may fail, too
         with contextlib.suppress(OSError):
-            _sum_up(experiment, state, "interrupted", folder)
+            _sum_up(trainer, "interrupted", {})
+        again = files.resume_command(folder) if folder else "start all processes again"
         raise RunError(
-            f"the run stopped at step {state.step}: {error}. Once that is solved, go "
-            f"on: isometry train --resume {folder}"
+            f"the run stopped at step {trainer.state.step}: {error}. Once that is "
+            f"solved, go on: {again}"
         ) from error
     except (ValueError, TypeError) as error:
         # This is not an error in the options. Because of the note, the command line
         # prints the traceback.
-        error.add_note(f"isometry: raised in step {state.step + 1} of the run")
+        step = trainer.state.step + 1
+        error.add_note(f"isometry: raised in step {step} of the run")
         raise
-    scores: dict[str, Any] = {}
-    if status == "finished" and ranks.is_first:
+    scores: Mapping[str, Any] = {}
+    if status == "finished" and trainer.ranks.is_first:
         try:
-            scores = _final_scores(experiment, ranks)
+            scores = trainer.on_splits(trainer.experiment.task.final_scores)
         except KeyboardInterrupt:
             status = "interrupted"
-    return Outcome(folder, _sum_up(experiment, state, status, folder, scores))
+    return Outcome(folder, _sum_up(trainer, status, scores))
 
 
 @contextlib.contextmanager
@@ -295,29 +281,10 @@ def _whole(folder: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _final_scores(experiment: Experiment, ranks: Ranks) -> dict[str, Any]:
-    """The scores that the task measures only at the end; empty for most tasks."""
-    model, size = experiment.model, experiment.config.training.batch_size
-    model.eval()
-    scores = {
-        split: experiment.task.final_scores(
-            lambda x: model(x.to(ranks.device)), split, size
-        )
-        for split in SPLITS
-    }
-    model.train()
-    return scores if any(scores.values()) else {}
-
-
-def _sum_up(
-    experiment: Experiment,
-    state: State,
-    status: str,
-    folder: Path | None,
-    scores: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+def _sum_up(trainer: Trainer, status: str, scores: Mapping[str, Any]) -> dict[str, Any]:
     """Write `summary.json`, and return its content."""
-    model = experiment.model
+    experiment, state = trainer.experiment, trainer.state
+    model, folder = experiment.model, trainer.recorder.folder
     summary = {
         "status": status,
         "steps": state.step,
@@ -333,7 +300,9 @@ def _sum_up(
         "angles": angles(model),
         "orthogonality": orthogonality(model),
         "source": experiment.recipe.schedule.source,
-    } | ({"scores": scores} if scores else {})
+    }
+    # most tasks have no scores
+    summary |= {"scores": dict(scores)} if any(scores.values()) else {}
     if folder is not None:
         files.write_atomically(folder / files.SUMMARY, files.as_json(summary))
     return summary
