@@ -81,11 +81,8 @@ def test_the_command_of_a_run_makes_the_same_run():
     )
     again = config_of(config.command.removeprefix("isometry "))
     assert again == config
-    assert again.training.model_options == {
-        "rebase_every": 3,
-        "retraction": "cayley",
-        "name": "3",
-    }
+    options = {"rebase_every": 3, "retraction": "cayley", "name": "3"}
+    assert again.training.model_options == options
 
 
 def test_options_from_a_file(tmp_path):
@@ -297,11 +294,11 @@ def test_options_of_a_network_are_given_one_by_one(pairs, message, capsys):
     [
         (
             "copying --lag 9",
-            "got copying (the run has its task), --lag (it says what the run is)",
+            "got `task` (the run has its task), `--lag` (it says what the run is)",
         ),
-        ("--out x", "got --out (the run stays in its folder). Leave"),
-        ("--config x", "got --config (name the options themselves). Leave"),
-        ("--hidden-size=9", "got --hidden-size (it says what the run is). Leave"),
+        ("--out x", "got `--out` (the run stays in its folder). Leave"),
+        ("--config x", "got `--config` (name the options themselves). Leave"),
+        ("--hidden-size=9", "got `--hidden-size` (it says what the run is). Leave"),
     ],
 )
 def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, capsys):
@@ -310,7 +307,7 @@ def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, caps
     line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
     assert _cli.main(line) == 2
     said = capsys.readouterr().err
-    assert "`--resume` must come with options that a run can change" in said
+    assert "must be among those that can change when a run goes on, `--iterat" in said
     assert named in said
 
 

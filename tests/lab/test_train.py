@@ -295,7 +295,7 @@ def test_a_step_is_that_of_torch():
     ("options", "message"),
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1; got 0"),
-        ({"seed": -1}, "`seed` must be a number from 0 to 2147483647; got -1"),
+        ({"seed": -1}, r"`seed` must be in \[0, 2\^31\); got -1"),
         ({"iterations": 1, "epochs": 1}, "must not both be given"),
         ({"iterations": None, "epochs": 1}, "`epochs` must be left out .* endless"),
         ({"optimizer": "adam"}, "`optimizer` must be a class of torch.optim"),

@@ -1,6 +1,7 @@
 """The command `isometry train`, with options from its line and from a TOML file."""
 
 import argparse
+import functools
 import shlex
 import sys
 import tomllib
@@ -20,7 +21,7 @@ from isometry.lab._options import (
     suggestion,
 )
 from isometry.lab._process import keep_freed_memory
-from isometry.lab._train.config import CHANGEABLE, Config, Training
+from isometry.lab._train.config import Config, Training
 from isometry.lab._train.folder import RunError, divergence, resume_command
 
 # the exit code for each status of a run; 130 is usual after Ctrl-C
@@ -136,22 +137,24 @@ def main(options: argparse.Namespace) -> int:
     from isometry.lab._train.run import resume, start
 
     keep_freed_memory()
-    values = vars(options)
+    values = {
+        k: v for k, v in vars(options).items() if k != "command" and v is not None
+    }
     folder, trust = values.pop("resume", None), values.pop("trust", False)
-    typed = values.keys() - {"command", "task"}
+    typed = values.keys() - {"task"}
     try:
         if folder is not None:
-            outcome = resume(folder, trust=trust, **_changes(values))
+            outcome = resume(folder, trust=trust, **values)
         else:
             config, out = read(values)
             outcome = start(config, out)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise
-        # errors about a run itself may name any option, typed or not
-        about_run = isinstance(error, RunError)
-        names = [f.name for f in fields(Training)] if about_run else typed
-        message = as_typed(str(error), names)
+        # errors about a run that exists may name any option, typed or not
+        about_run = isinstance(error, RunError) or folder is not None
+        names = {f.name for f in fields(Training)} if about_run else set()
+        message = as_typed(str(error), names | typed)
         print(f"isometry: {message}", file=sys.stderr)  # noqa: T201 - it reports
         return 2
     if outcome.folder is None:
@@ -181,10 +184,10 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
     """
     from isometry.lab.tasks import TASKS
 
-    given = {k: v for k, v in given.items() if k != "command"}
-    out, file = given.pop("out", None), given.pop("config", None)
-    from_file = {} if file is None else read_file(file)
-    task = given.pop("task", None) or from_file.get("task")
+    values = {k: v for k, v in given.items() if k != "command" and v is not None}
+    out, file = values.pop("out", None), values.pop("config", None)
+    values = ({} if file is None else read_file(file)) | values
+    task = values.pop("task", None)
     if task is None:
         raise ValueError(
             f"`task` must be one of {', '.join(TASKS)}, or a class as "
@@ -192,9 +195,7 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
             f"`task` in the file."
         )
     kind = TASKS.find(task, trust=True)
-    values = {k: v for k, v in from_file.items() if k != "task"} | given
-    task_names = {f.name for f in fields(kind)}
-    names = {f.name for f in fields(Training)}
+    task_names, names = ({f.name for f in fields(c)} for c in (kind, Training))
     if unknown := sorted(values.keys() - task_names - names):
         close = suggestion(unknown[0], task_names | names)
         raise ValueError(
@@ -202,7 +203,7 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
             f"{', '.join(unknown)}.{close} `isometry train {task} --help` lists them."
         )
     task_options = asdict(make(kind, {k: values[k] for k in values if k in task_names}))
-    training = make(Training, {k: v for k, v in values.items() if k in names})
+    training = make(Training, {k: values[k] for k in values if k in names})
     if task_options.get("root") is not None:
         # an absolute path, since the run may be resumed from another folder
         values["root"] = str(Path(task_options["root"]).expanduser().absolute())
@@ -233,32 +234,6 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from error
 
 
-# Why `--resume` refuses each of these options. It refuses other options because they
-# define the run.
-_REASONS = {
-    "task": "the run has its task",
-    "out": "the run stays in its folder",
-    "config": "name the options themselves",
-}
-
-
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    """The options to change in a resumed run; raises if one of them must not change."""
-    named = {k: v for k, v in given.items() if k != "command" and v is not None}
-    refused = [
-        f"{word} ({_REASONS.get(name, 'it says what the run is')})"
-        for name, word in zip(named, words_of(named), strict=True)
-        if name not in CHANGEABLE
-    ]
-    if refused:
-        raise ValueError(
-            f"`--resume` must come with options that a run can change when it goes on, "
-            f"{', '.join(map(option_of, CHANGEABLE))}; got {', '.join(refused)}. Leave "
-            f"these out, or begin another run."
-        )
-    return named
-
-
 def words_of(given: dict[str, Any]) -> list[str]:
     """The task and the names of the options on a command line, as they are typed.
 
@@ -273,19 +248,15 @@ def words_of(given: dict[str, Any]) -> list[str]:
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
-    usual: Any = argparse.SUPPRESS
-    parser.add_argument(
+    add = functools.partial(parser.add_argument, type=Path, default=argparse.SUPPRESS)
+    add(
         "--config",
-        type=Path,
-        default=usual,
         metavar="FILE",
         help="options as a TOML file, with underscores; options on the command line "
         "take precedence",
     )
-    parser.add_argument(
+    add(
         "--out",
-        type=Path,
-        default=usual,
         metavar="DIR",
         help="the folder of the run, which must not exist; by default a new one under "
         "the user's data directory",
@@ -298,16 +269,12 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
     if status == "diverged":
         return f"isometry: {divergence(folder, steps)}; try a smaller `--lr`."
     if status == "interrupted":
-        return (
-            f"isometry: interrupted after step {steps}. Go on with: "
-            f"{resume_command(folder)}"
-        )
+        again = resume_command(folder)
+        return f"isometry: interrupted after step {steps}. Go on with: {again}"
     metric = summary["metric"]
     ends = [f"{status} after {steps} steps, {summary['seconds']:.0f} s"]
-    for name, place in (
-        ("best", "validation"),
-        ("best_by_test", "test, as the paper does"),
-    ):
+    places = {"best": "validation", "best_by_test": "test, as the paper does"}
+    for name, place in places.items():
         if "test" in summary[name]:
             value = summary[name]["test"][metric]
             ends.append(f"test {metric} {value:.4g} at the best {place}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from isometry.lab._options import make, option_of, spell
+from isometry.lab._options import check_types, make, option_of, spell
 
 if TYPE_CHECKING:
     from isometry.lab.paper.training import Recipe
@@ -24,6 +24,14 @@ CHANGEABLE = (
     *("checkpoint_every", "threads", "device", "tensorboard"),
 )
 
+# Why a resumed run refuses these options, which name no field of `Training`. It refuses
+# the other fields because they define the run.
+_REASONS = {
+    "task": "the run has its task",
+    "out": "the run stays in its folder",
+    "config": "name the options themselves",
+}
+
 # The largest `lr`, `lr_ratio`, `solved` and `clip_norm` that are accepted. The first
 # two need a bound: optimizers divide the product of `lr` and `lr_ratio`, at most 1e30,
 # by numbers such as 0.001, and torch raises if the result exceeds the range of float32,
@@ -34,12 +42,15 @@ _COUNTS = (
     *("batch_size", "hidden_size", "iterations", "epochs", "threads"),
     *("log_every", "evaluate_every", "checkpoint_every"),
 )
-# the least and the largest valid value of each option that is a number
-_BOUNDS: dict[str, tuple[int, float]] = {
-    **dict.fromkeys(_COUNTS, (1, math.inf)),
-    **dict.fromkeys(("lr", "lr_ratio", "solved"), (0, LARGEST)),
-    "solved_for": (0, math.inf),
-    "seed": (0, 2**31 - 1),
+# for each option that is a number, what it must be, its least and its largest value
+_BOUNDS: dict[str, tuple[str, float, float]] = {
+    **dict.fromkeys(_COUNTS, ("at least 1", 1, math.inf)),
+    **dict.fromkeys(
+        ("lr", "lr_ratio", "solved"), (f"a number from 0 to {LARGEST:g}", 0, LARGEST)
+    ),
+    "clip_norm": (f"a positive number up to {LARGEST:g}", math.ulp(0.0), LARGEST),
+    "solved_for": ("at least 0", 0, math.inf),
+    "seed": ("in [0, 2^31)", 0, 2**31 - 1),
 }
 
 
@@ -99,22 +110,11 @@ class Training:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _BOUNDS.items():
+        check_types(Training, vars(self))
+        for name, (condition, least, largest) in _BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                bounds = f"at least {low}"
-                if high < math.inf:
-                    bounds = f"a number from {low} to {high:.10g}"
-                raise ValueError(
-                    f"`{name}` must be {bounds}; got {value}. Leave it out for the "
-                    f"default."
-                )
-        if self.clip_norm is not None and not 0 < self.clip_norm <= LARGEST:
-            raise ValueError(
-                f"`clip_norm` must be a positive number up to {LARGEST:g}; got "
-                f"{self.clip_norm}. Leave it out for the paper's training, which clips "
-                f"only gated networks on MNIST."
-            )
+            if value is not None and not least <= value <= largest:
+                raise ValueError(f"`{name}` must be {condition}; got {value}.")
         if self.iterations is not None and self.epochs is not None:
             raise ValueError(
                 f"`iterations` and `epochs` must not both be given; got "
@@ -201,10 +201,12 @@ class Config:
         if not options:
             return self
         if refused := [name for name in options if name not in CHANGEABLE]:
+            reasons = {n: _REASONS.get(n, "it says what the run is") for n in refused}
             raise ValueError(
-                f"`{refused[0]}` must stay as it is when a run goes on, since it says "
-                f"what the run is; got {options[refused[0]]!r}. Leave it out, or begin "
-                f"another run."
+                f"options must be among those that can change when a run goes on, "
+                f"{', '.join(f'`{name}`' for name in CHANGEABLE)}; got "
+                f"{', '.join(f'`{name}` ({why})' for name, why in reasons.items())}. "
+                f"Leave these out, or begin another run."
             )
         length = {"iterations": None, "epochs": None}
         other = length if length.keys() & options.keys() else {}

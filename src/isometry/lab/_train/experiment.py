@@ -1,7 +1,7 @@
 """Makes the task, the network and the optimizers that a config describes."""
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 import isometry.optim
 from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, Training
-from isometry.lab.paper.networks import NETWORKS, recipe
+from isometry.lab.paper import networks
+from isometry.lab.paper.networks import NETWORKS
 from isometry.lab.paper.training import DECAYS, Recipe
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
@@ -87,14 +88,13 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     Raises:
         ValueError: if the task, the network, the optimizer or an option is unknown.
     """
-    training = config.training
-    task, wanted, model = make_model(config, trust=trust)
+    task, recipe, model = make_model(config, trust=trust)
     model = model.to(device)
     # ask for the number of batches after all else, since reading the data may take long
-    epoch = _epoch(task, training.batch_size)
-    resolved = config.resolved(wanted, epoch, torch.get_num_threads())
-    resolved = replace(resolved, recipe=described(wanted, model), about=task.about())
-    return Experiment(resolved, task, wanted, model, make_optimizers(wanted, model))
+    epoch = _epoch(task, config.training.batch_size)
+    resolved = config.resolved(recipe, epoch, torch.get_num_threads())
+    resolved = replace(resolved, recipe=described(recipe, model), about=task.about())
+    return Experiment(resolved, task, recipe, model, make_optimizers(recipe, model))
 
 
 def _epoch(task: AbstractTask, size: int) -> int | None:
@@ -131,27 +131,27 @@ def make_model(
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
-    wanted = recipe(training.model, task, training.hidden_size, **options)
-    wanted = _adjusted(wanted, training)
+    recipe = networks.recipe(training.model, task, training.hidden_size, **options)
+    recipe = _adjusted(recipe, training)
     # Set the global seed, too: torch's layers and users' networks draw their initial
     # weights from the global generator.
     torch.manual_seed(training.seed)
     generator = torch.Generator().manual_seed(training.seed)
-    model = _model(wanted, training, task, generator)
+    model = _model(recipe, training, task, generator)
     if hasattr(type(getattr(model, "network", model)), "schedule"):
-        _check_parameters(wanted, model)
-    return task, wanted, model
+        _check_parameters(recipe, model)
+    return task, recipe, model
 
 
-def _check_parameters(wanted: Recipe, model: nn.Module) -> None:
+def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
     """Raise if the schedule of a user's own network names no parameter of it."""
     paths = [path for path, _ in model.named_parameters()]
-    for optimizer in wanted.optimizers:
+    for optimizer in recipe.optimizers:
         for name in optimizer.parameters:
             one = replace(optimizer, parameters=(name,))
             if not any(map(one.names, paths)):
                 raise ValueError(
-                    f"`parameters` in the schedule of {wanted.name} must name "
+                    f"`parameters` in the schedule of {recipe.name} must name "
                     f"parameters of it; got {name!r}. It has {', '.join(paths)}."
                 )
 
@@ -183,14 +183,11 @@ _OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
 
 
 def _model(
-    wanted: Recipe,
-    training: Training,
-    task: AbstractTask,
-    generator: torch.Generator,
+    recipe: Recipe, training: Training, task: AbstractTask, generator: torch.Generator
 ) -> nn.Module:
     """Make the network. An error names the unknown options and the known ones."""
     try:
-        return wanted.model(generator=generator)
+        return recipe.model(generator=generator)
     except (TypeError, ValueError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
@@ -203,7 +200,7 @@ def _model(
         unknown = [name for name in options if name not in {*names, *_RENAMED}]
         reason = suggestion(unknown[0], names) if unknown else f" {error}."
         raise ValueError(
-            f"`model_options` must be options of {wanted.name}; got "
+            f"`model_options` must be options of {recipe.name}; got "
             f"{', '.join(unknown or options)}.{reason} It has "
             f"{', '.join(names) or 'no options'}."
         ) from error
@@ -211,7 +208,7 @@ def _model(
 
 def _options_of(name: str, task: AbstractTask) -> list[str]:
     """Names of the options of a network, besides its sizes."""
-    model = recipe(name, task, 2).model(device="meta")
+    model = networks.recipe(name, task, 2).model(device="meta")
     network = type(getattr(model, "network", model))
     names: list[str] = []
     for kind in network.__mro__:
@@ -257,8 +254,8 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
             optimizer does not take the parameters.
     """
     optimizers = []
-    for wanted, groups in recipe.groups(model):
-        name, kind = wanted.kind.__name__, wanted.kind
+    for row, groups in recipe.groups(model):
+        name, kind = row.kind.__name__, row.kind
         on_manifold = any(group["manifold"] is not None for group in groups)
         if on_manifold and not hasattr(isometry.optim, name):
             raise ValueError(
@@ -275,9 +272,9 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
             # `initial_lr` is the rate before any decay. Checkpoints keep it. torch's
             # schedulers use the same name.
             for group in groups:
-                group["initial_lr"] = wanted.options["lr"]
+                group["initial_lr"] = row.options["lr"]
         try:
-            optimizers.append(kind(groups, **wanted.options))
+            optimizers.append(kind(groups, **row.options))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"`optimizer` must be one that takes these parameters; got "
@@ -289,23 +286,23 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
 def _adjusted(recipe: Recipe, training: Training) -> Recipe:
     """The recipe, in which the user's training options replace the paper's."""
     usual = recipe.schedule
-    rest = next(wanted for wanted in usual.optimizers if not wanted.parameters)
+    rest = next(row for row in usual.optimizers if not row.parameters)
     lr = rest.options["lr"] if training.lr is None else training.lr
-    optimizers = []
-    for wanted in usual.optimizers:
-        ratio = wanted.options["lr"] / rest.options["lr"]
-        if wanted.parameters and training.lr_ratio is not None:
+    rows = []
+    for row in usual.optimizers:
+        ratio = row.options["lr"] / rest.options["lr"]
+        if row.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
+        kind, options = row.kind, dict(row.options)
         # RiemannianSGD moves a weight on its manifold by its own update rule, so the
         # option `optimizer` does not replace it.
-        keep = training.optimizer is None or wanted.kind is RiemannianSGD
-        kind = wanted.kind if keep else _optimizer_class(training.optimizer or "")
-        options = dict(wanted.options) if keep else {}
+        if training.optimizer is not None and kind is not RiemannianSGD:
+            kind, options = _optimizer_class(training.optimizer), {}
         if training.retraction is not None and "retraction" in options:
             options["retraction"] = training.retraction
         options["lr"] = lr * ratio
-        optimizers.append(replace(wanted, kind=kind, options=options))
-    retracts = any("retraction" in wanted.options for wanted in optimizers)
+        rows.append(replace(row, kind=kind, options=options))
+    retracts = any("retraction" in row.options for row in rows)
     if training.retraction is not None and not retracts:
         raise ValueError(
             f"`retraction` must be left out for {training.model}, which moves no "
@@ -314,21 +311,11 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
         )
     schedule = replace(
         usual,
-        optimizers=tuple(optimizers),
+        optimizers=tuple(rows),
         clip_norm=training.clip_norm or usual.clip_norm,
-        decay=_decay(training.decay) or usual.decay,
+        decay=usual.decay if training.decay is None else DECAYS[training.decay],
     )
     return replace(recipe, schedule=schedule)
-
-
-def _decay(name: str | None) -> Callable[[float], float] | None:
-    """The function for the option `decay`; None if the user left the option out."""
-    if name is not None and name not in DECAYS:
-        raise ValueError(
-            f"`decay` must be one of {', '.join(DECAYS)}; got {name!r}."
-            f"{suggestion(name, DECAYS)} Leave it out for constant rates."
-        )
-    return None if name is None else DECAYS[name]
 
 
 def described(recipe: Recipe, model: Any) -> dict[str, Any]:
@@ -355,11 +342,11 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
         "options": {k: v for k, v in options.items() if k not in places},
         "optimizers": [
             {
-                "name": wanted.kind.__name__,
-                "options": dict(wanted.options),
-                "parameters": list(wanted.parameters),
+                "name": row.kind.__name__,
+                "options": dict(row.options),
+                "parameters": list(row.parameters),
             }
-            for wanted in recipe.optimizers
+            for row in recipe.optimizers
         ],
         "clip_norm": recipe.schedule.clip_norm,
         "decay": decay and getattr(decay, "__name__", repr(decay)),
