@@ -23,46 +23,30 @@ if TYPE_CHECKING:
         training_rows,
     )
 
-__all__ = [
-    "AbstractTask",
-    "AbstractEndlessTask",
-    "Batch",
-    "evaluate",
-    "training_rows",
-    "Recipe",
-    "Schedule",
-    "OptimizerRecipe",
-    "Config",
-    "Training",
-    "Outcome",
-    "RunError",
-    "start",
-    "resume",
-    "load",
-    "register",
-    "write_report",
-    "get_data",
-]
+__all__ = ["AbstractTask", "AbstractEndlessTask", "Batch", "evaluate", "training_rows"]
+__all__ += ["Recipe", "Schedule", "OptimizerRecipe", "Config", "Training"]
+__all__ += ["Outcome", "RunError", "start", "resume", "load", "register"]
+__all__ += ["write_report", "get_data"]
 
-# the module that holds each public name
+# the public names that each module holds
 _PLACES = {
-    **dict.fromkeys(("AbstractTask", "AbstractEndlessTask"), "task"),
-    **dict.fromkeys(("Batch", "training_rows"), "task"),
-    "evaluate": "_evaluation",
-    **dict.fromkeys(("Recipe", "Schedule", "OptimizerRecipe"), "paper.training"),
-    **dict.fromkeys(("Config", "Training"), "_train.config"),
-    **dict.fromkeys(("Outcome", "start", "resume", "load"), "_train.run"),
-    "RunError": "_train.folder",
-    "register": "_train.experiment",
-    "write_report": "_report.command",
-    "get_data": "_data.get",
+    "task": ("AbstractTask", "AbstractEndlessTask", "Batch", "training_rows"),
+    "_evaluation": ("evaluate",),
+    "paper.training": ("Recipe", "Schedule", "OptimizerRecipe"),
+    "_train.config": ("Config", "Training"),
+    "_train.run": ("Outcome", "start", "resume", "load"),
+    "_train.folder": ("RunError",),
+    "_train.experiment": ("register",),
+    "_report.command": ("write_report",),
+    "_data.get": ("get_data",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'isometry.lab' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"isometry.lab.{_PLACES[name]}"), name)
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"isometry.lab.{module}"), name)
+    raise AttributeError(f"module 'isometry.lab' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
