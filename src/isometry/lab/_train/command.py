@@ -166,13 +166,13 @@ def main(options: argparse.Namespace) -> int:
     return _CODES[summary["status"]]
 
 
-def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
+def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
     """Make a config from the options of a command line and of the file that it names.
 
     The command line takes precedence over the file.
 
     Args:
-        given: the options of the command line by name: `task`, `config` (the file),
+        options: the options of the command line by name: `task`, `config` (the file),
             `out`, and fields of the task and of `Training`.
 
     Returns:
@@ -184,7 +184,7 @@ def read(given: dict[str, Any]) -> tuple[Config, Path | None]:
     """
     from isometry.lab.tasks import TASKS
 
-    values = {k: v for k, v in given.items() if k != "command" and v is not None}
+    values = {k: v for k, v in options.items() if k != "command" and v is not None}
     out, file = values.pop("out", None), values.pop("config", None)
     values = ({} if file is None else read_file(file)) | values
     task = values.pop("task", None)
@@ -234,17 +234,17 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def words_of(given: dict[str, Any]) -> list[str]:
+def words_of(options: dict[str, Any]) -> list[str]:
     """The task and the names of the options on a command line, as they are typed.
 
     Args:
-        given: values by name; None for an option that was left out.
+        options: values by name; None for an option that was left out.
 
     Returns:
         Words such as "copying" and "--hidden-size".
     """
-    names = [k for k, v in given.items() if k != "command" and v is not None]
-    return [given[k] if k == "task" else option_of(k) for k in names]
+    names = [k for k, v in options.items() if k != "command" and v is not None]
+    return [options[k] if k == "task" else option_of(k) for k in names]
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:

@@ -133,11 +133,7 @@ def make_model(
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
     recipe = networks.recipe(training.model, task, training.hidden_size, **options)
     recipe = _adjusted(recipe, training)
-    # Set the global seed, too: torch's layers and users' networks draw their initial
-    # weights from the global generator.
-    torch.manual_seed(training.seed)
-    generator = torch.Generator().manual_seed(training.seed)
-    model = _model(recipe, training, task, generator)
+    model = _model(recipe, training, task)
     if hasattr(type(getattr(model, "network", model)), "schedule"):
         _check_parameters(recipe, model)
     return task, recipe, model
@@ -169,8 +165,8 @@ def check_model(training: Training, *, trust: Trust) -> None:
     NETWORKS.find(training.model, trust=trust)
     if sizes := sorted(training.model_options.keys() & _SIZES):
         raise ValueError(
-            f"`model_options` must have no sizes; got {', '.join(sizes)}. The task has "
-            f"those of inputs and outputs, and `hidden_size` is that of the state."
+            f"`model_options` must have no sizes; got {', '.join(sizes)}. The task "
+            f"sets the sizes of inputs and outputs; `hidden_size` sets the state's."
         )
 
 
@@ -182,12 +178,13 @@ _SIZES = {"input_size", "output_size", "hidden_size"}
 _OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
 
 
-def _model(
-    recipe: Recipe, training: Training, task: AbstractTask, generator: torch.Generator
-) -> nn.Module:
+def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
     """Make the network. An error names the unknown options and the known ones."""
+    # Set the global seed, too: torch's layers and users' networks draw their initial
+    # weights from the global generator.
+    torch.manual_seed(training.seed)
     try:
-        return recipe.model(generator=generator)
+        return recipe.model(generator=torch.Generator().manual_seed(training.seed))
     except (TypeError, ValueError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
@@ -260,14 +257,14 @@ def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
         if on_manifold and not hasattr(isometry.optim, name):
             raise ValueError(
                 f"`optimizer` must be one of isometry.optim, since a weight of "
-                f"{recipe.name} lives on a manifold; got {name}. Networks of the paper "
-                f"have one if you leave it out."
+                f"{recipe.name} lives on a manifold; got {name}. Leave it out for the "
+                f"optimizer of the paper."
             )
         if recipe.schedule.decay is not None:
             if kind is torch.optim.Rprop:
                 raise ValueError(
-                    "`decay` must be left out for Rprop, which uses the rate in its "
-                    "first step alone."
+                    "`decay` must be left out for Rprop, which uses the learning rate "
+                    "only in its first step."
                 )
             # `initial_lr` is the rate before any decay. Checkpoints keep it. torch's
             # schedulers use the same name.

@@ -85,7 +85,9 @@ class Step:
         self.weights = task.weights(batch)
         self.outputs = model(self.batch.x)
         self.loss = task.loss(self.outputs, self.batch)
-        self.total = self.weights["loss"]
+        # The loss of this process is multiplied by its share. Then the average of the
+        # gradients over all processes is the gradient of the whole batch.
+        self.share = 1.0
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
         """The loss of the whole batch, and whether any process was told to stop."""
@@ -93,7 +95,7 @@ class Step:
         if self.ranks.count == 1:
             return mine, interrupt
         loss, total, stop = self.ranks.sum(mine * weight, weight, interrupt)
-        self.total = total
+        self.share = self.ranks.count * weight / total
         return loss / total, stop > 0
 
     def update(self) -> None:
@@ -101,10 +103,7 @@ class Step:
         experiment, recipe = self.experiment, self.experiment.recipe
         for optimizer in experiment.optimizers:
             optimizer.zero_grad()
-        # With this factor, the average of the gradients over all processes is the
-        # gradient of the whole batch.
-        share = self.ranks.count * self.weights["loss"] / self.total
-        (self.loss if self.ranks.count == 1 else self.loss * share).backward()
+        (self.loss if self.ranks.count == 1 else self.loss * self.share).backward()
         clip_norm = recipe.schedule.clip_norm
         if clip_norm is not None:
             clip_grad_norm_(experiment.model.parameters(), clip_norm)

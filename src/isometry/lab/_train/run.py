@@ -69,7 +69,7 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
             contents = {files.CONFIG: resolved.to_json()}
             files.create(folder, contents | {files.ENVIRONMENT: surroundings})
         with files.removed_unused(folder):
-            return _go(experiment, folder, ranks)
+            return _run(experiment, folder, ranks)
 
 
 def resume(
@@ -134,7 +134,7 @@ def resume(
                 f"{folder} must keep its {planned} steps, over which its rates decay; "
                 f"got {length}. Begin another run for another length."
             )
-        return _go(experiment, folder if ranks.is_first else None, ranks, options)
+        return _run(experiment, folder if ranks.is_first else None, ranks, options)
 
 
 def load(
@@ -170,7 +170,7 @@ def load(
     # drawing the initial weights must not change the caller's random numbers
     with torch.random.fork_rng(devices=()):
         _, _, model = make_model(config, trust=trust)
-    with _whole(folder):
+    with _checkpoint_errors(folder):
         unpack(read_best(folder, data) if best else data, model, ())
     return model.eval()
 
@@ -198,7 +198,7 @@ def _prepared(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ran
         torch.set_num_threads(threads)
 
 
-def _go(
+def _run(
     experiment: Experiment,
     folder: Path | None,
     ranks: Ranks,
@@ -209,7 +209,7 @@ def _go(
         data = ranks.share(files.read_checkpoint(folder) if folder else None)
         state, header = State(), dict[str, Any]()
         if data:
-            with _whole(folder):
+            with _checkpoint_errors(folder):
                 header = unpack(data, experiment.model, experiment.optimizers)
                 state = State(**header["state"])
         iterations = experiment.config.training.iterations or 0
@@ -266,7 +266,7 @@ def _train(trainer: Trainer) -> Outcome:
 
 
 @contextlib.contextmanager
-def _whole(folder: Path | None) -> Iterator[None]:
+def _checkpoint_errors(folder: Path | None) -> Iterator[None]:
     """Turn any error from reading a checkpoint into a `RunError` that explains it."""
     try:
         yield

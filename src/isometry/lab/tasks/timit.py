@@ -41,8 +41,8 @@ class TimitTask(AbstractTask):
         target: "previous" (the paper) or "next".
         split: "timit" for the splits of the paper, "speakers" for any folder of .wav
             files, below which a folder is a speaker.
-        validation: set for validation, the other is for test: "core" (the paper), or
-            "development" ([WPH16]).
+        validation: the set for validation, "core" (the paper) or "development"
+            ([WPH16]); the other set is for test.
         scores: whether to judge, when the training ends, how the predictions sound:
             SegSNR, STOI and PESQ. Needs the packages pystoi and pesq.
 
