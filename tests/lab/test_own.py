@@ -16,6 +16,7 @@ from torch import nn
 
 from isometry.lab import (
     Config,
+    RunError,
     Training,
     evaluate,
     load,
@@ -316,6 +317,18 @@ def test_a_mistake_after_recorded_steps_keeps_the_folder(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="no batch"):
         start(config(), tmp_path / "run")
     assert len(records(tmp_path / "run")) > 2
+
+
+@pytest.mark.errors
+def test_the_way_on_after_a_full_disk_names_trust(monkeypatch, tmp_path):
+    """The command that the message told to run lacked `--trust`, and was refused."""
+
+    def full(*_: object, **_options: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("isometry.lab._train.recorder.Recorder.checkpoint", full)
+    with pytest.raises(RunError, match=r"device\. Once.* --resume \S+/run --trust$"):
+        start(config(), tmp_path / "run")
 
 
 def test_folders_may_be_strings(tmp_path, monkeypatch):
