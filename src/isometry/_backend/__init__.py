@@ -12,36 +12,17 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from isometry._backend.native import (
-    NativeBackend,
-    kernels_origin,
-    native_backend,
-    readable,
-)
-from isometry._backend.recurrence import Cell, StepTable
-from isometry._backend.torch import (
-    Polynomial,
-    PowerSums,
-    Stage,
-    TorchBackend,
-    plain_skew,
-)
+from isometry._backend.native import NativeBackend as NativeBackend
+from isometry._backend.native import kernels_origin as kernels_origin
+from isometry._backend.native import native_backend, readable
+from isometry._backend.recurrence import Cell as Cell
+from isometry._backend.recurrence import StepTable as StepTable
+from isometry._backend.torch import Polynomial as Polynomial
+from isometry._backend.torch import PowerSums as PowerSums
+from isometry._backend.torch import Stage as Stage
+from isometry._backend.torch import TorchBackend as TorchBackend
+from isometry._backend.torch import plain_skew as plain_skew
 from isometry._torch import dispatch_modes
-
-__all__ = [
-    "Backend",
-    "Cell",
-    "NativeBackend",
-    "Polynomial",
-    "PowerSums",
-    "Stage",
-    "StepTable",
-    "TorchBackend",
-    "backend_for",
-    "kernels_origin",
-    "only_torch",
-    "plain_skew",
-]
 
 Backend = TorchBackend | NativeBackend
 

@@ -7,6 +7,9 @@ Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu", "leaky
 # the nonlinearities of a recurrence; C knows them by their place in this list
 NONLINEARITIES: tuple[Sigma, ...] = get_args(Sigma)
 
+# the length of a nonlinearity's threshold, divided by the length of the state
+THRESHOLDS: dict[Sigma, float] = {"modrelu": 1.0, "complex_modrelu": 0.5}
+
 # the slope of the leaky rectifier below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
@@ -22,7 +25,7 @@ MOST_SLOTS = 8
 
 def takes_threshold(sigma: Sigma) -> bool:
     """Whether the bias is the threshold of modReLU, and not added to the input."""
-    return sigma in ("modrelu", "complex_modrelu")
+    return sigma in THRESHOLDS
 
 
 def compiler_options() -> list[str]:

@@ -6,8 +6,8 @@ than torch's operations, which saves 8 percent of a layer's training step at n =
 For a batch, torch computes the products, and C only the squares.
 
 This is the only file that passes memory of tensors to the kernels, which check nothing.
-So each tensor is checked here: a wrong call raises an error, instead of reading or
-writing memory beyond the tensor.
+So each tensor that a caller passes is checked here: a wrong call raises an error,
+instead of reading or writing memory beyond the tensor.
 """
 
 import ctypes
@@ -19,7 +19,12 @@ import torch
 from torch import Tensor
 
 from isometry._backend import torch as operations
-from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, NONLINEARITIES
+from isometry._backend.constants import (
+    HALVED_FROM,
+    MOST_SLOTS,
+    NONLINEARITIES,
+    THRESHOLDS,
+)
 from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
 from isometry._backend.memory import PLAIN, recycled
 from isometry._backend.recurrence import Cell, Gradients, StepTable
@@ -27,25 +32,22 @@ from isometry._backend.store import BuildError
 from isometry._backend.torch import Polynomial, PowerSums
 from isometry._dtypes import PRECISIONS
 
-# the arguments of each C function: p is a pointer, l a long
+# the arguments of each C function: p is a pointer, l a long, d a double
 _SIGNATURES = {
     "gemm": "ppppl",
     "square": "pppll",
     "multiply": "pplppl",
     "skew": "ppll",
     "skew_adjoint": "ppll",
-    "powers": "pppppll",
+    "powers": "ppppdll",
     "evaluate": "pppppllll",
     "pull_back": "pppppplllll",
     "scan": "p" * 7 + "llll",
     "scan_adjoint": "p" * 14 + "lllll",
 }
-_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long}
+_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 
 _KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
-
-# the length of a nonlinearity's threshold, divided by the length of the state
-_THRESHOLDS = {"modrelu": 1.0, "complex_modrelu": 0.5}
 
 # The gradient at the weight of a recurrence is a sum of products d_t^T h_{t-1} over all
 # time steps. Each thread gathers up to this many rows of d_t and of h_{t-1} for one
@@ -99,14 +101,14 @@ class NativeBackend:
         """L - L^T, with L the strictly lower triangle of X."""
         batch, n, x = self._matrices("X", X)
         A = torch.empty_like(X)
-        self._c.skew(x, self._pointer("A", A, batch * n * n), batch, n)
+        self._c.skew(x, A.data_ptr(), batch, n)
         return A
 
     def skew_adjoint(self, G: Tensor) -> Tensor:
         """The strictly lower triangle of G - G^T."""
         batch, n, g = self._matrices("G", G)
         X = torch.empty_like(G)
-        self._c.skew_adjoint(g, self._pointer("X", X, batch * n * n), batch, n)
+        self._c.skew_adjoint(g, X.data_ptr(), batch, n)
         return X
 
     def square(self, A: Tensor, out: Tensor) -> None:
@@ -127,8 +129,7 @@ class NativeBackend:
         n = X.shape[-1]
         x, y = self._pointer("X", X, n * n), self._pointer("Y", Y, n * n)
         out = torch.empty_like(Y)
-        c = self._pointer("out", out, n * n)
-        self._c.multiply(self.product, x, transposed, y, c, n)
+        self._c.multiply(self.product, x, transposed, y, out.data_ptr(), n)
         return out
 
     def powers(
@@ -141,11 +142,9 @@ class NativeBackend:
         n, slots = A.shape[-1], len(W)
         _require(slots >= 3, "W", slots, "have 3 slots or more")
         a, w = self._pointer("A", A, n * n), self._pointer("W", W, slots * n * n)
-        numbers = (ctypes.c_double * 4)(0, 0, 0, least)
-        sums = ctypes.addressof(numbers)
-        last = sums + 3 * ctypes.sizeof(ctypes.c_double)
-        self._c.powers(self.product, a, w, sums, last, triangle, n)
-        s2, s3, s4, _ = numbers
+        sums = (ctypes.c_double * 3)()
+        self._c.powers(self.product, a, w, sums, least, triangle, n)
+        s2, s3, s4 = sums
         return None if s2 <= least else (s2, s3, s4)
 
     power_sums = staticmethod(operations.power_sums)
@@ -157,11 +156,10 @@ class NativeBackend:
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
         Q = W.new_empty(W.shape[1:])
-        q = self._pointer("Q", Q, n * n)
         # memory for the two factors L and R of a `Stage`
         room = recycled((2, n, n), Q)
-        r = self._pointer("room", room, 2 * n * n)
-        self._c.evaluate(self.product, w, q, r, table.pointer, *table.counts, n)
+        outputs = (Q.data_ptr(), room.data_ptr())
+        self._c.evaluate(self.product, w, *outputs, table.numbers, *table.counts, n)
         return Q
 
     def pull_back(
@@ -180,12 +178,10 @@ class NativeBackend:
         # matrix, `contiguous` copies nothing.
         H = G.mT.contiguous()
         h, X = self._pointer("G", H, n * n), torch.empty_like(H)
-        x = self._pointer("X", X, n * n)
-        counts = (*table.counts, triangle, n)
         # memory for L, R, the gradient of L and one gradient for each slot
         room = recycled((3 + table.slots, n, n), X)
-        r = self._pointer("room", room, (3 + table.slots) * n * n)
-        self._c.pull_back(self.product, w, h, x, r, table.pointer, *counts)
+        outputs, counts = (X.data_ptr(), room.data_ptr()), (*table.counts, triangle, n)
+        self._c.pull_back(self.product, w, h, *outputs, table.numbers, *counts)
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
@@ -223,10 +219,7 @@ class NativeBackend:
             None if last is None else self._pointer("last", last, batch),
             *(self._pointer("W", W, n * n), self._threshold(cell)),
             self._pointer("h0", h0, batch),
-            self._pointer("dW", dW, threads * n * n),
-            self._pointer("db", db, threads * n),
-            self._pointer("dh0", dh0, batch),
-            self._pointer("room", room, 2 * threads * most * n),
+            *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), room.data_ptr()),
             *(*steps.arguments, n, _KINDS[sigma], threads, most),
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
@@ -261,7 +254,7 @@ class NativeBackend:
         return self._pointer("W", W, slots * n * n)
 
     def _threshold(self, cell: Cell) -> int | None:
-        share = _THRESHOLDS.get(cell.sigma)
+        share = THRESHOLDS.get(cell.sigma)
         if share is None:
             return None
         if cell.b is None:
@@ -274,7 +267,6 @@ class PolynomialTable(NamedTuple):
 
     # an array: the coefficients of all stages, the final combination, the multiple of I
     numbers: Any
-    pointer: int
     # the numbers of powers and of stages, and a mask of the stages that are squares
     counts: tuple[int, int, int]
     slots: int
@@ -303,8 +295,7 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)
-    counts = (powers, len(stages), polynomial.squares)
-    return PolynomialTable(array, ctypes.addressof(array), counts, slots)
+    return PolynomialTable(array, (powers, len(stages), polynomial.squares), slots)
 
 
 def _threads(steps: StepTable) -> int:

@@ -58,10 +58,9 @@ class StepTable:
         self.starts, self.sizes = tuple(starts), tuple(sizes)
         # whether all sequences have the same length
         self.is_equal = not sizes or sizes[0] == sizes[-1]
-        self._starts = (ctypes.c_long * len(starts))(*starts)
-        self._sizes = (ctypes.c_long * len(sizes))(*sizes)
         # what the C functions expect as arguments
-        self.arguments = (self._starts, self._sizes, len(sizes))
+        arrays = ((ctypes.c_long * len(row))(*row) for row in (starts, sizes))
+        self.arguments = (*arrays, len(sizes))
 
 
 def scan(H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:

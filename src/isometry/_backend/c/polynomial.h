@@ -133,10 +133,10 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
     return total;
 }
 
-/* Writes A, A^2 and, unless |A^2|_F^2 / 2 is at most `tiny`, A^4 into the slots of W, and
+/* Writes A, A^2 and, unless |A^2|_F^2 / 2 is at most `least`, A^4 into the slots of W, and
  * half of <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. With `triangle`, the argument
  * A holds coordinates, and `skew` makes the skew matrix from their lower triangle. */
-void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const double *tiny,
+void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, double least,
                   long triangle, long n)
 {
     const long m = n * n;
@@ -148,7 +148,7 @@ void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, const dou
     NAME(square_of_one)(product, W, A2, n);
     sums[0] = NAME(dot)(A2, A2, m) / 2;
     sums[1] = sums[2] = 0;
-    if (sums[0] <= *tiny)
+    if (sums[0] <= least)
         return;
     NAME(square_of_one)(product, A2, A4, n);
     sums[1] = NAME(dot)(A2, A4, m) / 2;
