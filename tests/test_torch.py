@@ -27,7 +27,11 @@ ROOT = SOURCES.parents[1]
 VERSIONS = ("2.7.1", "2.10.0", "2.13.0", "2.15.0")
 
 # attributes that torch does not document, on objects of any name
-ATTRIBUTES = {"_version", "_cdata", "_current_level", "_dynamo_marked_constant"}
+ATTRIBUTES = {
+    *("_version", "_cdata", "_current_level", "_dynamo_marked_constant"),
+    *("_flat_weights", "_flat_weights_names", "_flat_weight_refs"),
+    *("_init_flat_weights", "_update_flat_weights"),
+}
 
 
 def private_names(path: Path) -> list[str]:

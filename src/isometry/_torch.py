@@ -26,12 +26,17 @@ no weight is shared under a hook |
 | `forward_ad._current_level` | for forward mode | it is tried out, which is slower |
 | `Tensor._version` | how often torch wrote to it | no weight is remembered |
 | `_dynamo_marked_constant` | (marks a function for Dynamo) | Dynamo traces it |
+| `RNNBase._flat_weights`, `_flat_weights_names`, | (the list of weights, which | \
+torch reads |
+| `_flat_weight_refs`, `_init_flat_weights`, | we replace by a property) | what it has |
+| `_update_flat_weights` | | in their place |
 """
 
 import contextlib
 import ctypes
 import functools
 import importlib
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -278,6 +283,42 @@ def parametrizations_are_cached() -> bool:
 def version(X: Tensor) -> int | None:
     """How often torch has written to the memory of `X`; None if that is unknown."""
     return getattr(X, "_version", None)
+
+
+def flat_weights(module: Any) -> list[Tensor | None]:
+    """The weights of a recurrent module of torch, in the order that torch expects."""
+    names = getattr(module, "_flat_weights_names", ())
+    return [getattr(module, name, None) for name in names]
+
+
+def compute_flat_weights(
+    module: torch.nn.RNNBase, weights: Callable[[Any], list[Tensor | None]]
+) -> None:
+    """Let torch call `weights(module)` instead of keeping a list of the weights.
+
+    This changes the class of the module, which no other module may share.
+    """
+    cls: Any = type(module)
+    cls._flat_weights = property(weights, _do_nothing)
+    # there is no list to update, and cuDNN needs no gathered weights
+    cls._init_flat_weights = cls._update_flat_weights = _do_nothing
+    cls.flatten_parameters = _do_nothing
+    # not the method of nn.RNNBase, which reads all weights in order to update the list
+    cls.__setattr__ = torch.nn.Module.__setattr__
+    # The property hides these attributes until the class is restored. Then torch sees
+    # that they do not refer to the weights, and fills the list again.
+    names = getattr(module, "_flat_weights_names", ())
+    refs = [weakref.ref(torch.nn.RNNBase) for _ in names]
+    module.__dict__.update(_flat_weights=[], _flat_weight_refs=refs)
+
+
+def _do_nothing(*_: Any) -> None:
+    """Torch assigns to its list and updates it in several places."""
+
+
+def fill_flat_weights(module: torch.nn.RNNBase) -> None:
+    """Let torch fill its list of the weights of a recurrent module."""
+    getattr(module, "_init_flat_weights", _do_nothing)()
 
 
 def outside_graphs(function: _Function) -> _Function:

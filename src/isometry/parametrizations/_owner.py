@@ -5,14 +5,14 @@ class, so all wrappers disappear with the class when the constraint is removed.
 """
 
 import functools
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from isometry._torch import compute_flat_weights, fill_flat_weights, flat_weights
 from isometry.parametrizations._cache import read_fast
 from isometry.parametrizations._coordinates import coordinates_of
 
@@ -140,25 +140,15 @@ def keep_weights_fresh(module: nn.Module) -> None:
     # torch's parametrize has just made this class, for this module alone, so changing
     # the class affects no other module
     cls: Any = type(module)
-    cls._flat_weights = property(_weights, _ignore)
     if "forward" not in vars(cls):
         cls.forward = _reading_once(cls.forward)
-    cls._init_flat_weights = _nothing
-    cls._update_flat_weights = _nothing
-    cls.flatten_parameters = _nothing
-    # not the method of nn.RNNBase, which reads all weights in order to update the list
-    cls.__setattr__ = nn.Module.__setattr__
-    # The property hides these attributes until the constraint is removed. Then torch
-    # sees that they do not refer to the weights, and fills the list again
-    module.__dict__["_flat_weights"] = []
-    names = cast("Any", module)._flat_weights_names
-    module.__dict__["_flat_weight_refs"] = [weakref.ref(nn.RNNBase) for _ in names]
+    compute_flat_weights(module, _weights)
 
 
 def restore_weights(module: nn.Module) -> None:
     """Let a recurrent module fill its list, once no weight is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
-        cast("Any", module)._init_flat_weights()
+        fill_flat_weights(module)
 
 
 def _reading_once(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,7 +156,7 @@ def _reading_once(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
-        module.__dict__[_DURING] = _read(module)
+        module.__dict__[_DURING] = flat_weights(module)
         try:
             return forward(module, *args, **kwargs)
         finally:
@@ -177,16 +167,4 @@ def _reading_once(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def _weights(module: Any) -> list[Tensor | None]:
     during = module.__dict__.get(_DURING)
-    return _read(module) if during is None else during
-
-
-def _read(module: Any) -> list[Tensor | None]:
-    return [getattr(module, name, None) for name in module._flat_weights_names]
-
-
-def _ignore(module: Any, value: Any) -> None:
-    """Ignore an assignment to the list of weights; torch makes several of them."""
-
-
-def _nothing(module: Any) -> None:
-    """Do nothing: there is no list to update, and cuDNN needs no gathered weights."""
+    return flat_weights(module) if during is None else during
