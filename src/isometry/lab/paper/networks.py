@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -122,22 +122,30 @@ def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
 
 
 def made_by(
-    network: type[nn.Module], *, gated: bool = False
+    network: type[nn.Module], *, without: Collection[str] = ()
 ) -> Callable[..., nn.Module]:
-    """A function that makes networks of one of our classes.
+    """A function that makes networks of a class.
 
-    Gated networks have no option `last_only`; they always return all hidden states.
+    Args:
+        network: the class, which takes an input size and a hidden size.
+        without: the options among `generator` and `last_only` that the class lacks.
     """
 
     def make(
         task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
     ) -> nn.Module:
-        usual = {"device": draw.device, "dtype": draw.dtype}
-        usual |= {"generator": draw.generator}
-        usual |= {} if gated else {"last_only": task.last_only}
+        usual: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
+        usual |= {"generator": draw.generator, "last_only": task.last_only}
+        usual = {k: v for k, v in usual.items() if k not in without}
         return network(task.input_size, size, **(usual | options))
 
     return make
+
+
+TORCH_LACKS = ("generator", "last_only")
+
+# has the initial values of torch
+torch_gru = made_by(nn.GRU, without=TORCH_LACKS)
 
 
 def torch_lstm(
@@ -147,8 +155,7 @@ def torch_lstm(
 
     The weights follow Glorot's rule, and the forget gate starts with a bias of 1.
     """
-    place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
-    network = nn.LSTM(task.input_size, size, **place, **options)
+    network = made_by(nn.LSTM, without=TORCH_LACKS)(task, size, options, draw)
     bound = glorot(task.input_size + size, 4 * size)
     with torch.no_grad():
         for name, p in network.named_parameters():
@@ -162,14 +169,6 @@ def torch_lstm(
             if name.startswith("bias_hh"):
                 p.requires_grad_(False)
     return network
-
-
-def torch_gru(
-    task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
-) -> nn.Module:
-    """A GRU with the initial values of torch."""
-    place: dict[str, Any] = {"device": draw.device, "dtype": draw.dtype}
-    return nn.GRU(task.input_size, size, **place, **options)
 
 
 def glorot_output(task: AbstractTask, features: int) -> Output:
@@ -260,11 +259,6 @@ def options_eurnn(task: str, _size: int) -> dict[str, Any]:
     return {"capacity": {"copying": 12, "mnist": 4, "pmnist": 4}.get(task, 2)}
 
 
-def renormalize(network: layers.HouseholderRNN) -> None:
-    """Normalize the vectors of all reflections, as the authors do after each step."""
-    network.renormalize_()
-
-
 def _accept(value: Any) -> Network:
     """Check a user's own network, and wrap it in a `Network`."""
     if isinstance(value, Network):
@@ -328,14 +322,17 @@ NETWORKS: Registry[Network] = Registry(
         "householder": Network(
             made_by(layers.HouseholderRNN),
             training.train_householder,
-            after_step=renormalize,
+            after_step=layers.HouseholderRNN.renormalize_,
         ),
         "spectral": Network(made_by(layers.SpectralRNN), training.train_spectral),
         "lie": Network(made_by(layers.LieRNN), training.train_lie),
+        # gated networks always return all hidden states
         "explstm": Network(
-            made_by(layers.ExpLSTM, gated=True), training.train_exp_gated
+            made_by(layers.ExpLSTM, without=["last_only"]), training.train_exp_gated
         ),
-        "expgru": Network(made_by(layers.ExpGRU, gated=True), training.train_exp_gated),
+        "expgru": Network(
+            made_by(layers.ExpGRU, without=["last_only"]), training.train_exp_gated
+        ),
         "lstm": Network(torch_lstm, training.train_lstm),
         "gru": Network(torch_gru, training.train_gru),
     },

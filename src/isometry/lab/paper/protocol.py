@@ -329,16 +329,13 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
         ValueError: if there is no such plan, or a network is not in the plan.
     """
     if what not in PLANS:
-        raise ValueError(
-            f"`what` must be one of {', '.join(PLANS)}; got {what!r}. Choose one of "
-            f"them."
-        )
+        raise ValueError(f"`what` must be one of {', '.join(PLANS)}; got {what!r}.")
     runs = PLANS[what]
     names = {run.model for run in runs}
-    if unknown := set(models or ()) - names:
+    if unknown := sorted(set(models or ()) - names):
         raise ValueError(
             f"`models` must be among {', '.join(sorted(names))} for {what}; got "
-            f"{', '.join(sorted(unknown))}.{suggestion(min(unknown), names)} Train "
-            f"others with `isometry train`, and report all with `isometry report`."
+            f"{', '.join(unknown)}.{suggestion(unknown[0], names)} Train others with "
+            f"`isometry train`, and report all with `isometry report`."
         )
     return [run for run in runs if run.model in (models or names)]

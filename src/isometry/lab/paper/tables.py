@@ -48,9 +48,8 @@ class PaperTable:
 
     def row(self, model: str, hidden_size: int | None) -> Row | None:
         """The row for a network of this size; None if the table has no such row."""
-        rows = self.rows
-        mine = (r for r in rows if (r.model, r.hidden_size) == (model, hidden_size))
-        return next(mine, None)
+        key = (model, hidden_size)
+        return next((r for r in self.rows if (r.model, r.hidden_size) == key), None)
 
     def words(self) -> str:
         """The claim, if there is one, and the protocol, as sentences."""

@@ -123,31 +123,18 @@ class Recipe:
         """
         pairs = []
         for wanted in self.optimizers:
-            groups: list[dict[str, Any]] = []
+            by_manifold: dict[AbstractManifold | None, list[nn.Parameter]] = {}
             for path, p in model.named_parameters():
                 named = any(other.names(path) for other in self.optimizers)
                 mine = wanted.names(path) if named else not wanted.parameters
                 if p.requires_grad and mine:
-                    _add(groups, p, _manifold(model, path))
+                    owner, _, name = path.rpartition(".")
+                    manifold = manifold_of(model.get_submodule(owner), name)
+                    by_manifold.setdefault(manifold, []).append(p)
+            groups = [{"params": ps, "manifold": m} for m, ps in by_manifold.items()]
             if groups:
                 pairs.append((wanted, groups))
         return pairs
-
-
-def _manifold(model: nn.Module, path: str) -> AbstractManifold | None:
-    owner, _, name = path.rpartition(".")
-    return manifold_of(model.get_submodule(owner), name)
-
-
-def _add(
-    groups: list[dict[str, Any]], p: nn.Parameter, manifold: AbstractManifold | None
-) -> None:
-    """Add a parameter to the parameter group of its manifold, or to a new group."""
-    for group in groups:
-        if group["manifold"] == manifold:
-            group["params"].append(p)
-            return
-    groups.append({"params": [p], "manifold": manifold})
 
 
 def cosine(done: float) -> float:
@@ -334,7 +321,7 @@ def train_exp_gated(task: str, size: int) -> Schedule:
 
 
 def train_householder(_task: str, _size: int) -> Schedule:
-    """Schedule of HouseholderRNN: Adam, with `renormalize` after each step."""
+    """Schedule of HouseholderRNN: Adam, with normalized reflections after each step."""
     return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
