@@ -29,9 +29,9 @@ def words(**options: Any) -> list[str]:
     return found
 
 
-def names(cells: Sequence[SweepRun]) -> list[str]:
+def names(runs: Sequence[SweepRun]) -> list[str]:
     """Those of their folders."""
-    return [cell.name for cell in cells]
+    return [run.name for run in runs]
 
 
 def process_of(folder: Path) -> int:

@@ -97,7 +97,7 @@ def parsed(words: Sequence[str]):
 def test_train_understands_every_command(what, task, length, options, tmp_path):
     """And takes the paper's protocol: batch, seed, length, and no early stop."""
     for run in plan(what):
-        config = command.cell_of(run, tmp_path).config
+        config = command.sweep_run(run, tmp_path).config
         training = config.training
         assert config == parsed(shlex.split(config.command)[1:])[0]
         assert config.task == task
@@ -113,7 +113,7 @@ def test_recorded_runs_have_names_and_commands_of_their_own(tmp_path):
     runs = plan("recorded")
     assert len({run.name for run in runs}) == len(runs)
     for run in runs:
-        cell = command.cell_of(run, tmp_path)
+        cell = command.sweep_run(run, tmp_path)
         again, _ = parsed(shlex.split(cell.config.command)[1:])
         assert again == cell.config
 
@@ -123,7 +123,7 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
     for run in plan("recorded", ["exprnn"]):
         if run.options["task"] == "timit":
             continue
-        training = command.cell_of(run).config.training
+        training = command.sweep_run(run).config.training
         assert {"retraction", "rebase_every", "init"} <= set(training.model_options)
         assert None not in (training.lr, training.lr_ratio)
 
@@ -134,7 +134,7 @@ def test_the_search_beyond_the_paper_is_short_and_explicit():
     assert 2 <= len(search) <= 10
     assert len({str(run.options) for run in search}) == len(search)
     for run in (*search, last):
-        config = command.cell_of(run).config
+        config = command.sweep_run(run).config
         training = config.training
         assert config.task_options["permute"]
         assert (training.model, training.hidden_size) == ("exprnn", 170)
@@ -145,7 +145,7 @@ def test_the_search_beyond_the_paper_is_short_and_explicit():
 
 
 def test_the_long_run_is_trained_as_one_of_the_search():
-    *search, last = (command.cell_of(run).config.training for run in plan("beyond"))
+    *search, last = (command.sweep_run(run).config.training for run in plan("beyond"))
     assert replace(last, epochs=5) in search
 
 

@@ -36,34 +36,34 @@ def worked(monkeypatch, no_report):
     """Runs are made in this process; tells which."""
     made: list[str] = []
 
-    def run(cells: list[SweepRun], out: Path, view: View, **_: Any) -> dict[str, str]:
-        made[:] = names(cells)
-        failed = {cell.name: work(out / cell.name, cell.config) for cell in cells}
+    def run(runs: list[SweepRun], out: Path, view: View, **_: Any) -> dict[str, str]:
+        made[:] = names(runs)
+        failed = {run.name: work(out / run.name, run.config) for run in runs}
         for name, message in failed.items():
             view.end(name, message)
         return {name: message for name, message in failed.items() if message}
 
-    monkeypatch.setattr(local, "run", run)
+    monkeypatch.setattr(local, "run_all", run)
     return made
 
 
 def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
     """Done and diverged ones are left alone, interrupted and killed ones go on."""
     line = ["sweep", "copying", *words(seed=[1, 2, 3, 4, 5]), "--out", str(tmp_path)]
-    cells = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5]})
-    save(tmp_path, cells)
-    for cell in cells[:2]:
-        start(cell.config, tmp_path / cell.name)
-    diverged = tmp_path / cells[1].name / "summary.json"
+    runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5]})
+    save(tmp_path, runs)
+    for run in runs[:2]:
+        start(run.config, tmp_path / run.name)
+    diverged = tmp_path / runs[1].name / "summary.json"
     found = json.loads(diverged.read_text()) | {"status": "diverged", "steps": 3}
     diverged.write_text(json.dumps(found))
-    start(cells[2].config, tmp_path / cells[2].name)
-    (tmp_path / cells[2].name / "summary.json").unlink()
+    start(runs[2].config, tmp_path / runs[2].name)
+    (tmp_path / runs[2].name / "summary.json").unlink()
     assert main(line) == 1
-    assert worked == names(cells[2:])
+    assert worked == names(runs[2:])
     said = capsys.readouterr()
     assert "4 of 5 runs are done" in said.err
-    assert f"{cells[1].name}: the loss diverged at step 4" in said.err
+    assert f"{runs[1].name}: the loss diverged at step 4" in said.err
     assert "| 4 finished, 1 diverged |" in said.out
 
     worked.clear()
@@ -122,13 +122,13 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
 def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatch):
     line = ["sweep", "copying", *words(seed=1), "--out", str(tmp_path)]
     codes = []
-    run = local.run
+    run = local.run_all
 
     def meanwhile(*args: Any, **options: Any) -> dict[str, str]:
         codes.append(main(line))
         return run(*args, **options)
 
-    monkeypatch.setattr(local, "run", meanwhile)
+    monkeypatch.setattr(local, "run_all", meanwhile)
     assert main(line) == 0
     assert codes == [2]
     assert "is being written by another process" in capsys.readouterr().err
@@ -187,8 +187,8 @@ def test_report_refuses_a_file(tmp_path, capsys):
 def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     """A terminal tells all processes: the runs wait for the word of the sweep."""
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
-    cells = expand("copying", SMALL | options)
-    first, second, third = (tmp_path / name for name in names(cells))
+    runs = expand("copying", SMALL | options)
+    first, second, third = (tmp_path / name for name in names(runs))
     early: list[bool] = []
 
     def interrupt() -> None:

@@ -20,44 +20,44 @@ def test_a_sweep_is_a_product():
         "model": ["exprnn", "lstm"],
         "hidden_size": [6, 8],
     }
-    cells = expand("copying", values)
-    assert names(cells) == [
+    runs = expand("copying", values)
+    assert names(runs) == [
         f"copying-{model}-{n}-lr={lr}-seed={seed}"
         for model in ("exprnn", "lstm")
         for n in (6, 8)
         for lr in (0.001, 0.1)
         for seed in (1, 2)
     ]
-    for cell in cells:
-        training = cell.config.training
-        assert cell.name == (
+    for run in runs:
+        training = run.config.training
+        assert run.name == (
             f"copying-{training.model}-{training.hidden_size}-lr={training.lr}"
             f"-seed={training.seed}"
         )
-        assert cell.config.task_options["lag"] == 3
+        assert run.config.task_options["lag"] == 3
 
 
 def test_what_is_left_out_is_the_papers():
     """Size and seed; one thread, so that numbers do not depend on the machine."""
-    cells = expand("copying", {"model": ["exprnn", "lstm"], "lag": 100})
-    assert names(cells) == ["copying-exprnn-190-seed=5544", "copying-lstm-68-seed=5544"]
-    assert {cell.config.training.threads for cell in cells} == {1}
+    runs = expand("copying", {"model": ["exprnn", "lstm"], "lag": 100})
+    assert names(runs) == ["copying-exprnn-190-seed=5544", "copying-lstm-68-seed=5544"]
+    assert {run.config.training.threads for run in runs} == {1}
 
 
 def test_options_of_the_network_take_several_values():
     options = {"rebase_every": [1, 100], "retraction": "cayley"}
-    cells = expand("copying", {"model_options": options})
-    assert [cell.config.training.model_options for cell in cells] == [
+    runs = expand("copying", {"model_options": options})
+    assert [run.config.training.model_options for run in runs] == [
         {"rebase_every": k, "retraction": "cayley"} for k in (1, 100)
     ]
-    assert "rebase_every=100" in cells[1].name
+    assert "rebase_every=100" in runs[1].name
 
 
 def test_a_cell_is_the_run_of_isometry_train():
     """The config is that of the same options given to `isometry train`."""
-    cell = expand("copying", SMALL | {"seed": [7]})[0]
+    run = expand("copying", SMALL | {"seed": [7]})[0]
     config, _ = read({"task": "copying", "threads": 1, "seed": 7, **SMALL})
-    assert (cell.config.task_options, cell.config.training) == (
+    assert (run.config.task_options, run.config.training) == (
         config.task_options,
         config.training,
     )
@@ -111,10 +111,10 @@ def test_names_of_runs_differ():
 
 @pytest.mark.errors
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
-    cells = expand("copying", SMALL)
-    (tmp_path / cells[0].name).mkdir()
+    runs = expand("copying", SMALL)
+    (tmp_path / runs[0].name).mkdir()
     with pytest.raises(RunError, match=r"exists, and .*sweep\.json does not know it"):
-        fit(tmp_path, cells)
+        fit(tmp_path, runs)
 
 
 @pytest.mark.errors

@@ -29,8 +29,8 @@ def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_
     """To the bit, also the one whose worker was killed: it goes on in another."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     options = {"iterations": 150, "seed": [1, 2]}
-    cells = expand("copying", SMALL | options)
-    folders = [tmp_path / cell.name for cell in cells]
+    runs = expand("copying", SMALL | options)
+    folders = [tmp_path / run.name for run in runs]
     killed: list[int] = []
 
     def kill() -> None:
@@ -47,9 +47,9 @@ def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_
     assert f"process {killed[0]}\n" in log
     assert log.count(" process ") == 2
     assert ", from step " in log
-    for cell, folder in zip(cells, folders, strict=True):
-        start(cell.config, tmp_path / "whole" / cell.name)
-        assert_same_run(tmp_path / "whole" / cell.name, folder)
+    for run, folder in zip(runs, folders, strict=True):
+        start(run.config, tmp_path / "whole" / run.name)
+        assert_same_run(tmp_path / "whole" / run.name, folder)
     assert "ray" in sys.modules
     import ray
 
@@ -98,4 +98,4 @@ def test_an_address_of_no_cluster_is_told(address, tmp_path, capsys):
     line = ["sweep", "copying", *words(), "--engine", "ray", "--address", address]
     assert main([*line, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert f"`--address` must be that of a Ray cluster; got '{address}'" in said
+    assert f"`--address` must be the address of a Ray cluster; got '{address}'" in said

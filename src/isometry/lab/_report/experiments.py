@@ -109,13 +109,13 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
         keys.append(key)
         if (nth := keys.count(key)) > 1:
             key = f"{key}-{nth}"
-        wanted = task["metric"]
-        measured = any(wanted in record for run in members for record in run.records)
+        metric = task["metric"]
+        measured = any(metric in record for run in members for record in run.records)
         listed.append(
             ReportedExperiment(
                 key,
                 task["title"],
-                wanted if measured else "loss",
+                metric if measured else "loss",
                 tuple(members),
                 PAPER.get(task["key"]) if task["as_in_paper"] else None,
                 task["larger_is_better"] and measured,
@@ -159,10 +159,12 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
         # the task is not registered, its options are from another version, or its data
         # is not on this machine
         pass
-    told = config.get("about")
-    told = told if isinstance(told, Mapping) else {}
+    stored = config.get("about")
+    stored = stored if isinstance(stored, Mapping) else {}
     # keep only values of the right type: somebody else may have written the file
-    return plain | {k: v for k, v in told.items() if k in plain and _alike(v, plain[k])}
+    return plain | {
+        k: v for k, v in stored.items() if k in plain and _alike(v, plain[k])
+    }
 
 
 def _alike(value: object, usual: object) -> bool:

@@ -159,19 +159,19 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     seeds = SEEDS if len(groups) < len(runs) else ""
     if _has(runs, "loss", "train"):
         for against, unit in UNITS.items():
-            drawn = Quantity("loss", "train", against, experiment.baseline)
-            yield f"loss-{unit}", LOSS.format(unit) + seeds, partial(curves, drawn)
+            quantity = Quantity("loss", "train", against, experiment.baseline)
+            yield f"loss-{unit}", LOSS.format(unit) + seeds, partial(curves, quantity)
     # show results on the test set, as in the paper, or else on the validation set
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
         # the baseline is a loss, so it has no place among accuracies
         base = None if metric == "accuracy" else experiment.baseline
-        drawn = Quantity(metric, split, baseline=base)
-        caption = f"{_words(drawn).capitalize()} against iterations.{seeds}"
-        yield f"{metric}-{split}", caption, partial(curves, drawn)
+        quantity = Quantity(metric, split, baseline=base)
+        caption = f"{_words(quantity).capitalize()} against iterations.{seeds}"
+        yield f"{metric}-{split}", caption, partial(curves, quantity)
     if _has(runs, "orthogonality", None):
-        drawn = Quantity("orthogonality", None)
-        yield "orthogonality", DRIFT + seeds, partial(curves, drawn)
+        quantity = Quantity("orthogonality", None)
+        yield "orthogonality", DRIFT + seeds, partial(curves, quantity)
     if any(_angles(run) for run in runs):
         yield "angles", ANGLES, partial(_spectra, groups)
 

@@ -38,23 +38,23 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 1 if a run failed or diverged, 2 for an invalid plan, 130 after
         an interruption.
     """
-    given = {k: v for k, v in vars(options).items() if k != "command"}
-    resume, trust = given.pop("resume", None), given.pop("trust", False)
-    out, dry_run = resume or given.pop("out", None), given.pop("dry_run", False)
-    typed = given.keys() - {"task"}
-    engine = {k: given.pop(k) for k in [f.name for f in fields(Engine)] if k in given}
+    values = {k: v for k, v in vars(options).items() if k != "command"}
+    resume, trust = values.pop("resume", None), values.pop("trust", False)
+    out, dry_run = resume or values.pop("out", None), values.pop("dry_run", False)
+    typed = values.keys() - {"task"}
+    engine = {k: values.pop(k) for k in [f.name for f in fields(Engine)] if k in values}
 
     def plan() -> tuple[list[SweepRun], Path, Engine]:
-        where = make(Engine, engine)
+        machine = make(Engine, engine)
         if out is None:
             raise ValueError(
                 "`--out` must name the folder of the sweep; got none. The same command "
                 "resumes it."
             )
-        cells = _planned(given, out, resume=resume is not None, trust=trust)
-        return (fit(out, cells) if dry_run else cells), out, where
+        runs = _planned(values, out, resume=resume is not None, trust=trust)
+        return (fit(out, runs) if dry_run else runs), out, machine
 
-    own = trust or any(":" in str(given.get(key)) for key in ("task", "model"))
+    own = trust or any(":" in str(values.get(key)) for key in ("task", "model"))
     again = f"Go on with: isometry sweep --resume {out}{' --trust' if own else ''}"
     return perform("sweep", plan, again, dry_run=dry_run, typed=typed)
 
@@ -80,13 +80,13 @@ def perform(
         The exit code.
     """
     try:
-        cells, out, engine = plan()
+        runs, out, engine = plan()
         if dry_run:
-            for cell in cells:
-                folder = shlex.quote(f"{out / cell.name}")
-                sys.stdout.write(f"{cell.config.command} --out {folder}\n")
+            for run in runs:
+                folder = shlex.quote(f"{out / run.name}")
+                sys.stdout.write(f"{run.config.command} --out {folder}\n")
             return 0
-        bad = sweep(cells, out, engine)
+        bad = sweep(runs, out, engine)
     except BrokenPipeError:
         raise
     except (RunError, ValueError, TypeError, OSError) as error:
@@ -101,24 +101,23 @@ def perform(
 
 
 def _planned(
-    given: dict[str, Any], out: Path, *, resume: bool, trust: bool
+    values: dict[str, Any], out: Path, *, resume: bool, trust: bool
 ) -> list[SweepRun]:
     """The runs that the options ask for. The command line overrides the file."""
     if resume:
-        if unwanted := words_of(given):
+        if unwanted := words_of(values):
             raise ValueError(
                 f"`--resume` cannot be combined with options of the runs; got "
                 f"{', '.join(unwanted)}. Add runs by `--out {out}` instead."
             )
-        cells = load(out)
-        check_trust(cells, trust=trust)
-        return cells
-    file = given.pop("config", None)
+        runs = load(out)
+        check_trust(runs, trust=trust)
+        return runs
+    file = values.pop("config", None)
     from_file = {} if file is None else read_file(file)
     from_file = {PLURALS.get(name, name): value for name, value in from_file.items()}
-    task = given.pop("task", None) or from_file.get("task")
-    values = {k: v for k, v in from_file.items() if k != "task"} | given
-    return expand(task, values)
+    task = values.pop("task", None) or from_file.get("task")
+    return expand(task, {k: v for k, v in from_file.items() if k != "task"} | values)
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:

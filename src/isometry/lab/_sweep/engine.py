@@ -55,7 +55,7 @@ class Engine:
         if self.address is not None and self.engine != "ray":
             raise ValueError(
                 f"`address` must come with `--engine ray`; got {self.address!r} "
-                f"without. Leave it out, or add the other."
+                f"without. Leave it out, or add `--engine ray`."
             )
         if self.address is not None and self.jobs is not None:
             raise ValueError(
@@ -63,11 +63,11 @@ class Engine:
                 f"got {self.jobs}. Leave one of them out."
             )
 
-    def at_a_time(self, cells: Sequence[SweepRun]) -> int:
+    def at_a_time(self, runs: Sequence[SweepRun]) -> int:
         """How many runs this machine makes at a time.
 
         Args:
-            cells: the runs.
+            runs: the runs.
 
         Returns:
             The option `jobs`, if the user gives it. Otherwise 1 if any run uses a
@@ -75,18 +75,18 @@ class Engine:
         """
         if self.jobs is not None:
             return self.jobs
-        if any(cell.config.training.device != "cpu" for cell in cells):
+        if any(run.config.training.device != "cpu" for run in runs):
             return 1
-        return max(1, cores() // threads(cells))
+        return max(1, cores() // threads(runs))
 
 
-def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
+def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
     """Make the runs that are missing, then write the report of all runs.
 
     The tables of the report go to stdout as well; all other messages go to stderr.
 
     Args:
-        cells: the runs, in the order in which they are made.
+        runs: the runs, in the order in which they are made.
         out: folder of the sweep.
         engine: where the runs are made, and how many at a time.
 
@@ -102,18 +102,18 @@ def sweep(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str
 
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        cells = fit(out, cells)
-        save(out, cells)
-        failed = carry_out(cells, out, engine)
-        verdicts = {c.name: _verdict(out / c.name, failed.get(c.name)) for c in cells}
+        runs = fit(out, runs)
+        save(out, runs)
+        failed = carry_out(runs, out, engine)
+        verdicts = {r.name: _verdict(out / r.name, failed.get(r.name)) for r in runs}
         # the report also has the runs of earlier commands
-        begun = [out / c.name for c in load(out) if (out / c.name).exists()]
-        if begun:
-            page = write_report(begun, out / "report")
+        folders = [out / run.name for run in load(out) if (out / run.name).exists()]
+        if folders:
+            page = write_report(folders, out / "report")
             sys.stderr.write(f"report {page}\n")
-            sys.stdout.write(results(experiments(map(read_run, begun))))
+            sys.stdout.write(results(experiments(map(read_run, folders))))
     bad = {name: verdict for name, verdict in verdicts.items() if verdict}
-    sys.stderr.write(f"{len(cells) - len(bad)} of {len(cells)} runs are done.\n")
+    sys.stderr.write(f"{len(runs) - len(bad)} of {len(runs)} runs are done.\n")
     return bad
 
 
@@ -124,16 +124,16 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def threads(cells: Sequence[SweepRun]) -> int:
+def threads(runs: Sequence[SweepRun]) -> int:
     """The largest number of threads that any of the runs uses."""
-    return max((cell.config.training.threads or 1 for cell in cells), default=1)
+    return max((run.config.training.threads or 1 for run in runs), default=1)
 
 
-def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
+def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
     """Make the runs that are not done yet.
 
     Args:
-        cells: all runs.
+        runs: all runs.
         out: folder of the sweep.
         engine: where the runs are made, and how many at a time.
 
@@ -144,25 +144,25 @@ def carry_out(cells: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str,
         RunError: if Ray is asked for and is not installed or cannot be reached.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has stopped.
     """
-    statuses = [_status(out / cell.name) for cell in cells]
-    pairs = zip(cells, statuses, strict=True)
+    statuses = [_status(out / run.name) for run in runs]
+    pairs = zip(runs, statuses, strict=True)
     # a run that diverged would diverge again
-    missing = [cell for cell, status in pairs if status not in (*ENDED, "diverged")]
+    missing = [run for run, status in pairs if status not in (*ENDED, "diverged")]
     if not missing:
         return {}
     done = sum(status in ENDED for status in statuses)
-    names = [cell.name for cell in missing]
+    names = [run.name for run in missing]
     jobs = engine.at_a_time(missing)
-    with closing(View(out, names, total=len(cells), done=done)) as view:
+    with closing(View(out, names, total=len(runs), done=done)) as view:
         if engine.engine == "ray":
             from isometry.lab._sweep import ray
 
             cpus = jobs * threads(missing)
-            return ray.run(missing, out, view, address=engine.address, cpus=cpus)
+            return ray.run_all(missing, out, view, address=engine.address, cpus=cpus)
         from isometry.lab._sweep import local
 
         seconds = math.inf if engine.budget is None else 3600 * engine.budget
-        return local.run(missing, out, view, jobs=jobs, seconds=seconds)
+        return local.run_all(missing, out, view, jobs=jobs, seconds=seconds)
 
 
 def _status(folder: Path) -> str:

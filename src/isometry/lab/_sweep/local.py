@@ -24,16 +24,16 @@ class _Child:
     """A run in its own process.
 
     At the end, the process sends an error message or an empty text, to be read from
-    `told`.
+    `receiver`.
     """
 
     folder: Path
     process: SpawnProcess
-    told: connection.Connection
+    receiver: connection.Connection
 
 
-def run(
-    cells: Sequence[SweepRun],
+def run_all(
+    runs: Sequence[SweepRun],
     out: Path,
     view: View,
     *,
@@ -43,7 +43,7 @@ def run(
     """Make runs, `jobs` at a time, until all have ended or the time is over.
 
     Args:
-        cells: the runs, in order.
+        runs: the runs, in order.
         out: folder of the sweep.
         view: shows the user how far the runs are.
         jobs: number of processes at a time.
@@ -56,7 +56,7 @@ def run(
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has written its
             checkpoint or, after `GRACE` seconds, was killed.
     """
-    waiting, children, failed = list(cells), dict[int, _Child](), dict[str, str]()
+    waiting, children, failed = list(runs), dict[int, _Child](), dict[str, str]()
     end, over = math.inf, time.monotonic() + seconds
     with Signals() as signals, _ended(children):
         while True:
@@ -83,24 +83,24 @@ def run(
     return failed
 
 
-def _begin(cell: SweepRun, out: Path) -> _Child:
+def _begin(run: SweepRun, out: Path) -> _Child:
     context = multiprocessing.get_context("spawn")
-    told, tell = context.Pipe(duplex=False)
-    folder = out / cell.name
+    receiver, sender = context.Pipe(duplex=False)
+    folder = out / run.name
     process = context.Process(
-        target=_child, args=(folder, cell.config, tell), name=cell.name
+        target=_child, args=(folder, run.config, sender), name=run.name
     )
     with _without_ctrl_c():
         process.start()
     # Close our copy of this end of the pipe, so that only the child holds it. If the
     # child dies, nobody holds it, and `_message` gets an `EOFError`.
-    tell.close()
-    return _Child(folder, process, told)
+    sender.close()
+    return _Child(folder, process, receiver)
 
 
-def _child(folder: Path, config: Config, tell: connection.Connection) -> None:
+def _child(folder: Path, config: Config, sender: connection.Connection) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
-    tell.send(work(folder, config))
+    sender.send(work(folder, config))
 
 
 def _follow_parent() -> None:
@@ -116,12 +116,12 @@ def _message(child: _Child) -> str:
     child.process.join()
     code = child.process.exitcode or 0
     try:
-        return child.told.recv()
+        return child.receiver.recv()
     except EOFError:
         # the child died before it could send anything
         pass
     finally:
-        child.told.close()
+        child.receiver.close()
     if code == -signal.SIGTERM:
         # the child was told to stop while it was not training, usually before it began
         return ""

@@ -50,27 +50,27 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     """
     axes = _axes({"threads": 1} | dict(values))
     varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
-    cells: dict[str, SweepRun] = {}
+    runs: dict[str, SweepRun] = {}
     for point in product(*axes.values()):
         options = dict(zip(axes, point, strict=True))
         config = _config(task, options)
-        cell = SweepRun(
+        run = SweepRun(
             _name(config, {path[-1]: options[path] for path in varied}), config
         )
-        if cells.setdefault(cell.name, cell) != cell:
+        if runs.setdefault(run.name, run) != run:
             raise ValueError(
                 f"values must differ in letters and digits, which name the runs; got "
-                f"two that are called {cell.name}. Sweep over them one by one."
+                f"two that are called {run.name}. Sweep over them one by one."
             )
-    return list(cells.values())
+    return list(runs.values())
 
 
-def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
+def fit(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
     """Give runs the names that they already have in the plan of a folder.
 
     Args:
         out: folder of a sweep, which may have no plan yet.
-        cells: the runs to make.
+        runs: the runs to make.
 
     Returns:
         The same runs. A run that is in the plan has the name and command of the plan.
@@ -80,42 +80,42 @@ def fit(out: Path, cells: Sequence[SweepRun]) -> list[SweepRun]:
             part of this sweep.
     """
     known = load(out) if (out / PLAN).exists() else []
-    return [_fit(out, cell, known) for cell in cells]
+    return [_fit(out, run, known) for run in runs]
 
 
-def _fit(out: Path, cell: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
-    options = _flat(cell.config)
+def _fit(out: Path, run: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
+    options = _flat(run.config)
     for other in known:
         if _flat(other.config) == options:
             return other
     for other in known:
-        if other.name == cell.name:
+        if other.name == run.name:
             old = _flat(other.config)
             name = next(n for n in old | options if old.get(n) != options.get(n))
             raise RunError(
-                f"{out / cell.name} must keep its options; got {name} "
+                f"{out / run.name} must keep its options; got {name} "
                 f"{options.get(name)}, and it has {old.get(name)}. Choose another "
                 f"`--out`, or sweep over both values."
             )
-    if (out / cell.name).exists():
+    if (out / run.name).exists():
         raise RunError(
-            f"{out / cell.name} exists, and {out / PLAN} does not know it. Choose "
+            f"{out / run.name} exists, and {out / PLAN} does not know it. Choose "
             f"another `--out`, or move that folder."
         )
-    return cell
+    return run
 
 
-def save(out: Path, cells: Sequence[SweepRun]) -> None:
+def save(out: Path, runs: Sequence[SweepRun]) -> None:
     """Add runs to the plan of a folder.
 
     Args:
         out: folder of a sweep, which may have no plan yet.
-        cells: the runs that `fit` returned.
+        runs: the runs that `fit` returned.
     """
     known = load(out) if (out / PLAN).exists() else []
-    merged = {cell.name: cell.config for cell in (*known, *cells)}
-    runs = {name: json.loads(config.to_json()) for name, config in merged.items()}
-    write_atomically(out / PLAN, as_json({"runs": runs}))
+    merged = {run.name: run.config for run in (*known, *runs)}
+    plan = {name: json.loads(config.to_json()) for name, config in merged.items()}
+    write_atomically(out / PLAN, as_json({"runs": plan}))
 
 
 def load(out: Path) -> list[SweepRun]:
@@ -151,11 +151,11 @@ def load(out: Path) -> list[SweepRun]:
         ) from error
 
 
-def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
+def check_trust(runs: Sequence[SweepRun], *, trust: bool) -> None:
     """Raise if a plan that was read from a file names code that must not be imported.
 
     Args:
-        cells: the runs.
+        runs: the runs.
         trust: whether classes that the plan names may be imported.
 
     Raises:
@@ -164,9 +164,9 @@ def check_trust(cells: Sequence[SweepRun], *, trust: bool) -> None:
     from isometry.lab.paper.networks import NETWORKS
     from isometry.lab.tasks import TASKS
 
-    for cell in cells:
-        TASKS.find(cell.config.task, trust=trust)
-        NETWORKS.find(cell.config.training.model, trust=trust)
+    for run in runs:
+        TASKS.find(run.config.task, trust=trust)
+        NETWORKS.find(run.config.training.model, trust=trust)
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
@@ -191,15 +191,15 @@ def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
 
 def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
     """The config that `isometry train` makes of these options, with a `hidden_size`."""
-    given: dict[str, Any] = {path[0]: v for path, v in options.items() if not path[1:]}
-    inner = {path[1]: v for path, v in options.items() if path[1:]}
-    given |= {"task": task} | ({"model_options": inner} if inner else {})
-    if given["hidden_size"] is None:
-        del given["hidden_size"]
-        given["hidden_size"] = _size(read(given)[0])
-    config, _ = read(given)
-    _size(config)
-    return config
+    values: dict[str, Any] = {"task": task}
+    for path, value in options.items():
+        if len(path) == 2:
+            values.setdefault("model_options", {})[path[1]] = value
+        # no size means the network's default
+        elif value is not None:
+            values[path[0]] = value
+    size = _size(read(values)[0])
+    return read(values | {"hidden_size": size})[0]
 
 
 def _size(config: Config) -> int:

@@ -20,8 +20,8 @@ from isometry.lab._train.folder import RunError
 RETRIES = 3
 
 
-def run(
-    cells: Sequence[SweepRun], out: Path, view: View, *, address: str | None, cpus: int
+def run_all(
+    runs: Sequence[SweepRun], out: Path, view: View, *, address: str | None, cpus: int
 ) -> dict[str, str]:
     """Train all runs, as many at a time as the cluster has room for.
 
@@ -29,7 +29,7 @@ def run(
     resumes its run from the last checkpoint.
 
     Args:
-        cells: the runs, in order.
+        runs: the runs, in order.
         out: folder of the sweep, the same on all machines.
         view: shows the user how far the runs are.
         address: address of a cluster; if None, the environment variable RAY_ADDRESS.
@@ -47,7 +47,7 @@ def run(
     with _cluster(address, cpus) as ray, Signals() as signals:
         # make the path absolute, since a worker has a different current folder
         out = out.absolute()
-        tasks = {_submit(ray, cell, out): out / cell.name for cell in cells}
+        tasks = {_submit(ray, run, out): out / run.name for run in runs}
         failed: dict[str, str] = {}
         end = math.inf
         while tasks:
@@ -85,9 +85,9 @@ def resources(config: Config) -> dict[str, float]:
     return {"num_cpus": float(training.threads or 1), "num_gpus": cards}
 
 
-def _submit(ray: Any, cell: SweepRun, out: Path) -> Any:
-    task = ray.remote(max_retries=RETRIES, **resources(cell.config))(work)
-    return task.options(name=cell.name).remote(out / cell.name, cell.config)
+def _submit(ray: Any, run: SweepRun, out: Path) -> Any:
+    task = ray.remote(max_retries=RETRIES, **resources(run.config))(work)
+    return task.options(name=run.name).remote(out / run.name, run.config)
 
 
 def _message(ray: Any, task: Any, folder: Path) -> str:
@@ -123,8 +123,8 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         ray.init(address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         raise RunError(
-            f"`--address` must be that of a Ray cluster; got {address!r}: {error}. "
-            f"Leave it out for this machine alone."
+            f"`--address` must be the address of a Ray cluster; got {address!r}: "
+            f"{error}. Leave it out for this machine alone."
         ) from error
     try:
         yield ray

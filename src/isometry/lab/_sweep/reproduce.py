@@ -62,18 +62,18 @@ def main(options: argparse.Namespace) -> int:
         an interruption.
     """
     out = options.out or data_folder() / "reproduce"
-    given = {k: v for k, v in vars(options).items() if k in ("jobs", "budget")}
+    machine = {k: v for k, v in vars(options).items() if k in ("jobs", "budget")}
 
     def plan() -> tuple[list[SweepRun], Path, Engine]:
-        engine = make(Engine, given)
-        return [cell_of(run, options.timit) for run in _planned(options)], out, engine
+        engine = make(Engine, machine)
+        return [sweep_run(run, options.timit) for run in _planned(options)], out, engine
 
     again = "The same command resumes every run."
-    typed = ("models", "runs", "skip", *given)
+    typed = ("models", "runs", "skip", *machine)
     return perform("reproduce", plan, again, dry_run=options.dry_run, typed=typed)
 
 
-def cell_of(run: PlannedRun, timit: Path | None = None) -> SweepRun:
+def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
     """Turn a planned run into a run of a sweep.
 
     Args:
@@ -110,14 +110,14 @@ def _chosen(
     runs: Sequence[PlannedRun], only: Sequence[str] | None, skip: Sequence[str]
 ) -> list[PlannedRun]:
     """The runs that `only` names, in that order, or all runs; but none from `skip`."""
-    named = {run.name: run for run in runs}
+    by_name = {run.name: run for run in runs}
     for option, names in (("runs", only or ()), ("skip", skip)):
-        if unknown := [name for name in names if name not in named]:
+        if unknown := [name for name in names if name not in by_name]:
             raise ValueError(
                 f"`{option}` must name runs of the plan; got {', '.join(unknown)}."
-                f"{suggestion(unknown[0], named)} `--dry-run` shows their folders."
+                f"{suggestion(unknown[0], by_name)} `--dry-run` shows their folders."
             )
-    return [named[name] for name in (only or named) if name not in skip]
+    return [by_name[name] for name in (only or by_name) if name not in skip]
 
 
 def _is_speech(run: PlannedRun) -> bool:

@@ -205,9 +205,9 @@ def _logged(path: Path) -> Iterator[None]:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         log.write(f"{now} process {os.getpid()}\n")
         for number in (1, 2):
-            kept = os.dup(number)
-            stack.callback(os.close, kept)
-            stack.callback(os.dup2, kept, number)
+            original = os.dup(number)
+            stack.callback(os.close, original)
+            stack.callback(os.dup2, original, number)
             os.dup2(log.fileno(), number)
         # redirect Python's own streams, too, since somebody may have replaced them, as
         # pytest does

@@ -55,14 +55,17 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 0; 2 if the options make no sense or nothing can be written; 130
         if the user interrupts.
     """
-    from isometry.lab.bench.report import summary
+    from isometry.lab.bench.report import draw, page, summary
 
     try:
         _check(options)
         record = _measured(options)
         # print before writing, so that a full disk does not lose the measurements
         sys.stdout.write(f"{summary(record)}\n\n")
-        out = _write(record, options.out or _default_folder())
+        name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
+        out = options.out or data_folder() / "bench" / name
+        files = {RECORD: as_json(record), TABLE: page(record).encode()}
+        create(out, files | draw(record))
     except (OSError, RunError, ValueError) as error:
         sys.stderr.write(f"isometry bench: {error}\n")
         return 2
@@ -127,16 +130,3 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
             for name in names
         ],
     }
-
-
-def _write(record: dict[str, Any], out: Path) -> Path:
-    """Write a folder with the record, the tables and the figure, or nothing at all."""
-    from isometry.lab.bench.report import draw, page
-
-    files = {RECORD: as_json(record), TABLE: page(record).encode()} | draw(record)
-    create(out, files)
-    return out
-
-
-def _default_folder() -> Path:
-    return data_folder() / "bench" / f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
