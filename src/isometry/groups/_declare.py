@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from isometry.groups._manifold import AbstractManifold
+from isometry.groups._manifold import AbstractManifold, check_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
 _hooks: list[Any] = []
@@ -95,11 +95,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
             f"no parameter {name!r}. Its parameters are "
             f"{[n for n, _ in module.named_parameters(recurse=False)]}."
         )
-    if not isinstance(manifold, AbstractManifold):
-        raise TypeError(
-            f"`manifold` must be a manifold of isometry.groups, such as SO(4); got "
-            f"{manifold!r}. Create one with its sizes."
-        )
+    check_manifold(manifold)
     manifold.check(points(weight, manifold), name=name)
     record(module, name, manifold, guarded=True)
     return module

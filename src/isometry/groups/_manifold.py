@@ -112,9 +112,8 @@ class AbstractManifold(ABC):
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
         """Largest angle by which the coordinates `X` turn `B`, or a little more."""
-        base = self.origin(dtype=X.dtype, device=X.device) if B is None else B
-        base = base.expand_as(X)
-        return math.pi - self.border_distance(base, self.project(base, X))
+        B = self._base(B, like=X)
+        return math.pi - self.border_distance(B, self.project(B, X))
 
     def angles(self, X: Tensor) -> Tensor | None:
         """In a group, the angles of the skew matrix with coordinates `X`; else None."""
@@ -143,8 +142,7 @@ class AbstractManifold(ABC):
                 f"`retraction` must be 'exp' to find coordinates on {self}; got "
                 f"{retraction.name!r}. Choose the point itself as the base."
             )
-        B = self.origin(dtype=P.dtype, device=P.device) if B is None else B
-        return self.log(B.expand_as(P), P)
+        return self.log(self._base(B, like=P), P)
 
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
         """The velocity of coordinates around `Q` that moves the point along `E`.
@@ -187,6 +185,11 @@ class AbstractManifold(ABC):
         options["dtype"] = self.dtype(options.get("dtype"))
         columns = torch.eye(self.shape[0], math.prod(self.shape[1:]), **options)
         return columns.reshape(self.shape).repeat(*batch, *[1] * len(self.shape))
+
+    def _base(self, B: Tensor | None, *, like: Tensor) -> Tensor:
+        """`B`, or the origin if `B` is None, expanded to the shape of `like`."""
+        B = self.origin(dtype=like.dtype, device=like.device) if B is None else B
+        return B.expand_as(like)
 
     def exp(self, Q: Tensor, E: Tensor) -> Tensor:
         """Point reached from `Q` after unit time along the geodesic of velocity `E`."""
@@ -265,9 +268,7 @@ class AbstractManifold(ABC):
         if dtype is None:
             default = torch.get_default_dtype()
             return default.to_complex() if self.is_complex else default
-        if dtype.is_complex != self.is_complex or not (
-            dtype.is_complex or dtype.is_floating_point
-        ):
+        if not self._has_field(dtype):
             raise TypeError(
                 f"`dtype` must be {self._field} for {self}; got {dtype}. "
                 f"Use the manifold of that field."
@@ -293,9 +294,7 @@ class AbstractManifold(ABC):
                 f"`{name}` must have shape (*batch, {want}) for {self}; "
                 f"got {tuple(Q.shape)}. Use a manifold of the size of the tensor."
             )
-        if Q.is_complex() != self.is_complex or not (
-            Q.is_complex() or Q.is_floating_point()
-        ):
+        if not self._has_field(Q.dtype):
             raise TypeError(
                 f"`{name}` must have a {self._field} dtype for {self}; got {Q.dtype}. "
                 f"Convert it, or use the manifold of its field."
@@ -361,9 +360,27 @@ class AbstractManifold(ABC):
             f"Every manifold has 'exp'."
         )
 
+    def _has_field(self, dtype: torch.dtype) -> bool:
+        return dtype.is_complex if self.is_complex else dtype.is_floating_point
+
     @property
     def _field(self) -> str:
         return "complex" if self.is_complex else "real floating-point"
+
+
+def check_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
+    """The manifold itself; any other object raises.
+
+    Args:
+        manifold: what a user has passed as a manifold.
+        otherwise: what else the caller accepts, for the message.
+    """
+    if not isinstance(manifold, AbstractManifold):
+        raise TypeError(
+            f"`manifold` must be a manifold of isometry.groups, such as SO(4)"
+            f"{otherwise}; got {manifold!r}. Create one with its sizes."
+        )
+    return manifold
 
 
 def check_size(n: int, *, least: int = 0) -> None:

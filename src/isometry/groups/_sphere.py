@@ -89,8 +89,8 @@ class Sphere(AbstractManifold):
         self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
     ) -> Tensor:
         """The retraction along the tangent part of `X`."""
-        B = self.origin(dtype=X.dtype, device=X.device) if B is None else B
-        return self.retract(B.expand_as(X), self.project(B, X), retraction)
+        B = self._base(B, like=X)
+        return self.retract(B, self.project(B, X), retraction)
 
     def nearest(self, X: Tensor) -> Tensor:
         """`X` divided by its length; NaN for 0, which has no nearest point."""

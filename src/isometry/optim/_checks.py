@@ -7,6 +7,7 @@ from isometry._dtypes import HALF
 from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
+from isometry.groups._manifold import check_manifold
 
 # options of torch's RMSprop and AdamW that our optimizers do not have
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
@@ -32,18 +33,13 @@ def check_group(group: dict) -> None:
     manifold = group["manifold"]
     if manifold is None:
         return
-    if not isinstance(manifold, AbstractManifold):
-        raise TypeError(
-            f"`manifold` must be a manifold of isometry.groups, such as SO(4), or "
-            f"None for plain parameters; got {manifold!r}. Create one with its sizes."
-        )
+    check_manifold(manifold, otherwise=", or None for plain parameters")
     resolve_retraction(group)
     names = group.get(
         "param_names", [f"params[{i}]" for i in range(len(group["params"]))]
     )
     for name, p in zip(names, group["params"], strict=True):
         _check_parameter(p, name)
-        manifold.check_tensor(points(p, manifold), name=name)
         check_point(p, manifold, name=name)
 
 

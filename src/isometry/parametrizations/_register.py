@@ -10,6 +10,7 @@ from torch import Tensor
 from isometry._torch import outside_graphs
 from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, O, Stiefel, U
+from isometry.groups._manifold import check_manifold
 from isometry.groups._maps import AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import Options, install
@@ -245,11 +246,7 @@ def constrain(
         name, manifold = "weight", name
     target = target_of(module, name)
     weight = target.weight
-    if not isinstance(manifold, AbstractManifold):
-        raise TypeError(
-            f"`manifold` must be a manifold of isometry.groups, such as SO(4); got "
-            f"{manifold!r}. Create one with its sizes."
-        )
+    manifold = check_manifold(manifold)
     layout = layout_of(module, name, weight, manifold, blocks)
     manifold.check_tensor(layout.points(weight), name=name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)

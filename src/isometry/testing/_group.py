@@ -3,6 +3,7 @@
 import torch
 
 from isometry.groups import AbstractGroup, AbstractManifold
+from isometry.groups._manifold import check_manifold
 from isometry.testing import _algebra, _derivatives, _geometry, _points
 from isometry.testing._case import Case
 
@@ -82,11 +83,7 @@ def check_group(
         AssertionError: if a contract is broken. The message names the contract, the
             error and its bound.
     """
-    if not isinstance(manifold, AbstractManifold):
-        raise TypeError(
-            f"`manifold` must be a group or manifold of isometry.groups, or of your "
-            f"own; got {manifold!r}. Create one with its sizes."
-        )
+    check_manifold(manifold, otherwise=", or of your own")
     if dtype is None:
         dtype = torch.complex128 if manifold.is_complex else torch.float64
     if generator is None:
