@@ -108,3 +108,11 @@ def test_reflections_are_no_rotations():
     assert O(3).contains(R)
     assert U(3).contains(R.to(torch.complex64))
     assert not SU(3).contains(R.to(torch.complex64))
+
+
+def test_orthonormal_columns_suffice_for_free_manifolds_only():
+    """A weight on a free group is read in one kernel; an override can lose that."""
+    free = [SO(3), O(3), U(3), Stiefel(4, 2)]
+    others = [SU(3), Sp(1), Torus(3), Sphere(3), Quadrupole()]
+    assert all(manifold.is_free for manifold in free)
+    assert not any(manifold.is_free for manifold in others)

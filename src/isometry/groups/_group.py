@@ -12,12 +12,12 @@ from isometry._checks import is_finite
 from isometry._torch import constant_in_graphs
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
+from isometry.groups._free import AbstractFree
 from isometry.groups._group_log import derived_log
 from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
-from isometry.groups._maps import AbstractMap, AbstractRetraction
-from isometry.groups._maps.factors import q_factor
+from isometry.groups._maps import AbstractRetraction
 from isometry.groups._nearest import nearest_rotation, spectral_norm
-from isometry.linalg import expm_skew, logm_unitary, polar, skew
+from isometry.linalg import expm_skew, logm_unitary, skew
 from isometry.linalg._expm.angles import krylov_norm
 from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
@@ -166,8 +166,7 @@ class AbstractGroup(AbstractManifold):
         r"""$\frac14 \lVert [X, Y] \rVert^2$ for orthonormal $QX$ and $QY$."""
         X, Y = Q.mH @ E, Q.mH @ F
         bracket = 2 * self.connection(X, Y)
-        area = _area(self.inner(Q, X, X), self.inner(Q, Y, Y), self.inner(Q, X, Y))
-        return self.inner(Q, bracket, bracket) / (4 * area)
+        return self.inner(Q, bracket, bracket) / (4 * self._area(Q, X, Y))
 
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""$\pi - \lVert Q^H E \rVert_2$."""
@@ -275,12 +274,21 @@ class AbstractClassicalGroup(AbstractGroup):
         """The number of rows, and of columns, of a matrix."""
         return self.n
 
+    @property
+    def rank(self) -> int:
+        """Number of angles that `torus` takes: by default, one for each column."""
+        return self.n
 
-class AbstractFreeGroup(AbstractClassicalGroup):
+    def torus(self, theta: Tensor) -> Tensor:
+        r"""$\operatorname{diag}(i \theta)$."""
+        return torch.diag_embed(1j * theta)
+
+
+class AbstractFreeGroup(AbstractFree, AbstractClassicalGroup):
     """A group whose Lie algebra is all skew matrices of its field: O, SO and U."""
 
+    # said again, because this class defines `algebra`: see `__init_subclass__`
     is_free = True
-    maps = (AbstractMap,)
 
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix with the lower triangle of `X`."""
@@ -298,22 +306,6 @@ class AbstractFreeGroup(AbstractClassicalGroup):
         """The principal logarithm, which exists for rotations and unitary matrices."""
         return logm_unitary(Q)
 
-    def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor; the determinant of a real `X` keeps its sign."""
-        return polar(X)
-
-    def polish(self, Q: Tensor) -> Tensor:
-        """One Newton-Schulz step, which removes the rounding error."""
-        return newton_schulz(Q)
-
-    def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^H Q - I \rVert_F$."""
-        return unitarity_defect(Q)
-
-    def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure: Q factors of Gaussian matrices."""
-        return q_factor(self.gaussian(*batch, **options))
-
 
 def lower_triangle(A: Tensor) -> Tensor:
     """The lower triangular `X` with `skew(X) = A`, for a skew `A`."""
@@ -321,8 +313,3 @@ def lower_triangle(A: Tensor) -> Tensor:
     if A.is_complex():
         X = X + torch.diag_embed(A.diagonal(dim1=-2, dim2=-1).imag)
     return X
-
-
-def _area(ee: Tensor, ff: Tensor, ef: Tensor) -> Tensor:
-    """Squared area of the parallelogram of two vectors with these inner products."""
-    return ee * ff - ef * ef

@@ -83,6 +83,11 @@ class AbstractManifold(ABC):
     def curvature(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         """Sectional curvature of the plane that `E` and `F` span at `Q`."""
 
+    def _area(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
+        """Squared area of the parallelogram that `E` and `F` span."""
+        ee, ff, ef = (self.inner(Q, *pair) for pair in ((E, E), (F, F), (E, F)))
+        return ee * ff - ef * ef
+
     @abstractmethod
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""How far `E` is inside the domain in which all angles are below $\pi$.

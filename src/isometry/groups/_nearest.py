@@ -80,3 +80,9 @@ def spectral_norm(X: Tensor) -> Tensor:
     finite = is_finite(X)
     norm = torch.linalg.matrix_norm(torch.where(finite, X, 0), 2)
     return torch.where(finite[..., 0, 0], norm, math.nan)
+
+
+def normal_part(Q: Tensor, X: Tensor) -> Tensor:
+    r"""$Q \operatorname{sym}(Q^H X)$, the part of `X` that is not tangent at `Q`."""
+    S = Q.mH @ X
+    return Q @ ((S + S.mH) / 2)

@@ -9,17 +9,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
-from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
-from isometry.groups._maps import AbstractMap, AbstractRetraction
-from isometry.groups._maps.factors import q_factor
-from isometry.groups._nearest import spectral_norm
+from isometry.groups._free import AbstractFree
+from isometry.groups._manifold import EXP, Retraction, check_size
+from isometry.groups._maps import AbstractRetraction
+from isometry.groups._nearest import normal_part, spectral_norm
 from isometry.groups._stiefel_log import stiefel_log
-from isometry.linalg import polar
-from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 @dataclass(frozen=True)
-class Stiefel(AbstractManifold):
+class Stiefel(AbstractFree):
     r"""Matrices with orthonormal columns, $Q^H Q = I_k$, with the canonical metric.
 
     $$ \langle E, F \rangle_Q = \operatorname{Re} \operatorname{tr}
@@ -43,8 +41,6 @@ class Stiefel(AbstractManifold):
     n: int
     k: int
     is_complex: bool = False
-    is_free = True
-    maps = (AbstractMap,)
 
     def __post_init__(self) -> None:
         check_size(self.n)
@@ -100,8 +96,7 @@ class Stiefel(AbstractManifold):
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         r"""$X - Q \operatorname{sym}(Q^H X)$."""
-        S = Q.mH @ X
-        return X - Q @ ((S + S.mH) / 2)
+        return X - normal_part(Q, X)
 
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
         """The canonical metric."""
@@ -153,20 +148,17 @@ class Stiefel(AbstractManifold):
         References:
             [ONe83] chapter 11, corollary 11 for normal homogeneous spaces.
         """
-        # X and Y of the formula are L M L^H and L N L^H, with L = (Q, E_perp, F_perp).
-        # An orthonormal basis of the columns of L is not a smooth function of E and F
-        # where these columns are dependent. The Gram matrix of L is, and it suffices.
-        E_perp, F_perp = E - Q @ (Q.mH @ E), F - Q @ (Q.mH @ F)
-        L = torch.cat([Q, E_perp, F_perp], -1)
-        gram = L.mH @ L
-        M, N = _generator(Q, E, slot=1), _generator(Q, F, slot=2)
-        bracket = M @ gram @ N - N @ gram @ M
-        # the block of `bracket` without the columns of Q leaves Q fixed
-        k = self.k
-        isotropy = _half_square(bracket[..., k:, k:], gram[..., k:, k:])
-        whole = _half_square(bracket, gram)
-        ee, ff, ef = (self.inner(Q, *pair) for pair in ((E, E), (F, F), (E, F)))
-        return ((whole - isotropy) / 4 + isotropy) / (ee * ff - ef * ef)
+        Omega_E, Omega_F = Q.mH @ E, Q.mH @ F
+        E_perp, F_perp = E - Q @ Omega_E, F - Q @ Omega_F
+        S = E_perp.mH @ F_perp
+        # the blocks of [X, Y] that do not leave Q fixed: along Q, and orthogonal to Q
+        along = Omega_E @ Omega_F - Omega_F @ Omega_E - S + S.mH
+        across = E_perp @ Omega_F - F_perp @ Omega_E
+        moving = _square(along) / 2 + _square(across)
+        # half the squared norm of E_perp F_perp^H - F_perp E_perp^H, which is n x n
+        grams = (E_perp.mH @ E_perp) * (F_perp.mH @ F_perp).mT - S * S.mT
+        isotropy = grams.real.sum((-2, -1))
+        return (moving / 4 + isotropy) / self._area(Q, E, F)
 
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
         r"""$\pi$ minus the norm of the skew matrix that moves `Q` along `E`.
@@ -181,39 +173,9 @@ class Stiefel(AbstractManifold):
         """The retraction along `X`, whose part normal to the manifold has no effect."""
         return self.resolve(retraction).tall(X, B)
 
-    def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor."""
-        return polar(X)
 
-    def polish(self, Q: Tensor) -> Tensor:
-        """One Newton-Schulz step, which removes the rounding error."""
-        return newton_schulz(Q)
-
-    def defect(self, Q: Tensor) -> Tensor:
-        r"""$\lVert Q^H Q - I \rVert_F$."""
-        return unitarity_defect(Q)
-
-    def random(self, *batch: int, **options: Any) -> Tensor:
-        """Uniform points: Q factors of Gaussian matrices."""
-        return q_factor(self.gaussian(*batch, **options))
-
-
-def _generator(Q: Tensor, E: Tensor, *, slot: int) -> Tensor:
-    r"""$M$ with $E_\perp Q^H - Q E_\perp^H + Q \Omega Q^H = L M L^H$, $3k \times 3k$.
-
-    $L$ has three blocks of columns: $Q$ is block 0, and $E_\perp$ is block `slot`.
-    """
-    k = Q.shape[-1]
-    Omega = Q.mH @ E
-    M = torch.nn.functional.pad((Omega - Omega.mH) / 2, (0, 2 * k, 0, 2 * k))
-    here = torch.zeros(3, 3, dtype=Q.dtype, device=Q.device)
-    here[slot, 0], here[0, slot] = 1.0, -1.0
-    return M + torch.kron(here, torch.eye(k, dtype=Q.dtype, device=Q.device))
-
-
-def _half_square(K: Tensor, gram: Tensor) -> Tensor:
-    r"""$\frac12 \lVert L K L^H \rVert_F^2$ from the Gram matrix of $L$."""
-    return ((gram @ K @ gram).conj() * K).real.sum((-2, -1)) / 2
+def _square(X: Tensor) -> Tensor:
+    return (X.conj() * X).real.sum((-2, -1))
 
 
 def _compressed(Q: Tensor, E: Tensor) -> Tensor:

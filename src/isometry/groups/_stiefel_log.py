@@ -19,7 +19,7 @@ from torch import Tensor
 
 from isometry._checks import check_has_numbers, is_finite
 from isometry._torch import refuse_nested_forward_mode
-from isometry.groups._nearest import determinant
+from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 from isometry.linalg._orthonormal import newton_schulz
@@ -214,20 +214,10 @@ def _completed(V: Tensor) -> Tensor:
         sign = determinant(whole).sgn()
         # reversing the direction of the smallest singular value keeps `whole` as close
         # to I as possible
-        turn = U @ torch.diag_embed(_last_sign(sign, m - k)) @ U.mT
-        whole = torch.cat([V, rest @ turn], -1)
+        u = U[..., -1:]
+        turned = rest + (sign - 1)[..., None, None] * (rest @ u) @ u.mT
+        whole = torch.cat([V, turned], -1)
     return whole
-
-
-def _last_sign(sign: Tensor, size: int) -> Tensor:
-    ones = torch.ones(*sign.shape, size - 1, dtype=sign.dtype, device=sign.device)
-    return torch.cat([ones, sign[..., None]], -1)
-
-
-def normal_part(Q: Tensor, X: Tensor) -> Tensor:
-    r"""$Q \operatorname{sym}(Q^H X)$."""
-    S = Q.mH @ X
-    return Q @ ((S + S.mH) / 2)
 
 
 def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:

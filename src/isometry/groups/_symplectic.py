@@ -48,11 +48,6 @@ class Sp(AbstractClassicalGroup):
         """Number of independent real numbers: n^2 in P, and n (n + 1) in S."""
         return self.n * (2 * self.n + 1)
 
-    @property
-    def rank(self) -> int:
-        """Number of phases; each occurs with its conjugate."""
-        return self.n
-
     def algebra(self, X: Tensor) -> Tensor:
         """Matrix whose P and S come from the lower triangles of two blocks of `X`.
 

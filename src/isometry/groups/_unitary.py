@@ -39,15 +39,6 @@ class U(AbstractFreeGroup):
         """Number of independent real numbers in a skew-Hermitian matrix."""
         return self.n**2
 
-    @property
-    def rank(self) -> int:
-        """Number of phases."""
-        return self.n
-
-    def torus(self, theta: Tensor) -> Tensor:
-        r"""$\operatorname{diag}(i \theta)$."""
-        return torch.diag_embed(1j * theta)
-
 
 @dataclass(frozen=True)
 class SU(AbstractClassicalGroup):
@@ -70,11 +61,6 @@ class SU(AbstractClassicalGroup):
     def dimension(self) -> int:
         """The dimension of U(n), minus one for the phase of the determinant."""
         return max(self.n**2 - 1, 0)
-
-    @property
-    def rank(self) -> int:
-        """Number of angles that `torus` takes, before it removes their mean."""
-        return self.n
 
     def algebra(self, X: Tensor) -> Tensor:
         """Skew-Hermitian matrix with the lower triangle of `X`, made traceless."""
@@ -110,8 +96,8 @@ class SU(AbstractClassicalGroup):
         return torch.where(turns[..., None] == 0, A, (shifted - shifted.mH) / 2)
 
     def torus(self, theta: Tensor) -> Tensor:
-        r"""$\operatorname{diag}(i \theta)$, made traceless."""
-        return _traceless(torch.diag_embed(1j * theta))
+        r"""$\operatorname{diag}(i \theta)$ minus the mean of the angles."""
+        return _traceless(super().torus(theta))
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         """The retraction at the identity, scaled to determinant 1 for polar and qr."""
@@ -163,11 +149,6 @@ class Torus(AbstractClassicalGroup):
         """Number of phases."""
         return self.n
 
-    @property
-    def rank(self) -> int:
-        """Number of phases."""
-        return self.n
-
     def algebra(self, X: Tensor) -> Tensor:
         """Diagonal matrix with the real parts of the diagonal of `X` as angles."""
         return torch.diag_embed(1j * X.diagonal(dim1=-2, dim2=-1).real)
@@ -184,10 +165,6 @@ class Torus(AbstractClassicalGroup):
         r"""The angles in $(-\pi, \pi]$."""
         angles = Q.diagonal(dim1=-2, dim2=-1).angle()
         return torch.diag_embed(1j * angles) + nan_unless_finite(Q)
-
-    def torus(self, theta: Tensor) -> Tensor:
-        r"""$\operatorname{diag}(i \theta)$."""
-        return torch.diag_embed(1j * theta)
 
     def nearest(self, X: Tensor) -> Tensor:
         """The phases of the diagonal; a zero gets phase 1."""

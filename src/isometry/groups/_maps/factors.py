@@ -9,6 +9,7 @@ from torch import Tensor
 
 from isometry._operators import largest
 from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
+from isometry.groups._nearest import normal_part
 from isometry.linalg import polar
 from isometry.linalg._orthonormal import after_newton_schulz, newton_schulz
 
@@ -39,8 +40,7 @@ class AbstractFactor(AbstractRetraction):
         """The orthonormal factor of `B` plus the part of `X` that is tangent at `B`."""
         if B is None:
             B = torch.eye(*X.shape[-2:], dtype=X.dtype, device=X.device)
-        S = B.mH @ X
-        return self.of(B + X - B @ ((S + S.mH) / 2))
+        return self.of(B + X - normal_part(B, X))
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
         """The sum `q + E`, divided by its length."""

@@ -1,0 +1,34 @@
+"""Manifolds of matrices on which orthonormal columns are the only condition."""
+
+from typing import Any
+
+from torch import Tensor
+
+from isometry.groups._manifold import AbstractManifold
+from isometry.groups._maps import AbstractMap
+from isometry.groups._maps.factors import q_factor
+from isometry.linalg import polar
+from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
+
+
+class AbstractFree(AbstractManifold):
+    """The matrices with orthonormal columns, or a component of them."""
+
+    is_free = True
+    maps = (AbstractMap,)
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The polar factor. The determinant of a square real `X` keeps its sign."""
+        return polar(X)
+
+    def polish(self, Q: Tensor) -> Tensor:
+        """One Newton-Schulz step, which removes the rounding error."""
+        return newton_schulz(Q)
+
+    def defect(self, Q: Tensor) -> Tensor:
+        r"""$\lVert Q^H Q - I \rVert_F$."""
+        return unitarity_defect(Q)
+
+    def random(self, *batch: int, **options: Any) -> Tensor:
+        """Uniform points (in a group, the Haar measure): Q factors of Gaussians."""
+        return q_factor(self.gaussian(*batch, **options))
