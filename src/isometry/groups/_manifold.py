@@ -341,26 +341,22 @@ class AbstractManifold(ABC):
         Raises:
             ValueError: if it is not a retraction, or not a map into this manifold.
         """
-        is_map = isinstance(retraction, AbstractMap)
-        value = retraction if is_map else parse_map(retraction, name=name)
-        if isinstance(value, AbstractRetraction) and isinstance(value, self.maps):
-            return value
-        raise self._no_map(retraction, name, [m for m in KNOWN if KNOWN[m].steps])
+        return self._map(retraction, name, "steps")
 
     def resolve_coordinates(
         self, retraction: Retraction, *, name: str = "retraction"
     ) -> AbstractMap:
         """The map with this name, or the map itself, if it can parametrize a weight."""
-        value = parse_map(retraction, name=name)
-        if value is not None and value.parametrizes and isinstance(value, self.maps):
-            return value
-        raise self._no_map(
-            retraction, name, [m for m in KNOWN if KNOWN[m].parametrizes]
-        )
+        return self._map(retraction, name, "parametrizes")
 
-    def _no_map(self, value: object, name: str, known: list[str]) -> ValueError:
-        ours = [key for key in known if isinstance(KNOWN[key], self.maps)]
-        return ValueError(
+    def _map(self, value: object, name: str, ability: str) -> Any:
+        """The map with this name, or the map itself, if it is in `maps` and able."""
+        phi = parse_map(value, name=name)
+        if isinstance(phi, self.maps) and getattr(phi, ability):
+            return phi
+        able = {key: phi for key, phi in KNOWN.items() if getattr(phi, ability)}
+        ours = [key for key, phi in able.items() if isinstance(phi, self.maps)]
+        raise ValueError(
             f"`{name}` must be one of {', '.join(ours)} for {self}; got {value!r}. "
             f"Every manifold has 'exp'."
         )
@@ -374,12 +370,7 @@ class AbstractManifold(ABC):
 
 
 def check_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
-    """The manifold itself; any other object raises.
-
-    Args:
-        manifold: what a user has passed as a manifold.
-        otherwise: what else the caller accepts, for the message.
-    """
+    """Raise unless the argument is a manifold; the message says what else would do."""
     if not isinstance(manifold, AbstractManifold):
         raise TypeError(
             f"`manifold` must be a manifold of isometry.groups, such as SO(4)"

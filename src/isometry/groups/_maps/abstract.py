@@ -20,8 +20,8 @@ class AbstractMap(ABC):
     name: str
     #: whether this map can parametrize a weight
     parametrizes: bool = True
-    #: whether an optimizer can step along this map
-    steps: bool = True
+    #: whether an optimizer can step along this map: whether it is a retraction
+    steps: bool = False
 
     @abstractmethod
     def columns(self, X: Tensor) -> Tensor:
@@ -41,6 +41,7 @@ class AbstractRetraction(AbstractMap):
     `isometry.testing.check_map` checks all methods and claims of the map.
     """
 
+    steps = True
     #: whether the map commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
     equivariant: bool = True
     #: the lowest power of $A$ in which the map differs from the exponential

@@ -150,7 +150,6 @@ class Householder(AbstractMap):
     """
 
     name = "householder"
-    steps = False
 
     def columns(self, X: Tensor) -> Tensor:
         """LAPACK's product of reflections, with the signs of the diagonal of `X`."""
