@@ -7,7 +7,7 @@ usual rules for real vectors.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,17 +27,31 @@ if TYPE_CHECKING:
     from isometry.groups._manifold import AbstractManifold
     from isometry.groups._stiefel import Stiefel
 
-Scale = float | Tensor
+Vectors = dict[str, Tensor]
 
 # the defect above which a matrix is lost: its nearest point may not be the right one
 _LOST = 0.1
 
-# The longest step, roughly in radians, that `_rotate` makes on the Stiefel manifold.
+# The longest step, roughly in radians, for which `TallFrame` has a formula of its own.
 # Longer steps are made by `Stiefel.step`.
 _LONG = 1.0
 
 # with fewer rows than this, `BodyFrame._move` first computes Q @ change and then adds Q
 _SMALL = 32
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update rule returns: a step `scale * direction`, and the new state."""
+
+    direction: Tensor
+    scale: float | Tensor
+    #: new tangent vectors of the state, which are transported with the point
+    vectors: Vectors = field(default_factory=dict)
+    #: new averages of squares, which are not transported
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    #: value of the averages of squares before the first step
+    start: float = 0.0
 
 
 class AbstractFrame(ABC):
@@ -66,14 +80,9 @@ class AbstractFrame(ABC):
 
     @abstractmethod
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: Scale,
-        carried: Sequence[Tensor],
-        retraction: AbstractRetraction,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The point reached from `Q` along `scale * V`, and `carried` moved to it."""
+        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+    ) -> tuple[Tensor, Vectors]:
+        """The point reached from `Q`, and the vectors of the update moved to it."""
 
     def reals(self, X: Tensor) -> Tensor:
         """A tangent matrix as a real array."""
@@ -114,20 +123,16 @@ class BodyFrame(AbstractFrame):
         return torch.mul(V, V, out=recycled(V.shape, V))
 
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: Scale,
-        carried: Sequence[Tensor],
-        retraction: AbstractRetraction,
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+    ) -> tuple[Tensor, Vectors]:
         """Move by a retraction at the identity; vectors stay as they are."""
-        A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
+        V = update.direction
+        A = self.matrix(torch.mul(V, update.scale, out=recycled(V.shape, V)))
         if not self.group.is_free:
             # a rule that scales entry by entry may leave the algebra: in SU(n) the
             # trace must stay zero
             A = self.group.algebra_projection(A)
-        return self._move(Q, A, retraction), list(carried)
+        return self._move(Q, A, retraction), update.vectors
 
     def _move(self, Q: Tensor, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         if retraction.is_factor:
@@ -171,18 +176,15 @@ class AmbientFrame(AbstractFrame):
         return (V * V).mean(tuple(range(-axes, 0)), keepdim=True)
 
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: Scale,
-        carried: Sequence[Tensor],
-        retraction: AbstractRetraction,
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+    ) -> tuple[Tensor, Vectors]:
         """Move by the manifold's retraction and its vector transport."""
-        E = self.matrix(scale * V)
+        E = self.matrix(update.scale * update.direction)
         P = self.manifold.step(Q, E, retraction)
-        moved = [self.manifold.transport(Q, P, self.matrix(F)) for F in carried]
-        return P, [self.reals(F) for F in moved]
+        return P, {
+            name: self.reals(self.manifold.transport(Q, P, self.matrix(F)))
+            for name, F in update.vectors.items()
+        }
 
 
 class TallFrame(AbstractFrame):
@@ -198,9 +200,10 @@ class TallFrame(AbstractFrame):
     This is a rotation of $Q$ for any $Z$. So it does no harm that $Q^H E_\perp$ is zero
     only up to the rounding error of a gradient, and that the gradient may be much
     larger than the step.
-    Cayley and Pade use their rational function in place of the exponential. The method
-    `Stiefel.step` makes the steps of polar and qr, and steps of more than about a
-    radian. Vectors are carried by
+
+    Cayley and Pade use their rational function in place of the exponential. Polar and
+    qr, and all steps of more than about a radian, use `Stiefel.step` instead. Vectors
+    are carried by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 
@@ -234,61 +237,42 @@ class TallFrame(AbstractFrame):
         return mean.view(-1, *[1] * (V.ndim - 1))
 
     def advance(
-        self,
-        Q: Tensor,
-        V: Tensor,
-        scale: Scale,
-        carried: Sequence[Tensor],
-        retraction: AbstractRetraction,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Move by the retraction: a short step by `_rotate`, any other by the manifold.
-
-        The manifold also makes the steps of maps that are factors of Q + E, whatever
-        their length.
-        """
-        # `scale` may be a tensor with another precision than the weight
-        s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
-        Omega, E_perp = self._split(V)
-        moved = None
-        if not retraction.is_factor:
-            moved = _rotate(Q, Omega, E_perp, s, retraction)
-        if moved is None:
-            E = torch.baddbmm(E_perp, Q, Omega).mul_(s)
-            moved = self._by_manifold(Q, E, retraction), None
-        P, along_V = moved
-        for F in carried:
+        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+    ) -> tuple[Tensor, Vectors]:
+        """Move by the retraction, and project the vectors in place."""
+        V, s = update.direction, update.scale
+        # a rule may compute the scale in another precision than the weight's
+        s = s.view(-1, 1, 1).to(V) if isinstance(s, Tensor) else s
+        P, along_V = self._move(Q, V, s, retraction)
+        for F in update.vectors.values():
             F_perp = self._split(F)[1]
             # a momentum is often V itself, and then its product with P^H is known
             along = along_V if F is V else None
             F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
-        return P, list(carried)
+        return P, update.vectors
 
-    def _by_manifold(
-        self, Q: Tensor, E: Tensor, retraction: AbstractRetraction
-    ) -> Tensor:
+    def _move(
+        self, Q: Tensor, V: Tensor, s: float | Tensor, retraction: AbstractRetraction
+    ) -> tuple[Tensor, Tensor | None]:
+        """The point `P` reached along `s * V` and, after a short step, `P^H E_perp`."""
+        k = self.k
+        Omega, E_perp = self._split(V)
+        if not retraction.is_factor:
+            B, S = torch.bmm(Q.mH, E_perp), torch.bmm(E_perp.mH, E_perp)
+            X = _coefficients(s * Omega, s * B, s * s * S, retraction)
+            if X is not None:
+                P = torch.baddbmm(Q, Q, X[:, :k], out=recycled(Q.shape, Q))
+                P.baddbmm_(E_perp, s * X[:, k:])
+                return P, B + X.mH @ torch.cat([B, s * S], -2)
+        E = torch.baddbmm(E_perp, Q, Omega).mul_(s)
         P = self.manifold.step(Q, E, retraction)
-        return P if retraction.is_factor else settle(P, torch.linalg.matrix_norm(E))
+        if not retraction.is_factor:
+            P = settle(P, torch.linalg.matrix_norm(E))
+        return P, None
 
     def _split(self, V: Tensor) -> tuple[Tensor, Tensor]:
         X = self.matrix(V)
         return X[:, : self.k], X[:, self.k :]
-
-
-def _rotate(
-    Q: Tensor, Omega: Tensor, E_perp: Tensor, s: Scale, retraction: AbstractRetraction
-) -> tuple[Tensor, Tensor] | None:
-    """The point `P` reached along `s` times `(Omega, E_perp)`, and `P^H E_perp`.
-
-    The result is None if the step is long or not finite.
-    """
-    k = Q.shape[-1]
-    B, S = torch.bmm(Q.mH, E_perp), torch.bmm(E_perp.mH, E_perp)
-    X = _coefficients(s * Omega, s * B, s * s * S, retraction)
-    if X is None:
-        return None
-    C, D = X[:, :k], s * X[:, k:]
-    P = torch.baddbmm(Q, Q, C, out=recycled(Q.shape, Q)).baddbmm_(E_perp, D)
-    return P, B + X.mH @ torch.cat([B, s * S], -2)
 
 
 def _coefficients(

@@ -9,9 +9,9 @@ from torch.optim.optimizer import ParamsT
 
 from isometry._backend.memory import recycled
 from isometry.groups import AbstractManifold
+from isometry.groups._frames import Update
 from isometry.groups._maps import AbstractMap
-from isometry.optim._checks import check_numbers
-from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
+from isometry.optim._riemannian import AbstractRiemannian, Group, Past
 
 
 class RiemannianAdam(AbstractRiemannian):
@@ -71,7 +71,6 @@ class RiemannianAdam(AbstractRiemannian):
         manifold: AbstractManifold | None = None,
         retraction: str | AbstractMap = "exp",
     ) -> None:
-        check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
                 f"`betas` must be at least 0 and below 1; got {betas}. "

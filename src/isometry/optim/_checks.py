@@ -12,6 +12,11 @@ from isometry.groups._manifold import check_manifold
 # options of torch's RMSprop and AdamW that our optimizers do not have
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
+# `dampening` may be negative, as in torch
+_NOT_NEGATIVE = {
+    *("lr", "momentum", "weight_decay", "alpha", "eps", "initial_accumulator")
+}
+
 
 def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> None:
     """Raise if no manifold is named, so that all parameters would be plain."""
@@ -86,9 +91,10 @@ def check_same_rule(group: dict) -> None:
             )
 
 
-def check_numbers(**least: float) -> None:
-    """Raise unless every number is at least 0 (and not NaN)."""
-    for name, value in least.items():
+def check_numbers(options: dict) -> None:
+    """Raise if an option that must not be negative is negative, or NaN."""
+    for name in _NOT_NEGATIVE & options.keys():
+        value = options[name]
         if not value >= 0:
             raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
 

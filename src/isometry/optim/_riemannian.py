@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +11,13 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from isometry._torch import autocast_off, is_fake
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
-from isometry.groups._frames import Scale
+from isometry.groups._frames import Update
 from isometry.groups._maps import AbstractMap
 from isometry.optim._checks import (
     check_gradient,
     check_group,
     check_manifold_is_named,
+    check_numbers,
     check_point,
     check_same_manifold,
     check_same_rule,
@@ -25,20 +25,6 @@ from isometry.optim._checks import (
 )
 
 Group = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Update:
-    """What an update rule returns: a step `scale * direction`, and the new state."""
-
-    direction: Tensor
-    scale: Scale
-    #: new tangent vectors of the state, which are transported with the point
-    vectors: dict[str, Tensor] = field(default_factory=dict)
-    #: new averages of squares, which are not transported
-    squares: dict[str, Tensor] = field(default_factory=dict)
-    #: value of the averages of squares before the first step
-    start: float = 0.0
 
 
 class Past(NamedTuple):
@@ -64,6 +50,7 @@ class AbstractRiemannian(Optimizer):
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
+        check_numbers(defaults)
         # a single tensor, which `list` would cut into rows, is refused by torch below
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
@@ -177,13 +164,10 @@ class AbstractRiemannian(Optimizer):
         old = {name: _join([self.state[p][name] for p in params]) for name in names}
         g = frame.gradient(Q, -G if group["maximize"] else G)
         update = self._rule(g, Past(old, step, frame.square), group)
-        vectors = list(update.vectors.values())
-        P, carried = frame.advance(
-            Q, update.direction, update.scale, vectors, group["retraction"]
-        )
+        P, vectors = frame.advance(Q, update, group["retraction"])
         if step % frame.polish_every == 0:
             P = manifold.polish(P)
-        new = dict(zip(update.vectors, carried, strict=True)) | update.squares
+        new = vectors | update.squares
         if not _all_finite([P, *new.values()]):
             ok = _finite([P, *new.values()])
             P = _choose(ok, P, Q)

@@ -6,9 +6,9 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.rmsprop import rmsprop
 
 from isometry.groups import AbstractManifold
+from isometry.groups._frames import Update
 from isometry.groups._maps import AbstractMap
-from isometry.optim._checks import check_numbers
-from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
+from isometry.optim._riemannian import AbstractRiemannian, Group, Past
 
 
 class RiemannianRMSprop(AbstractRiemannian):
@@ -82,18 +82,14 @@ class RiemannianRMSprop(AbstractRiemannian):
         manifold: AbstractManifold | None = None,
         retraction: str | AbstractMap = "exp",
     ) -> None:
-        numbers = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "initial_accumulator": initial_accumulator,
-        }
-        check_numbers(**numbers)
         super().__init__(
             params,
-            **numbers,
+            lr=lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            initial_accumulator=initial_accumulator,
             eps_inside=eps_inside,
             sum_squares=sum_squares,
             maximize=maximize,

@@ -7,9 +7,9 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
 from isometry.groups import AbstractManifold
+from isometry.groups._frames import Update
 from isometry.groups._maps import AbstractMap
-from isometry.optim._checks import check_numbers
-from isometry.optim._riemannian import AbstractRiemannian, Group, Past, Update
+from isometry.optim._riemannian import AbstractRiemannian, Group, Past
 
 
 class RiemannianSGD(AbstractRiemannian):
@@ -73,7 +73,6 @@ class RiemannianSGD(AbstractRiemannian):
         manifold: AbstractManifold | None = None,
         retraction: str | AbstractMap = "exp",
     ) -> None:
-        check_numbers(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
                 f"`nesterov` must have a momentum and no dampening; got {momentum} "
@@ -107,18 +106,11 @@ class RiemannianSGD(AbstractRiemannian):
         params = [p for p in group["params"] if p.grad is not None]
         buffers: list[Any] = [self.state[p].get("momentum_buffer") for p in params]
         gradients = [p.grad for p in params]
-        options = (
-            "weight_decay",
-            "momentum",
-            "lr",
-            "dampening",
-            "nesterov",
-            "maximize",
-        )
+        names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
         sgd(
             *(params, gradients, buffers),
             has_sparse_grad=any(g.is_sparse for g in gradients),
-            **{name: group[name] for name in options},
+            **{name: group[name] for name in names},
         )
         if group["momentum"] != 0:
             for p, buffer in zip(params, buffers, strict=True):
