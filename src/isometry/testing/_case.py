@@ -67,6 +67,10 @@ class Case:
         """Raise unless an error is at most `ROUNDING` times n eps times `scale`."""
         self.bound(method, must, error, ROUNDING * self.unit * scale)
 
+    def zero(self, method: str, must: str, X: Tensor, *, scale: float = 1.0) -> None:
+        """Raise unless the norms of arrays are at most `ROUNDING` n eps `scale`."""
+        self.require(method, must, norm(self.manifold, X), scale=scale)
+
     def bound(
         self, method: str, must: str, error: Tensor | float, bound: float
     ) -> None:

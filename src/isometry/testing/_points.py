@@ -111,9 +111,9 @@ def nearest(case: Case) -> None:
     for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
         must = "end on the manifold" + (", from far away" if far else "")
         case.bound("nearest", must, M.defect(P), M.tolerance(case.dtype))
-        case.require("nearest", "be idempotent", norm(M, M.nearest(P) - P))
-    case.require("nearest", "leave points alone", norm(M, M.nearest(Q) - Q))
-    case.require("polish", "leave points alone", norm(M, M.polish(Q) - Q))
+        case.zero("nearest", "be idempotent", M.nearest(P) - P)
+    case.zero("nearest", "leave points alone", M.nearest(Q) - Q)
+    case.zero("polish", "leave points alone", M.polish(Q) - Q)
     wide = case.wide
     Q, N = wide.points(3), wide.ambient(3)
 
@@ -138,15 +138,15 @@ def coordinates(case: Case) -> None:
     zero = torch.zeros_like(B)
     for phi in retractions(M):
         must = f"be the base at 0 ({phi.name})"
-        case.require("point", must, norm(M, M.point(zero, B, phi) - B))
+        case.zero("point", must, M.point(zero, B, phi) - B)
         X = _coordinates_or_none(M, P, B, phi)
         if X is None:
             continue
         back = M.point(X, B, phi)
         must = f"reach the point by its coordinates ({phi.name})"
-        case.require("point", must, norm(M, back - P), scale=3)
-        gap = norm(M, M.coordinates(back, B, phi) - X)
-        case.require("coordinates", f"undo `point` ({phi.name})", gap, scale=3)
+        case.zero("point", must, back - P, scale=3)
+        gap = M.coordinates(back, B, phi) - X
+        case.zero("coordinates", f"undo `point` ({phi.name})", gap, scale=3)
     X = M.velocity(B, case.tangent(B, angle=1.0))
     origin = M.origin(3, dtype=case.dtype)
     case.require(
