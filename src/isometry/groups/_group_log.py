@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 # followed for each point, and the most steps of Newton's method from each start
 _STARTS, _FOLLOWED, _STEPS = 128, 4, 12
 
-# In `torus_log`, singular values of the matrix of angles count as zero below this. It
-# is also the default of `slack`.
+# in `torus_log`, singular values of the matrix of angles count as zero below this
 _ZERO = 1e-6
 
 
@@ -136,10 +135,12 @@ def _moved(A: Tensor, units: Tensor) -> Tensor:
 
 
 def _components(units: Tensor, X: Tensor) -> Tensor:
+    """Coefficients of the orthonormal `units` in `X`, on a last axis."""
     return torch.einsum("aij,...ij->...a", units.conj(), X).real
 
 
 def _combined(c: Tensor, units: Tensor) -> Tensor:
+    """The combinations of the `units` with coefficients `c`."""
     return torch.einsum("...a,aij->...ij", c.to(units.dtype), units)
 
 
@@ -152,17 +153,17 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     dtype = torch.promote_types(Q.dtype, torch.float64)
     # two Newton-Schulz steps make Q unitary up to rounding in float64
     Q, A = newton_schulz(newton_schulz(Q.to(dtype))), A.to(dtype)
-    A = _newton(group, A, Q, steps=4)
     units = _units(group, like=Q)
+    A = _newton(units, A, Q, steps=4)
     # the larger values of `slack` are for matrices that are near the group, not in it
     for slack in (1e-6, 1e-2, 0.2):
         for i in _far(A, Q).nonzero().flatten().tolist():
             start = torus_log(Q[i], units, slack=slack)
             if start is not None:
-                A[i] = _newton(group, start, Q[i], steps=4)
+                A[i] = _newton(units, start, Q[i], steps=4)
     far = _far(A, Q)
     if far.any():
-        A[far] = _search_from_many(group, Q[far], A[far])
+        A[far] = _search_from_many(units, Q[far], A[far])
     return A
 
 
@@ -173,50 +174,51 @@ def _far(A: Tensor, Q: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
-def _search_from_many(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
-    starts = _starts(group, Q)
+def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
+    """Logarithms by Newton's method, from `A` and from the best of random starts."""
+    starts = _starts(units)
     overlap = torch.einsum("sij,mij->ms", expm_skew(starts).conj(), Q).real
     best = overlap.topk(_FOLLOWED, -1).indices
     A = torch.cat([A[:, None], starts[best]], 1)
     Q = Q[:, None].expand_as(A)
-    A = _newton(group, A, Q, steps=_STEPS)
+    A = _newton(units, A, Q, steps=_STEPS)
     closest = torch.linalg.matrix_norm(expm_skew(A) - Q).argmin(-1)
     return A.take_along_dim(closest[:, None, None, None], 1)[:, 0]
 
 
-def _newton(group: "AbstractGroup", A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
+def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
+    r"""`A` after Newton's method for $\exp A = Q$ in the algebra.
+
+    A step is the $W$ with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$.
+    """
     for _ in range(steps):
-        step = _newton_step(group, A, Q)
+        J = _components(units, _moved(A, units)).mT
+        goal = _components(units, logm_unitary(expm_skew(A).mH @ Q))
+        # Where a singular value of J vanishes, the exponential has a fold. The step
+        # leaves out such directions. Its length is at most 1, so as not to cross the
+        # fold.
+        W = (torch.linalg.pinv(J, rtol=1e-6) @ goal[..., None])[..., 0]
+        W = W / torch.linalg.vector_norm(W, dim=-1, keepdim=True).clamp(min=1)
+        step = _combined(W, units)
         A = A + step
+        # written so that NaN ends the loop
         if not float(step.abs().max()) > 1e-13:
             break
     return A
 
 
-def _newton_step(group: "AbstractGroup", A: Tensor, Q: Tensor) -> Tensor:
-    r"""$W$ in the algebra with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$."""
-    units = _units(group, like=A)
-    J = _components(units, _moved(A, units)).mT
-    goal = _components(units, logm_unitary(expm_skew(A).mH @ Q))
-    # Where a singular value of J vanishes, the exponential has a fold. The step leaves
-    # out such directions, and its length is at most 1, so as not to cross the fold.
-    step = (torch.linalg.pinv(J, rtol=1e-6) @ goal[..., None])[..., 0]
-    step = step / torch.linalg.vector_norm(step, dim=-1, keepdim=True).clamp(min=1)
-    return _combined(step, units)
-
-
-def _starts(group: "AbstractGroup", like: Tensor) -> Tensor:
+def _starts(units: Tensor) -> Tensor:
     """Random elements of the algebra, of all lengths up to a full turn."""
-    n = group.size
     rng = torch.Generator().manual_seed(1)
-    X = torch.randn(_STARTS, n, n, dtype=like.dtype, generator=rng).to(like.device)
-    A = group.algebra_projection(X)
+    c = torch.randn(_STARTS, len(units), dtype=torch.float64, generator=rng)
     radius = 2 * math.pi * torch.rand(_STARTS, dtype=torch.float64, generator=rng)
-    norm = torch.linalg.matrix_norm(A, 2).clamp(min=torch.finfo(like.dtype).tiny)
-    return A * (radius.to(like.device) / norm)[..., None, None]
+    A = _combined(c.to(units.device), units)
+    # in an algebra of dimension 0 the norm is 0
+    norm = torch.linalg.matrix_norm(A, 2).clamp(min=torch.finfo(A.dtype).tiny)
+    return A * (radius.to(A.device) / norm)[:, None, None]
 
 
-def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | None:
+def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     r"""The shortest $A$ with $\exp A = Q$, up to `slack`, in one maximal torus.
 
     A logarithm commutes with $Q$. The elements of the algebra that commute with $Q$ are
@@ -245,10 +247,9 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
     if len(torus) == 0:
         return None
     _, V = torch.linalg.eigh(-1j * _generic(torus))
-    diagonals = (V.mH @ torch.cat([torus, Q[None]]).to(V.dtype) @ V).diagonal(
-        dim1=-2, dim2=-1
-    )
-    weights, theta = diagonals[:-1].imag, diagonals[-1].angle()
+    D = V.mH @ torch.cat([torus, Q[None]]).to(V.dtype) @ V
+    *weights, phases = D.diagonal(dim1=-2, dim2=-1)
+    weights, theta = torch.stack(weights).imag, phases.angle()
     columns = _independent(weights)
     r = len(torus)
     if len(columns) < r:
@@ -264,38 +265,35 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float = _ZERO) -> Tensor | Non
     best = int(length.argmin())
     if not math.isfinite(float(length[best])):
         return None
-    return torch.einsum("a,aij->ij", c[best].to(torus.dtype), torus)
+    return _combined(c[best], torus)
 
 
 def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
     """Orthonormal basis of a maximal torus in the centralizer of Q."""
-    moved = Q @ units @ Q.mH
-    commuting = _null_space(_entries(units, moved - units), units, slack)
+    moved = Q @ units @ Q.mH - units
+    commuting = _null_space(_components(units, moved), units, slack)
     if len(commuting) == 0:
         return commuting
     H = _generic(commuting)
     brackets = commuting @ H - H @ commuting
-    return _null_space(_entries(units, brackets), commuting, slack)
+    return _null_space(_components(units, brackets), commuting, slack)
 
 
-def _entries(units: Tensor, moved: Tensor) -> Tensor:
-    """Components of each of the `moved` matrices along `units`, as columns."""
-    return torch.einsum("aij,bij->ab", units.conj(), moved).real
+def _null_space(images: Tensor, units: Tensor, slack: float) -> Tensor:
+    """Orthonormal basis of the combinations of `units` that a linear map takes to zero.
 
-
-def _null_space(matrix: Tensor, units: Tensor, slack: float) -> Tensor:
-    """Orthonormal basis of the combinations of `units` that `matrix` takes to zero."""
-    _, s, Vh = torch.linalg.svd(matrix)
-    zero = torch.ones(len(Vh), dtype=torch.bool, device=s.device)
-    zero[: len(s)] = s < slack
-    return torch.einsum("ka,aij->kij", Vh[zero].to(units.dtype), units)
+    The rows of `images` are the images of the `units`. There are at least as many
+    columns as rows.
+    """
+    U, s, _ = torch.linalg.svd(images, full_matrices=False)
+    return _combined(U.mT[s < slack], units)
 
 
 def _generic(units: Tensor) -> Tensor:
     """A random combination of the `units`, to be in general position."""
     rng = torch.Generator().manual_seed(1)
     c = torch.randn(len(units), dtype=torch.float64, generator=rng).to(units.device)
-    return torch.einsum("a,aij->ij", c.to(units.dtype), units)
+    return _combined(c, units)
 
 
 def _independent(weights: Tensor) -> list[int]:
