@@ -6,6 +6,7 @@ manifolds of its parameters, by name; this attribute survives them all.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -23,6 +24,7 @@ _hooks: list[Any] = []
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
 
 
+@dataclass(eq=False)
 class Declarations:
     """The declared manifolds of one module's tensors.
 
@@ -36,23 +38,18 @@ class Declarations:
         guarded: whether an optimizer that ignores the manifolds must raise.
     """
 
-    def __init__(
-        self,
-        parameters: dict[str, nn.Parameter | None],
-        manifolds: dict[str, AbstractManifold],
-        *,
-        guarded: bool,
-    ) -> None:
-        self.__setstate__((parameters, manifolds, guarded))
+    parameters: dict[str, nn.Parameter | None]
+    manifolds: dict[str, AbstractManifold]
+    guarded: bool
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.parameters, self.manifolds, self.guarded
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.parameters, self.manifolds, self.guarded = state
+    def __post_init__(self) -> None:
         if self.guarded:
             guard_steps()
             _GUARDED.add(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
 
 
 @torch.no_grad()
@@ -127,8 +124,7 @@ def record(
     # loaded without isometry after `isometry.fold`
     if manifolds:
         guarded = guarded or (before is not None and before.guarded)
-        parameters = vars(module)["_parameters"]
-        new = Declarations(parameters, manifolds, guarded=guarded)
+        new = Declarations(vars(module)["_parameters"], manifolds, guarded)
         setattr(module, _ATTRIBUTE, new)
 
 

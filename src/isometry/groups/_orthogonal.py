@@ -66,12 +66,8 @@ class SO(AbstractOrthogonal):
         self.check_tensor(Q, name=name)
         if is_fake(Q):
             return
-        det, defect, bound = (
-            determinant(Q),
-            unitarity_defect(Q),
-            self.tolerance(Q.dtype),
-        )
-        reflection = det < 0
+        det, defect = determinant(Q), unitarity_defect(Q)
+        reflection, bound = det < 0, self.tolerance(Q.dtype)
         odd = reflection & ~(defect <= bound)
         if odd.any():
             # not `self.defect`, which is infinite for every reflection
@@ -119,14 +115,11 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
         try:
             return super().log(Q, P)
         except ValueError:
-            self._check_component(Q, P)
-            raise
-
-    def _check_component(self, Q: Tensor, P: Tensor) -> None:
-        apart = determinant(Q.mT @ P) < 0
-        if apart.any():
+            apart = determinant(Q.mT @ P) < 0
+            if not apart.any():
+                raise
             raise ValueError(
                 f"`P` must be in the component of `Q`; got determinants of opposite "
                 f"signs ({int(apart.sum())} of {apart.numel()} pairs), which no "
                 f"geodesic joins. Negate one column of `P`."
-            )
+            ) from None

@@ -1,6 +1,7 @@
 """Products of groups, as block-diagonal matrices."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,11 +40,13 @@ class Product(AbstractGroup):
                 f"`factors` must be one or more groups of one field, all real or all "
                 f"complex; got {factors}. Constrain separate weights instead."
             )
-        object.__setattr__(self, "factors", factors)
-        object.__setattr__(self, "is_complex", factors[0].is_complex)
-        connected = all(factor.is_connected for factor in factors)
-        object.__setattr__(self, "is_connected", connected)
-        object.__setattr__(self, "maps", _common_maps(factors))
+        # a frozen dataclass does not allow assignments
+        vars(self).update(
+            factors=factors,
+            is_complex=factors[0].is_complex,
+            is_connected=all(factor.is_connected for factor in factors),
+            maps=_common_maps(factors),
+        )
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.factors))})"
@@ -113,19 +116,14 @@ class Product(AbstractGroup):
         return _block_diagonal([f.random(*batch, **options) for f in self.factors])
 
     def _blocks(self, X: Tensor) -> list[Tensor]:
-        blocks, start = [], 0
-        for factor in self.factors:
-            end = start + factor.size
-            blocks.append(X[..., start:end, start:end])
-            start = end
-        return blocks
+        sizes = [factor.size for factor in self.factors]
+        rows = X.split(sizes, -2)
+        return [row.split(sizes, -1)[i] for i, row in enumerate(rows)]
 
     def _each(self, method: str, X: Tensor, *args: Any) -> Tensor:
+        """The results of a method of the factors, each applied to its block of `X`."""
         pairs = zip(self.factors, self._blocks(X), strict=True)
-        calls: list[tuple[Callable[..., Tensor], Tensor]] = [
-            (getattr(factor, method), block) for factor, block in pairs
-        ]
-        return _block_diagonal([call(block, *args) for call, block in calls])
+        return _block_diagonal([getattr(f, method)(block, *args) for f, block in pairs])
 
 
 def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
@@ -140,10 +138,9 @@ def _block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
 
     `torch.block_diag` does not take batches.
     """
-    size = sum(block.shape[-1] for block in blocks)
-    rows, left = [], 0
-    for block in blocks:
-        width = block.shape[-1]
-        rows.append(torch.nn.functional.pad(block, (left, size - left - width)))
-        left += width
+    ends = list(itertools.accumulate(block.shape[-1] for block in blocks))
+    rows = [
+        torch.nn.functional.pad(block, (end - block.shape[-1], ends[-1] - end))
+        for block, end in zip(blocks, ends, strict=True)
+    ]
     return torch.cat(rows, -2)
