@@ -13,7 +13,9 @@ from isometry.groups._free import AbstractFree
 from isometry.groups._manifold import EXP, Retraction, check_size
 from isometry.groups._maps import AbstractRetraction
 from isometry.groups._nearest import normal_part, spectral_norm
+from isometry.groups._orthogonal import O
 from isometry.groups._stiefel_log import stiefel_log
+from isometry.groups._unitary import U
 
 
 @dataclass(frozen=True)
@@ -74,25 +76,12 @@ class Stiefel(AbstractFree):
 
     def from_angles(self, theta: Tensor) -> Tensor:
         """The first columns of the rotation with these angles."""
-        # computed without n x n matrices
-        n, k = self.shape
-        if self.is_complex:
-            phases = torch.polar(torch.ones_like(theta), theta)[..., :k]
-            return torch.nn.functional.pad(torch.diag_embed(phases), (0, 0, 0, n - k))
-        # planes of two rows each; if n is odd, the last row stays where it is
-        planes = min((k + 1) // 2, n // 2)
-        theta = theta[..., :planes]
-        Q = torch.eye(n, k, dtype=theta.dtype, device=theta.device).repeat(
-            *theta.shape[:-1], 1, 1
-        )
-        even = 2 * torch.arange(planes, device=theta.device)
-        Q[..., even, even] = theta.cos()
-        Q[..., even + 1, even] = theta.sin()
-        # the planes with two columns; if k is odd, the last plane has only one column
-        both = even[even + 1 < k]
-        Q[..., both, both + 1] = -theta[..., : len(both)].sin()
-        Q[..., both + 1, both + 1] = theta[..., : len(both)].cos()
-        return Q
+        # The first k columns are zero below the planes that contain them. So a smaller
+        # rotation suffices, whose size is k or, if a plane has only one column, k + 1.
+        k = self.k
+        group = U(k) if self.is_complex else O(k + k % 2)
+        columns = group.from_angles(theta[..., : group.rank])[..., :k]
+        return torch.nn.functional.pad(columns, (0, 0, 0, self.n - group.size))
 
     def project(self, Q: Tensor, X: Tensor) -> Tensor:
         r"""$X - Q \operatorname{sym}(Q^H X)$."""

@@ -104,7 +104,7 @@ class _StiefelLog(Implicit):
         Q, E = ctx.saved_tensors
         (G,) = grad_outputs
         # X is J^-* G, a tangent vector at P
-        X = push(lambda E: expm_tall(E, Q), (solve(Q, E, G),), E)
+        X = push(lambda E: expm_tall(E, Q), (_Solve.apply(Q, E, G),), E)
         (turned,) = pull(lambda Q: expm_tall(E, Q), X, Q)
         # E stays tangent: sym(Q^H dE) = -sym(dQ^H E)
         tilted = E @ (Q.mH @ normal_part(Q, G))
@@ -119,7 +119,7 @@ class _StiefelLog(Implicit):
         S = dQ.mH @ E
         tilted = Q @ ((S + S.mH) / 2)
         (pulled,) = pull(lambda E: expm_tall(E, Q), dP - turned, E)
-        return solve(Q, E, pulled) - tilted
+        return _Solve.apply(Q, E, pulled) - tilted
 
 
 def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
@@ -192,12 +192,12 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
         if len(at) == 0 or worst <= _FAR * k:
             break
         worst = float(rest.max())
-        start = Linearization(origin[at], E[at])
-        image = start.pull(P[at] - start.point)
+        end, pull_back, product = _linearized(origin[at], E[at])
+        image = pull_back(P[at] - end)
         # A Newton step squares the error: 1e-2 becomes 1e-4 at best. So the relative
         # error of the step itself may be as large as the error before it.
         rtol = min(max(worst, 1e-10), 1e-2)
-        step = conjugate_gradients(start.product, image, rtol=rtol)
+        step = conjugate_gradients(product, image, rtol=rtol)
         length = torch.linalg.matrix_norm(step, keepdim=True)
         E = E.index_add(0, at, step / length.clamp(min=1))
     return E, torch.linalg.matrix_norm(P - expm_tall(E, origin))
@@ -242,46 +242,25 @@ def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tens
     return torch.func.grad(along)(torch.zeros_like(Y[0]))
 
 
-def solve(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
-    """The solution $Y$ of $M Y = G$, differentiable to any order in all arguments.
+def _linearized(
+    Q: Tensor, E: Tensor
+) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """The exponential of `E`, and functions for $J^* X$ and $M Y$ on one graph."""
+    with torch.enable_grad():
+        E = E.detach().requires_grad_()
+        P = expm_tall(E, Q.detach())
+        Z = torch.zeros_like(P, requires_grad=True)
+        # J^* Z is linear in Z, so its derivative is the adjoint of J^*, that is J
+        (pulled,) = torch.autograd.grad(P, E, Z, create_graph=True)
 
-    $M$ is the symmetric map at the top of this file.
-    """
-    return _Solve.apply(Q, E, G)
+    def pull_back(X: Tensor) -> Tensor:
+        return torch.autograd.grad(P, E, X, retain_graph=True)[0]
 
+    def product(Y: Tensor) -> Tensor:
+        pushed = torch.autograd.grad(pulled, Z, Y, retain_graph=True)[0]
+        return pull_back(pushed) + normal_part(Q, Y)
 
-class Linearization:
-    """The exponential at `E`, with one graph for many products with $J$ and $J^*$.
-
-    Args:
-        Q: orthonormal columns.
-        E: tangent vectors at `Q`, of the same shape.
-    """
-
-    def __init__(self, Q: Tensor, E: Tensor) -> None:
-        with torch.enable_grad():
-            self._Q = Q.detach()
-            self._E = E.detach().requires_grad_()
-            self._P = expm_tall(self._E, self._Q)
-            self._X = torch.zeros_like(self._P, requires_grad=True)
-            # J^* X is linear in X, so its derivative is the adjoint of J^*, that is J
-            (self._pulled,) = torch.autograd.grad(
-                self._P, self._E, self._X, create_graph=True
-            )
-
-    @property
-    def point(self) -> Tensor:
-        """The exponential of `E`."""
-        return self._P.detach()
-
-    def pull(self, X: Tensor) -> Tensor:
-        """The adjoint derivative $J^* X$."""
-        return torch.autograd.grad(self._P, self._E, X, retain_graph=True)[0]
-
-    def product(self, Y: Tensor) -> Tensor:
-        r"""The product $M Y$ with $M = J^* J + \Pi$."""
-        pushed = torch.autograd.grad(self._pulled, self._X, Y, retain_graph=True)[0]
-        return self.pull(pushed) + normal_part(self._Q, Y)
+    return P.detach(), pull_back, product
 
 
 def conjugate_gradients(
@@ -314,16 +293,19 @@ def _dot(X: Tensor, Y: Tensor) -> Tensor:
 
 
 class _Solve(Implicit):
+    """The solution Y of M Y = G, differentiable to any order in Q, E and G."""
+
     @staticmethod
     def forward(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
         # a smaller residual would be lost in rounding errors
         rtol = 2 * torch.finfo(G.dtype).eps
-        return conjugate_gradients(Linearization(Q, E).product, G, rtol=rtol)
+        _, _, product = _linearized(Q, E)
+        return conjugate_gradients(product, G, rtol=rtol)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         Q, E, Y = ctx.saved_tensors
-        Z = solve(Q, E, grad_outputs[0])
+        Z = _Solve.apply(Q, E, grad_outputs[0])
         # M Y = G, so that M dY = dG - dM Y
         dQ, dE = pull(lambda Q, E: _product(Q, E, Y), Z, Q, E)
         return -dQ, -dE, Z
@@ -332,10 +314,12 @@ class _Solve(Implicit):
     def jvp(ctx: Any, dQ: Tensor, dE: Tensor, dG: Tensor) -> Tensor:
         Q, E, Y = ctx.saved_tensors
         dM = push(lambda Q, E: _product(Q, E, Y), (dQ, dE), Q, E)
-        return solve(Q, E, dG - dM)
+        return _Solve.apply(Q, E, dG - dM)
 
 
 def _product(Q: Tensor, E: Tensor, Y: Tensor) -> Tensor:
+    """The product M Y, differentiable in all arguments."""
+
     def exp(E: Tensor) -> Tensor:
         return expm_tall(E, Q)
 
