@@ -18,7 +18,7 @@ from isometry.groups import (
     Torus,
     U,
 )
-from isometry.groups._basis import basis, matrices
+from isometry.groups._basis import arrays, basis
 from isometry.linalg import skew
 
 
@@ -120,8 +120,7 @@ class Adjoint(AbstractGroup):
     is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
-        rows = basis(self.group)[0]
-        E = matrices(rows, self.group.size, self.group.is_complex)
+        E = arrays(basis(self.group)[0], self.group)
         brackets = E[:, None] @ E[None] - E[None] @ E[:, None]
         constants = torch.einsum("cij,abij->acb", E.conj(), brackets).real
         return torch.einsum("...a,acb->...cb", X[..., 0, :], constants.to(X))

@@ -1,6 +1,7 @@
 """Linear algebra of a Lie algebra that is known only by its function `algebra`."""
 
 import functools
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
+    from isometry.groups._manifold import AbstractManifold
 
 
 @functools.lru_cache(maxsize=64)
@@ -17,17 +19,14 @@ def basis(group: "AbstractGroup") -> tuple[Tensor, Tensor]:
     Matrices are flattened to rows of real numbers in double precision. The basis is
     computed once for each group.
     """
-    n = group.size
-    reals = n * n * (2 if group.is_complex else 1)
     # The cache outlives the caller's default device and autograd mode. So the basis
     # must not depend on them.
     with torch.device("cpu"), torch.inference_mode(mode=False), torch.no_grad():
-        units = torch.eye(reals, dtype=torch.float64)
-        A = group.algebra(matrices(units, n, group.is_complex))
+        A = group.algebra(ambient_basis(group))
         _check_skew(group, A)
-        rows = flat(A)
+        rows = flat(A, group)
         _, s, Vh = torch.linalg.svd(rows, full_matrices=False)
-        rank = int((s > 1e-10 * s.max()).sum()) if reals else 0
+        rank = int((s > 1e-10 * s.max()).sum()) if A.numel() else 0
         return Vh[:rank], torch.linalg.pinv(rows, rtol=1e-10).mT
 
 
@@ -42,19 +41,25 @@ def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
         )
 
 
-def flat(X: Tensor) -> Tensor:
-    """Matrices as rows of real numbers."""
+def ambient_basis(manifold: "AbstractManifold") -> Tensor:
+    """A real basis of the arrays of the shape of a point, on a first axis."""
+    reals = math.prod(manifold.shape) * (1 + manifold.is_complex)
+    return arrays(torch.eye(reals, dtype=torch.float64), manifold)
+
+
+def flat(X: Tensor, manifold: "AbstractManifold") -> Tensor:
+    """Arrays of the shape of a point as rows of real numbers."""
     X = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X[..., None]
-    return X.flatten(-3)
+    return X.flatten(-1 - len(manifold.shape))
 
 
-def matrices(rows: Tensor, n: int, is_complex: bool) -> Tensor:
+def arrays(rows: Tensor, manifold: "AbstractManifold") -> Tensor:
     """The inverse of `flat`."""
-    parts = rows.contiguous().reshape(*rows.shape[:-1], n, n, 2 if is_complex else 1)
-    return torch.view_as_complex(parts) if is_complex else parts[..., 0]
+    parts = rows.contiguous().unflatten(-1, (*manifold.shape, 1 + manifold.is_complex))
+    return torch.view_as_complex(parts) if manifold.is_complex else parts[..., 0]
 
 
-def apply(matrix: Tensor, X: Tensor) -> Tensor:
-    """Apply a real linear map to `X`; its `matrix` acts on flattened matrices."""
-    rows = flat(X)
-    return matrices(rows @ matrix.mT.to(rows), X.shape[-1], X.is_complex())
+def apply(matrix: Tensor, X: Tensor, manifold: "AbstractManifold") -> Tensor:
+    """Apply a real linear map to `X`; its `matrix` acts on flattened arrays."""
+    rows = flat(X, manifold)
+    return arrays(rows @ matrix.mT.to(rows), manifold)

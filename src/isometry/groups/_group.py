@@ -83,12 +83,12 @@ class AbstractGroup(AbstractManifold):
 
     def algebra_coordinates(self, A: Tensor) -> Tensor:
         """Coordinates `X` of least norm with `algebra(X) = A`."""
-        return apply(self._basis()[1], A)
+        return apply(self._basis()[1], A, self)
 
     def algebra_projection(self, X: Tensor) -> Tensor:
         """Element of the Lie algebra closest to any matrix `X`."""
         rows = self._basis()[0]
-        return apply(rows.mT @ rows, X)
+        return apply(rows.mT @ rows, X, self)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
         """Element of the Lie algebra whose exponential is `Q`.

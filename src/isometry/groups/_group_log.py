@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_has_numbers
-from isometry.groups._basis import basis, matrices
+from isometry.groups._basis import arrays, basis
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import in_front
@@ -124,7 +124,7 @@ def _linearized(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
 def _units(group: "AbstractGroup", *, like: Tensor) -> Tensor:
     """Orthonormal basis of the algebra."""
     rows = basis(group)[0].to(device=like.device, dtype=like.dtype.to_real())
-    return matrices(rows, group.size, group.is_complex)
+    return arrays(rows, group)
 
 
 def _moved(A: Tensor, units: Tensor) -> Tensor:

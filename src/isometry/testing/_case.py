@@ -85,7 +85,7 @@ class Case:
         method: str,
         must: str,
         error: Callable[[float], Tensor],
-        order: float,
+        order: float = 2.0,
         *,
         largest: float = 0.25,
     ) -> None:
@@ -98,11 +98,8 @@ class Case:
         noise = 25 * ROUNDING * self.unit
         slope = fitted_slope(steps, [largest_of(error(t)) for t in steps], noise)
         if not slope >= order - 0.1:
-            self.fail(
-                method,
-                must,
-                f"the fitted slope is {slope:.2f}, below {order - 0.1:.1f}",
-            )
+            facts = f"the fitted slope is {slope:.2f}, below {order - 0.1:.1f}"
+            self.fail(method, must, facts)
 
     def fail(self, method: str, must: str, facts: str) -> None:
         """Raise an error that says what a method must do, and what it does instead."""
@@ -132,9 +129,8 @@ def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float
     """Slope of log error against log step, for the errors above the noise.
 
     Only the `_FITTED` smallest of these steps are used, where the leading power
-    dominates.
-    The slope is infinite if fewer than two errors are above the noise, and NaN if any
-    error is NaN.
+    dominates. The slope is infinite if fewer than two errors are above the noise, and
+    NaN if any error is NaN.
     """
     pairs = [
         (math.log(t), math.log(e))
