@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 
 from isometry.groups import QR, SO, AbstractGroup, AbstractManifold, Sphere, U
 from isometry.linalg import expm_skew, skew
-from isometry.testing import _points, check_group
+from isometry.testing import _case, check_group
 from tests.groups.registry import MANIFOLDS, dtype_of
 from tests.helpers import differences, new_generator
 
@@ -28,7 +28,7 @@ def test_every_manifold_keeps_its_contracts(
     if precision == torch.float32:
         # it differentiates in double precision for both: one of the two in each entry
         sums = partial(gradcheck, **differences(torch.complex128))
-        monkeypatch.setattr(_points, "gradcheck", sums)
+        monkeypatch.setattr(_case, "gradcheck", sums)
     check_group(manifold, dtype=dtype_of(manifold, precision), generator=rng)
 
 

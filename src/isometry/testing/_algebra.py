@@ -91,15 +91,11 @@ def multiplication(case: Case) -> None:
         must = f"contain the {what}"
         case.bound("contains", must, G.defect(R), G.tolerance(case.dtype))
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
-    inner = G.inner(Q, E, F)
-    left = G.inner(P @ Q, P @ E, P @ F)
-    right = G.inner(Q @ P, E @ P, F @ P)
-    for side in (left, right):
-        case.require("inner", "be bi-invariant", side - inner, scale=3)
-    gap = G.project(P @ Q, P @ E) - P @ E
-    case.zero("project", "commute with translations", gap, scale=3)
-    gap = G.project(Q @ P, E @ P) - E @ P
-    case.zero("project", "commute with right translations", gap, scale=3)
+    for side, move in (("left", lambda X: P @ X), ("right", lambda X: X @ P)):
+        gap = G.inner(move(Q), move(E), move(F)) - G.inner(Q, E, F)
+        case.require("inner", "be bi-invariant", gap, scale=3)
+        gap = G.project(move(Q), move(E)) - move(E)
+        case.zero("project", f"commute with {side} translations", gap, scale=3)
     Q = case.points(2000)
     for moved in (P[0] @ Q, Q @ P[0]):
         same_law(case, Q, moved, "be Haar measure: invariant under translations")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck
 
 from isometry.groups import AbstractManifold
 
@@ -59,21 +60,21 @@ class Case:
         alive = largest > self.unit**2
         scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
-        return M.project(Q, E * scale.reshape(*scale.shape, *[1] * len(M.shape)))
+        return M.project(Q, self.times(scale, E))
 
-    def require(
-        self, method: str, must: str, error: Tensor | float, *, scale: float = 1.0
-    ) -> None:
+    def times(self, s: Tensor, E: Tensor) -> Tensor:
+        """Each array of a batch times its own number."""
+        return s.reshape(*s.shape, *[1] * len(self.manifold.shape)) * E
+
+    def require(self, method: str, must: str, error: Tensor, scale: float = 1) -> None:
         """Raise unless an error is at most `ROUNDING` times n eps times `scale`."""
         self.bound(method, must, error, ROUNDING * self.unit * scale)
 
-    def zero(self, method: str, must: str, X: Tensor, *, scale: float = 1.0) -> None:
+    def zero(self, method: str, must: str, X: Tensor, scale: float = 1) -> None:
         """Raise unless the norms of arrays are at most `ROUNDING` n eps `scale`."""
         self.require(method, must, norm(self.manifold, X), scale=scale)
 
-    def bound(
-        self, method: str, must: str, error: Tensor | float, bound: float
-    ) -> None:
+    def bound(self, method: str, must: str, error: Tensor, bound: float) -> None:
         """Raise unless an error is at most a bound."""
         worst = largest_of(error)
         # not `worst > bound`, which would accept NaN
@@ -101,6 +102,14 @@ class Case:
             facts = f"the fitted slope is {slope:.2f}, below {order - 0.1:.1f}"
             self.fail(method, must, facts)
 
+    def gradient(
+        self, method: str, must: str, f: Callable[[Tensor], Tensor], X: Tensor
+    ) -> None:
+        """Raise unless `f` passes torch's `gradcheck` at `X`."""
+        X = X.requires_grad_()
+        if X.numel() and not gradcheck(f, X, raise_exception=False):
+            self.fail(method, must, "`gradcheck` fails")
+
     def fail(self, method: str, must: str, facts: str) -> None:
         """Raise an error that says what a method must do, and what it does instead."""
         raise AssertionError(
@@ -119,9 +128,8 @@ def dot(manifold: AbstractManifold, X: Tensor, Y: Tensor) -> Tensor:
     return (X.conj() * Y).real.sum(tuple(range(-len(manifold.shape), 0)))
 
 
-def largest_of(error: Tensor | float) -> float:
+def largest_of(error: Tensor) -> float:
     """The largest absolute value of the entries; NaN if any entry is NaN."""
-    error = torch.as_tensor(error)
     return float(error.abs().max()) if error.numel() else 0.0
 
 

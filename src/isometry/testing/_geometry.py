@@ -178,14 +178,10 @@ def curvature(case: Case) -> None:
 def orthonormal(case: Case, Q: Tensor) -> tuple[Tensor, Tensor]:
     """Two random tangent vectors at Q that are orthonormal in the metric."""
     M = case.manifold
-
-    def times(s: Tensor, E: Tensor) -> Tensor:
-        return s.reshape(*s.shape, *[1] * len(M.shape)) * E
-
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
-    E = times(M.inner(Q, E, E).rsqrt(), E)
-    F = F - times(M.inner(Q, E, F), E)
-    return E, times(M.inner(Q, F, F).rsqrt(), F)
+    E = case.times(M.inner(Q, E, E).rsqrt(), E)
+    F = F - case.times(M.inner(Q, E, F), E)
+    return E, case.times(M.inner(Q, F, F).rsqrt(), F)
 
 
 def border(case: Case) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
 
 from isometry.groups import (
     QR,
@@ -31,8 +30,8 @@ Method = Callable[..., Tensor]
 
 def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
     """The retractions that a manifold supports, with Pade of the degrees 1 to 3."""
-    known = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
-    return [phi for phi in known if isinstance(phi, manifold.maps)]
+    candidates = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
+    return [phi for phi in candidates if isinstance(phi, manifold.maps)]
 
 
 def equality(case: Case) -> None:
@@ -166,12 +165,8 @@ def derivatives(case: Case) -> None:
 
         wide.order("velocity", f"be the derivative at 0 ({phi.name})", error)
         for X in (torch.zeros_like(B), wide.ambient(1)):
-            X.requires_grad_()
-            if X.numel() and not gradcheck(
-                lambda X, phi=phi: M.point(X, B, phi), X, raise_exception=False
-            ):
-                must = f"have the right gradient ({phi.name})"
-                wide.fail("point", must, "`gradcheck` fails")
+            must = f"have the right gradient ({phi.name})"
+            wide.gradient("point", must, lambda X, phi=phi: M.point(X, B, phi), X)
 
 
 def batches(case: Case) -> None:
