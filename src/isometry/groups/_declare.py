@@ -5,6 +5,7 @@ FSDP, all of which make new parameters. So the module has an attribute with the
 manifolds of its parameters, by name; this attribute survives them all.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from isometry.groups._manifold import AbstractManifold, check_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
-_hooks: list[Any] = []
-# The declarations by `declare`. Torch calls a hook before the step of any optimizer and
-# does not say which modules the optimizer trains, so the hook goes through these.
+# The declarations that `declare` has made. Torch calls a hook before the step of any
+# optimizer, and does not say which modules the optimizer trains. So the hook goes
+# through all of these.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
 
 
@@ -85,15 +86,13 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
             f"isometry constrains stays on its manifold under any optimizer, so leave "
             f"out `declare`, or call `isometry.fold` first."
         )
-    weight = dict(module.named_parameters(recurse=False)).get(name)
-    if weight is None:
+    parameters = dict(module.named_parameters(recurse=False))
+    if name not in parameters:
         raise TypeError(
             f"`name` must be a parameter of the module; {type(module).__name__} has "
-            f"no parameter {name!r}. Its parameters are "
-            f"{[n for n, _ in module.named_parameters(recurse=False)]}."
+            f"no parameter {name!r}. Its parameters are {list(parameters)}."
         )
-    check_manifold(manifold)
-    manifold.check(points(weight, manifold), name=name)
+    check_manifold(manifold).check(points(parameters[name], manifold), name=name)
     record(module, name, manifold, guarded=True)
     return module
 
@@ -172,6 +171,7 @@ def declared_parameters(
     return list(entries.values())
 
 
+@functools.cache
 def guard_steps() -> None:
     """From now on, an optimizer that ignores a declared manifold raises before a step.
 
@@ -179,10 +179,9 @@ def guard_steps() -> None:
     not read, such as `manifold`. A step of such an optimizer would leave the manifold
     silently.
     """
-    if not _hooks:
-        # a compiled step need not trace the hook
-        eager: Any = torch.compiler.disable
-        _hooks.append(register_optimizer_step_pre_hook(eager(_check_step)))
+    # a compiled step need not trace the hook
+    eager: Any = torch.compiler.disable
+    register_optimizer_step_pre_hook(eager(_check_step))
 
 
 def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -197,8 +196,8 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if declarations.parameters.get(name) is not None
     }
     for i, group in enumerate(optimizer.param_groups):
-        known = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)
-        manifold = group.get("manifold") or next(filter(None, known), None)
+        declared = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)
+        manifold = group.get("manifold") or next(filter(None, declared), None)
         if manifold is not None:
             raise TypeError(
                 f"`optimizer` must keep parameters on their manifold; got "

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._torch import is_fake
 from isometry.groups._group import AbstractFreeGroup
 from isometry.groups._nearest import determinant, nearest_rotation
 from isometry.linalg._orthonormal import unitarity_defect
@@ -64,27 +63,32 @@ class SO(AbstractOrthogonal):
     def check(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a rotation, and say what is wrong with it."""
         self.check_tensor(Q, name=name)
-        if is_fake(Q):
-            return
+        try:
+            super().check(Q, name=name)
+        except ValueError:
+            self._check_determinant(Q, name)
+            raise
+
+    def _check_determinant(self, Q: Tensor, name: str) -> None:
+        """Raise if a matrix has a negative determinant."""
         det, defect = determinant(Q), unitarity_defect(Q)
         reflection, bound = det < 0, self.tolerance(Q.dtype)
-        odd = reflection & ~(defect <= bound)
-        if odd.any():
-            # not `self.defect`, which is infinite for every reflection
+        # neither a rotation nor a reflection
+        neither = reflection & ~(defect <= bound)
+        if neither.any():
             raise ValueError(
                 f"`{name}` must be a point of {self}; got a defect of "
-                f"{float(defect[odd].max()):.1e}, above {bound:.1e} for {Q.dtype}, and "
-                f"determinant {float(det[odd].min()):.2g}. Project it first, with "
-                f"`{self}.nearest({name})`."
-            )
+                f"{float(defect[neither].max()):.1e}, above {bound:.1e} for {Q.dtype}, "
+                f"and determinant {float(det[neither].min()):.2g}. Project it first, "
+                f"with `{self}.nearest({name})`."
+            ) from None
         if reflection.any():
             raise ValueError(
                 f"`{name}` must have determinant 1 to be a point of {self}; got "
                 f"determinant -1 ({int(reflection.sum())} of {reflection.numel()} "
                 f"matrices). Negate a column, or use `O({self.n})`, which has both "
                 f"determinants."
-            )
-        super().check(Q, name=name)
+            ) from None
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples of the Haar measure, with the last column negated if necessary."""
