@@ -11,6 +11,7 @@ from torch import Tensor
 from isometry._checks import is_finite
 from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar
+from isometry.linalg._orthonormal import identity
 from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
 
 
@@ -26,10 +27,9 @@ def nearest_rotation(X: Tensor) -> Tensor:
     """
     refuse_nested_forward_mode("nearest")
     finite = is_finite(X)
-    eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     # LAPACK raises for the whole batch if one matrix has NaN, so such a matrix is
     # replaced by the identity
-    safe = torch.where(finite, X, eye)
+    safe = torch.where(finite, X, identity(X))
     # Dynamo does not support a Function that has a `jvp`
     compiling = torch.compiler.is_compiling()
     factor = _Rotation if compiling else _RotationWithForwardMode

@@ -13,7 +13,7 @@ from isometry.groups._group import AbstractClassicalGroup, lower_triangle
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
-from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
+from isometry.linalg._orthonormal import identity, newton_schulz, unitarity_defect
 
 # angles closer to pi than this get their signs separately; smaller numbers would do too
 _BORDER = 0.1
@@ -91,7 +91,7 @@ class Sp(AbstractClassicalGroup):
         outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
         inside = (inner * (1j * theta)[..., None, :]) @ inner.mH
         span = self._span(outer @ outer.mH)
-        eye = torch.eye(self.size, dtype=Q.dtype, device=Q.device)
+        eye = identity(Q)
         rest = eye - span - span @ torch.where(finite, Q, eye) @ span
         L = self.algebra_projection(logm_unitary(newton_schulz(rest)))
         turned = inside + L + 1j * math.pi * self._sign(L, outer)

@@ -3,23 +3,11 @@
 Maps are objects that are passed on. A name is read once, where a user passes it.
 """
 
-from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
+from isometry.groups._maps.abstract import AbstractMap
+from isometry.groups._maps.abstract import AbstractRetraction as AbstractRetraction
 from isometry.groups._maps.exponential import Exp
 from isometry.groups._maps.factors import QR, Householder, Polar
 from isometry.groups._maps.rational import Cayley, Pade
-
-__all__ = [
-    "KNOWN",
-    "QR",
-    "AbstractMap",
-    "AbstractRetraction",
-    "Cayley",
-    "Exp",
-    "Householder",
-    "Pade",
-    "Polar",
-    "parse_map",
-]
 
 #: one map of each class; "pade-m" stands for all degrees
 KNOWN: dict[str, AbstractMap] = {

@@ -13,7 +13,7 @@ from isometry._dtypes import PRECISIONS
 from isometry._operators import largest
 from isometry._torch import autocast_off
 from isometry.groups._maps.abstract import AbstractRetraction
-from isometry.linalg import expm_skew, expm_tall, logm_unitary, skew
+from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._expm.angles import samuelson_bound
 from isometry.linalg._expm.rotation import rotation, within_reach
 
@@ -72,8 +72,7 @@ class Exp(AbstractRetraction):
 
     def _around_within_reach(self, X: Tensor, B: Tensor | None) -> Tensor:
         with autocast_off(X.device):
-            Q = self.at_identity(skew(X))
-            return Q if B is None else B @ Q
+            return super().around(X, B)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
         """The end of the geodesic, without n x n matrices."""

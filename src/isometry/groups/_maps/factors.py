@@ -11,7 +11,7 @@ from isometry._operators import largest
 from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._nearest import normal_part
 from isometry.linalg import polar
-from isometry.linalg._orthonormal import after_newton_schulz, newton_schulz
+from isometry.linalg._orthonormal import after_newton_schulz, identity, newton_schulz
 
 # The longest step, in radians, for which `QR` uses Cholesky's factor. For longer steps
 # that factor loses digits that Householder's decomposition keeps.
@@ -34,7 +34,7 @@ class AbstractFactor(AbstractRetraction):
 
     def at_identity(self, A: Tensor) -> Tensor:
         """The orthonormal factor of $I + A$."""
-        return self.of(torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) + A)
+        return self.of(identity(A) + A)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
         """The orthonormal factor of `B` plus the part of `X` that is tangent at `B`."""
@@ -78,7 +78,7 @@ class Polar(AbstractFactor):
         """
         X = Q + E
         gram = X.mH @ X
-        eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+        eye = identity(X)
         d = torch.linalg.matrix_norm(gram - eye, keepdim=True)
         eps = torch.finfo(X.dtype).eps
         d = torch.where(d < 1 / eps, d, math.nan)

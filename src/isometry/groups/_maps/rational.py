@@ -12,6 +12,7 @@ from isometry._operators import largest
 from isometry.groups._maps.abstract import AbstractRetraction
 from isometry.linalg import cayley, pade
 from isometry.linalg._cayley import cayley_inverse
+from isometry.linalg._orthonormal import identity
 from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import tall_map
@@ -61,7 +62,7 @@ class AbstractRational(AbstractRetraction):
         A single quotient of two polynomials would have terms of all sizes up to M^m: at
         norm 100 no digit would be correct in float32 from degree 5 on.
         """
-        eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+        eye = identity(M)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
         R = eye[..., :count]
         for u, w in pade_factors(self.degree):
@@ -85,7 +86,7 @@ class AbstractRational(AbstractRetraction):
         A factor of $r_m$ is $I + 2 u M N$ with the inverse $N$ of $I - u M + w M^2$.
         """
         del norm
-        eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+        eye = identity(M)
         M2 = M @ M if self.degree > 1 else torch.zeros_like(M)
         terms: list[Tensor] = []
         for u, w in pade_factors(self.degree):
