@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from isometry.groups._manifold import AbstractManifold
     from isometry.groups._stiefel import Stiefel
 
+#: tangent vectors of an optimizer's state, by name
 Vectors = dict[str, Tensor]
 
 # the defect above which a matrix is lost: its nearest point may not be the right one

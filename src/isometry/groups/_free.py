@@ -12,7 +12,10 @@ from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 class AbstractFree(AbstractManifold):
-    """The matrices with orthonormal columns, or a component of them."""
+    """A manifold of all matrices of one shape with orthonormal columns.
+
+    SO, which also needs a positive determinant, overrides what depends on it.
+    """
 
     is_free = True
     maps = (AbstractMap,)

@@ -180,8 +180,8 @@ class AbstractGroup(AbstractManifold):
         products of a matrix and a vector.
         """
         del B
-        # of a Gaussian matrix `krylov_norm` was up to 8.4 percent below the norm (real,
-        # n = 100, the worst of 400 seeds and sizes up to 1024)
+        # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. This
+        # worst case is real with n = 100, among 400 seeds and sizes up to 1024.
         return 1.1 * krylov_norm(self.algebra(X))
 
     def angles(self, X: Tensor) -> Tensor:
@@ -287,7 +287,7 @@ class AbstractClassicalGroup(AbstractGroup):
 class AbstractFreeGroup(AbstractFree, AbstractClassicalGroup):
     """A group whose Lie algebra is all skew matrices of its field: O, SO and U."""
 
-    # said again, because this class defines `algebra`: see `__init_subclass__`
+    # set again, because `__init_subclass__` clears it in a class that has an `algebra`
     is_free = True
 
     def algebra(self, X: Tensor) -> Tensor:

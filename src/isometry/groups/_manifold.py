@@ -276,7 +276,7 @@ class AbstractManifold(ABC):
         if not self._has_field(dtype):
             raise TypeError(
                 f"`dtype` must be {self._field} for {self}; got {dtype}. "
-                f"Use the manifold of that field."
+                f"Use such a dtype, or another manifold."
             )
         return dtype
 
@@ -302,7 +302,7 @@ class AbstractManifold(ABC):
         if not self._has_field(Q.dtype):
             raise TypeError(
                 f"`{name}` must have a {self._field} dtype for {self}; got {Q.dtype}. "
-                f"Convert it, or use the manifold of its field."
+                f"Convert it, or use another manifold."
             )
 
     def check_tensors(self, **tensors: Tensor) -> None:

@@ -68,7 +68,7 @@ def _check_weights(weights: Tensor, count: int) -> None:
     w = w if w.is_complex() else w.double()
     total, size = w.sum().abs(), w.abs().sum()
     # Weights that cancel leave a sum of rounding errors, about 1e-7 of their sizes in
-    # float32. The condition is written so that NaN fails
+    # float32. The condition is written so that NaN fails.
     if not bool(total > 1e-6 * size) or not bool(size.isfinite()):
         raise ValueError(
             f"`weights` must be finite with a sum other than 0, by which they are "

@@ -73,7 +73,7 @@ class SO(AbstractOrthogonal):
         """Raise if a matrix has a negative determinant."""
         det, defect = determinant(Q), unitarity_defect(Q)
         reflection, bound = det < 0, self.tolerance(Q.dtype)
-        # neither a rotation nor a reflection
+        # these have a negative determinant, and are not orthogonal either
         neither = reflection & ~(defect <= bound)
         if neither.any():
             raise ValueError(

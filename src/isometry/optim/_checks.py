@@ -87,7 +87,7 @@ def check_same_rule(group: dict) -> None:
             raise ValueError(
                 f"`state_dict` must come from a rule that this optimizer has; got "
                 f"{option}={group[option]}, which only torch's own optimizer has. "
-                f"Load it on the manifold that made it, or start without a state."
+                f"Load it into that optimizer, or start without a state."
             )
 
 
@@ -96,7 +96,7 @@ def check_numbers(options: dict) -> None:
     for name in _NOT_NEGATIVE & options.keys():
         value = options[name]
         if not value >= 0:
-            raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
+            raise ValueError(f"`{name}` must be at least 0; got {value}.")
 
 
 def _check_parameter(p: Tensor, name: str) -> None:

@@ -46,7 +46,7 @@ def check_group(
 
     The contracts of every manifold are:
 
-    - Copies are equal, with equal hashes, as those of a frozen dataclass are.
+    - Copies are equal and have equal hashes, as copies of a frozen dataclass do.
     - `dimension` is the dimension of the tangent spaces, and projections to them are
       orthogonal.
     - $\langle \operatorname{grad} f, E \rangle$ is the derivative of $f$ along
