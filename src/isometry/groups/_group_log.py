@@ -11,7 +11,7 @@ from isometry._checks import check_has_numbers
 from isometry.groups._basis import arrays, basis
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
-from isometry.linalg._implicit import in_front
+from isometry.linalg._implicit import Implicit, in_front
 from isometry.linalg._logm import Dlogm, Logm
 from isometry.linalg._orthonormal import newton_schulz
 
@@ -46,7 +46,7 @@ def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
             return A
         others = _search(group, Q[missed], A[missed]).to(A)
     units = _units(group, like=A)
-    others = _InAlgebra.apply(Q[missed], others, units)
+    others = _InAlgebra.apply(Q[missed], units, others)
     return A.masked_scatter(missed[..., None, None], others)
 
 
@@ -71,7 +71,7 @@ class _Known(Logm):
         return A.clone()
 
 
-class _InAlgebra(torch.autograd.Function):
+class _InAlgebra(Implicit):
     r"""A known element `A` of the algebra, with its derivatives as a function of `Q`.
 
     The function is defined by the condition that $\log(e^{-A} Q)$ is normal to the
@@ -83,17 +83,12 @@ class _InAlgebra(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(_Q: Tensor, A: Tensor, _units: Tensor) -> Tensor:
+    def forward(_Q: Tensor, _units: Tensor, A: Tensor) -> Tensor:
         return A.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output, inputs[2])
-        ctx.save_for_forward(inputs[0], output, inputs[2])
-
-    @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        Q, A, units = ctx.saved_tensors
+        Q, units, A = ctx.saved_tensors
         J, N = _linearized(Q, A, units)
         c = _components(units, grad_outputs[0])
         c = torch.linalg.solve(J.mT, c[..., None])[..., 0]
@@ -101,15 +96,16 @@ class _InAlgebra(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, dQ: Tensor, *_: Any) -> Tensor:
-        Q, A, units = ctx.saved_tensors
+        Q, units, A = ctx.saved_tensors
         J, N = _linearized(Q, A, units)
         c = _components(units, Dlogm.apply(N, Q.mH @ dQ))
         return _combined(torch.linalg.solve(J, c[..., None])[..., 0], units)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> tuple[Tensor, int]:
-        Q, A = in_front(info, in_dims[:2], inputs[:2])
-        return _InAlgebra.apply(Q, A, inputs[2]), 0
+    @classmethod
+    def vmap(cls, info: Any, in_dims: Any, *inputs: Tensor) -> tuple[Tensor, int]:
+        """Map `Q` and `A`, but not `units`."""
+        Q, A = in_front(info, in_dims[::2], inputs[::2])
+        return cls.apply(Q, inputs[1], A), 0
 
 
 def _linearized(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:

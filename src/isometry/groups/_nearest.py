@@ -47,6 +47,12 @@ def determinant(Q: Tensor) -> Tensor:
     return sign * logarithm.exp()
 
 
+def turn_last_column(Q: Tensor) -> Tensor:
+    """Unitary matrices `Q` after their last columns got the phase for determinant 1."""
+    phase = determinant(Q).sgn().conj()[..., None, None]
+    return torch.cat([Q[..., :-1], Q[..., -1:] * phase], -1)
+
+
 def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The rotation Q in X = Q H, and the eigenvalues and eigenvectors of H.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry.groups._group import AbstractFreeGroup
-from isometry.groups._nearest import determinant, nearest_rotation
+from isometry.groups._nearest import determinant, nearest_rotation, turn_last_column
 from isometry.linalg._orthonormal import unitarity_defect
 
 
@@ -92,9 +92,7 @@ class SO(AbstractOrthogonal):
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples of the Haar measure, with the last column negated if necessary."""
-        Q = super().random(*batch, **options)
-        sign = determinant(Q).sgn()[..., None, None]
-        return torch.cat([Q[..., :-1], Q[..., -1:] * sign], -1)
+        return turn_last_column(super().random(*batch, **options))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from isometry.groups._group import (
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
 from isometry.groups._maps.factors import q_factor
-from isometry.groups._nearest import determinant
+from isometry.groups._nearest import determinant, turn_last_column
 from isometry.linalg import logm_unitary, polar, skew
 from isometry.linalg._orthonormal import identity, newton_schulz, unitarity_defect
 
@@ -123,11 +123,8 @@ class SU(AbstractClassicalGroup):
 
     def random(self, *batch: int, **options: Any) -> Tensor:
         """Samples of the Haar measure: samples of U(n), with one phase corrected."""
-        Q = q_factor(self.gaussian(*batch, **options))
-        phase = determinant(Q).sgn().conj()
-        return self.polish(
-            torch.cat([Q[..., :1] * phase[..., None, None], Q[..., 1:]], -1)
-        )
+        Q = turn_last_column(q_factor(self.gaussian(*batch, **options)))
+        return self.polish(Q)
 
 
 @dataclass(frozen=True)
