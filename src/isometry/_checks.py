@@ -11,13 +11,20 @@ from torch import Tensor
 from isometry._torch import is_fake
 
 
-def check_matrix(X: Tensor, *, name: str) -> None:
-    """Raise unless `X` is a batch of real or complex matrices."""
+def check_is_tensor(X: Tensor, *, name: str) -> None:
+    """Raise unless `X` is a tensor, whatever its annotation has promised."""
     if not isinstance(X, Tensor):
         raise TypeError(
             f"`{name}` must be a torch.Tensor; got {type(X).__name__}. "
             f"Convert it with `torch.as_tensor`."
         )
+
+
+def check_matrix(X: Tensor, *, name: str) -> None:
+    """Raise unless `X` is a batch of real or complex matrices."""
+    # asked here first, to save a call: every exponential comes through here
+    if not isinstance(X, Tensor):
+        check_is_tensor(X, name=name)
     if not (X.is_floating_point() or X.is_complex()):
         raise TypeError(
             f"`{name}` must have a floating-point or complex dtype; got {X.dtype}. "

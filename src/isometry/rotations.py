@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor
 
+from isometry._checks import check_is_tensor
 from isometry._dtypes import in_float32_or_wider
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
@@ -206,11 +207,7 @@ def _eye(v: Tensor) -> Tensor:
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:
     """Raise unless the last `axes` axes have length `size` and the numbers are real."""
-    if not isinstance(X, Tensor):
-        raise TypeError(
-            f"`{name}` must be a torch.Tensor; got {type(X).__name__}. "
-            f"Convert it with `torch.as_tensor`."
-        )
+    check_is_tensor(X, name=name)
     if X.shape[-axes:] != (size,) * axes:
         shape = ", ".join([f"{size}"] * axes)
         raise ValueError(

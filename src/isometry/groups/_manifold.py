@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import unitary_bound
+from isometry._checks import check_is_tensor, unitary_bound
 from isometry._torch import is_fake
 from isometry.groups._frames import AbstractFrame, AmbientFrame
 from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction, Exp, parse_map
@@ -287,11 +287,7 @@ class AbstractManifold(ABC):
 
     def check_tensor(self, Q: Tensor, *, name: str) -> None:
         """Raise unless `Q` has the shape of points and is real or complex like them."""
-        if not isinstance(Q, Tensor):
-            raise TypeError(
-                f"`{name}` must be a torch.Tensor; got {type(Q).__name__}. "
-                f"Convert it with `torch.as_tensor`."
-            )
+        check_is_tensor(Q, name=name)
         ndim = len(self.shape)
         if Q.ndim < ndim or tuple(Q.shape[Q.ndim - ndim :]) != self.shape:
             want = ", ".join(map(str, self.shape))

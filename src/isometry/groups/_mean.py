@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isometry._checks import check_has_numbers
+from isometry._checks import check_has_numbers, check_is_tensor
 
 if TYPE_CHECKING:
     from isometry.groups._manifold import AbstractManifold
@@ -52,11 +52,7 @@ def _logs(manifold: "AbstractManifold", M: Tensor, Q: Tensor) -> Tensor:
 
 def _check_weights(weights: Tensor, count: int) -> None:
     """Raise unless there is one weight for each point, and their sum is not zero."""
-    if not isinstance(weights, Tensor):
-        raise TypeError(
-            f"`weights` must be a torch.Tensor; got {type(weights).__name__}. "
-            f"Convert it with `torch.as_tensor`."
-        )
+    check_is_tensor(weights, name="weights")
     if tuple(weights.shape) != (count,):
         raise ValueError(
             f"`weights` must have shape ({count},), one weight for each point along "
