@@ -16,6 +16,7 @@ Each processor has its own record, under records/benchmarks.
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,28 +65,21 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
     return record
 
 
-def measure_layers(rounds: int) -> dict[str, Any]:
-    """Time of training steps of constrained layers."""
-    measured = layers.measure(rounds=rounds, say=ProgressLine(layers.STEPS))
-    return {"layers": environment(rounds) | measured}
+# the parts of a record that a module with `measure` and `STEPS` measures
+MODULES: dict[str, Any] = {
+    "layers": layers,
+    "reads": reads,
+    "recurrent": recurrent,
+    "optimizers": optimizers,
+    "wheel": wheel,
+}
 
 
-def measure_reads(rounds: int) -> dict[str, Any]:
-    """Time of reading a constrained weight."""
-    measured = reads.measure(rounds=rounds, say=ProgressLine(reads.STEPS))
-    return {"reads": environment(rounds) | measured}
-
-
-def measure_recurrent(rounds: int) -> dict[str, Any]:
-    """Time of the loop over time steps."""
-    measured = recurrent.measure(rounds=rounds, say=ProgressLine(recurrent.STEPS))
-    return {"recurrent": environment(rounds) | measured}
-
-
-def measure_optimizers(rounds: int) -> dict[str, Any]:
-    """Time of Riemannian descent."""
-    measured = optimizers.measure(rounds=rounds, say=ProgressLine(optimizers.STEPS))
-    return {"optimizers": environment(rounds) | measured}
+def measure_part(name: str, rounds: int) -> dict[str, Any]:
+    """Measure one of the parts in `MODULES`."""
+    module = MODULES[name]
+    measured = module.measure(rounds=rounds, say=ProgressLine(module.STEPS))
+    return {name: environment(rounds) | measured}
 
 
 def measure_quality(folder: Path) -> dict[str, Any]:
@@ -109,12 +103,6 @@ def measure_training(folder: Path, rounds: int) -> dict[str, Any]:
     return {"training": environment(rounds) | measured}
 
 
-def measure_wheel(rounds: int) -> dict[str, Any]:
-    """Time of the libraries of a wheel, beside the native build."""
-    measured = wheel.measure(rounds=rounds, say=ProgressLine(len(wheel.CASES)))
-    return {"wheel": environment(rounds) | measured}
-
-
 def draw(record: dict[str, Any], assets: Path) -> None:
     """Draw the figures of one processor, for the parts that its record has."""
     from benchmarks import figures, layer_figures
@@ -134,16 +122,16 @@ def draw(record: dict[str, Any], assets: Path) -> None:
         layer_figures.quality(record["quality"], assets / "quality.png")
 
 
-def write_docs(found: dict[str, dict[str, Any]]) -> None:
+def write_docs(every: dict[str, dict[str, Any]]) -> None:
     """Write docs/results.md, docs/ledger.md, and the paragraph in the README."""
     from benchmarks import highlights, report
 
-    (ROOT / "docs" / "results.md").write_text(highlights.results(found))
-    (ROOT / "docs" / "ledger.md").write_text(report.ledger(found))
+    (ROOT / "docs" / "results.md").write_text(highlights.results(every))
+    (ROOT / "docs" / "ledger.md").write_text(report.ledger(every))
     readme = ROOT / "README.md"
     before, _, rest = readme.read_text().partition("<!-- measured -->\n")
     after = rest.partition("<!-- /measured -->")[2]
-    marked = f"<!-- measured -->\n{report.paragraph(found)}\n<!-- /measured -->"
+    marked = f"<!-- measured -->\n{report.paragraph(every)}\n<!-- /measured -->"
     readme.write_text(before + marked + after)
 
 
@@ -156,10 +144,7 @@ def main() -> None:
         "what",
         nargs="?",
         default="all",
-        choices=[
-            *("all", "kernels", "layers", "reads", "recurrent", "optimizers"),
-            *("quality", "training", "wheel", "report"),
-        ],
+        choices=["all", "kernels", *MODULES, "quality", "training", "report"],
     )
     parser.add_argument(
         "--rounds", type=int, default=9, help="samples of each contender"
@@ -174,11 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     parts = {
         "kernels": lambda: measure_kernels(options.rounds),
-        "layers": lambda: measure_layers(options.rounds),
-        "reads": lambda: measure_reads(options.rounds),
-        "recurrent": lambda: measure_recurrent(options.rounds),
-        "optimizers": lambda: measure_optimizers(options.rounds),
-        "wheel": lambda: measure_wheel(options.rounds),
+        **{name: partial(measure_part, name, options.rounds) for name in MODULES},
         "quality": lambda: measure_quality(options.data),
         # last, because it changes how the process keeps its memory
         "training": lambda: measure_training(options.data, options.rounds),
@@ -187,13 +168,13 @@ def main() -> None:
         if options.what in ("all", name):
             # write at once: a part that fails later must not lose this one
             records.add(measure())
-    found = records.load()
+    every = records.load()
     here = records.slug(environment(rounds=1)["processor"])
-    for name, record in found.items():
+    for name, record in every.items():
         # figures of other processors would change only with the version of matplotlib
         if options.what == "report" or name == here:
             draw(record, ROOT / "docs" / "assets" / name)
-    write_docs(found)
+    write_docs(every)
     print(ROOT / "docs" / "results.md")
 
 

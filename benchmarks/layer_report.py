@@ -27,16 +27,14 @@ def sections(record: dict[str, Any]) -> str:
     if "layers" in record:
         part = record["layers"]
         parts += [step_section(part), network_section(part), tall_section(part)]
-    if "reads" in record:
-        parts.append(reads.section(record["reads"]))
-    if "recurrent" in record:
-        parts.append(recurrent.section(record["recurrent"]))
-    if "training" in record:
-        parts.append(training.section(record["training"]))
-    if "optimizers" in record:
-        parts.append(optimizers.section(record["optimizers"]))
-    if "quality" in record:
-        parts.append(quality_section(record["quality"]))
+    others = {
+        "reads": reads.section,
+        "recurrent": recurrent.section,
+        "training": training.section,
+        "optimizers": optimizers.section,
+        "quality": quality_section,
+    }
+    parts += [section(record[key]) for key, section in others.items() if key in record]
     return "".join("\n" + part for part in parts)
 
 
@@ -93,7 +91,8 @@ def step_section(part: dict[str, Any]) -> str:
         (layers.OURS, layers.TORCH_CAYLEY, MUST_CAYLEY),
     ):
         ratios = quotients(rows, over, under)
-        # below 1: how much faster ours is; above 1: how much slower
+        # theirs / ours says how many times faster ours is, and must be large; ours /
+        # theirs says how many times slower it is, and must be small
         least = under == layers.OURS
         held = [r >= must if least else r <= must for r, _ in ratios]
         limits.append(

@@ -59,7 +59,8 @@ def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
 
 def timed(contenders: Mapping[str, Run], *, rounds: int) -> dict[str, Any]:
     """Best and median seconds of a step, over interleaved runs of several steps."""
-    # runs, as in a training loop: a single step after a pause finds its memory cold
+    # time several steps in a row, as in a training loop, since a single step after a
+    # pause would find its memory cold
     return interleave(contenders, rounds=rounds, sample=0.25)
 
 

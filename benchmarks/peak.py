@@ -8,7 +8,7 @@ from isometry.linalg import release_memory
 
 
 def peak(call: Callable[[], object]) -> int:
-    """The largest number of bytes that torch's allocator lent during a call."""
+    """The largest number of bytes that torch had allocated at a time during a call."""
     call()
     # memory that the library keeps between calls counts, too
     release_memory()

@@ -17,7 +17,7 @@ from benchmarks.layers import (
     timed,
     training_step,
 )
-from benchmarks.records import table
+from benchmarks.records import reached, table
 
 # rows and columns of weights in evaluation; small weights show the overhead
 SHAPES = ((16, 16), (64, 64), (512, 512), (4096, 64))
@@ -61,7 +61,7 @@ def reading(times: int, name: str, *, n: int) -> Callable[[], object]:
 
 
 def compiled_step(n: int, batch: int) -> dict[str, Callable[[], object]]:
-    """Time of a training step, eager and compiled."""
+    """A training step, eager and compiled."""
     x, y = data(batch, n, n)
     eager = layer_at(n, OURS, norm=1.0)
     compiled = torch.compile(layer_at(n, OURS, norm=1.0), fullgraph=True)
@@ -72,7 +72,7 @@ def compiled_step(n: int, batch: int) -> dict[str, Callable[[], object]]:
 
 
 def paired(passes: dict[str, Callable[[], object]]) -> dict[str, Any]:
-    """Best times of two calls that alternate.
+    """Best and median seconds of two calls that alternate.
 
     A read takes less than a microsecond, so 150 short samples of each follow one
     another without a pause: the noise of the machine is the same for both.
@@ -102,7 +102,7 @@ def _time(call: Callable[[], object], repeats: int) -> float:
 
 
 def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure all three."""
+    """Measure evaluation, many reads in one pass, and a compiled step."""
     n, batch = 512, 256
     record: dict[str, Any] = {"n": n, "batch": batch, "evaluation": []}
     for rows, columns in SHAPES:
@@ -139,7 +139,7 @@ def evaluation_table(rows: list[dict[str, Any]]) -> str:
                 f"{1e6 * plain:.1f}",
                 f"{1e6 * ours:.1f}",
                 f"{over:+.1f}",
-                _reached(over <= 5),
+                reached(over <= 5),
             ]
         )
     return table(["weight", "plain, µs", "ours, µs", "percent", "within 5"], body)
@@ -165,9 +165,5 @@ with a plain weight:
   {extra / once:.2f} times as much as reading it once: {1e3 * extra:.1f} instead of
   {1e3 * once:.1f} ms, each in addition to the same work with a plain weight.
 - A compiled training step (fullgraph, batch 64) takes {ratio:.2f} times as long as an
-  eager one; it must not take longer. Reached: {_reached(ratio <= 1)}.
+  eager one; it must not take longer. Reached: {reached(ratio <= 1)}.
 """
-
-
-def _reached(holds: bool) -> str:
-    return "yes" if holds else "**no**"

@@ -20,6 +20,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def reached(holds: bool) -> str:
+    """Whether a requirement is met, as the tables say it."""
+    return "yes" if holds else "**no**"
+
+
 def environment(rounds: int) -> Record:
     """The environment on which the numbers depend."""
     return machine() | {"rounds": rounds}

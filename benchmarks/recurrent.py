@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import isometry
-from benchmarks.records import table
+from benchmarks.records import reached, table
 from isometry._backend import only_torch
 from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
@@ -146,7 +146,7 @@ def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
 def _verdict(ratio: float, must: float | None) -> str:
     if must is None:
         return f"{ratio:.2f}"
-    return f"{ratio:.2f} (at most {must:g}: {'yes' if ratio <= must else '**no**'})"
+    return f"{ratio:.2f} (at most {must:g}: {reached(ratio <= must)})"
 
 
 def section(part: dict[str, Any]) -> str:

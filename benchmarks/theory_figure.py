@@ -55,9 +55,9 @@ def retractions(axes: Axes) -> None:
             for t in steps
         ]
         # errors below this are only rounding
-        kept = [(t, e) for t, e in zip(steps, errors, strict=True) if e > 2e-14]
+        points = [(t, e) for t, e in zip(steps, errors, strict=True) if e > 2e-14]
         axes.loglog(
-            *zip(*kept, strict=True),
+            *zip(*points, strict=True),
             color=color,
             marker=marker,
             ms=4,
@@ -123,19 +123,19 @@ def _difference(group: AbstractGroup, A: Tensor, G: Tensor, eta: float) -> Tenso
 
 def _basis(group: AbstractGroup) -> Tensor:
     """Orthonormal basis of so(n) or u(n)."""
-    n, found = group.size, []
+    n, basis = group.size, []
     for i in range(n):
         for j in range(i):
             E = torch.zeros(n, n, dtype=torch.complex128)
             E[i, j], E[j, i] = 0.5**0.5, -(0.5**0.5)
-            found.append(E)
+            basis.append(E)
             if group.is_complex:
-                found.append(1j * E.abs())
+                basis.append(1j * E.abs())
         if group.is_complex:
             E = torch.zeros(n, n, dtype=torch.complex128)
             E[i, i] = 1j
-            found.append(E)
-    units = torch.stack(found)
+            basis.append(E)
+    units = torch.stack(basis)
     return units if group.is_complex else units.real.contiguous()
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import quality
-from benchmarks.records import table
+from benchmarks.records import reached, table
 from isometry.lab import Config, Training
 from isometry.lab._process import Ranks, keep_freed_memory
 from isometry.lab._train.experiment import Experiment, build
@@ -58,9 +58,9 @@ def training_step(experiment: Experiment) -> Run:
     ranks, indices = Ranks(0, 1, CPU), count()
 
     def step() -> None:
-        made = Step(experiment, experiment.model, ranks, next(indices))
-        made.agree(interrupt=False)
-        made.update()
+        update = Step(experiment, experiment.model, ranks, next(indices))
+        update.agree(interrupt=False)
+        update.update()
 
     return step
 
@@ -116,7 +116,7 @@ def section(part: dict[str, Any]) -> str:
                 f"{1e3 * row['seconds'][TRAINING]:.0f}",
                 f"**{best:.2f}** ({median:.2f})",
                 f"{row['must']:g}",
-                "yes" if best <= row["must"] else "**no**",
+                reached(best <= row["must"]),
             ]
         )
     header = ["task", "threads", "bare, ms", "step, ms", "ratio (of medians)"]
@@ -132,5 +132,5 @@ Contenders take turns of about a second; best of {part["rounds"]} rounds.
 {table([*header, "at most", "reached"], body)}
 
 `isometry --help` takes {seconds:.2f} s in a new process (median); it must stay below
-{MUST_HELP:g} s. Reached: {"yes" if seconds < MUST_HELP else "**no**"}.
+{MUST_HELP:g} s. Reached: {reached(seconds < MUST_HELP)}.
 """

@@ -2,7 +2,8 @@
 
 It runs with another checkout's `src` on its path, so it uses only public names that all
 versions have. From each line of its input it reads the name of a case and a number of
-calls, and answers with the seconds of one call.
+calls, and answers with the seconds of one call. If it is asked for memory instead, it
+answers with the largest number of bytes.
 """
 
 import json

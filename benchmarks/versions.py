@@ -48,7 +48,9 @@ class Version:
         line = self._child.stdout.readline()
         if not line:
             self._errors.seek(0)
-            raise SystemExit(f"{self._errors.read()}\nA version ended in {question}.")
+            raise SystemExit(
+                f"{self._errors.read()}\nA version's process ended at {question}."
+            )
         return json.loads(line)
 
     def close(self) -> None:

@@ -30,6 +30,8 @@ CASES = (
     *("recurrent: ExpRNN 16", "recurrent: ExpRNN 64", "recurrent: ExpRNN 190"),
     "recurrent: ExpLSTM 64",
 )
+# lines of progress that `measure` writes
+STEPS = len(CASES)
 
 
 def variants() -> list[Variant]:
@@ -82,12 +84,12 @@ def measure(
         for variant in variants():
             folder = Path(scratch) / variant.name
             checkouts[variant.name] = _installed(variant, folder)
-            if f"kernels-{variant.name}-" not in (found := origin(folder)):
+            if f"kernels-{variant.name}-" not in (place := origin(folder)):
                 raise RuntimeError(
-                    f"{variant.name} must come from a wheel; got {found}"
+                    f"{variant.name} must come from a wheel; got {place}"
                 )
-        if not (found := origin(ROOT)).startswith(("cache", "built just now")):
-            raise RuntimeError(f"the native kernels must be built here; got {found}")
+        if not (place := origin(ROOT)).startswith(("cache", "built just now")):
+            raise RuntimeError(f"the native kernels must be built here; got {place}")
         processes = [Version(checkout) for checkout in checkouts.values()]
         rows = []
         for case in cases:
