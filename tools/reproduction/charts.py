@@ -17,8 +17,8 @@ class Series:
     Attributes:
         label: text in the legend.
         colour: number in the palette of the reports.
-        dashes: as matplotlib calls them.
-        x: places.
+        dashes: line style of matplotlib.
+        x: positions on the horizontal axis.
         y: values.
         low: lower edge of the band.
         high: upper edge of the band.
@@ -72,16 +72,20 @@ def of(records: Records, experiment: str) -> list[Mapping[str, Any]]:
 
 def experiment_of(name: str) -> str:
     """The first part of the name of a run, up to its network."""
-    words = name.split("-")
-    at = next(i for i, word in enumerate(words) if word in NETWORKS)
+    words, at = _network_in(name)
     return "-".join(words[:at])
 
 
 def note_of(name: str) -> str:
     """The part of the name of a run that follows network and size."""
-    words = name.split("-")
-    at = next(i for i, word in enumerate(words) if word in NETWORKS)
+    words, at = _network_in(name)
     return "-".join(words[at + 2 :])
+
+
+def _network_in(name: str) -> tuple[list[str], int]:
+    """The words of the name of a run, and the index of its network among them."""
+    words = name.split("-")
+    return words, next(i for i, word in enumerate(words) if word in NETWORKS)
 
 
 def model(record: Mapping[str, Any]) -> str:

@@ -144,11 +144,11 @@ def read(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
 
 
 def write(name: str, folder: Path = FOLDER) -> Path:
-    """Run an experiment and keep what it found.
+    """Run an experiment and write its record.
 
     Args:
         name: one of `EXPERIMENTS`.
-        folder: where its record goes.
+        folder: the folder of the record.
 
     Returns:
         The file.

@@ -1,10 +1,9 @@
 """Draw the figures of the page."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from isometry.lab._report.figures import INK, STYLE
+from isometry.lab._report.figures import INK, STYLE, power
 from isometry.lab._report.looks import LIGHT
 from tools.reproduction.charts import Chart
 
@@ -13,8 +12,8 @@ def draw(charts: Sequence[Chart], folder: Path) -> None:
     """Write each figure as SVG.
 
     Args:
-        charts: as data.
-        folder: where they go.
+        charts: the figures as data.
+        folder: the folder of the files.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -24,7 +23,7 @@ def draw(charts: Sequence[Chart], folder: Path) -> None:
         with mpl.rc_context(STYLE):
             figure = Figure(figsize=(7.5, 4.4), layout="constrained")
             paint(chart, figure.add_subplot())
-            # without the date the same records give the same file
+            # leave the date out, so that the same records give the same file
             figure.savefig(folder / f"{chart.name}.svg", metadata={"Date": None})
 
 
@@ -43,7 +42,7 @@ def paint(chart: Chart, axes) -> None:
         axes.text(1, value, f" {name}", va="center", fontsize=8, transform=place)
     if chart.log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(power_of_ten)
+        axes.yaxis.set_major_formatter(lambda y, _: power(y))
         axes.yaxis.set_minor_formatter("")
     if chart.places:
         axes.set_xscale("log")
@@ -52,9 +51,3 @@ def paint(chart: Chart, axes) -> None:
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-
-
-def power_of_ten(value: float, _: int) -> str:
-    """A power of ten in plain letters: the style does not read formulas."""
-    exponent = f"{round(math.log10(value))}"
-    return "10" + exponent.translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -38,24 +38,24 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
     Returns:
         Markdown.
     """
-    drawn = {chart.name: chart for chart in charts}
+    by_name = {chart.name: chart for chart in charts}
     parts = [INTRODUCTION, f"Recorded on: {_machines(records)}."]
     parts += ["## The claims", *_claims(records)]
     parts += ["## Figure 1: copying memory"]
     for experiment in ("copying-1000", "copying-2000"):
         lag = experiment.partition("-")[2]
-        parts += [f"### Lag {lag}", *_figure(drawn, experiment)]
+        parts += [f"### Lag {lag}", *_figure(by_name, experiment)]
         parts += [_copying_table(of(records, experiment))]
     parts += ["## Table 1 and figure 2: MNIST, pixel by pixel"]
     for experiment, title in (("pmnist", "Permuted MNIST"), ("mnist", "Pixel MNIST")):
-        parts += [f"### {title}", *_figure(drawn, experiment)]
+        parts += [f"### {title}", *_figure(by_name, experiment)]
         parts += [_pixel_table(experiment, of(records, experiment))]
     parts += ["## Table 2: speech", SPEECH, _speech_table(of(records, "timit-sample"))]
-    parts += ["## Cheapness", CHEAPNESS, *_figure(drawn, "cheapness")]
+    parts += ["## Cheapness", CHEAPNESS, *_figure(by_name, "cheapness")]
     parts += ["## The paper's remarks", CAYLEY]
-    parts += [*_figure(drawn, "cayley-loss"), *_figure(drawn, "cayley-largest")]
-    parts += [*_figure(drawn, "domain"), *_domain(drawn)]
-    parts += [*_figure(drawn, "remarks")]
+    parts += [*_figure(by_name, "cayley-loss"), *_figure(by_name, "cayley-largest")]
+    parts += [*_figure(by_name, "domain"), *_domain(by_name)]
+    parts += [*_figure(by_name, "remarks")]
     if remarks := of(records, "copying-200"):
         parts += [_copying_table(remarks)]
     parts += ["## Where paper, program and our runs disagree", DISCREPANCIES]
@@ -63,11 +63,11 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _domain(drawn: Mapping[str, Chart]) -> Iterator[str]:
+def _domain(by_name: Mapping[str, Chart]) -> Iterator[str]:
     """Which runs left the domain where the exponential is one to one, and how far."""
-    if "domain" not in drawn:
+    if "domain" not in by_name:
         return
-    left, runs = [], drawn["domain"].series
+    left, runs = [], by_name["domain"].series
     for run in runs:
         outside = [(x, y) for x, y in zip(run.x, run.y, strict=True) if y > math.pi]
         if outside:
@@ -81,10 +81,10 @@ def _machines(records: Records) -> str:
     return "; ".join(sorted({r["environment"]["cpu"] for r in records.values()}))
 
 
-def _figure(drawn: Mapping[str, Chart], name: str) -> Iterator[str]:
-    if name in drawn:
+def _figure(by_name: Mapping[str, Chart], name: str) -> Iterator[str]:
+    if name in by_name:
         yield f"![{name}](assets/reproduction/{name}.svg)"
-        yield f"*{drawn[name].caption}*"
+        yield f"*{by_name[name].caption}*"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -191,7 +191,7 @@ def _runs_table(records: Records) -> str:
 
 
 def _minutes(summary: Mapping[str, Any]) -> str:
-    """Minutes of the processor; by the clock, and marked, if a run has no others."""
+    """Minutes of processor time, or minutes of the clock, marked by an asterisk."""
     if cpu := summary.get("cpu_seconds"):
         return f"{cpu / 60:.0f}"
     return f"{summary['seconds'] / 60:.0f}\\*"

@@ -18,10 +18,11 @@ from isometry.nn import ExpRNN
 EVERY, STEPS = 100, 500
 SEEDS = (1, 2, 3, 4, 5)
 
-# the seed with which the rate is chosen, for the fixed base: none of those that count
+# the seed with which the rate is chosen for the fixed base; it is not in `SEEDS`
 TRIAL_SEED = 0
 
-# a count of steps that no run reaches: ExpRNN has a base of its own only if it may move
+# A number of steps that no run reaches. ExpRNN has a base of its own only if the base
+# may move; so the two contenders differ only in whether it does.
 NEVER = 10**9
 
 # a model, and its loss at a step
@@ -137,8 +138,8 @@ def _rows(step: int, number: int, batch: int, seed: int) -> Tensor:
     return torch.randperm(number, generator=generator)[place : place + batch]
 
 
-# problem: what makes it, its sizes, the rate of coordinates over the rate of others,
-# and three rates for each optimizer
+# for each problem, the function that makes it, its sizes, and the rate of coordinates
+# over the rate of other parameters
 PROBLEMS: dict[str, tuple[Callable[..., Problem], tuple[int, int], float]] = {
     "Procrustes": (procrustes, (16, 64), 1.0),
     "deep network": (deep, (16, 32), 1.0),
@@ -150,6 +151,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda groups: torch.optim.SGD(groups, momentum=0.9),
     "Adam": torch.optim.Adam,
 }
+# for each problem and optimizer, three rates, of which the best is used
 RATES = {
     "Procrustes": {"SGD": (1.0, 3.0, 10.0), "Adam": (0.01, 0.03, 0.1)},
     "deep network": {"SGD": (0.3, 1.0, 3.0), "Adam": (0.003, 0.01, 0.03)},

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._report.figures import STYLE
+from isometry.lab._report.figures import STYLE, power
 from isometry.lab._report.looks import LIGHT
-from tools.reproduction.figures import power_of_ten
 
 BEGIN, END = "<!-- rebase: generated -->", "<!-- /rebase -->"
 
@@ -101,7 +100,7 @@ def _paint(panel: Any, rows: Sequence[Record]) -> None:
     panel.set_yscale("log")
     low, high = panel.get_ylim()
     if high > 100 * low:
-        panel.yaxis.set_major_formatter(power_of_ten)
+        panel.yaxis.set_major_formatter(lambda loss, _: power(loss))
     else:
         # one decade may have no power of ten in it
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -4,10 +4,10 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from isometry.lab._report.runs import Run, read_run
+from isometry.lab._report import figures, runs
+from isometry.lab._report.runs import Curve, Run, read_run
 from tools.reproduction.criteria import spikes
 
 FOLDER = Path("records") / "runs"
@@ -19,7 +19,7 @@ UNFINISHED = Path("records") / "unfinished"
 FORMAT = 1
 
 # the ways in which a run can end
-ENDED = ("finished", "solved", "diverged")
+ENDED = (*runs.ENDED, "diverged")
 
 # number of points of a training curve; each is a median of several steps
 POINTS = 200
@@ -73,16 +73,10 @@ def without_places(command: str) -> str:
     return " ".join(words)
 
 
-def thinned(steps: Sequence[float], losses: Sequence[float]) -> dict[str, list[float]]:
+def thinned(steps: list[float], losses: list[float]) -> dict[str, list[float]]:
     """Medians of a training loss over equal parts, with the range of each part."""
-    size = max(1, -(-len(steps) // POINTS))
-    parts = [slice(start, start + size) for start in range(0, len(steps), size)]
-    return {
-        "step": [steps[part][-1] for part in parts],
-        "median": [median(losses[part]) for part in parts],
-        "low": [min(losses[part]) for part in parts],
-        "high": [max(losses[part]) for part in parts],
-    }
+    points = figures.thinned(Curve(steps, losses, losses, losses), POINTS)
+    return dict(zip(("step", "median", "low", "high"), points, strict=True))
 
 
 def evaluations(run: Run, split: str) -> dict[str, list[Any]]:
