@@ -46,6 +46,16 @@ def check_square(A: Tensor, *, name: str) -> None:
         )
 
 
+def check_tall(X: Tensor, *, name: str) -> None:
+    """Raise unless `X` is a batch of tall or square real or complex matrices."""
+    check_matrix(X, name=name)
+    if X.shape[-2] < X.shape[-1]:
+        raise ValueError(
+            f"`{name}` must have at least as many rows as columns; "
+            f"got {tuple(X.shape)}. For orthonormal rows transpose it and the result."
+        )
+
+
 def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
     """Raise unless `X` and `Y` agree in shape, dtype and device."""
     for what in ("shape", "dtype", "device"):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from isometry._checks import check_is_tensor
 from isometry._dtypes import in_float32_or_wider
+from isometry.linalg._orthonormal import identity
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
 
@@ -57,7 +58,7 @@ def from_vector(v: Tensor) -> Tensor:
     half = torch.sin(theta / 2) / theta
     a = torch.where(small, _series(s, 1), torch.sin(theta) / theta)
     b = torch.where(small, _series(s, 2), 2 * half * half)
-    return (_eye(v) + a * _cross(v) + b * _square(v)).to(dtype)
+    return (identity(v) + a * _cross(v) + b * _square(v)).to(dtype)
 
 
 def to_vector(R: Tensor) -> Tensor:
@@ -112,7 +113,7 @@ def from_quaternion(q: Tensor) -> Tensor:
     q = q / q.detach().abs().amax(-1, keepdim=True)
     q = q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)
     u, w = q[..., :3], q[..., 3, None, None]
-    return (_eye(u) + 2 * w * _cross(u) + 2 * _square(u)).to(dtype)
+    return (identity(u) + 2 * w * _cross(u) + 2 * _square(u)).to(dtype)
 
 
 def to_quaternion(R: Tensor) -> Tensor:
@@ -198,11 +199,7 @@ def _cross(v: Tensor) -> Tensor:
 def _square(v: Tensor) -> Tensor:
     """The square of `_cross(v)`, which is v v^T - (v . v) I."""
     outer, square = v[..., :, None] * v[..., None, :], (v * v).sum(-1)[..., None, None]
-    return outer - square * _eye(v)
-
-
-def _eye(v: Tensor) -> Tensor:
-    return torch.eye(3, dtype=v.dtype, device=v.device)
+    return outer - square * identity(v)
 
 
 def _check(X: Tensor, name: str, size: int, *, axes: int = 1) -> None:

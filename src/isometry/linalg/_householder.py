@@ -2,12 +2,11 @@
 
 import torch
 
-from isometry._checks import check_matrix
+from isometry._checks import check_matrix, check_tall
 from isometry._dtypes import in_float32_or_wider
 from isometry._torch import autocast_off
 from isometry._typing import Columns, Matrix, Vector
 from isometry.linalg._orthonormal import identity
-from isometry.linalg._tall import check_tall
 
 
 def householder(V: Matrix, *, columns: int | None = None) -> Columns:
@@ -110,7 +109,6 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
     References:
         [MHRB17] for the parametrization.
     """
-    check_matrix(Q, name="Q")
     check_tall(Q, name="Q")
     X = Q.to(torch.promote_types(Q.dtype, torch.float64))
     vectors, phases = [], []

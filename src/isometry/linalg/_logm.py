@@ -111,10 +111,6 @@ class Logm(Implicit):
         return Dlogm.apply(A, Q.mH @ grad_inputs[0])
 
 
-def _logm(Q: Tensor, bound: float) -> Tensor:
-    return Logm.forward(Q, bound)
-
-
 def _adjoint(Q: Tensor, A: Tensor, G: Tensor) -> Tensor:
     with autocast_off(Q.device):
         return Q @ Dlogm.apply(-A, G)
@@ -122,7 +118,7 @@ def _adjoint(Q: Tensor, A: Tensor, G: Tensor) -> Tensor:
 
 _logm_op = opaque(
     "logm_unitary",
-    _logm,
+    Logm.forward,
     fake=lambda Q, _: Q.new_empty(Q.shape),
     adjoint=_adjoint,
     saves=lambda inputs, A: (inputs[0], A),

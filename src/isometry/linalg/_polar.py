@@ -10,6 +10,7 @@ from isometry._checks import check_matrix, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Matrix
+from isometry.linalg._implicit import Implicit
 from isometry.linalg._orthonormal import identity
 
 
@@ -120,19 +121,11 @@ def _lyapunov(H: Tensor, s: Tensor, V: Tensor, C: Tensor) -> Tensor:
     return solve.apply(H, s, V, C)
 
 
-class _Lyapunov(Function):
-    generate_vmap_rule = True
-
+class _Lyapunov(Implicit):
     @staticmethod
     def forward(_H: Tensor, s: Tensor, V: Tensor, C: Tensor) -> Tensor:
         sums = s[..., :, None] + s[..., None, :]
         return V @ ((V.mH @ C @ V) / sums) @ V.mH
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        H, s, V, _ = inputs
-        ctx.save_for_backward(H, s, V, output)
-        ctx.save_for_forward(H, s, V, output)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isometry._checks import check_matrix, check_same_shape, nan_unless
+from isometry._checks import check_same_shape, check_tall, nan_unless
 from isometry._dtypes import PRECISIONS, in_float32_or_wider
 from isometry._torch import autocast_off
 from isometry._typing import Matrix
@@ -92,7 +92,6 @@ def tall_map(
     a skew matrix but not normal. Without `of_block`, $A$ is formed for every $n$.
     Everything else that `expm_tall` promises holds here too.
     """
-    check_matrix(X, name="X")
     check_tall(X, name="X")
     if B is not None:
         check_same_shape(X, B, names=("X", "B"))
@@ -120,10 +119,16 @@ def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
 def _in_the_span(
     Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Columns
 ) -> Tensor:
-    C, D = _coefficients(Omega, X_perp.mH @ X_perp, columns)
-    if B is None:
-        return torch.cat([C, X_perp @ D], -2)
-    return B @ C + X_perp @ D
+    """f(A) B = B C + X_perp D with [[C], [D]] = f([[Omega, -S], [I, 0]]) [[I], [0]]."""
+    S = X_perp.mH @ X_perp
+    sigma = _scale(S.detach())
+    # in the basis (B, X_perp / sigma), the norm of both off-diagonal blocks is about
+    # the norm of X_perp
+    top = torch.cat([Omega, -S / sigma], -1)
+    bottom = torch.cat([sigma * identity(S), torch.zeros_like(S)], -1)
+    C, D = columns(torch.cat([top, bottom], -2), S.shape[-1]).chunk(2, -2)
+    D = D / sigma
+    return torch.cat([C, X_perp @ D], -2) if B is None else B @ C + X_perp @ D
 
 
 def _in_the_group(
@@ -138,18 +143,6 @@ def _in_the_group(
         return columns(P - P.mH, k)
     P = (X_perp + B @ (Omega / 2)) @ B.mH
     return columns(P - P.mH, P.shape[-1]) @ B
-
-
-def _coefficients(Omega: Tensor, S: Tensor, columns: Columns) -> tuple[Tensor, Tensor]:
-    """The upper block C and lower block D of f([[Omega, -S], [I, 0]]) [[I], [0]]."""
-    k = S.shape[-1]
-    sigma = _scale(S.detach())
-    # in the basis (B, X_perp / sigma), the norm of both off-diagonal blocks is about
-    # the norm of X_perp
-    top = torch.cat([Omega, -S / sigma], -1)
-    bottom = torch.cat([sigma * identity(S), torch.zeros_like(S)], -1)
-    E = columns(torch.cat([top, bottom], -2), k)
-    return E[..., :k, :], E[..., k:, :] / sigma
 
 
 def _scale(S: Tensor) -> Tensor:
@@ -191,13 +184,3 @@ def _taylor(M: Tensor, M2: Tensor, M4: Tensor) -> Tensor:
         P = P + c[0] * eye + c[1] * M + c[2] * M2 + c[3] * M3
         P = P @ M4 if j > 0 else P
     return P
-
-
-def check_tall(X: Tensor, *, name: str) -> None:
-    """Raise unless the matrices `X` are tall or square."""
-    n, k = X.shape[-2:]
-    if n < k:
-        raise ValueError(
-            f"`{name}` must have at least as many rows as columns; "
-            f"got {tuple(X.shape)}. For orthonormal rows transpose it and the result."
-        )

@@ -25,6 +25,7 @@ from isometry._torch import (
 )
 from isometry.linalg._expm import exponential as kernel
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
+from isometry.linalg._implicit import in_front
 from isometry.linalg._orthonormal import defect, identity
 from isometry.linalg._skew import with_skew_gradient
 
@@ -262,15 +263,10 @@ class Adjoint(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *args: Tensor):
-        A, G, W, plan = (
-            X.movedim(dim, front) if dim is not None else _repeat(X, info, front)
-            for X, dim, front in zip(args, in_dims, (0, 0, 1, 0), strict=True)
-        )
-        return Adjoint.apply(A, G, W.contiguous(), plan.contiguous()), 0
-
-
-def _repeat(X: Tensor, info: Any, dim: int) -> Tensor:
-    return X.unsqueeze(dim).repeat_interleave(info.batch_size, dim)
+        A, G, W, plan = in_front(info, in_dims, args)
+        # the slots come before the batch axes
+        W = W.movedim(0, 1).contiguous()
+        return Adjoint.apply(A, G, W, plan.contiguous()), 0
 
 
 def _empty(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
