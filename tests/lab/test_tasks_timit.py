@@ -206,9 +206,10 @@ def test_corpus_in_its_own_layout(tmp_path, monkeypatch):
 
 
 @pytest.mark.errors
-def test_without_a_corpus_the_message_says_where_to_get_it():
-    with pytest.raises(ValueError, match=r"`root` must be .*LDC93S1"):
-        TimitTask().batch(0, size=1, seed=0)
+@pytest.mark.parametrize("root", [None, "missing"])
+def test_without_a_corpus_the_message_says_where_to_get_it(root):
+    with pytest.raises(ValueError, match=rf"`root` must be .* got {root}\. .*LDC93S1"):
+        TimitTask(root=root).batch(0, size=1, seed=0)
 
 
 @pytest.mark.errors

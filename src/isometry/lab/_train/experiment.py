@@ -358,8 +358,7 @@ _UNSUITABLE = ("LBFGS", "SparseAdam")
 
 def _optimizer_class(name: str) -> type[Optimizer]:
     """The class of the optimizer that the user has named."""
-    kind: Any = getattr(torch.optim, name, None)
-    kind = kind or getattr(isometry.optim, name, None)
+    kind: Any = getattr(torch.optim, name, None) or getattr(isometry.optim, name, None)
     is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)
     if not is_optimizer:
         names = {n for n in (*dir(torch.optim), *dir(isometry.optim)) if n[0].isupper()}

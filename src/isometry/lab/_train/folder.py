@@ -140,7 +140,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     lock = FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=0)
+        hold = lock.acquire(timeout=0)
     except Timeout:
         raise RunError(
             f"{folder} is being written by another process. Wait until it has ended, "
@@ -151,10 +151,8 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} must be a folder that can be written to; got {error}. Copy it "
             f"to a place where you may write."
         ) from error
-    try:
+    with hold:
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

@@ -117,11 +117,9 @@ class TimitTask(AbstractTask):
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
         """The loss as "mse", and "padded_mse", which counts padding as frames."""
-        squares = _squares(outputs, batch).item()
-        steps, size = batch.y.shape[:2]
+        squares, weights = _squares(outputs, batch).item(), self.weights(batch)
         return {
-            "mse": squares / (_frames(batch) * BINS),
-            "padded_mse": squares / (steps * size * BINS),
+            name: squares / (weights[name] * BINS) for name in ("mse", "padded_mse")
         }
 
     def weights(self, batch: Batch) -> dict[str, int]:
@@ -193,11 +191,11 @@ class TimitTask(AbstractTask):
 
     @functools.cached_property
     def _root(self) -> Path:
-        if self.root is None:
+        if self.root is None or not Path(self.root).is_dir():
             raise ValueError(
-                "`root` must be the folder of the corpus; got None. Give it (`--root "
-                "DIR`): TIMIT is sold by the Linguistic Data Consortium (LDC93S1), and "
-                'with the split "speakers" any folder of .wav files works.'
+                f"`root` must be a folder of recordings (`--root DIR`); got "
+                f"{self.root}. TIMIT is sold by the Linguistic Data Consortium "
+                f'(LDC93S1); any folder of .wav files works with the split "speakers".'
             )
         return Path(self.root)
 
