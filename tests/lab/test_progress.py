@@ -33,7 +33,7 @@ def test_an_evaluation_is_one_line(monkeypatch):
     monkeypatch.setattr("isometry.lab._train.recorder.time", clock)
     stream = io.StringIO()
     progress = Progress(4, 0, stream)
-    progress.begun = 0.0
+    progress.start = 0.0
     progress.step(2, 0.5)
     progress.evaluation(LAST, {"orthogonality": 1e-7})
     assert stream.getvalue() == (

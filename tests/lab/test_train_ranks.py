@@ -29,12 +29,17 @@ OPTIONS = {
 }
 
 
-def torchrun(words: list[str], given: dict[str, Any]) -> subprocess.Popen[str]:
-    """Several processes that train what is given."""
-    options = [f"--{name.replace('_', '-')}={v}" for name, v in given.items()][1:]
-    command = [sys.executable, "-m", "torch.distributed.run", *words]
+def words_of(given: dict[str, Any]) -> list[str]:
+    """The task and its options, as they are typed."""
+    options = [f"--{name.replace('_', '-')}={v}" for name, v in given.items()]
+    return [given["task"], *options[1:]]
+
+
+def torchrun(places: list[str], words: list[str]) -> subprocess.Popen[str]:
+    """Several processes that run `isometry train` with these words."""
+    command = [sys.executable, "-m", "torch.distributed.run", *places]
     return subprocess.Popen(
-        [*command, "-m", "isometry", "train", "copying", *options],
+        [*command, "-m", "isometry", "train", *words],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -49,11 +54,24 @@ def torchrun(words: list[str], given: dict[str, Any]) -> subprocess.Popen[str]:
 def test_two_processes_are_as_one(model, tmp_path):
     """torchrun, gloo: the same loss and metrics at every step, with the same batch."""
     given = OPTIONS | {"model": model, "out": tmp_path / "two"}
-    done = torchrun(["--standalone", "--nproc-per-node=2"], given)
+    done = torchrun(["--standalone", "--nproc-per-node=2"], words_of(given))
     out, err = done.communicate()
     assert done.returncode == 0, err
     # one of them writes and speaks
     assert out == f"{tmp_path}/two\n"
+    assert_as_one_process(given, tmp_path)
+
+
+@pytest.mark.soak
+def test_two_processes_go_on_as_one(tmp_path):
+    """The second process has the checkpoint from the first."""
+    given = OPTIONS | {"out": tmp_path / "two"}
+    two = ["--standalone", "--nproc-per-node=2"]
+    more = ["--resume", f"{tmp_path}/two", "--iterations=10"]
+    for words in (words_of(given | {"iterations": 5}), more):
+        done = torchrun(two, words)
+        _, err = done.communicate()
+        assert done.returncode == 0, err
     assert_as_one_process(given, tmp_path)
 
 
@@ -66,7 +84,9 @@ def test_two_machines_are_as_one(tmp_path):
     place += ["--master-addr=127.0.0.1", f"--master-port={port}"]
     # the second has no place of the first's name: they share no disk
     given = [OPTIONS | {"out": tmp_path / name} for name in ("two", "none")]
-    nodes = [torchrun([*place, f"--node-rank={i}"], g) for i, g in enumerate(given)]
+    nodes = [
+        torchrun([*place, f"--node-rank={i}"], words_of(g)) for i, g in enumerate(given)
+    ]
     said = [node.communicate() for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     assert [out for out, _ in said] == [f"{tmp_path}/two\n", ""]

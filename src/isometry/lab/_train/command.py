@@ -32,7 +32,7 @@ class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
     """Subcommands of all tasks. A user's task is added when the command line names it.
 
     Attributes:
-        add_task: adds the subcommand of the task with a given name.
+        add_task: takes the name of a task, and adds the subcommand of that task.
     """
 
     add_task: Callable[[str], None]
@@ -74,7 +74,7 @@ def add_tasks(
     # Names that a task cannot use for its options. `task` and `command` hold words of
     # the command line that are not options.
     options = parser._option_string_actions  # noqa: SLF001 - no other name
-    taken = {*options, "--task", "--command"}
+    reserved = {*options, "--task", "--command"}
     add_hidden(parser, TASKS.ours.values(), several=several)
     commands: Any = parser.add_subparsers(
         dest="task",
@@ -86,7 +86,7 @@ def add_tasks(
     def add_task(name: str) -> None:
         task = TASKS.find(name, trust=True)
         names = sorted(field.name for field in fields(task))
-        if clashes := [n for n in names if option_of(n) in taken]:
+        if clashes := [n for n in names if option_of(n) in reserved]:
             raise ValueError(
                 f"options of {name} must differ from those of {parser.prog}; got "
                 f"{', '.join(clashes)}. Rename these fields."

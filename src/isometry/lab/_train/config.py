@@ -203,7 +203,7 @@ class Config:
         if refused := [name for name in options if name not in CHANGEABLE]:
             reasons = {n: _REASONS.get(n, "it says what the run is") for n in refused}
             raise ValueError(
-                f"options must be among those that can change when a run goes on, "
+                f"a run that goes on must keep all options except "
                 f"{', '.join(f'`{name}`' for name in CHANGEABLE)}; got "
                 f"{', '.join(f'`{name}` ({why})' for name, why in reasons.items())}. "
                 f"Leave these out, or begin another run."

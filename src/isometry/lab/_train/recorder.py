@@ -171,14 +171,14 @@ class Events:
             path.unlink()
         self.writer = Writer(str(folder))
         # the times of events count only training, as if a run were never interrupted
-        self.begun = time.time() - max((r["seconds"] for r in records), default=0.0)
+        self.start = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
             self.write(record)
         self.writer.flush()
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record."""
-        clock = self.begun + record["seconds"]
+        clock = self.start + record["seconds"]
         for name, value in record.items():
             if name not in _PLACE:
                 tag = f"{name}/{record['split']}"
@@ -224,7 +224,7 @@ class Progress:
     def __init__(self, total: int, done: int, stream: TextIO) -> None:
         self.stream, self.live = stream, stream.isatty()
         self.total, self.first, self.last = total, done, done
-        self.begun = self.shown = time.monotonic()
+        self.start = self.shown = time.monotonic()
 
     def step(self, step: int, loss: float) -> None:
         """Redraw the bar, but only a few times a second."""
@@ -259,7 +259,7 @@ class Progress:
         steps = self.last - self.first
         if steps == 0:
             return f"{self.last}/{self.total}"
-        rate = steps / max(time.monotonic() - self.begun, 1e-9)
+        rate = steps / max(time.monotonic() - self.start, 1e-9)
         left = timedelta(seconds=round((self.total - self.last) / rate))
         return f"{self.last}/{self.total}  {rate:.2f} steps/s  {left} left"
 

@@ -215,8 +215,8 @@ def _run(
         iterations = experiment.config.training.iterations or 0
         if iterations < state.step:
             raise RunError(
-                f"`iterations` must be at least the {state.step} steps that are made; "
-                f"got {iterations}."
+                f"`iterations` must be at least {state.step}, the number of steps so "
+                f"far; got {iterations}."
             )
         if folder is not None:
             if options:

@@ -104,6 +104,6 @@ class CopyingTask(AbstractEndlessTask):
 
     def metrics(self, outputs: "Tensor", batch: Batch) -> dict[str, float]:
         """Accuracy: the fraction of the word's symbols that are right."""
-        said = outputs[-self.length :].argmax(-1)
-        right = said == batch.y[-self.length :]
+        word = outputs[-self.length :].argmax(-1)
+        right = word == batch.y[-self.length :]
         return {"accuracy": right.float().mean().item()}

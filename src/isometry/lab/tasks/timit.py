@@ -161,12 +161,12 @@ class TimitTask(AbstractTask):
             with torch.inference_mode():
                 outputs = model(batch.x).cpu()
             # `zip` ends with the batch, before it takes another path
-            for said, path in zip(outputs.unbind(1), paths, strict=False):
+            for output, path in zip(outputs.unbind(1), paths, strict=False):
                 samples = read_recording(self._root / path)
                 frames = self._spectrum(path)
                 F = len(frames)
-                ahead = torch.cat((frames[:1], said[: F - 1]))
-                y = said[:F] if self.target == "previous" else ahead
+                ahead = torch.cat((frames[:1], output[: F - 1]))
+                y = output[:F] if self.target == "previous" else ahead
                 estimate = speech.waveform(y, speech.spectra(samples), len(samples))
                 yield samples, estimate.numpy()
 
@@ -214,8 +214,8 @@ class TimitTask(AbstractTask):
         paths = (self._root / path for path in self._splits.padding)
         return max(map(speech.recording_frames, paths))
 
-    # The spectra that have been computed, by path. They are kept, since every epoch or
-    # evaluation needs them again. For TIMIT they take about 0.4 GB.
+    # The spectra computed so far, by path, since every epoch and every evaluation needs
+    # them again. For TIMIT they take about 0.4 GB.
     @functools.cached_property
     def _known(self) -> "dict[PurePath, Tensor]":
         return {}
