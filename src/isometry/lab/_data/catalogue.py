@@ -33,18 +33,13 @@ class File:
 
 
 class DamagedFileError(ValueError):
-    """A file does not have the content that it should have.
+    """A file does not have the content that it should have."""
 
-    Args:
-        where: path or address of the file.
-        condition: what the file must be or have.
-        fault: what it is or has instead.
-    """
 
-    def __init__(self, where: str, condition: str, fault: str) -> None:
-        super().__init__(
-            f"`{where}` must {condition}; got {fault}. Remove it and fetch it again."
-        )
+def _damaged(where: str, condition: str, fault: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"`{where}` must {condition}; got {fault}. Remove it and fetch it again."
+    )
 
 
 def find(file: File, folder: Path) -> Path | None:
@@ -102,10 +97,10 @@ def verified(file: File, content: bytes, where: str) -> bytes:
         content = _expand(content, file.size + 1, where)
     if len(content) != file.size:
         size = "more" if len(content) > file.size else f"{len(content)}"
-        raise DamagedFileError(where, f"hold {file.size} bytes", size)
+        raise _damaged(where, f"hold {file.size} bytes", size)
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
-        raise DamagedFileError(where, f"have the SHA-256 {file.sha256}", digest)
+        raise _damaged(where, f"have the SHA-256 {file.sha256}", digest)
     return content
 
 
@@ -115,7 +110,7 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
         with gzip.open(io.BytesIO(content)) as stream:
             return stream.read(limit)
     except (EOFError, OSError, zlib.error) as error:
-        raise DamagedFileError(where, "be a whole gzip file", str(error)) from error
+        raise _damaged(where, "be a whole gzip file", str(error)) from error
 
 
 def write(path: Path, content: bytes) -> None:
