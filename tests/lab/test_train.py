@@ -295,6 +295,8 @@ def test_a_step_is_that_of_torch():
     ("options", "message"),
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1; got 0"),
+        # "TypeError: 'float' object cannot be interpreted as an integer", in a step
+        ({"batch_size": 2.5}, "`batch_size` must be a whole number; got 2.5"),
         ({"seed": -1}, r"`seed` must be in \[0, 2\^31\); got -1"),
         ({"iterations": 1, "epochs": 1}, "must not both be given"),
         ({"iterations": None, "epochs": 1}, "`epochs` must be left out .* endless"),

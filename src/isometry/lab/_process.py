@@ -164,7 +164,10 @@ class Ranks:
         return nn.parallel.DistributedDataParallel(model)
 
     def sum(self, *numbers: float) -> list[float]:
-        """The sum of each number over all processes, in float64."""
+        """The sum of each number over all processes, in float64.
+
+        This works only with several processes. A single process joins no others.
+        """
         import torch
         from torch import distributed
 

@@ -21,7 +21,7 @@ from isometry.lab._options import (
     suggestion,
 )
 from isometry.lab._process import keep_freed_memory
-from isometry.lab._train.config import Config, Training
+from isometry.lab._train.config import Config, Training, check_changes
 from isometry.lab._train.folder import RunError, divergence, resume_command
 
 # the exit code for each status of a run; 130 is usual after Ctrl-C
@@ -144,6 +144,8 @@ def main(options: argparse.Namespace) -> int:
     typed = values.keys() - {"task"}
     try:
         if folder is not None:
+            # an option of a user's task may be named like an argument of `resume`
+            check_changes(values)
             outcome = resume(folder, trust=trust, **values)
         else:
             config, out = read(values)

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -122,6 +122,18 @@ class Training:
             )
 
 
+def check_changes(options: Iterable[str]) -> None:
+    """Raise a `ValueError` if one of these options may not change in a resumed run."""
+    if refused := [name for name in options if name not in CHANGEABLE]:
+        reasons = {n: _REASONS.get(n, "it says what the run is") for n in refused}
+        raise ValueError(
+            f"a run that goes on must keep all options except "
+            f"{', '.join(f'`{name}`' for name in CHANGEABLE)}; got "
+            f"{', '.join(f'`{name}` ({why})' for name, why in reasons.items())}. "
+            f"Leave these out, or begin another run."
+        )
+
+
 @dataclass(frozen=True)
 class Config:
     """The description of a run, as `config.json` holds it.
@@ -200,14 +212,7 @@ class Config:
         """
         if not options:
             return self
-        if refused := [name for name in options if name not in CHANGEABLE]:
-            reasons = {n: _REASONS.get(n, "it says what the run is") for n in refused}
-            raise ValueError(
-                f"a run that goes on must keep all options except "
-                f"{', '.join(f'`{name}`' for name in CHANGEABLE)}; got "
-                f"{', '.join(f'`{name}` ({why})' for name, why in reasons.items())}. "
-                f"Leave these out, or begin another run."
-            )
+        check_changes(options)
         length = {"iterations": None, "epochs": None}
         other = length if length.keys() & options.keys() else {}
         values = asdict(self.training) | other | dict(options)
