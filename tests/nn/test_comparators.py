@@ -274,7 +274,7 @@ def test_singular_values_stay_within_the_margin(rng):
         (lambda: EURNN(2, 5), "`hidden_size` must be even, .* got 5. Use 6"),
         (lambda: EURNN(2, 4, capacity=3), "`capacity` must be .* even .* got 3. Use 4"),
         (lambda: EURNN(2, 6, style="fft"), "must be a power of two .* got 6"),
-        (lambda: EURNN(2, 6, style=UNKNOWN), "`style` must be 'tunable' or 'fft'"),
+        (lambda: EURNN(2, 6, style=UNKNOWN), "`style` must be one of 'tunable', 'fft'"),
         (lambda: HouseholderRNN(2, 4, reflections=5), "`reflections` must be between"),
         (lambda: SpectralRNN(2, 4, margin=1.5), "`margin` must be between 0 and 1"),
         (
@@ -283,7 +283,7 @@ def test_singular_values_stay_within_the_margin(rng):
         ),
         (
             lambda: LieRNN(2, 4, nonlinearity=UNKNOWN),
-            "must be 'tanh' or 'relu'; got 'gelu'",
+            "must be one of 'tanh', 'relu'; got 'gelu'",
         ),
     ],
 )

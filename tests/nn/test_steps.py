@@ -38,10 +38,10 @@ def test_reversed_turns_each_sequence_in_its_own_place(lengths):
 def test_parts_are_all_of_it(lengths, chunk):
     """Parts of at most `chunk` steps, one after the other, hold every row once."""
     rows, steps = packed(lengths)
-    cuts = steps.cut(chunk)
-    parts = [steps.part(*cut) for cut in cuts]
+    parts, slices = zip(*steps.cut(chunk), strict=True)
     assert sum((part.sizes for part in parts), ()) == steps.sizes
-    assert sum(part.rows for part in parts) == steps.rows == len(rows)
+    assert torch.equal(torch.cat([rows[s] for s in slices]), rows)
+    assert [len(rows[s]) for s in slices] == [part.rows for part in parts]
     assert max(len(part.sizes) for part in parts) <= (chunk or len(steps.sizes))
 
 

@@ -123,14 +123,18 @@ class AbstractNamedRecurrent(AbstractRecurrent):
             return
         twin = self._twin()
         shapes = {name: tuple(p.shape) for name, p in twin.named_parameters()}
-        found = {name: tuple(state[key].shape) for name, key in keys.items()}
-        if found != shapes:
-            odd = [f"{prefix}{k} {s}" for k, s in found.items() if shapes.get(k) != s]
-            odd += [f"no {prefix}{k}" for k in shapes if k not in found]
+        saved_shapes = {name: tuple(state[key].shape) for name, key in keys.items()}
+        if saved_shapes != shapes:
+            problems = [
+                f"{prefix}{k} {s}"
+                for k, s in saved_shapes.items()
+                if shapes.get(k) != s
+            ]
+            problems += [f"no {prefix}{k}" for k in shapes if k not in saved_shapes]
             raise ValueError(
                 f"`state_dict` must have the tensors of torch's {twin} for this "
-                f"{type(self).__name__}; got {', '.join(odd)}. Build the layer with "
-                f"the sizes and options of the one that was saved."
+                f"{type(self).__name__}; got {', '.join(problems)}. Build the layer "
+                f"with the sizes and options of the one that was saved."
             )
         for i, suffix in enumerate(self._suffixes()):
             names = [name for name in keys if name.endswith(suffix)]

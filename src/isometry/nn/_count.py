@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from isometry.groups._declare import declared
+from isometry.groups._declare import declared_parameters
 from isometry.nn._recurrent import AbstractCell
 from isometry.parametrizations._coordinates import constrained
 
@@ -20,19 +20,17 @@ def count_parameters(module: nn.Module) -> int:
     Returns:
         The number.
     """
-    trained = [p for p in module.parameters() if p.requires_grad]
-    total = sum(p.numel() * (2 if p.is_complex() else 1) for p in trained)
-    known = {id(p) for p in trained}
-    entries = constrained(module, remove_duplicate=False)
-    coordinates = {(id(c.owner), c.name): c.coordinates for c in entries}
-    for _, owner, name, manifold in declared(module):
-        p = coordinates.get((id(owner), name))
-        p = owner.get_parameter(name) if p is None else p
-        if id(p) in known:
-            # a tied weight is declared in several places, and counts once
-            known.remove(id(p))
+    manifolds = {
+        **{c.coordinates: c.constraint.manifold for c in constrained(module)},
+        **{p: manifold for _, p, manifold in declared_parameters(module)},
+    }
+    total = 0
+    for p in module.parameters():
+        if p.requires_grad and p in manifolds:
+            manifold = manifolds[p]
             points = p.numel() // manifold.origin(device="meta").numel()
-            size = p.numel() * (2 if p.is_complex() else 1)
-            total -= size - points * manifold.dimension
+            total += points * manifold.dimension
+        elif p.requires_grad:
+            total += p.numel() * (2 if p.is_complex() else 1)
     cells = [cell for cell in module.modules() if isinstance(cell, AbstractCell)]
     return total - sum(cell.redundant for cell in cells)

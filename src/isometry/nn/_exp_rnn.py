@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from isometry._backend.constants import Sigma, takes_threshold
 from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, AbstractRetraction, U
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
-from isometry.nn._recurrent import State, check_sizes, check_state
+from isometry.nn._recurrent import State, check_choice, check_sizes, check_state
 from isometry.nn._scan import Weights, complex_modrelu, modrelu, scan_field
 from isometry.nn._sequence import Pass, check_rows, in_dtype_of, read
 from isometry.parametrizations._initial import Init
@@ -247,14 +248,10 @@ def _checked_dtype(dtype: torch.dtype, *, unitary: bool) -> torch.dtype:
 
 
 def _sigma(nonlinearity: str, *, unitary: bool) -> Sigma:
-    if nonlinearity not in NONLINEARITIES:
-        known = ", ".join(map(repr, NONLINEARITIES))
-        raise ValueError(
-            f"`nonlinearity` must be one of {known}; got {nonlinearity!r}. The paper's "
-            f"is 'modrelu'."
-        )
+    remedy = "The paper's is 'modrelu'."
+    check_choice("nonlinearity", nonlinearity, NONLINEARITIES, remedy)
     if not unitary:
-        return nonlinearity
+        return cast("Sigma", nonlinearity)
     if nonlinearity in ("tanh", "relu"):
         raise ValueError(
             f"`nonlinearity` must be 'modrelu' or 'identity' with `unitary=True`; got "

@@ -2,7 +2,7 @@
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, cast
 
@@ -85,6 +85,13 @@ def check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if not is_positive(size):
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")
+
+
+def check_choice(name: str, value: Any, known: Collection[str], remedy: str) -> None:
+    """Raise unless `value` is one of the names in `known`."""
+    if value not in known:
+        names = ", ".join(map(repr, known))
+        raise ValueError(f"`{name}` must be one of {names}; got {value!r}. {remedy}")
 
 
 def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:

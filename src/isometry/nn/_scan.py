@@ -8,6 +8,7 @@ pairs of real numbers, side by side in a row, so that the same functions on real
 matrices compute real and complex states.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -35,21 +36,15 @@ def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
     return torch.where(here, z, 0.0) * scale
 
 
-def apply(z: Tensor, b: Tensor | None, sigma: Sigma) -> Tensor:
-    """The nonlinearity, applied to rows by differentiable operations."""
-    if sigma == "tanh":
-        return torch.tanh(z)
-    if sigma == "relu":
-        return torch.relu(z)
-    if sigma == "leaky_relu":
-        return torch.nn.functional.leaky_relu(z, LEAKY_SLOPE)
-    if sigma == "identity":
-        return z
-    assert b is not None
-    if sigma == "modrelu":
-        return modrelu(z, b)
-    pairs = torch.view_as_complex(z.unflatten(-1, (-1, 2)))
-    return torch.view_as_real(complex_modrelu(pairs, b)).flatten(-2)
+# differentiable functions of rows and, for modReLU, of the threshold
+ACTIVATIONS: dict[Sigma, Callable[[Tensor, Any], Tensor]] = {
+    "tanh": lambda z, _: torch.tanh(z),
+    "relu": lambda z, _: torch.relu(z),
+    "leaky_relu": lambda z, _: nn.functional.leaky_relu(z, LEAKY_SLOPE),
+    "identity": lambda z, _: z,
+    "modrelu": modrelu,
+    "complex_modrelu": lambda z, b: real_rows(complex_modrelu(complex_rows(z), b)),
+}
 
 
 # If the inputs are indices of at most this many classes, a product with one-hot vectors
@@ -78,6 +73,10 @@ class Weights(NamedTuple):
     def summand(self) -> Tensor | None:
         """The bias, if it is added to T x."""
         return None if takes_threshold(self.sigma) else self.b
+
+    def cell(self) -> Cell:
+        """What a backend needs to know about a time step."""
+        return Cell(self.W, self.sigma, self.threshold())
 
 
 def scan(
@@ -111,8 +110,9 @@ def unrolled(
     """`scan` by ordinary operations, for second derivatives and transforms."""
     kernel, W, _, sigma = weights
     threshold, states, h = weights.threshold(), [], h0
+    activate = ACTIVATIONS[sigma]
     for u_t in driven(x, kernel, weights.summand()).split(run.steps.sizes):
-        h = apply(h[: u_t.shape[0]] @ W.mT + u_t, threshold, sigma)
+        h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold)
         states.append(h)
     H = torch.cat(states)
     return (None if run.last_only else H), run.steps.last(H)
@@ -130,14 +130,12 @@ class Scan(torch.autograd.Function):
         steps, last_only, chunk = run
         cuts = steps.cut(chunk if last_only else None)
         # keep the state before each chunk, and all states H if there is only one chunk
-        firsts, H = [h0], h0
+        firsts, H = [], h0
         last = torch.empty_like(h0)
-        for begin, end in cuts:
-            part = steps.part(begin, end)
-            H = _states(x, weights, firsts[-1], steps, span=(begin, end))
+        for part, rows in cuts:
+            firsts.append(last[: part.batch].clone() if firsts else h0)
+            H = _states(x[rows], weights, firsts[-1], part)
             last[: part.batch] = part.last(H)
-            if end < len(steps.sizes):
-                firsts.append(last[: steps.sizes[end]].clone())
         ctx.set_materialize_grads(False)
         ctx.sigma, ctx.run, ctx.cuts = sigma, run, cuts
         ctx.save_for_backward(*tensors[:4], H if len(cuts) == 1 else None, *firsts)
@@ -147,29 +145,26 @@ class Scan(torch.autograd.Function):
     def backward(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
         if every is None and last is None:
             return (None,) * 7
-        there = [g for g in (every, last) if g is not None]
+        cotangents = [g for g in (every, last) if g is not None]
         # autocast was off only during the forward pass, so turn it off here again
-        with autocast_off(there[0].device):
-            if torch.is_grad_enabled() or any(map(is_batched_gradient, there)):
+        with autocast_off(cotangents[0].device):
+            if torch.is_grad_enabled() or any(map(is_batched_gradient, cotangents)):
                 return (None, None, *_adjoint(ctx, every, last))
             return (None, None, *Scan._gradients(ctx, every, last))
 
     @staticmethod
     def _gradients(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
-        x, kernel, W, b, kept, *firsts = ctx.saved_tensors
-        weights, steps = Weights(kernel, W, b, ctx.sigma), ctx.run.steps
+        x, kernel, W, b, states, *firsts = ctx.saved_tensors
+        weights = Weights(kernel, W, b, ctx.sigma)
         every = None if every is None else every.contiguous()
         dx = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
-        cell = Cell(W, ctx.sigma, weights.threshold())
+        cell = weights.cell()
         # the gradient of the states at which the next chunk in time begins
         after: Tensor | None = None
-        for first, span in reversed(list(zip(firsts, ctx.cuts, strict=True))):
-            part, rows = steps.part(*span), _rows(steps, span)
-            H = kept
-            if H is None:
-                H = _states(x, weights, first, steps, span=span)
+        for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
+            H = _states(x[rows], weights, first, part) if states is None else states
             D = recycled(H.shape, H)
             above = None if every is None else every[rows]
             ends = _ends(last, after, first)
@@ -187,21 +182,12 @@ class Scan(torch.autograd.Function):
         return dx, dT, dW, db, after
 
 
-def _rows(steps: Steps, span: tuple[int, int]) -> slice:
-    begin, end = span
-    return slice(steps.starts[begin], steps.starts[end])
-
-
-def _states(
-    x: Tensor, weights: Weights, first: Tensor, steps: Steps, *, span: tuple[int, int]
-) -> Tensor:
-    """All states of the time steps in `span`."""
-    part = steps.part(*span)
-    cell = Cell(weights.W, weights.sigma, weights.threshold())
-    summand = weights.b if cell.b is None else None
-    H = recycled((part.rows, first.shape[1]), first)
-    drive(x[_rows(steps, span)], weights.kernel, summand, out=H)
-    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, part.table)
+def _states(x: Tensor, weights: Weights, first: Tensor, steps: Steps) -> Tensor:
+    """The states of all time steps, with the state `first` before them."""
+    cell = weights.cell()
+    H = recycled((steps.rows, first.shape[1]), first)
+    drive(x, weights.kernel, weights.summand(), out=H)
+    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, steps.table)
     return H
 
 
@@ -261,17 +247,17 @@ def _adjoint(
         if out is not None and g is not None
     ]
     # the first two arguments of `Scan.forward`, sigma and run, are not tensors
-    wanted = ctx.needs_input_grad[2:]
-    found = iter(
+    needs = ctx.needs_input_grad[2:]
+    gradients = iter(
         torch.autograd.grad(
             [out for out, _ in pairs],
-            [X for X, need in zip(inputs, wanted, strict=True) if need],
+            [X for X, need in zip(inputs, needs, strict=True) if need],
             [g for _, g in pairs],
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )
     )
-    return [next(found) if need else None for need in wanted]
+    return [next(gradients) if need else None for need in needs]
 
 
 def scan_field(
@@ -283,9 +269,8 @@ def scan_field(
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
         return H, (last,)
-    summand = weights.summand()
-    if summand is not None:
-        b = torch.view_as_real(summand).flatten()
+    # a threshold is real, so only a bias that is added to T x becomes pairs
+    b = None if b is None else real_rows(b)
     weights = Weights(input_form(kernel, x), real_form(W), b, sigma)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)
     return (None if H is None else complex_rows(H)), (complex_rows(last),)
@@ -323,14 +308,14 @@ def complex_rows(h: Tensor) -> Tensor:
 
 
 def real_form(W: Tensor) -> Tensor:
-    """The real matrix (2m, 2n) that acts on pairs as a complex `W` acts on numbers.
+    """The real matrices (2m, 2n) that act on pairs as complex `W` act on numbers.
 
     An entry a + ib becomes the block ((a, -b), (b, a)).
     """
     a, b = W.real, W.imag
     blocks = torch.stack((torch.stack((a, -b), -1), torch.stack((b, a), -1)), -3)
-    # the axes are now (m, 2, n, 2)
-    return blocks.reshape(2 * W.shape[0], 2 * W.shape[1])
+    # the last axes are now (m, 2, n, 2)
+    return blocks.flatten(-2).flatten(-3, -2)
 
 
 def input_form(kernel: Tensor, x: Tensor) -> Tensor:
@@ -338,11 +323,3 @@ def input_form(kernel: Tensor, x: Tensor) -> Tensor:
     if x.is_complex():
         return real_form(kernel)
     return torch.view_as_real(kernel).movedim(-1, 1).reshape(-1, kernel.shape[1])
-
-
-def real_blocks(M: Tensor) -> Tensor:
-    """Real blocks that act on rows of pairs as the blocks `M` act on complex rows."""
-    if not M.is_complex():
-        return M
-    both = torch.stack((torch.view_as_real(M), torch.view_as_real(1j * M)), 2)
-    return both.flatten(3).flatten(1, 2)

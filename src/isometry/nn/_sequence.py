@@ -1,5 +1,6 @@
 """Conversion between sequences as users pass them and rows sorted by time."""
 
+import reprlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -54,17 +55,17 @@ class Steps:
         """Whether all sequences have the same length."""
         return self.sizes[0] == self.sizes[-1]
 
-    def part(self, begin: int, end: int) -> "Steps":
-        """The time steps from `begin` to `end - 1`, for a buffer with no other rows."""
-        if (begin, end) == (0, len(self.sizes)):
-            return self
-        return Steps(self.sizes[begin:end])
-
-    def cut(self, length: int | None) -> list[tuple[int, int]]:
-        """Pairs (begin, end) of consecutive parts of at most `length` time steps."""
-        steps = len(self.sizes)
-        length = length or steps
-        return [(t, min(t + length, steps)) for t in range(0, steps, length)]
+    def cut(self, length: int | None) -> list[tuple["Steps", slice]]:
+        """Consecutive parts of at most `length` time steps, each with its rows."""
+        if length is None or length >= len(self.sizes):
+            return [(self, slice(None))]
+        times = range(0, len(self.sizes), length)
+        parts = [Steps(self.sizes[t : t + length]) for t in times]
+        starts = [self.starts[t] for t in times]
+        return [
+            (part, slice(start, start + part.rows))
+            for part, start in zip(parts, starts, strict=True)
+        ]
 
     def last(self, X: Tensor) -> Tensor:
         """The last row of each sequence."""
@@ -127,10 +128,6 @@ def _upto(end: int) -> Tensor:
 @lru_cache(maxsize=64)
 def _equal(steps: int, batch: int) -> Steps:
     return Steps((batch,) * steps)
-
-
-# the most batch sizes of a packed sequence that an error message shows
-_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -231,16 +228,11 @@ def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
     if not sizes or sizes[-1] < 1 or not shrinking or sum(sizes) != rows:
         raise ValueError(
             f"`input.batch_sizes` must be positive, must not grow, and must add up to "
-            f"the {rows} rows of `input.data`; got {_shortened(sizes)} with the sum "
-            f"{sum(sizes)}. Pack sequences with `torch.nn.utils.rnn.pack_sequence`."
+            f"the {rows} rows of `input.data`; got {reprlib.repr([*sizes])} with the "
+            f"sum {sum(sizes)}. Pack sequences with "
+            f"`torch.nn.utils.rnn.pack_sequence`."
         )
     return sizes
-
-
-def _shortened(sizes: tuple[int, ...]) -> str:
-    if len(sizes) <= _SHOWN:
-        return str(list(sizes))
-    return f"[{', '.join(map(str, sizes[:_SHOWN]))}, ...]"
 
 
 def _check_order(order: Tensor | None, batch: int, name: str) -> None:

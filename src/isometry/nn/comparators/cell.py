@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -221,10 +221,10 @@ class AbstractComparator(AbstractRecurrent):
     ) -> None:
         super().__post_init__()
         draw = Draw(device, dtype, generator)
-        self.stack(lambda size: self.make_cell(size, draw))
+        self.stack(lambda size: self._make_cell(size, draw))
 
     @abstractmethod
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         """The cell of one layer and direction, which reads `inputs` features.
 
         Raises:
@@ -241,7 +241,7 @@ for _option in ("device", "dtype", "generator"):
 def _chunked(
     states_of: Callable[[Tensor, Tensor, Steps], Tensor],
     x: Tensor,
-    h: Tensor,
+    h: Any,
     steps: Steps,
     chunk: int,
 ) -> Tensor:
@@ -250,15 +250,11 @@ def _chunked(
     def last_of(x: Tensor, h: Tensor, part: Steps) -> Tensor:
         return part.last(states_of(x, h, part))
 
-    ends = []
-    for begin, end in steps.cut(chunk):
-        rows = slice(steps.starts[begin], steps.starts[end])
-        part = steps.part(begin, end)
-        last = checkpoint(last_of, x[rows], h, part, use_reentrant=False)
-        assert isinstance(last, Tensor)
-        going_on = steps.sizes[end] if end < len(steps.sizes) else 0
-        ends.append(last[going_on:])
-        h = last[:going_on]
-    # the longest sequences come first in a batch, but their ends were found last, so
-    # reverse the order
-    return torch.cat(ends[::-1])
+    ends: list[Any] = []
+    for part, rows in steps.cut(chunk):
+        # the sequences that are not in this chunk have ended before it
+        ends.append(h[part.batch :])
+        h = h[: part.batch]
+        h = checkpoint(last_of, x[rows], h, part, use_reentrant=False)
+    # the longest sequences come first in a batch, but end last
+    return torch.cat([h, *ends[::-1]])

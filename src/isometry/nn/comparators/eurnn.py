@@ -17,14 +17,15 @@ The blocks are computed once for all time steps, by applying the layers to unit 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from isometry._checks import check_flags
-from isometry.nn._scan import modrelu, real_blocks
+from isometry.nn._recurrent import check_choice
+from isometry.nn._scan import modrelu, real_form
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
@@ -142,7 +143,9 @@ class Planes:
     ) -> Callable[[Tensor], Tensor]:
         r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
         factors = self._factors(theta, phi, omega)
-        blocks = [real_blocks(self._blocks(stage, factors)) for stage in self.stages]
+        blocks = [self._blocks(stage, factors) for stage in self.stages]
+        # the blocks act on rows from the right, and `real_form` on columns
+        blocks = [real_form(M.mT).mT if M.is_complex() else M for M in blocks]
         room = self.padded - self.n
 
         def advance(h: Tensor) -> Tensor:
@@ -269,8 +272,7 @@ class EURNN(AbstractComparator):
     style: Style = "tunable"
     unitary: bool = True
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         n, capacity, style = self.hidden_size, self.capacity, self.style
         check_flags(unitary=self.unitary)
         _check(n, capacity, style)
@@ -313,11 +315,7 @@ def _modrelu(z: Tensor, b: Tensor) -> Tensor:
 
 
 def _check(n: int, capacity: int, style: Style) -> None:
-    if style not in ("tunable", "fft"):
-        raise ValueError(
-            f"`style` must be 'tunable' or 'fft'; got {style!r}. The paper's is "
-            f"'tunable'."
-        )
+    check_choice("style", style, get_args(Style), "The paper's is 'tunable'.")
     if style == "fft" and (n < 2 or n & (n - 1)):
         raise ValueError(
             f"`hidden_size` must be a power of two for the style 'fft'; got {n}. Use "

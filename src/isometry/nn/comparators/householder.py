@@ -48,8 +48,7 @@ class HouseholderRNN(AbstractComparator):
 
     reflections: int | None = None
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         n = self.hidden_size
         m = n if self.reflections is None else self.reflections
         if not 1 <= m <= n:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from isometry.linalg import expm_skew, skew
+from isometry.nn._recurrent import check_choice
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
@@ -58,14 +59,10 @@ class LieRNN(AbstractComparator):
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     gain: float | None = None
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         sigma = self.nonlinearity
-        if sigma not in _GAIN:
-            raise ValueError(
-                f"`nonlinearity` must be 'tanh' or 'relu'; got {sigma!r}. For modReLU "
-                f"use `ExpRNN(unitary=True)`."
-            )
+        remedy = "For modReLU use `ExpRNN(unitary=True)`."
+        check_choice("nonlinearity", sigma, _GAIN, remedy)
         gain = _GAIN[sigma] if self.gain is None else self.gain
         return LieCell(inputs, self.hidden_size, draw, sigma, gain)
 
@@ -85,10 +82,6 @@ class LieCell(AbstractDenseCell):
         self.redundant = n * n
         self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
 
-    def unitary_weight(self) -> Tensor:
-        """The unitary matrix W, without the gain."""
-        return expm_skew(skew(self.X))
-
     def recurrent_weight(self) -> Tensor:
         """The unitary matrix W times the gain."""
-        return self.gain * self.unitary_weight()
+        return self.gain * expm_skew(skew(self.X))

@@ -44,8 +44,7 @@ class ScoRNN(AbstractComparator):
 
     negatives: int | None = None
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         n = self.hidden_size
         negatives = n // 2 if self.negatives is None else self.negatives
         if not 0 <= negatives <= n:
@@ -132,8 +131,7 @@ class ScuRNN(AbstractComparator):
 
     epsilon: float = 1e-5
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         sigma = SmoothModReLU(self.epsilon).for_scan()
         return ScuRNNCell(inputs, self.hidden_size, draw, sigma)
 

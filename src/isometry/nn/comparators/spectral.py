@@ -9,6 +9,7 @@ from isometry._backend.constants import Sigma
 from isometry.groups import SO
 from isometry.groups._declare import record
 from isometry.nn._exp_rnn import NONLINEARITIES
+from isometry.nn._recurrent import check_choice
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
@@ -48,10 +49,14 @@ class SpectralRNN(AbstractComparator):
     margin: float = 0.1
     nonlinearity: Sigma = "tanh"
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         sigma, margin = self.nonlinearity, self.margin
-        _check(margin, sigma)
+        check_choice("nonlinearity", sigma, NONLINEARITIES, "'tanh' is usual.")
+        if not 0 <= margin <= 1:
+            raise ValueError(
+                f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
+                f"orthogonal."
+            )
         return SpectralCell(inputs, self.hidden_size, draw, sigma, margin)
 
 
@@ -80,17 +85,3 @@ class SpectralCell(AbstractDenseCell):
     def recurrent_weight(self) -> Tensor:
         """The matrix W, whose singular values differ from 1 by at most the margin."""
         return (self.U * self.singular_values()) @ self.V.mT
-
-
-def _check(margin: float, nonlinearity: str) -> None:
-    if not 0 <= margin <= 1:
-        raise ValueError(
-            f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
-            f"orthogonal."
-        )
-    if nonlinearity not in NONLINEARITIES:
-        known = ", ".join(map(repr, NONLINEARITIES))
-        raise ValueError(
-            f"`nonlinearity` must be one of {known}; got {nonlinearity!r}. 'tanh' is "
-            f"usual."
-        )

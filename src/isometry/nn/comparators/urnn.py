@@ -55,8 +55,7 @@ class URNN(AbstractComparator):
     epsilon: float = 1e-5
     bias_bound: float = 0.01
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         sigma = SmoothModReLU(self.epsilon)
         return URNNCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
@@ -182,8 +181,7 @@ class FullCapacityURNN(AbstractComparator):
     epsilon: float = 1e-5
     bias_bound: float = 0.01
 
-    def make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
-        """The cell of one layer and direction."""
+    def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         sigma = SmoothModReLU(self.epsilon).for_scan()
         return FullCapacityCell(inputs, self.hidden_size, draw, sigma, self.bias_bound)
 
