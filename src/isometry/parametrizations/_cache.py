@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import TensorWeakRef
 
 from isometry._backend.memory import PLAIN, Question, is_block
@@ -44,8 +43,8 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 # the coordinates, and the buffer on which the weight depends, if there is one
 Inputs = tuple[Tensor, ...]
 
+# how many steps all optimizers together have made
 _steps = 0
-_hooks: list[Any] = []
 
 
 def read_fast(module: nn.Module, name: str) -> None:
@@ -108,7 +107,7 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
     region = packing_hook() if graph else None
     if region is HIDDEN_HOOK:
         return constraint(X)
-    entry = memory.entry(graph=graph)
+    entry = memory.graph if graph else memory.plain
     weight = None if entry is None else entry.find(inputs, region)
     if weight is not None:
         return weight
@@ -135,10 +134,27 @@ def _compute(
         weight = constraint(inputs[0])
     entry = Entry(weight, inputs, constraint, unchanged)
     entry.region = None if region is None else weakref.ref(region)
-    memory.keep(entry, graph=graph)
+    if graph:
+        memory.graph = entry
+    elif entry.weight is not None:
+        memory.plain = entry
     if graph and weight.grad_fn is not None:
-        weight.grad_fn.register_prehook(_Consumed(entry))
+        weight.grad_fn.register_prehook(_forgetting(entry))
     return weight
+
+
+def _forgetting(entry: "Entry") -> Callable[[Any], None]:
+    """A hook that drops an entry when a backward pass goes through its weight."""
+    # The weight keeps its graph alive. If the graph kept the entry alive, and so the
+    # weight, none of them would ever be freed.
+    reference = weakref.ref(entry)
+
+    def forget(_gradients: Any) -> None:
+        entry = reference()
+        if entry is not None:
+            entry.drop()
+
+    return forget
 
 
 class Entry:
@@ -167,7 +183,7 @@ class Entry:
         self._reference = TensorWeakRef(weight)
         self.weight, self.unchanged = None, unchanged
         # only a weight that is compared byte by byte may outlive its graph
-        if not isinstance(unchanged, Versions) and is_block(weight):
+        if all(map(is_block, (weight, *inputs))):
             self.weight = weight
             self.unchanged = unchanged_bytes(weight, after=unchanged)
 
@@ -189,21 +205,15 @@ class Entry:
     def drop(self) -> None:
         """Release the weight and its memory."""
         self.weight = None
-        self._reference = _nothing
-        self.unchanged = _never
+        self._reference = self.unchanged = _nothing
 
 
 def _versions(*tensors: Tensor) -> list[int | None]:
     return [version(t) for t in tensors]
 
 
-def _nothing() -> None:
-    """Takes the place of the weak reference once the weight has been dropped."""
-
-
-def _never() -> bool:
-    """Takes the place of `unchanged` once the weight has been dropped."""
-    return False
+def _nothing() -> Any:
+    """Stands for a weight that is gone, and for the answer "no" to any `Question`."""
 
 
 class Memory:
@@ -221,22 +231,20 @@ class Memory:
         # are unchanged, and the same question without the coordinates. All three are in
         # one tuple, so that another thread never sees only some of them replaced
         self._watched: tuple[tuple[Tensor, ...], Question, Question]
-        self._watched = (), _never, _never
+        self._watched = (), _nothing, _nothing
         self._steps = _steps
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
 
-    def entry(self, *, graph: bool) -> Entry | None:
-        """This thread's entry with a graph, or the shared entry without a graph."""
-        return getattr(self._threads, "entry", None) if graph else self.plain
+    @property
+    def graph(self) -> Entry | None:
+        """This thread's entry with a graph."""
+        return getattr(self._threads, "entry", None)
 
-    def keep(self, entry: Entry, *, graph: bool) -> None:
-        """Remember an entry, and forget the previous one."""
-        if graph:
-            self._threads.entry = entry
-        elif entry.weight is not None:
-            self.plain = entry
+    @graph.setter
+    def graph(self, entry: Entry) -> None:
+        self._threads.entry = entry
 
     def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> Question:
         """Check the tensors from which a weight is computed, and watch for changes.
@@ -261,18 +269,6 @@ class Memory:
         return unchanged
 
 
-class _Consumed:
-    """Forgets a weight once a backward pass has gone through its graph."""
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = weakref.ref(entry)
-
-    def __call__(self, _gradients: Any) -> None:
-        entry = self.entry()
-        if entry is not None:
-            entry.drop()
-
-
 class Shared(torch.autograd.Function):
     """The weight that `compute` returns for the coordinates, as one node of a graph.
 
@@ -290,8 +286,7 @@ class Shared(torch.autograd.Function):
         with torch.enable_grad():
             weight = compute(leaf)
         ctx.compute, ctx.unchanged, ctx.X = compute, unchanged, X
-        # a list, because only one of two threads can pop its element
-        ctx.once = [(leaf, weight)]
+        ctx.graph = leaf, weight
         ctx.set_materialize_grads(False)
         return weight.detach()
 
@@ -300,17 +295,11 @@ class Shared(torch.autograd.Function):
         if G is None:
             return None, None, None
         again = torch.is_grad_enabled()
-        leaf, weight = _recompute(ctx) if again else _take(ctx) or _recompute(ctx)
+        # the first backward pass takes the graph; only one of two threads can pop it
+        graph = None if again else vars(ctx).pop("graph", None)
+        leaf, weight = graph or _recompute(ctx)
         (g,) = torch.autograd.grad(weight, leaf, G, create_graph=again)
         return None, None, g
-
-
-def _take(ctx: Any) -> tuple[Tensor, Tensor] | None:
-    """The graph of the forward pass for the first caller, None for later ones."""
-    try:
-        return ctx.once.pop()
-    except IndexError:
-        return None
 
 
 def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
@@ -336,42 +325,20 @@ def watch(*tensors: Tensor) -> Question:
     """
     if all(map(is_block, tensors)):
         return unchanged_bytes(*tensors)
-    return Versions(tensors)
+    before = [*map(_trace, tensors)]
+    return lambda: before == [*map(_trace, tensors)]
 
 
-class Versions:
-    """The version counters of tensors whose bytes cannot be compared."""
-
-    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
-        self._tensors = tensors
-        self._then = self._now()
-
-    def __call__(self) -> bool:
-        """Whether torch has counted no write since this object was created."""
-        return self._then == self._now()
-
-    def _now(self) -> list[object]:
-        return [
-            (
-                version(t),
-                t.shape,
-                t.stride(),
-                0 if t.is_meta else t.data_ptr(),
-                # a fused optimizer does not raise the version, so compare steps too
-                _steps if t.requires_grad else 0,
-            )
-            for t in self._tensors
-        ]
+def _trace(t: Tensor) -> tuple[object, ...]:
+    """What changes when torch writes to a tensor, or gives it other memory."""
+    address = 0 if t.is_meta else t.data_ptr()
+    # a fused optimizer does not raise the version, so compare steps too
+    steps = _steps if t.requires_grad else 0
+    return version(t), t.shape, t.stride(), address, steps
 
 
-def install_hook() -> None:
-    """Let a step of any optimizer count as a change for `Versions`."""
-    # not `functools.cache`, which Dynamo ignores with a warning
-    if not _hooks:
-        _hooks.append(register_optimizer_step_post_hook(_count))
-
-
-def _count(*_: Any) -> None:
+def count_step(*_: Any) -> None:
+    """Count a step of any optimizer; `_trace` takes it for a change."""
     global _steps  # noqa: PLW0603 - one count for the whole process
     _steps += 1
 

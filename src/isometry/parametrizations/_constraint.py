@@ -2,7 +2,8 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar
+from dataclasses import InitVar, dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from isometry.groups._maps import AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 
+_Map = TypeVar("_Map", bound=AbstractMap)
+
 # The column norms that `looks_initialized` recognizes: the gains of
 # `nn.init.calculate_gain`, and the norms for three or four orthogonal matrices one
 # above the other, as in the gates of nn.GRU and nn.LSTM. Other norms must not count:
@@ -23,7 +26,9 @@ from isometry.parametrizations._layout import Layout
 _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 
 
-class AbstractConstraint(nn.Module):
+# torch compares modules by identity, and prints them by `extra_repr`
+@dataclass(eq=False, repr=False)
+class AbstractConstraint(nn.Module, Generic[_Map]):
     """A parametrization of a manifold, from coordinates to the weight and back.
 
     The name of the map is in the `state_dict`, as bytes. Coordinates of one map mean
@@ -35,49 +40,52 @@ class AbstractConstraint(nn.Module):
         retraction: the map from coordinates to points.
         dtype: dtype of the weight; all other tensors are float32 or wider.
         init: where the weight started, and starts again after `reset_parameters`.
+        buffer: the buffer `depends_on`.
+
+    Attributes:
+        depends_on: name of the buffer on which the weight depends, besides the
+            coordinates.
+        is_upright: whether the weight needs no reshaping to be a point or a batch of
+            points.
     """
 
-    # name of the buffer on which the weight depends, besides the coordinates
     depends_on: ClassVar[str]
-    map: Tensor
 
-    def __init__(
-        self,
-        manifold: AbstractManifold,
-        layout: Layout,
-        retraction: AbstractMap,
-        dtype: torch.dtype,
-        init: Init,
-    ) -> None:
+    manifold: AbstractManifold
+    layout: Layout
+    retraction: _Map
+    dtype: torch.dtype
+    init: Init
+    buffer: InitVar[Tensor | None]
+    map: Tensor = field(init=False)
+
+    def __post_init__(self, buffer: Tensor | None) -> None:
         super().__init__()
-        self.manifold = manifold
-        self.layout = layout
-        # whether the weight needs no reshaping to be a point or a batch of points
-        self.is_upright = layout == Layout(layout.shape)
-        self.retraction = retraction
-        self.dtype = dtype
-        self.init = init
+        self.is_upright = self.layout == Layout(self.layout.shape)
         self.register_buffer("map", self._map_bytes())
+        self.register_buffer(self.depends_on, buffer)
 
-    @abstractmethod
+    @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Coordinates of the weight `W`."""
+        """Coordinates of the weight `W`, which becomes the weight."""
+        return self.start(self.point(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Coordinates of points of the manifold. The points are not checked."""
+        """Coordinates of the points `Q`, which become the weight without a check."""
 
     @abstractmethod
     def repair(self) -> None:
         """Make the buffer of the constraint valid again, if a write has spoiled it."""
 
-    @abstractmethod
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Remove rounding errors from a checkpoint.
+        """Remove rounding errors from a checkpoint, if they do harm.
 
         Returns:
             What is wrong with the checkpoint, for an error message; None if nothing is.
         """
+        del state, prefix
+        return None
 
     @abstractmethod
     def is_filled(self, X: Tensor) -> bool:

@@ -122,9 +122,9 @@ class Coordinates(ParametrizationList):
             yield
             # NaN must count as equal to NaN, because after `to_empty` the coordinates
             # may contain NaN
-            written = X.detach()
-            if not X.is_meta and not torch.equal(written.nan_to_num(), W.nan_to_num()):
-                new = self._started(written)
+            value = X.detach()
+            if not X.is_meta and not torch.equal(value.nan_to_num(), W.nan_to_num()):
+                new = self._started(value)
         finally:
             self.is_plain = False
             with torch.no_grad():
@@ -140,7 +140,7 @@ class Coordinates(ParametrizationList):
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
         errors: list[str] = args[-1]
-        saved = f"{prefix}0.base" in state_dict
+        has_base = f"{prefix}0.base" in state_dict
         # It is not an error if there are no coordinates: a file that stores a tied
         # weight only once has none under the second name
         if f"{prefix}original" not in state_dict:
@@ -152,13 +152,14 @@ class Coordinates(ParametrizationList):
                 f"base, a buffer. One of another library loads with "
                 f"`isometry.load_foreign`."
             )
-        elif saved != (getattr(self.constraint, "base", None) is not None):
+        elif has_base != (getattr(self.constraint, "base", None) is not None):
             errors.append(
                 f"`{prefix}0.base` must be in the checkpoint if the weight has a base, "
-                f"and only then; the weight was saved {'with' if saved else 'without'} "
-                f"one. Constrain it with the map and the `use_trivialization` that it "
-                f"was saved with; the layers of `isometry.nn` have a base if they have "
-                f"`rebase_every` or `rebase_radius`."
+                f"and only then; the weight was saved "
+                f"{'with' if has_base else 'without'} one. Constrain it with the map "
+                f"and the `use_trivialization` that it was saved with; the layers of "
+                f"`isometry.nn` have a base if they have `rebase_every` or "
+                f"`rebase_radius`."
             )
         elif self._drop_other_field(state_dict, prefix):
             want = "complex" if self.original.is_complex() else "real"
@@ -179,14 +180,14 @@ class Coordinates(ParametrizationList):
         If so, the tensors of this object take the place of those in the checkpoint,
         because torch would copy the real parts.
         """
-        odd = {
+        tensors = {
             f"{prefix}{key}": own
             for key, own in (*self.named_parameters(), *self.named_buffers())
             if isinstance(saved := state.get(f"{prefix}{key}"), Tensor)
             and saved.is_complex() != own.is_complex()
         }
-        state |= odd
-        return bool(odd)
+        state |= tensors
+        return bool(tensors)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         constraint = self.constraint

@@ -1,7 +1,6 @@
 """Diagnosis of weights on manifolds: orthogonality, angles, and the map's condition."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -109,7 +108,7 @@ def _diagnosis(
     frames = Q if len(manifold.shape) == 2 else Q[..., None]
     errors = unitarity_defect(frames) / max(frames.shape[-1], 1) ** 0.5
     error = float(errors.max()) if errors.numel() else 0.0
-    angles = _of_finite(_eigenvalue_angles, Q) if square else None
+    angles = _eigenvalue_angles(Q) if square else None
     return Diagnosis(manifold, error, angles, border, condition)
 
 
@@ -131,16 +130,11 @@ def _coordinates(constraint: Trivialization, X: Tensor) -> tuple[float, float | 
 
 
 def _eigenvalue_angles(Q: Tensor) -> Tensor:
-    return torch.linalg.eigvals(Q).angle().sort(-1).values
-
-
-def _of_finite(values: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
-    """`values(M)` of shape `(*batch, n)`, with NaN for each matrix that is not finite.
-
-    LAPACK must not see NaN: MKL's eigenvalue solver would end the process.
-    """
-    finite = is_finite(M)
-    return torch.where(finite[..., 0], values(torch.where(finite, M, 0)), math.nan)
+    """Angles of the eigenvalues, ascending; NaN for a matrix that is not finite."""
+    # LAPACK must not see NaN: MKL's eigenvalue solver would end the process
+    finite = is_finite(Q)
+    angles = torch.linalg.eigvals(torch.where(finite, Q, 0)).angle().sort(-1).values
+    return torch.where(finite[..., 0], angles, math.nan)
 
 
 def map_condition(

@@ -102,8 +102,8 @@ def load_foreign(
             _check_weight(entry, weight)
         else:
             by_name = isinstance(retraction, Mapping)
-            named = retraction.get(entry.key) if by_name else retraction
-            weight = _peer_weight(state, holder, entry, named)
+            choice = retraction.get(entry.key) if by_name else retraction
+            weight = _peer_weight(state, holder, entry, choice)
         if weight is None:
             continue
         # a copy of the constraint computes the coordinates, so that the model does not
@@ -158,7 +158,7 @@ def _check_fit(
 
 
 def _peer_weight(
-    state: dict[str, Tensor], holder: str, entry: Constrained, named: Any
+    state: dict[str, Tensor], holder: str, entry: Constrained, choice: Any
 ) -> Tensor | None:
     """Pop torch's or geotorch's keys and compute the weight; None without such keys."""
     if f"{holder}0.map" in state or f"{holder}original" not in state:
@@ -166,7 +166,7 @@ def _peer_weight(
     X = state.pop(f"{holder}original")
     base = state.pop(f"{holder}0.base", None)
     own = entry.constraint.retraction
-    if named is None and own.steps and _is_torchs_rectangle(X):
+    if choice is None and own.steps and _is_torchs_rectangle(X):
         raise ValueError(
             f"`retraction` must be given for {entry.key!r}, a rectangular weight of "
             f"torch's `orthogonal`, where the default is 'householder'; got None. "
@@ -180,7 +180,7 @@ def _peer_weight(
             f"{tuple(base.shape)}. Load a checkpoint of torch's `orthogonal` or of "
             f"geotorch."
         )
-    Q = _peer_map(named or own).columns(X.mT if wide else X)
+    Q = _peer_map(choice or own).columns(X.mT if wide else X)
     if base is None:
         _log.warning(_NO_BASE, entry.key)
     else:

@@ -1,27 +1,35 @@
 """Registering a constraint: everything that can fail runs before the module changes."""
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.utils import parametrize
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Layer
 from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.groups._declare import record
 from isometry.groups._maps import AbstractMap
-from isometry.parametrizations._cache import install_hook
+from isometry.parametrizations._cache import count_step
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
 from isometry.parametrizations._layout import Layout
 from isometry.parametrizations._owner import adapt, own_class
-from isometry.parametrizations._rebase import check_policy, install_hooks
+from isometry.parametrizations._rebase import after_step, before_step, check_policy
 from isometry.parametrizations._reflections import Reflections
-from isometry.parametrizations._target import Target, refuse_later_ties, tie
+from isometry.parametrizations._target import Target, check_place, tie
 from isometry.parametrizations._trivialization import Trivialization
+
+_hooks: list[Any] = []
+_moving_hooks: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -48,21 +56,17 @@ def install(
     check_policy(every, radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
     Q = initial_point(manifold, X, options.init, options.generator)
+    dtype, init = weight.dtype, options.init
     constraint: AbstractConstraint
     if isinstance(retraction, AbstractRetraction):
         base = layout.weight(Q).clone(memory_format=torch.contiguous_format)
         base = base if has_base else None
         constraint = Trivialization(
-            *(manifold, layout, retraction, weight.dtype, options.init),
-            base=base,
-            rebase_every=every,
-            rebase_radius=radius,
+            *(manifold, layout, retraction, dtype, init, base), every, radius
         )
     else:
-        phase = torch.ones(*Q.shape[:-2], Q.shape[-1], dtype=Q.dtype, device=Q.device)
-        constraint = Reflections(
-            *(manifold, layout, retraction, weight.dtype, options.init), phase=phase
-        )
+        phase = Q.new_ones(*Q.shape[:-2], Q.shape[-1])
+        constraint = Reflections(manifold, layout, retraction, dtype, init, phase)
     _register(target, constraint, _coordinates(constraint, Q))
     return target.module
 
@@ -109,7 +113,22 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
         tie(place, coordinates)
     for owner, key in (module, name), *target.ties:
         record(owner, key, constraint.manifold)
-    install_hook()
-    refuse_later_ties()
-    if constraint.has_policy:
-        install_hooks()
+    _install_hooks(moving=constraint.has_policy)
+
+
+def _install_hooks(*, moving: bool) -> None:
+    """Let torch call our hooks, from the first weight that needs them.
+
+    Hooks for bases that move automatically cost time at every step of any optimizer,
+    so they wait for the first such base.
+    """
+    # not `functools.cache`, which Dynamo ignores with a warning
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(count_step))
+        _hooks.append(register_module_parameter_registration_hook(check_place))
+    if moving and not _moving_hooks:
+        # A compiled step must not trace these hooks. In torch 2.13 it would go on using
+        # the gradient that a move of the base has dropped
+        eager: Any = torch.compiler.disable
+        _moving_hooks.append(register_optimizer_step_pre_hook(eager(before_step)))
+        _moving_hooks.append(register_optimizer_step_post_hook(eager(after_step)))

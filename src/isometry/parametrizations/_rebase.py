@@ -14,10 +14,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from isometry._torch import is_fake
 from isometry._typing import Layer
@@ -35,7 +31,6 @@ _VELOCITIES = ("exp_avg", "momentum_buffer")
 # gradient that the state holds: 2 for squares, 1 for absolute values.
 _SCALES = {"exp_avg_sq": 2, "max_exp_avg_sq": 2, "exp_inf": 1}
 
-_hooks: list[Any] = []
 # Optimizers whose step has begun and has not ended. There can be several, because an
 # optimizer may call another one. An optimizer whose step raised an exception stays in
 # the list until its next step.
@@ -139,8 +134,8 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
 def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
     """The decay rates of the averages of `X`; zero if the optimizer has no `betas`."""
     groups = optimizer.param_groups if optimizer is not None else []
-    mine = [group for group in groups if any(p is X for p in group["params"])]
-    first, second, *_ = (*(mine[0].get("betas", ()) if mine else ()), 0.0, 0.0)
+    own = [group for group in groups if any(p is X for p in group["params"])]
+    first, second, *_ = (*(own[0].get("betas", ()) if own else ()), 0.0, 0.0)
     return first, second
 
 
@@ -193,30 +188,22 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
         )
 
 
-def install_hooks() -> None:
-    """Let each step of any optimizer move the bases that are due."""
-    if not _hooks:
-        # A compiled step must not trace the hooks. In torch 2.13 it would go on using
-        # the gradient that a move of the base has dropped
-        eager: Any = torch.compiler.disable
-        _hooks.append(register_optimizer_step_pre_hook(eager(_before_step)))
-        _hooks.append(register_optimizer_step_post_hook(eager(_after_step)))
-
-
-def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Note that a step has begun."""
     _forget(optimizer)
     _running.append(weakref.ref(optimizer))
 
 
-def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Called by torch after the step of every optimizer, even a fused one."""
+def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Move the bases that are due. torch calls this after any optimizer's step."""
     _forget(optimizer)
     # one optimizer may wrap another; together they make a single step, which ends when
     # the step of the outer optimizer ends
     others = [other for ref in _running if (other := ref()) is not None]
     if any(_calls_this(other) for other in others):
         return
-    if _skipped(optimizer):
+    # a fused optimizer makes no step if a GradScaler has found infinity
+    if getattr(optimizer, "found_inf", False):
         return
     moving = {id(coordinates.original): coordinates for coordinates in MOVING}
     # Go in the order of the optimizer's parameters, which is equal on all ranks: the
@@ -228,11 +215,6 @@ def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         constraint.steps += 1
         if _due(constraint, X):
             move(constraint, X, optimizer)
-
-
-def _skipped(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler found infinity, so that a fused optimizer did not step."""
-    return bool(getattr(optimizer, "found_inf", False))
 
 
 def _forget(optimizer: Optimizer) -> None:

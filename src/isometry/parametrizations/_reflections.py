@@ -4,16 +4,14 @@ import torch
 from torch import Tensor
 
 from isometry._torch import autocast_off
-from isometry.groups import AbstractManifold
 from isometry.groups._maps import AbstractMap
 from isometry.linalg import householder
 from isometry.linalg._householder import reflections
 from isometry.parametrizations._constraint import AbstractConstraint, looks_initialized
-from isometry.parametrizations._initial import Init
-from isometry.parametrizations._layout import Layout, replicated_like, whole
+from isometry.parametrizations._layout import replicated_like, whole
 
 
-class Reflections(AbstractConstraint):
+class Reflections(AbstractConstraint[AbstractMap]):
     r"""$X \mapsto H_1 \cdots H_k\, D$: the coordinates are vectors to reflect along.
 
     $$ H_j = I - 2 \frac{x_j x_j^H}{x_j^H x_j}, \qquad
@@ -24,7 +22,8 @@ class Reflections(AbstractConstraint):
     every point in the same component of the manifold as the weight that was last
     assigned. The lengths of the columns of $X$ do not affect the weight, but they
     affect the gradient, so this map needs its own learning rate: a rate that suits the
-    other maps does not suit this one.
+    other maps does not suit this one. Rounding errors in a checkpoint do no harm:
+    rounded vectors still define reflections, and `repair` corrects the phases.
 
     Args:
         manifold: O, SO, U or Stiefel.
@@ -32,24 +31,11 @@ class Reflections(AbstractConstraint):
         retraction: the Householder map.
         dtype: dtype of the weight.
         init: where the weight started.
-        phase: the initial $d$.
+        buffer: the initial $d$.
     """
 
     depends_on = "phase"
     phase: Tensor
-
-    def __init__(
-        self,
-        manifold: AbstractManifold,
-        layout: Layout,
-        retraction: AbstractMap,
-        dtype: torch.dtype,
-        init: Init,
-        *,
-        phase: Tensor,
-    ) -> None:
-        super().__init__(manifold, layout, retraction, dtype, init)
-        self.register_buffer("phase", phase)
 
     def forward(self, X: Tensor) -> Tensor:
         """The weight with coordinates `X`."""
@@ -58,11 +44,6 @@ class Reflections(AbstractConstraint):
             phase = whole(self.phase)[..., None, :]
             Q = householder(V, columns=V.shape[-1]) * phase
             return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
-
-    @torch.no_grad()
-    def right_inverse(self, W: Tensor) -> Tensor:
-        """The vectors of the reflections whose product is `W`."""
-        return self.start(self.point(W))
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
@@ -93,11 +74,3 @@ class Reflections(AbstractConstraint):
         """
         V = self.layout.points(X)
         return not torch.equal(V, V.tril()) and looks_initialized(X, V)
-
-    def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Do nothing, because rounding errors in the vectors do no harm.
-
-        Rounded vectors still define reflections, and `repair` corrects the phases.
-        """
-        del state, prefix
-        return None

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, cast
 
 from torch import nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
@@ -31,8 +30,6 @@ from isometry.parametrizations._owner import adapt, own_class
 
 # a module, and the name under which it holds the parameter
 Place = tuple[nn.Module, str]
-
-_hooks: list[Any] = []
 
 # options of an embedding, and why a constrained weight cannot have them
 _CONFLICTS = {
@@ -81,9 +78,9 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
             f"{[type(part).__name__ for part in parts]} on it. "
             f"Remove that first, with `{remedy}`."
         )
-    mine = parameters_of(module)
-    if not isinstance(mine.get(name), nn.Parameter):
-        known = [key for key, p in mine.items() if p is not None]
+    parameters = parameters_of(module)
+    if not isinstance(parameters.get(name), nn.Parameter):
+        known = [key for key, p in parameters.items() if p is not None]
         raise TypeError(
             f"`{name}` must be a parameter of the module; {kind} has the parameters "
             f"{known}. Pass the layer that owns it (in a model, "
@@ -92,7 +89,7 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
     # call this while no local variable refers to the parameter, because `other_places`
     # counts references
     ties = other_places(module, name)
-    weight = cast("nn.Parameter", mine[name])
+    weight = cast("nn.Parameter", parameters[name])
     for owner, key in (module, name), *ties:
         _check_values(owner, key, weight)
     return Target(module, name, weight, ties)
@@ -130,19 +127,19 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     Raises:
         ValueError: if a parametrized weight is computed from the parameter.
     """
-    mine = parameters_of(module)
+    own = parameters_of(module)
     # Looking at all objects takes up to a second in a large program. It is not needed
     # if the parameter has no more references than a new parameter has, or if only the
     # dictionary of this module holds it.
-    lone = {name: nn.Parameter()}
-    if _references(mine, name) <= _references(lone, name):
+    example = {name: nn.Parameter()}
+    if _references(own, name) <= _references(example, name):
         return []
-    weight = mine[name]
+    weight = own[name]
     holders = [id(d) for d in gc.get_referrers(weight) if isinstance(d, dict)]
-    tables = [(module, mine)]
-    if holders != [id(mine)]:
+    tables = [(module, own)]
+    if holders != [id(own)]:
         # a shallow copy of the module shares its `_parameters`, and does not count
-        tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not mine]
+        tables += [(m, t) for m in _modules() if (t := parameters_of(m)) is not own]
     places = [(m, key) for m, t in tables for key, p in t.items() if p is weight]
     places.remove((module, name))
     lists = [m for m, _ in places if isinstance(m, ParametrizationList)]
@@ -174,12 +171,12 @@ def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
         table = vars(cast("Any", entry.owner).parametrizations)["_modules"]
         tables.setdefault(id(entry.coordinates), {})[id(table), entry.name] = table
     # As in `other_places`, count references before looking at all objects
-    lone = {"": nn.Module()}
+    example = {"": nn.Module()}
     shared = {
         key
         for key, places in tables.items()
         for (_, name), table in list(places.items())[:1]
-        if _references(table, name) >= _references(lone, "") + len(places)
+        if _references(table, name) >= _references(example, "") + len(places)
     }
     if not shared:
         return []
@@ -193,13 +190,7 @@ def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
     ]
 
 
-def refuse_later_ties() -> None:
-    """From now on, raise when coordinates become a parameter of another module."""
-    if not _hooks:
-        _hooks.append(register_module_parameter_registration_hook(_check_place))
-
-
-def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
+def check_place(module: nn.Module, name: str, parameter: Any) -> None:
     """Raise if a module gets a parameter that holds coordinates of another module."""
     # Coordinates that replace an existing parameter come from tying a weight, which is
     # refused. Compilers, exporters and `nn.ParameterList` add coordinates under a new
@@ -208,8 +199,8 @@ def _check_place(module: nn.Module, name: str, parameter: Any) -> None:
     # torch's own removal of a constraint registers the parameter under the name of the
     # weight, and writes the weight over the coordinates. A tied module may still need
     # the coordinates, so this case is checked too
-    returns = manifold_of(module, name) is not None
-    if isinstance(module, ParametrizationList) or not (replaces or returns):
+    was_constrained = manifold_of(module, name) is not None
+    if isinstance(module, ParametrizationList) or not (replaces or was_constrained):
         return
     # the search below takes up to a second, and almost no parameter holds coordinates
     if not holds_coordinates(parameter):

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from isometry._backend.memory import PLAIN
 from isometry._dtypes import in_float32_or_wider
 from isometry._torch import autocast_off
-from isometry.groups import AbstractManifold, AbstractRetraction
+from isometry.groups import AbstractRetraction
 from isometry.linalg._orthonormal import unitarity_defect
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
@@ -18,13 +19,13 @@ from isometry.parametrizations._constraint import (
     rounding_bound,
     worst_defect,
 )
-from isometry.parametrizations._initial import Init
-from isometry.parametrizations._layout import Layout, replicated_like, whole
+from isometry.parametrizations._layout import replicated_like, whole
 
 _log = logging.getLogger("isometry")
 
 
-class Trivialization(AbstractConstraint):
+@dataclass(eq=False, repr=False)
+class Trivialization(AbstractConstraint[AbstractRetraction]):
     r"""$X \mapsto B\,\phi(\operatorname{alg} X)$: a manifold around a point $B$.
 
     $\operatorname{alg}$ turns free coordinates into an element of the Lie algebra, and
@@ -43,7 +44,7 @@ class Trivialization(AbstractConstraint):
         retraction: the map $\phi$.
         dtype: dtype of the weight.
         init: where the weight started.
-        base: $B$, in the shape of the weight; None fixes the base at the origin.
+        buffer: $B$, in the shape of the weight; None fixes the base at the origin.
         rebase_every: move the base to the weight after this many optimizer steps.
         rebase_radius: move the base when an angle of the coordinates exceeds this
             radius.
@@ -53,27 +54,15 @@ class Trivialization(AbstractConstraint):
     """
 
     depends_on = "base"
-    retraction: AbstractRetraction
-    base: Tensor | None
-    steps: Tensor
 
-    def __init__(
-        self,
-        manifold: AbstractManifold,
-        layout: Layout,
-        retraction: AbstractRetraction,
-        dtype: torch.dtype,
-        init: Init,
-        *,
-        base: Tensor | None,
-        rebase_every: int | None,
-        rebase_radius: float | None,
-    ) -> None:
-        super().__init__(manifold, layout, retraction, dtype, init)
-        self.rebase_every = rebase_every
-        self.rebase_radius = rebase_radius
-        self.register_buffer("base", base)
-        device = None if base is None else base.device
+    rebase_every: int | None
+    rebase_radius: float | None
+    base: Tensor | None = field(init=False)
+    steps: Tensor = field(init=False)
+
+    def __post_init__(self, buffer: Tensor | None) -> None:
+        super().__post_init__(buffer)
+        device = None if buffer is None else buffer.device
         # the number of optimizer steps since the last move of the base
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
@@ -91,25 +80,14 @@ class Trivialization(AbstractConstraint):
             return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
     @torch.no_grad()
-    def right_inverse(self, W: Tensor) -> Tensor:
-        """Coordinates of `W`: zero, after the base has moved to `W`.
+    def start(self, Q: Tensor) -> Tensor:
+        """Coordinates of `Q`: zero, after the base has moved to `Q`.
 
         If the base is fixed (`use_trivialization=False`), these are the coordinates
         around the origin.
         """
-        return self.start(self.point(W))
-
-    @torch.no_grad()
-    def start(self, Q: Tensor) -> Tensor:
-        """Coordinates of `Q`: zero, after the base has moved to `Q`.
-
-        If the base is fixed, these are the coordinates around the origin. `Q` is not
-        checked.
-        """
-        if self.base is None and Q.is_meta:
-            return self.layout.weight(Q).contiguous()
         if self.base is None:
-            X = self.manifold.coordinates(Q, None, self.retraction)
+            X = Q if Q.is_meta else self.manifold.coordinates(Q, None, self.retraction)
             return self.layout.weight(X).contiguous()
         self.base.copy_(self.layout.weight(Q))
         self.steps.zero_()
