@@ -191,18 +191,19 @@ class AbstractDenseCell(AbstractComparatorCell):
 class AbstractComparator(AbstractRecurrent):
     """A network with which the paper compares its own, made of layers of cells.
 
-    Each network is a dataclass. Its fields are its options, which follow the options of
-    this class in its signature.
+    Each network is a dataclass. Its fields are its own options, which come after the
+    options of this class in its signature.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
         num_layers: number of layers; each reads the outputs of the one before.
-        batch_first: as in `ExpRNN`, like the next four.
+        batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
-        last_only: whether to return only the last output.
-        chunk: how many states to keep for the backward pass.
+        last_only: whether to return only the last output, as in `ExpRNN`.
+        chunk: with `last_only`, keep only one state out of this many for the backward
+            pass.
         device: device of the parameters.
         dtype: real dtype of the parameters; the dtype of the real and imaginary parts
             of complex parameters.
