@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset
 
-from isometry._backend import memory as _scratch
+from isometry._backend import memory
 from isometry.linalg import skew
 from isometry.nn import ExpGRU, ExpLSTM, ExpRNN
 
@@ -54,31 +54,31 @@ def test_batches_of_a_worker_stay_what_they_are():
 )
 def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
     """A storage was not counted: Python has one object for it, which is kept."""
-    _scratch.release_memory()
+    memory.release_memory()
     like = torch.empty(0)
-    X = _scratch.recycled(SHAPE, like)
+    X = memory.recycled(SHAPE, like)
     place, held = X.data_ptr(), hold(X)
     del X
-    assert _scratch.recycled(SHAPE, like).data_ptr() != place
+    assert memory.recycled(SHAPE, like).data_ptr() != place
     del held
-    assert place in {_scratch.recycled(SHAPE, like).data_ptr() for _ in range(2)}
-    _scratch.release_memory()
+    assert place in {memory.recycled(SHAPE, like).data_ptr() for _ in range(2)}
+    memory.release_memory()
 
 
 def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
     """Eight pieces of any size were kept: of sequences of half a gigabyte, four."""
-    monkeypatch.setattr(_scratch, "_MOST_BYTES", 2**22)
-    _scratch.release_memory()
+    monkeypatch.setattr(memory, "_MOST_BYTES", 2**22)
+    memory.release_memory()
     like = torch.empty(0)
     for rows in range(1000, 1008):
-        _scratch.recycled((rows, 300), like)
+        memory.recycled((rows, 300), like)
     # 2^22 bytes are three of them
     expected = [rows * 1200 for rows in (1005, 1006, 1007)]
-    assert [len(s) for s in _scratch._shelf[0]] == expected
+    assert [len(s) for s in memory._shelf[0]] == expected
     # one that is larger than that is not kept at all, and does not drive these out
-    _scratch.recycled((10_000, 300), like)
-    assert [len(s) for s in _scratch._shelf[0]] == expected
-    _scratch.release_memory()
+    memory.recycled((10_000, 300), like)
+    assert [len(s) for s in memory._shelf[0]] == expected
+    memory.release_memory()
 
 
 def test_backward_passes_under_vmap(engine, rng):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from isometry._backend import memory as _scratch
+from isometry._backend import memory
 from isometry.nn import _scan
 from isometry.nn._scan import Weights, scan
 from isometry.nn._sequence import Pass
@@ -156,7 +156,7 @@ def test_chunks_keep_one_state_in_so_many(engine, monkeypatch, rng):
 
 def test_memory_is_not_taken_from_who_holds_it(engine, rng):
     """Outputs and graphs of twelve calls, more than are kept, stay what they were."""
-    _scratch.release_memory()
+    memory.release_memory()
     p = large(rng)
     held, copies, gradients = [], [], []
     for _ in range(12):
@@ -173,12 +173,12 @@ def test_memory_is_not_taken_from_who_holds_it(engine, rng):
         assert torch.equal(last, copy[1])
         again = torch.autograd.grad(H, q.inputs, torch.ones_like(H))
         assert_close(again, gradient, rtol=0, atol=0)
-    _scratch.release_memory()
+    memory.release_memory()
 
 
 def test_a_training_step_needs_no_new_memory(engine, rng):
     """States and their gradients go where those of the step before were."""
-    _scratch.release_memory()
+    memory.release_memory()
     p = large(rng)
     places = set()
     for _ in range(5):
@@ -187,7 +187,7 @@ def test_a_training_step_needs_no_new_memory(engine, rng):
         H.sum().backward()
         del H
     assert len(places) <= 2
-    _scratch.release_memory()
+    memory.release_memory()
 
 
 def test_a_graph_lasts_as_long_as_torch_says(engine, rng):

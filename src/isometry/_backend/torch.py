@@ -233,16 +233,16 @@ def evaluate(W: Tensor, polynomial: Polynomial, square: Square) -> Tensor:
     Q = W.new_empty(W.shape[1:])
     factors = recycled((2, *Q.shape), Q)
     L, R = factors.unbind()
-    known, both = _flat(W), _flat(factors)
+    slots, both = _flat(W), _flat(factors)
     stages = zip(polynomial.stages, rows, strict=True)
     for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
-        torch.mm(pair, known[:k], out=both[: len(pair)])
+        torch.mm(pair, slots[:k], out=both[: len(pair)])
         if stage.is_square:
             square(L, W[k])
             continue
         _add_identity(L, stage.identity)
         if stage.F:
-            torch.mm(final, known[:k], out=_flat(Q[None]))
+            torch.mm(final, slots[:k], out=_flat(Q[None]))
             Q.baddbmm_(L, R)
         else:
             torch.bmm(L, R, out=W[k])
@@ -265,7 +265,7 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
     coefficients adds their contributions to the gradients of all slots.
     """
     rows = rows_of(polynomial, W.dtype.to_real(), W.device)
-    known = _flat(W)
+    values = _flat(W)
     room = recycled((4 + polynomial.slots, *W.shape[1:]), W)
     L, gR, gL, gF = room[:4].unbind()
     slots, flat = room[4:], _flat(room)
@@ -274,7 +274,7 @@ def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
     for k in range(polynomial.slots, polynomial.powers - 1, -1):
         stage = polynomial.stages[k - polynomial.powers]
         factors, final, transposed = rows[k - polynomial.powers]
-        torch.mm(factors, known[:k], out=flat[: len(factors)])
+        torch.mm(factors, values[:k], out=flat[: len(factors)])
         if stage.is_square:
             # L has no multiple of A, so it is Hermitian. Only the Hermitian part of its
             # gradient G L + L G counts: this is the Hermitian part of (G + G^H) L.

@@ -95,25 +95,25 @@ def cayley_inverse(Q: Square) -> Square:
     poison = nan_unless_finite(X)
     bound = 4 * max(X.shape[-1], 1) * torch.finfo(Q.dtype).eps
     # a matrix with NaN is not refused: its result is NaN
-    folded = ~(distance > bound) & ~poison.isnan()
-    _refuse_eigenvalue_minus_one(folded, distance, bound, dtype=Q.dtype)
-    poison = poison + nan_unless(~folded, like=X)
+    near = ~(distance > bound) & ~poison.isnan()
+    _refuse_eigenvalue_minus_one(near, distance, bound, dtype=Q.dtype)
+    poison = poison + nan_unless(~near, like=X)
     return ((A - A.mH) / 2 + poison).to(Q.dtype)
 
 
 def _refuse_eigenvalue_minus_one(
-    folded: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
+    near: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
 ) -> None:
     """Raise if a matrix has the eigenvalue -1; if values cannot be read, do nothing."""
     if torch.compiler.is_compiling():
         return
     try:
-        found = bool(folded.any())
+        is_near = bool(near.any())
     # tensors inside `vmap`, meta tensors and fake tensors have no value to branch on
     except RuntimeError:
         return
-    if found:
-        worst = float(distance[folded].nan_to_num(0.0).min())
+    if is_near:
+        worst = float(distance[near].nan_to_num(0.0).min())
         raise ValueError(
             f"`Q` must not have the eigenvalue -1, which the Cayley map never reaches; "
             f"got one at distance about {worst:.1e}, within {bound:.1e} for {dtype}. "
