@@ -138,8 +138,8 @@ def test_each_map_is_orthogonal_after_training(kind, retraction, base, rng):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    # the worst over 10 seeds was 0.043
-    assert losses[-1] < 0.1 * losses[0]
+    # the worst of 200 seeds was 0.23
+    assert losses[-1] < 0.5 * losses[0]
     for cell, start in zip(layer.cells, before, strict=True):
         W = cell.weight_hh.detach()
         assert torch.dist(W, start) > 0.01
@@ -219,7 +219,8 @@ def test_starts_as_torchs_layer_does(kind):
     layer = KINDS[kind][0](50, 100)
     for parameter in (layer.cells[0].weight_ih, layer.cells[0].bias):
         values = parameter.detach()
-        assert values.abs().max() < 0.1
+        # a number close to the end of the range may be rounded to the end
+        assert values.abs().max() <= torch.tensor(0.1)
         assert float(values.std()) == pytest.approx(0.1 / math.sqrt(3), rel=0.1)
     W = layer.cells[0].weight_hh.detach()
     # the distance of two random rotations is about sqrt(2 n)

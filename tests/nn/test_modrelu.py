@@ -71,7 +71,8 @@ def test_gradient(dtype, rng):
 def test_starts_near_the_identity():
     """b is uniform in (-0.01, 0.01), by a generator that `torch.manual_seed` seeds."""
     b = ModReLU(10_000).bias.detach()
-    assert b.abs().max() < 0.01
+    # a number close to the end of the range may be rounded to the end
+    assert b.abs().max() <= torch.tensor(0.01)
     # the standard deviation of the mean is 6e-5, and that of the deviation less
     assert abs(float(b.mean())) < 3e-4
     assert_close(float(b.std()), 0.01 / 3**0.5, rtol=0.05, atol=0)
