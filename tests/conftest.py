@@ -1,10 +1,10 @@
 """Fixtures, and the modes of the suite.
 
-`--shapes` executes the annotations; `--record FILE` keeps the outcome of a long run,
-`--record-torch FILE` the number of tests that passed with this version of torch;
+`--shapes` executes the annotations. `--record FILE` writes the outcome of a long run,
+and `--record-torch FILE` the number of tests that passed with this version of torch.
 `--seed N` draws other random inputs, `--seeds N` draws them N times for each test
-function, and `--record-seeds FILE` counts how often that was;
-`--blas=scrambled` sums in another order.
+function, and `--record-seeds FILE` counts how often. `--blas=scrambled` makes the BLAS
+sum in another order.
 """
 
 import json
@@ -109,12 +109,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SeedRecorder(path, seeds))
 
 
-# how many rows the test function of an item has, and which of them the item is
+# for each item, how many rows its test function has, and which of them it is
 ROWS = pytest.StashKey[tuple[int, int]]()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Number the selected rows of each test function."""
+    """Count the selected rows of each test function."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in session.items:
         functions.setdefault(item.nodeid.split("[")[0], []).append(item)
@@ -127,20 +127,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Call a test that draws random numbers again, with other seeds.
 
-    The rows of a test function share its tolerance. So they also share the seeds: each
-    row has its own, and together they have all of them.
+    The rows of a test function share its tolerance, so they also share the seeds: each
+    row gets a part of them, and together they get them all.
     """
     seeds: Any = pyfuncitem.config.getoption("--seeds")
     seconds: Any = pyfuncitem.config.getoption("--seconds")
     names = pyfuncitem._fixtureinfo.argnames
     before = draws_so_far()
     result = yield
-    # a test that draws nothing is the same each time, and hypothesis repeats its tests
-    # itself
+    # A test that draws nothing would repeat itself, and hypothesis repeats its tests
+    # itself.
     same = draws_so_far() == before and "rng" not in names
     if seeds == 1 or same or hasattr(pyfuncitem.obj, "hypothesis"):
         return result
-    # a second call would find what the first one left in the folder
+    # a second call would find the files of the first one in the folder
     if "tmp_path" in names:
         return result
     row, rows = pyfuncitem.stash[ROWS]
@@ -171,15 +171,15 @@ def draws_so_far() -> tuple[int, bytes]:
 
 
 def processor_time() -> float:
-    """Seconds of this process and of its children that have ended."""
+    """Processor time of this process and of its finished children, in seconds."""
     return sum(os.times()[:4])
 
 
 class Recorder:
     """Collects one row per test; `record_property` adds measured numbers to a row.
 
-    Rows of tests that a run did not select stay: a long soak may go in parts. So do
-    those of other processors, which sum in another order.
+    Rows of tests that a run did not select stay, so a long soak may be done in parts.
+    Rows of other processors stay too, since those sum in another order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,7 +187,7 @@ class Recorder:
         self.rows: list[dict[str, object]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # a test that fails before or after its body has only that row
+        # a test that fails in its setup or teardown has only that report
         if report.when == "call" or report.failed:
             self.rows.append(
                 {
@@ -200,10 +200,10 @@ class Recorder:
             )
 
     def pytest_sessionfinish(self) -> None:
-        # a run that selected nothing must not replace the record of one that did
+        # a run that selected nothing must not replace an existing record
         if not self.rows:
             return
-        # not before the shape hook has seen isometry
+        # the import must come after the shape hook has been installed
         from isometry.lab._process import machine
 
         here = machine() | {"python": platform.python_version()}
@@ -223,7 +223,7 @@ class Recorder:
 
 
 def git(*words: str) -> str:
-    """What git prints; nothing where there is no git."""
+    """The output of a git command, or an empty string where there is no git."""
     command = ["git", *words]
     try:
         process = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -233,9 +233,10 @@ def git(*words: str) -> str:
 
 
 class TorchRecorder:
-    """Counts what passed with one version of torch, one row for each processor.
+    """Counts the tests that passed with one version of torch, a row for each processor.
 
-    A skip says what this torch lacks, as `tests.helpers.needs_torch` does.
+    The reason of a skip says what this torch lacks, as `tests.helpers.needs_torch`
+    does.
     """
 
     def __init__(self, path: Path) -> None:
@@ -250,7 +251,7 @@ class TorchRecorder:
             self.skips[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        # not zero: a failure, an error of collection or an interruption
+        # not zero after a failure, an error of collection or an interruption
         if exitstatus or self.failed or not self.passed:
             return
         from isometry.lab._process import processor
@@ -277,9 +278,9 @@ class TorchRecorder:
 
 
 class SeedRecorder:
-    """Counts the seeds that the test functions of each folder saw, and what failed.
+    """Counts the seeds that the test functions of each folder saw, and the failures.
 
-    Folders that a run did not select keep their row, and so do other processors.
+    Folders that a run did not select keep their rows, and so do other processors.
     """
 
     def __init__(self, path: Path, seeds: int) -> None:
@@ -329,14 +330,15 @@ def rng() -> torch.Generator:
 
 @pytest.fixture(autouse=True)
 def seeded_layers() -> None:
-    """Layers initialize themselves from the global generator."""
+    """Seed the global generator, from which layers initialize themselves."""
     torch.manual_seed(shifted(5544))
 
 
 @pytest.fixture(autouse=True)
 def poisoned_empty() -> Iterator[None]:
-    """`torch.empty` holds NaN: reading uninitialized memory fails a test."""
-    # deterministic mode fills new memory, by `torch.utils.deterministic`'s default
+    """Let `torch.empty` return NaN: reading uninitialized memory then fails a test."""
+    # deterministic mode fills new memory, if `torch.utils.deterministic` says so (its
+    # default)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -344,6 +346,9 @@ def poisoned_empty() -> Iterator[None]:
 
 @pytest.fixture
 def no_shape_hook(pytestconfig: pytest.Config) -> None:
-    """For tests that compile: the suite without `--shapes` runs them."""
+    """Skip a test that compiles if `--shapes` is on.
+
+    The suite without it runs the test.
+    """
     if pytestconfig.getoption("--shapes"):
         pytest.skip("Dynamo cannot trace the hook of the shapes")

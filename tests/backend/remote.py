@@ -28,12 +28,12 @@ from isometry.groups._maps.abstract import AbstractMap
 from isometry.linalg import _expm_skew, expm_skew, skew
 from isometry.linalg._expm import autograd
 
-# operators that look at values, or whose results have a shape that depends on values
+# operators that read values, or whose results have a shape that depends on values
 WAITING = {
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select"),
     *("_unique2", "unique_dim", "unique_consecutive", "repeat_interleave", "bincount"),
 }
-# operators that take tensors of several devices: copies, and indices
+# operators whose arguments may lie on several devices: copies and indices
 ALLOWED = {"copy_", "_copy_from", "_to_copy", "index", "index_put", "index_put_"}
 backend_registration._setup_privateuseone_for_python_backend("remote")
 DEVICE = torch.device("remote", 0)
@@ -66,7 +66,7 @@ class Remote(Tensor):
         return f"Remote({tuple(self.shape)})"
 
     def resize_(self, *shape: Any, **options: Any) -> "Remote":
-        """Another tensor: the shape of a wrapper is there for good."""
+        """Return a new tensor, because the shape of a wrapper cannot change."""
         return Remote(self.local.resize_(*shape, **options))
 
     @classmethod
@@ -78,7 +78,7 @@ class Remote(Tensor):
         name = func.overloadpacket.__name__
         device = kwargs.get("device")
         leaves = name == "_to_copy" and device is not None and device.type == "cpu"
-        # what was made on the CPU comes as a plain tensor, and may be written to
+        # A tensor made on the CPU arrives as a plain tensor; writing to it is allowed.
         arrives = name in ("copy_", "_copy_from") and not isinstance(args[0], Remote)
         if leaves or arrives or name in WAITING:
             waits[name] += 1
@@ -92,14 +92,14 @@ class Remote(Tensor):
             return result
         if out is not None:
             return out
-        # in place: the object is the same
+        # an operation in place returns the object that it was called on
         if name.endswith("_") and not name.startswith("_"):
             return args[0]
         return tree_map(_outer, result)
 
 
 def _check_same_device(name: str, arguments: Any) -> None:
-    """Raise as a card would: of tensors on the CPU it takes only single numbers."""
+    """Raise as a card would: the only CPU tensors that it takes are single numbers."""
     for X in tree_leaves(arguments):
         if isinstance(X, Tensor) and not isinstance(X, Remote) and X.ndim > 0:
             raise RuntimeError(f"{name} got {tuple(X.shape)} on {X.device}")
@@ -114,7 +114,7 @@ def _outer(x: Any) -> Any:
 
 
 def _factory(name: str) -> None:
-    """Make new tensors of this device, which is what a mode or a class cannot do."""
+    """Create tensors on this device; neither a mode nor a class could do that."""
     function = getattr(torch.ops.aten, name.partition(".")[0])
 
     def make(*args: Any, **kwargs: Any) -> Remote:
@@ -129,7 +129,7 @@ for _name in ("empty.memory_format", "empty_strided"):
 
 @torch.library.impl("aten::_copy_from", "privateuseone")
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    """A copy that torch makes inside of another operator."""
+    """Copy on behalf of torch, which does so inside of other operators."""
     del non_blocking
     if not isinstance(target, Remote):
         waits["_copy_from"] += 1
@@ -137,7 +137,7 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     return target
 
 
-# a GPU has memory, so isometry must not take these tensors for wrappers without any
+# A GPU has memory, so isometry must not mistake these tensors for wrappers without it.
 for _module in (_expm_skew, autograd):
     vars(_module)["is_wrapper"] = lambda _: False
 
@@ -154,7 +154,7 @@ def skew_matrix(shape: tuple[int, ...], dtype: torch.dtype, norm: float) -> Tens
 
 
 def exponentials() -> None:
-    """Print how often the host waits for one exponential, forth and back."""
+    """Print how often the host waits for one exponential and its gradient."""
     for dtype in (torch.float32, torch.complex64):
         for norm in (0.0, 0.01, 1.0, 5.0, 50.0):
             for shape in ((1, 64, 64), (5, 40, 40)):
@@ -201,5 +201,5 @@ if __name__ == "__main__":
     for phi in (Exp(6.0), Cayley(), Pade(3), Householder()):
         training(O(32), phi, bounded=True)
     sys.stdout.flush()
-    # autograd's thread for this device does not survive an orderly end
+    # autograd's thread for this device would crash in an orderly exit
     os._exit(0)

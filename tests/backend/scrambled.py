@@ -1,4 +1,4 @@
-"""A BLAS of our own for the tests, whose sums go in another order from tile to tile."""
+"""A BLAS for the tests, which adds the terms of each tile in another order."""
 
 import ctypes
 import subprocess
@@ -17,7 +17,7 @@ SOURCE = Path(__file__).with_name("scrambled.c")
 
 @cache
 def library() -> ctypes.CDLL:
-    """The product, compiled by the compiler that compiles the kernels."""
+    """Compile the product with the compiler of the kernels, and load it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scrambled.so"
         options = ["-O3", "-march=native", "-shared", "-fPIC", "-o", str(path)]
@@ -26,10 +26,9 @@ def library() -> ctypes.CDLL:
 
 
 def install() -> None:
-    """Give it to the kernels of this process, instead of torch's.
+    """Let the kernels of this process multiply with this BLAS instead of torch's.
 
-    Raises:
-        RuntimeError: if there are no kernels.
+    This raises a RuntimeError if there are no kernels.
     """
     for dtype, name in ((torch.float32, "sgemm_"), (torch.float64, "dgemm_")):
         native, ours = native_backend(dtype), c_library()

@@ -1,4 +1,4 @@
-"""One question, two answers: who computes."""
+"""Two backends with the same methods, and one function that chooses between them."""
 
 import ast
 import ctypes
@@ -29,12 +29,12 @@ def methods(backend: type) -> dict[str, inspect.Signature]:
 
 @pytest.mark.once
 def test_the_backends_have_the_same_methods():
-    """Names, arguments and their types."""
+    """Both backends have the same methods, with the same arguments and types."""
     assert methods(TorchBackend) == methods(NativeBackend)
 
 
 def imported(path: Path) -> set[str]:
-    """What a file imports, as dotted names."""
+    """Dotted names of everything that a file imports."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -46,7 +46,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.once
 def test_one_place_asks_who_computes():
-    """Outside of the folder nobody can tell the backends apart, nor find the C."""
+    """Outside of `_backend` no file imports a backend or a module of the C library."""
     hidden = (
         "library",
         "native",
@@ -78,7 +78,7 @@ def test_c_is_switched_off_by_the_context_alone():
 
 
 def test_the_switch(rng):
-    """Inside, torch computes; it nests, ends with an exception, and changes digits."""
+    """`only_torch` makes torch compute. It can be nested, and an exception ends it."""
     A = random_skew(64, norm=1.0, dtype=torch.float32, rng=rng)
     before = type(backend_for(A))
     expected = expm_skew(A)
@@ -92,7 +92,7 @@ def test_the_switch(rng):
 
 
 def test_a_mode_that_counts_sees_every_product(rng):
-    """A counter of FLOPs would not see C."""
+    """A counter of FLOPs cannot see C, so torch computes while one is active."""
     A = random_skew(64, norm=1.0, dtype=torch.float32, rng=rng)
     with FlopCounterMode(display=False) as counter:
         assert type(backend_for(A)) is TorchBackend
@@ -103,7 +103,7 @@ def test_a_mode_that_counts_sees_every_product(rng):
 
 @pytest.mark.once
 def test_one_table_of_dtypes():
-    """Each row has schemes, and the names that the C and the BLAS know."""
+    """Each row has a scheme, a C type, and the names that C and the BLAS use."""
     assert set(SCHEMES) == set(PRECISIONS)
     assert {torch.finfo(dtype).bits // 8 for dtype in PRECISIONS} == {
         ctypes.sizeof(row.c_type) for row in PRECISIONS.values()

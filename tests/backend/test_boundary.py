@@ -43,13 +43,13 @@ def polynomial(
 
 
 def freed() -> Tensor:
-    """As FSDP leaves it: a shape, and a storage without memory."""
+    """A tensor as FSDP leaves it: it has a shape, but its storage has no memory."""
     X = matrices()
     X.untyped_storage().resize_(0)
     return X
 
 
-# torch's own names for what its lazy operations make
+# torch's own names for the flags of its lazy operations
 lazy: Any = torch
 
 WRONG_TENSORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
@@ -69,7 +69,10 @@ WRONG_TENSORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 @pytest.mark.errors
 @pytest.mark.parametrize("case", WRONG_TENSORS)
 def test_a_wrong_tensor_is_refused(case):
-    """Each of these was read as if it were right; most of them crashed."""
+    """Each of these tensors used to be read as if it were right.
+
+    Most of them crashed.
+    """
     make, error, message = WRONG_TENSORS[case]
     native, wrong, right = built(torch.float32), make(), matrices()
     if isinstance(wrong, Tensor) and case not in ("small", "large"):
@@ -85,7 +88,10 @@ def test_a_wrong_tensor_is_refused(case):
 
 @pytest.mark.errors
 def test_the_memory_for_a_square_is_checked():
-    """The only result whose memory comes from outside; C squares from n = 96 on."""
+    """The memory for a square is the only result that a caller passes in.
+
+    C squares from n = 96 on.
+    """
     A = torch.zeros(1, HALVED_FROM, HALVED_FROM)
     with pytest.raises(ValueError, match="`out` must have 9216 numbers; got 9120"):
         built(torch.float32).square(A, A[:, 1:])
@@ -99,7 +105,8 @@ def cell(X: Callable[..., Tensor]) -> Cell:
 
 STEPS = StepTable([4, 2, 1])
 
-# a right call of each kernel with several arguments; each argument is then replaced
+# A right call of each kernel with several arguments; the test then replaces each
+# argument.
 CALLS = {
     "powers": lambda k, X: k.powers(X(1), X(5)[:, None], least=0.0, triangle=True),
     "evaluate": lambda k, X: k.evaluate(X(5)[:, None], polynomial()),
@@ -116,7 +123,7 @@ CALLS = {
 @pytest.mark.errors
 @pytest.mark.parametrize("kernel", CALLS)
 def test_each_argument_is_checked(kernel):
-    """One argument at a time with too few numbers, all others right."""
+    """A kernel refuses a call in which any one argument has too few numbers."""
     call, native = CALLS[kernel], built(torch.float32)
     made = []
 
@@ -173,7 +180,7 @@ def test_steps_that_grow_or_are_negative(sizes):
 
 @pytest.mark.errors
 def test_the_threshold_of_a_scan():
-    """A tensor, if the nonlinearity reads one, of the size of the state."""
+    """If modReLU reads a threshold `b`, it must be a tensor of the state's size."""
     native, W = built(torch.float32), matrices()[0]
 
     def run(cell: Cell) -> None:
@@ -187,7 +194,10 @@ def test_the_threshold_of_a_scan():
 
 
 def test_empty_batches_are_right():
-    """No numbers are no memory: an address of zero is what they have."""
+    """Batches without numbers have no memory.
+
+    Their address is zero, which C accepts.
+    """
     native = built(torch.float32)
     for shape in ((0, N, N), (2, 0, 0), (0, HALVED_FROM, HALVED_FROM)):
         out = torch.full(shape, math.nan)

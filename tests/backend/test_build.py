@@ -18,7 +18,8 @@ from isometry._backend.build import build
 from isometry._backend.native import _assemble, raw
 from isometry._backend.store import BuildError, locked, open_folder
 
-# what the kernels give, what the log says, and an exponential that needs none
+# The script prints whether there are kernels, what was logged, and checks an
+# exponential.
 SCRIPT = """
 import logging, sys
 logging.basicConfig(
@@ -55,13 +56,13 @@ def finish(process: subprocess.Popen) -> str:
 
 
 def test_processes_that_race(tmp_path):
-    """One builds, the other waits; one library is left, and nothing else."""
+    """Of two processes that start at once, one builds and the other waits."""
     both = [start(tmp_path) for _ in range(2)]
     for process in both:
         assert "native True True\nlibrary True" in finish(process)
     names = sorted(path.suffix for path in (tmp_path / "isometry").iterdir())
     assert names == [".lock", ".so"]
-    # and the next process builds nothing
+    # the next process builds nothing
     (library,) = (tmp_path / "isometry").glob("*.so")
     before = library.stat().st_mtime_ns
     finish(start(tmp_path))
@@ -79,9 +80,10 @@ def test_processes_that_race(tmp_path):
     ids=["no compiler", "it fails", "it makes nothing", "switched off"],
 )
 def test_without(tmp_path, environment, reason):
-    """Torch's operations serve; one warning says why, unless it was asked for.
+    """Without kernels torch computes, and one warning says why.
 
-    It was information, which nobody sees, and came once for each dtype.
+    There is no warning if C was switched off. It used to be logged as information,
+    which nobody sees, and once for each dtype.
     """
     out = finish(start(tmp_path, **environment))
     assert "native False False\nlibrary False" in out
@@ -96,7 +98,8 @@ def test_without(tmp_path, environment, reason):
     assert not list(tmp_path.rglob("*.so"))
 
 
-# what a user has: no configuration of the log, a layer of each dtype, and training
+# The script of an ordinary user: no logging is configured, and a layer of each dtype
+# trains.
 PLAIN_SCRIPT = """
 import torch, isometry
 for dtype in (torch.float32, torch.float64):
@@ -108,7 +111,7 @@ isometry.show_config()
 
 
 def test_a_failed_build_is_seen_once_without_any_configuration(tmp_path):
-    """One line on standard error, with the reason and the remedy."""
+    """A failed build prints one line on standard error, with reason and remedy."""
     process = subprocess.run(
         [sys.executable, "-c", PLAIN_SCRIPT],
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CC": "no-such-compiler"},
@@ -125,7 +128,7 @@ def test_a_failed_build_is_seen_once_without_any_configuration(tmp_path):
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """For builds in this process."""
+    """An empty cache for builds in this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 
@@ -133,20 +136,26 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("compiler", ["env cc -pipe", ""], ids=repr)
 def test_a_compiler_of_several_words(compiler, monkeypatch):
-    """As "ccache gcc", which was no compiler; an empty CC is none at all."""
+    """CC may have several words, as "ccache gcc".
+
+    An empty CC means that there is no compiler.
+    """
     monkeypatch.setenv("CC", compiler)
     assert build().stat().st_size > 0
 
 
 def script(path: Path, text: str) -> str:
-    """A program for CC."""
+    """Write an executable script that can serve as CC."""
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
 
 
 def test_a_compiler_with_another_encoding(empty_cache, monkeypatch):
-    """Its complaint is told as far as it can be read; it used to be another error."""
+    """The compiler's message is quoted as far as it can be decoded.
+
+    Such a message used to raise another error.
+    """
     compiler = script(empty_cache / "cc", "printf 'nein: \\374' >&2\nexit 1")
     monkeypatch.setenv("CC", compiler)
     with pytest.raises(BuildError, match="failed: nein"):
@@ -154,7 +163,10 @@ def test_a_compiler_with_another_encoding(empty_cache, monkeypatch):
 
 
 def is_running(process: int) -> bool:
-    """Whether a process has not ended; its parent may not have looked at it yet."""
+    """Whether a process is still running.
+
+    A zombie, which its parent did not reap, is not.
+    """
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -163,9 +175,10 @@ def is_running(process: int) -> bool:
 
 
 def test_a_compiler_that_hangs(empty_cache, monkeypatch):
-    """It is ended, with all that it has started; every process waited for ever.
+    """A compiler that hangs is killed with its children.
 
-    A healthy compiler waited too: there was one lock for all of them.
+    It used to block all processes. A healthy compiler was blocked too, since there was
+    one lock for all of them.
     """
     hanging = script(
         empty_cache / "cc", f"sleep 1000 &\necho $! > {empty_cache}/pid\nwait"
@@ -194,14 +207,17 @@ def test_another_process_that_builds_too_long():
         locked(folder, "key", seconds=0.1),
     ):
         pass
-    # and it is free again
+    # the lock is free again
     with locked(folder, "key", seconds=0.1):
         pass
 
 
 @pytest.mark.usefixtures("empty_cache")
 def test_a_library_that_cannot_be_loaded_is_not_built_again(monkeypatch):
-    """As in a home without the right to execute: it was built at every start."""
+    """A library that cannot be loaded is not built again at every start.
+
+    This happens in a home that is mounted without the right to execute.
+    """
     path = build()
     before = path.stat().st_mtime_ns
 
@@ -216,7 +232,7 @@ def test_a_library_that_cannot_be_loaded_is_not_built_again(monkeypatch):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_only_our_own_names_are_exported():
-    """`scan_f32` and the like could meet the names of another library."""
+    """All exported names begin with `isometry_`, and so clash with no other library."""
     command = ["nm", "--dynamic", "--defined-only", "--format=posix", str(build())]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     names = [line.split()[0] for line in lines.splitlines()]
@@ -226,7 +242,7 @@ def test_only_our_own_names_are_exported():
 
 @pytest.mark.usefixtures("empty_cache")
 def test_without_a_runtime_of_openmp():
-    """A library that nobody has told of a runtime does all parts in one thread."""
+    """A library that was not given an OpenMP runtime does all parts in one thread."""
     threads = []
     note = ctypes.CFUNCTYPE(None)(lambda: threads.append(threading.get_native_id()))
     H, W, h0 = torch.zeros(2, 4), torch.zeros(4, 4), torch.zeros(2, 4)
@@ -240,7 +256,10 @@ def test_without_a_runtime_of_openmp():
 
 @pytest.mark.parametrize(("parallel", "fits"), [(0, True), (1, False), (2, True)])
 def test_a_blas_with_threads_of_its_own(parallel, fits):
-    """OpenBLAS with pthreads: right results, and "may hang" 345 times on the screen."""
+    """OpenBLAS with its own pthreads is refused.
+
+    It gave right results, but printed "may hang" 345 times.
+    """
     library = _native.c_library()
     assert library is not None
     blas = SimpleNamespace(
@@ -254,7 +273,7 @@ def test_a_blas_with_threads_of_its_own(parallel, fits):
 
 
 def test_a_blas_that_multiplies_in_another_way():
-    """A product that leaves its result alone is none."""
+    """A BLAS whose product does not write its result is refused."""
     library = _native.c_library()
     assert library is not None
     nothing = ctypes.CFUNCTYPE(None)(lambda: None)
@@ -267,7 +286,7 @@ def test_a_blas_that_multiplies_in_another_way():
 
 @pytest.mark.usefixtures("empty_cache")
 def test_a_build_takes_seconds(monkeypatch):
-    """What a compiler asks for on its input it does not get; it would wait for ever."""
+    """A compiler that reads its standard input gets none; it would wait for ever."""
     monkeypatch.setenv("CC", "cat -")
     begin = time.monotonic()
     with pytest.raises(BuildError):

@@ -1,4 +1,4 @@
-"""Devices without kernels of ours: when the host waits, and what can be captured."""
+"""Devices without C kernels: when the host waits, and what can be captured."""
 
 import copy
 import pickle
@@ -26,10 +26,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.once
 @needs_torch("2.10", "devices that are written in Python")
 def test_the_host_waits_once_or_never():
-    """Once for an exponential or a step of a layer; never with a bound of the angles.
+    """The host waits once for an exponential or a step of a layer.
 
-    It waited up to three times: for the norm, for the sums, and for sharper sums. The
-    device is registered in a process of its own, since it is there for good.
+    With a bound on the angles it never waits. It waited up to three times: for the
+    norm, for the sums, and for sharper sums. The device is registered in another
+    process, since it cannot be removed again.
     """
     command = [sys.executable, "-m", "tests.backend.remote"]
     process = subprocess.run(
@@ -58,7 +59,7 @@ def test_with_a_bound_no_value_is_read(dtype, norm_bound):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_within_reach_it_is_the_exponential(dtype, rng):
-    """With its gradient; up to 1.5 times the largest angle there is room for all."""
+    """If all angles are within reach, value and gradient are those of `expm_skew`."""
     A = random_skew(24, norm=2.0, dtype=dtype, rng=rng)
     G = torch.randn(24, 24, dtype=dtype, generator=rng)
     results = []
@@ -77,10 +78,11 @@ def test_within_reach_it_is_the_exponential(dtype, rng):
 @pytest.mark.parametrize("n", [2, 3, 16, 129])
 @pytest.mark.parametrize("large", [1, 0.1, 0.5])
 def test_out_of_reach_is_nan(n, large, dtype, rng):
-    """Whatever the other angles are; and for that matrix alone.
+    """A matrix with an angle out of reach becomes NaN, whatever its other angles are.
 
-    A plan that is too short gives a matrix that is not orthogonal, and nobody would see
-    it: with reach 1 and angle 4 the error is 0.4.
+    Other matrices of its batch stay finite. A plan that is too short would give a
+    matrix that is not orthogonal, without notice: with reach 1 and angle 4 the error is
+    0.4.
     """
     count = max(1, round(large * (n // 2))) if large < 1 else 1
     theta = 0.3 * torch.rand(n // 2, dtype=torch.float64, generator=rng)
@@ -108,16 +110,16 @@ def test_what_is_not_finite_is_out_of_reach(value):
 
 @pytest.mark.parametrize("norm", [1e-3, 1.0, 1e4])
 def test_the_bound_is_close(norm, rng):
-    """Also where the eighth powers of angles are far from 1."""
+    """The bound lies within 30 percent of the norm, also far from norm 1."""
     A = random_skew(16, norm=norm, dtype=torch.float32, rng=rng)
     assert not within_reach(A, 1.3 * norm).isnan().any()
     assert within_reach(A, 0.99 * norm).isnan().all()
 
 
 def test_it_can_be_captured(rng):
-    """The graph of one matrix serves every other: nothing depends on values.
+    """A graph captured with one matrix serves every other: nothing depends on values.
 
-    Neither does it contain an operator of ours, inside of which the host could wait.
+    It contains no operator of this library, inside of which the host could wait.
     """
     G = torch.randn(2, 16, 16, generator=rng)
 
@@ -139,7 +141,7 @@ def test_it_can_be_captured(rng):
 
 @pytest.mark.usefixtures("no_shape_hook")
 def test_a_layer_with_a_reach_compiles_to_one_graph(rng):
-    """So does a copy, and one that was pickled."""
+    """A map with a reach that was copied and pickled still compiles to one graph."""
     torch.compiler.reset()
     phi = pickle.loads(pickle.dumps(copy.deepcopy(Exp(4.0))))
     assert phi == Exp(4.0) != Exp()

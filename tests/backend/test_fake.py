@@ -1,6 +1,7 @@
-"""Programs that are exported, and tensors without memory, in processes of their own.
+"""Exported programs, and tensors without memory, in processes of their own.
 
-The first call of a process loads the kernels: what happens then shows only there.
+The first call in a process loads the kernels, so what goes wrong then shows only in a
+new process.
 """
 
 import subprocess
@@ -42,10 +43,10 @@ def run(script: str, *arguments: str) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("layer", ["linear", "recurrent"])
 def test_export_comes_first(layer):
-    """A layer with n >= 32 is exported in a process where nothing ran before.
+    """A layer with n >= 32 can be exported in a process where nothing else ran before.
 
-    The check of the BLAS made tensors, which are fake then: RuntimeError "Cannot access
-    data pointer", for a layer that a run or a smaller n had not prepared.
+    The check of the BLAS made tensors, which were fake then: RuntimeError "Cannot
+    access data pointer".
     """
     run(EXPORT, layer)
 
@@ -64,14 +65,20 @@ assert torch.equal(expm_skew(A), torch.eye(64))
 
 @pytest.mark.once
 def test_fake_mode_comes_first():
-    """It was a crash (SIGSEGV) in the check of the BLAS."""
+    """The first call of a process may be in FakeTensorMode.
+
+    It used to crash (SIGSEGV) in the check of the BLAS.
+    """
     run(FAKE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("n", [6, 64])
 def test_real_matrices_in_fake_mode(n, dtype, rng):
-    """Results are fake, of the right shape and dtype; it was a crash in C."""
+    """In FakeTensorMode real matrices give fake results of the right shape and dtype.
+
+    It used to crash in C.
+    """
     A = random_skew(n, norm=1.0, dtype=dtype, rng=rng)
     expected = rotation(A, A)
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -22,13 +22,13 @@ from tests.helpers import random_skew
 
 REAL = [torch.float32, torch.float64]
 
-# around the blocks of a transpose (16), the first panels (96) and thick ones (512), and
-# large enough for threads (256)
+# Sizes around the blocks of a transpose (16), the first panels (96) and thick panels
+# (512), and one that is large enough for threads (256).
 SIZES = [1, 2, 15, 16, 17, 95, 96, 97, 257, 520]
 
 
 def built(dtype: torch.dtype) -> NativeBackend:
-    """The backend in C: a machine that runs the suite has a compiler."""
+    """The backend in C; a machine that runs this suite has a compiler."""
     native = native_backend(dtype)
     assert native is not None, "`cc` must be installed; the log says more"
     return native
@@ -43,7 +43,7 @@ def test_square(sign, n, batch, dtype, rng):
     A = (X + sign * X.mT) / n**0.5
     out = torch.full_like(A, math.nan)
     built(dtype).square(A, out)
-    # the same sums in another order
+    # these are the same sums in another order
     assert_close(out, A @ A)
     if n >= HALVED_FROM:
         assert torch.equal(out, out.mT)
@@ -53,7 +53,10 @@ def test_square(sign, n, batch, dtype, rng):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("n", SIZES)
 def test_skew_and_its_adjoint(n, batch, dtype, rng):
-    """To the last bit, and every entry is written: fresh memory holds NaN in tests."""
+    """`skew` and its adjoint agree with torch to the last bit, and write every entry.
+
+    Fresh memory holds NaN in the tests.
+    """
     X = torch.randn(batch, n, n, dtype=dtype, generator=rng)
     L, native = X.tril(-1), built(dtype)
     assert torch.equal(native.skew(X), L - L.mT)
@@ -68,7 +71,7 @@ SCHEME_CASES = [(dtype, scheme) for dtype in REAL for scheme in SCHEMES[dtype]]
 )
 @pytest.mark.parametrize("n", SIZES[1:])
 def test_a_polynomial_in_one_call(n, dtype, scheme, rng):
-    """Value, slots and gradient are those of torch's operations."""
+    """Value, slots and gradient of a polynomial are those of torch's operations."""
     A = random_skew(n, norm=scheme.theta, dtype=dtype, rng=rng)[None]
     G = torch.randn(A.shape, dtype=dtype, generator=rng) / n
     results = []
@@ -91,7 +94,10 @@ def test_a_polynomial_in_one_call(n, dtype, scheme, rng):
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 @pytest.mark.parametrize("n", SIZES)
 def test_powers_in_one_call(n, dtype, rng):
-    """A, A^2 and A^4 with the inner products of the last two; no A^4 of tiny ones."""
+    """The kernel computes A, A^2 and A^4 with the inner products of the last two.
+
+    It leaves out A^4 if all angles are tiny.
+    """
     A = random_skew(n, norm=2.0, dtype=dtype, rng=rng)[None]
     native, W = built(dtype), A.new_empty((5, *A.shape))
     sums = native.powers(A, W, least=1e-12)
@@ -122,7 +128,7 @@ def test_what_is_not_finite_stays_so(value):
 @pytest.mark.parametrize("shape", [(128, 128), (2, 3, 64, 64)], ids=str)
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 def test_skew_is_differentiable(shape, dtype, rng):
-    """First and second derivative, by a gradient that is contiguous or not."""
+    """First and second derivatives of `skew`, for gradients contiguous or not."""
     X = torch.randn(shape, dtype=dtype, generator=rng).requires_grad_()
     G = torch.randn(shape, dtype=dtype, generator=rng)
     expected = (G - G.mT).tril(-1)
@@ -136,7 +142,7 @@ def test_skew_is_differentiable(shape, dtype, rng):
 
 
 def test_tensors_that_do_not_fit(rng):
-    """Strides, dtypes and devices that C cannot read go to torch, with its result."""
+    """Torch computes if C cannot read the strides, dtype or device of a tensor."""
     X = torch.randn(256, 256, generator=rng)
     assert isinstance(backend_for(X), NativeBackend)
     for Y in (X.mT, X[::2, ::2], X.to(torch.bfloat16), X + 1j * X, X.to("meta")):
@@ -150,7 +156,7 @@ def test_tensors_that_do_not_fit(rng):
 
 @pytest.mark.parametrize("n", [130, 300, 512])
 def test_threads_agree(n, rng):
-    """Value and gradient of a layer's weight, by one thread and by two."""
+    """One thread and two threads give the same weight and gradient of a layer."""
     X = random_skew(n, norm=3.0, dtype=torch.float32, rng=rng).requires_grad_()
     B = torch.linalg.qr(torch.randn(n, n, generator=rng)).Q.contiguous()
     G = torch.randn(n, n, generator=rng)
@@ -169,7 +175,7 @@ def test_threads_agree(n, rng):
 
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 def test_tanh(dtype, rng):
-    """To two units in the last place; odd; one at infinity; NaN stays.
+    """tanh is right to two units in the last place, odd, 1 at infinity, and NaN at NaN.
 
     With an old glibc it was computed number by number, at a fifth of the speed.
     """

@@ -1,4 +1,4 @@
-"""Memory that is kept between calls is never seen outside of a call."""
+"""Memory that is kept between calls is never visible outside of a call."""
 
 import signal
 import threading
@@ -40,7 +40,7 @@ def kept_pieces() -> list[Any]:
 
 
 def test_results_do_not_share_the_kept_memory(rng):
-    """Value and gradient of one call survive the next calls, to the last bit."""
+    """Value and gradient of one call survive later calls, to the last bit."""
     A = random_skew(N, norm=3.0, dtype=torch.float32, rng=rng).requires_grad_()
     G = torch.randn(N, N, generator=rng)
     Q = expm_skew(A)
@@ -54,12 +54,15 @@ def test_results_do_not_share_the_kept_memory(rng):
     torch.autograd.grad(expm_skew(B), B, G)
     assert torch.equal(Q.detach(), value)
     assert torch.equal(g, gradient)
-    # and what the graph keeps is not there either
+    # what the graph saves is not in the kept memory either
     assert torch.equal(torch.autograd.grad(Q, A, G)[0], gradient)
 
 
 def test_inference_mode_does_not_spoil_it(rng):
-    """A tensor made in inference mode could not be written to afterwards."""
+    """Memory first used in inference mode serves training later.
+
+    A tensor made in inference mode could not be written to afterwards.
+    """
     A = random_skew(N, norm=3.0, dtype=torch.float32, rng=rng)
     with torch.inference_mode():
         inside = expm_skew(A)
@@ -67,7 +70,7 @@ def test_inference_mode_does_not_spoil_it(rng):
 
 
 def test_threads_have_their_own(rng):
-    """Two threads at once give what one after the other gives, to the last bit."""
+    """Two threads at once compute the same bits as one thread after the other."""
     matrices = [random_skew(N, norm=3.0, dtype=torch.float32, rng=rng) for _ in "ab"]
     alone = [expm_skew(A) for A in matrices]
     results: dict[int, list[torch.Tensor]] = {0: [], 1: []}
@@ -87,13 +90,16 @@ def test_threads_have_their_own(rng):
 
 @pytest.mark.parametrize(("n", "is_kept"), [(8, False), (N, True), (3000, False)])
 def test_only_sizes_that_gain_are_kept(n, is_kept):
-    """Less than 512 kB comes from malloc; more than 256 MB is not held on to."""
+    """Pieces below 512 kB or above 256 MB are not kept."""
     assert recycled((8, n, n), torch.zeros(())).shape == (8, n, n)
     assert bool(kept_pieces()) == is_kept
 
 
 def test_what_is_in_use_is_not_given_again():
-    """Two at once, as when a finalizer runs in the middle of a call."""
+    """Two pieces in use at once are different.
+
+    This happens when a finalizer runs inside of a call.
+    """
     first, second = (recycled((4, N, N), torch.zeros(())) for _ in "ab")
     assert first.data_ptr() != second.data_ptr()
 
@@ -127,7 +133,10 @@ class NestedDispatch(TorchDispatchMode):
 
 @pytest.mark.parametrize("mode", [Nested, NestedDispatch])
 def test_a_call_inside_a_call(mode, rng):
-    """One inside the other gives what one after the other gives; it was off by 0.67."""
+    """An exponential inside of another one changes neither.
+
+    Results were off by 0.67.
+    """
     A, B = random_skew(64, norm=3.0, dtype=torch.float64, rng=rng, batch=(2, 20))
     G = torch.randn(A.shape, dtype=torch.float64, generator=rng)
     X = A.clone().requires_grad_()
@@ -136,14 +145,17 @@ def test_a_call_inside_a_call(mode, rng):
     with mode(B):
         Q = expm_skew(X)
         (g,) = torch.autograd.grad(Q, X, G)
-    # C does not serve inside of a mode of dispatch, so bits may differ
+    # inside of a dispatch mode torch computes instead of C, so bits may differ
     assert_close(Q, expected, rtol=0, atol=1e-13)
     assert_close(g, gradient, rtol=0, atol=1e-12)
 
 
 @pytest.mark.once
 def test_a_signal_handler(rng):
-    """A handler that computes an exponential; 316 of 404 results were wrong."""
+    """A signal handler may compute an exponential.
+
+    At first 316 of 404 results of the interrupted code were wrong.
+    """
     A, B = random_skew(100, norm=3.0, dtype=torch.float32, rng=rng, batch=(2, 10))
     expected, calls = expm_skew(A), 0
 
@@ -151,8 +163,9 @@ def test_a_signal_handler(rng):
         nonlocal calls
         calls += 1
         expm_skew(B)
-        # again only now: on a busy machine the handler takes longer than the interval,
-        # and would be called inside itself until Python's stack ends
+        # The timer is set again only now. On a busy machine the handler takes longer
+        # than the interval, and would be called inside itself until Python's stack
+        # ends.
         signal.setitimer(signal.ITIMER_REAL, 0.02)
 
     previous = signal.signal(signal.SIGALRM, handler)
@@ -166,7 +179,10 @@ def test_a_signal_handler(rng):
 
 
 def test_fake_tensors_leave_nothing_behind(rng):
-    """Every later call of that size raised: the kept storage was one of meta."""
+    """Fake tensors leave nothing in the kept memory.
+
+    Every later call of that size raised, since the kept storage was on the meta device.
+    """
     A = random_skew(N, norm=3.0, dtype=torch.float32, rng=rng)
     expected = expm_skew(A)
     release_memory()
@@ -180,7 +196,7 @@ def test_fake_tensors_leave_nothing_behind(rng):
 
 
 def test_at_most_256_megabytes_are_kept():
-    """Pieces that do not fit are not kept, and do not drive the others out."""
+    """At most 256 MB are kept; a larger piece is not, and does not drive others out."""
     like = torch.zeros(())
     for megabytes in (1, 60, 100, 20, 50, 300, 30):
         recycled((megabytes, 2**18), like)
@@ -190,7 +206,7 @@ def test_at_most_256_megabytes_are_kept():
 
 
 def test_recycled_memory_is_what_nobody_holds():
-    """A view, a graph or an array that refers to a piece keeps it from being given."""
+    """A piece is recycled only when no view, graph or array refers to it."""
     like = torch.zeros(())
     shape = (300, 1000)
     first = recycled(shape, like)
@@ -212,7 +228,7 @@ def test_recycled_memory_is_what_nobody_holds():
 
 
 def test_recycled_memory_is_as_new():
-    """No version, no history, no mode of the tensor that had it before."""
+    """Recycled memory has no version, history or mode of its last tensor."""
     like = torch.zeros(())
     with torch.inference_mode():
         recycled((300, 1000), like)
@@ -220,7 +236,7 @@ def test_recycled_memory_is_as_new():
     assert not again.is_inference()
     again.requires_grad_()
     (again * 2).sum().backward()
-    # another size, and another dtype of the same size
+    # another size, and another dtype with the same number of bytes
     assert recycled((10, 10), like).shape == (10, 10)
     del again
     wide = recycled((300, 500), like.double())
@@ -229,7 +245,10 @@ def test_recycled_memory_is_as_new():
 
 
 def test_the_memory_of_the_optimizers_is_given_back():
-    """Each thread kept its own before, which `release_memory` did not know of."""
+    """`release_memory` also frees what the optimizers keep.
+
+    Each thread used to keep memory that it did not know of.
+    """
     p = nn.Parameter(torch.eye(512))
     p.grad = torch.ones(512, 512).tril()
     RiemannianSGD([p], lr=1e-5, manifold=SO(512)).step()

@@ -1,8 +1,8 @@
 """The tests of linear algebra and kernels, as other machines would run them.
 
 No switch makes one processor sum as another does, but three things come close: MKL's
-other code paths, other numbers of threads, and a product of our own that sums in an
-order that depends on sizes and position.
+other code paths, other numbers of threads, and a BLAS of the tests that adds up in an
+order that depends on sizes and positions.
 """
 
 import os
@@ -20,7 +20,8 @@ PATHS = {
 THREADS = (1, 2, 4)
 FOLDERS = ("tests/linalg", "tests/backend")
 
-# what a BLAS cannot change: errors, graphs of a compiler, and how the C is built
+# tests on which a BLAS has no influence: errors, compiled graphs, and the build of the
+# C
 SELECTION = (
     *("-m", "not soak and not once and not errors"),
     *("-k", "not compile and not graph and not export"),
@@ -29,7 +30,7 @@ SELECTION = (
 
 
 def run(*options: str, **environment: str) -> tuple[int, int]:
-    """Tests that passed and that failed, in another process."""
+    """Run the tests in another process; return how many passed and how many failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *FOLDERS, *SELECTION]
     command += ["-p", "no:cacheprovider", *options]
     result = subprocess.run(
@@ -37,8 +38,8 @@ def run(*options: str, **environment: str) -> tuple[int, int]:
         capture_output=True,
         text=True,
         check=False,
-        # threads that wait busily take the cores from those that compute: a row with
-        # four threads takes two minutes instead of eight
+        # Threads that wait busily take the cores from threads that compute: with this
+        # setting, a row with four threads takes two minutes instead of eight.
         env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | environment,
     )
     counts = {
@@ -59,7 +60,7 @@ def last(text: str) -> str:
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("path", PATHS)
 def test_code_paths_of_the_blas(path, threads, record_property):
-    """MKL sums in another order on other processors and with other threads."""
+    """The tests pass with MKL's code paths for other processors, and more threads."""
     passed, failed = run(OMP_NUM_THREADS=str(threads), **PATHS[path])
     record_property("passed", passed)
     assert failed == 0
@@ -76,7 +77,7 @@ def test_a_blas_that_sums_in_any_order(threads, record_property):
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_other_seeds(seed, record_property):
-    """What fails with another seed was luck."""
+    """The tests pass with other random numbers: none of them passes by luck."""
     passed, failed = run("--seed", str(seed), OMP_NUM_THREADS="1")
     record_property("passed", passed)
     assert failed == 0

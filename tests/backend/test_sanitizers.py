@@ -20,11 +20,11 @@ TESTS = [
 
 
 def runtime() -> str:
-    """The libraries that must be in a process before all others."""
+    """The libraries that a process must load before all others."""
     if shutil.which("gcc") is None:
         pytest.skip("sanitizers are set up for gcc, which is not installed")
-    # without the second, AddressSanitizer does not find what throws C++ exceptions, and
-    # ends the process when torch throws one
+    # Without libstdc++, AddressSanitizer does not find the function that throws C++
+    # exceptions, and ends the process when torch throws one.
     paths = [
         subprocess.run(
             ["gcc", f"-print-file-name={name}"],
@@ -71,16 +71,16 @@ def test_no_access_beyond_memory_and_no_undefined_behaviour(name, cache):
     path = Path(__file__).parent / name
     # Inductor would compile its graphs with sanitizers too, for minutes
     options = ["-q", "-p", "no:cacheprovider", "-k", "not graphs"]
-    # not captured: a sanitizer writes its report and ends the process
+    # Output is not captured: a sanitizer writes its report and ends the process.
     process = run(cache, "-m", "pytest", *options, "-s", str(path.resolve()))
     assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
     assert " passed" in process.stdout
-    # the library was the sanitized one
+    # the process did load the sanitized library
     (library,) = cache.rglob("kernels-*.so")
     assert b"__asan_init" in library.read_bytes()
 
 
-# calls of the C functions themselves, past the checks of the boundary
+# these calls go to the C functions directly, past the checks of arguments
 CONTROL = """
 import sys, torch
 from isometry._backend.library import c_library
@@ -102,7 +102,10 @@ print("unseen")
     [("short", "heap-buffer-overflow"), ("misaligned", "misaligned address")],
 )
 def test_a_mistake_is_seen(mistake, message, cache):
-    """Positive control: without it, silence above would mean nothing."""
+    """A wrong access is reported.
+
+    Otherwise the silence of the other tests means nothing.
+    """
     process = run(cache, "-c", CONTROL, mistake)
     assert process.returncode != 0
     assert "unseen" not in process.stdout

@@ -1,4 +1,4 @@
-"""The BLAS for `--blas=scrambled`: right, and in an order that nothing can rely on."""
+"""The BLAS for `--blas=scrambled` is right, and its order of summation varies."""
 
 import ctypes
 
@@ -15,7 +15,10 @@ NAMES = {torch.float32: "sgemm_", torch.float64: "dgemm_"}
 def times(
     X: Tensor, Y: Tensor, *, beta: float = 0.0, C: Tensor | None = None
 ) -> Tensor:
-    """X Y + beta C by rows: a BLAS goes by columns, so it is given Y^T and X^T."""
+    """X Y + beta C for row-major matrices.
+
+    A BLAS is column-major, so it gets Y^T and X^T.
+    """
     C = X.new_full((len(X), Y.shape[1]), torch.nan) if C is None else C.clone()
     number = ctypes.c_float if X.dtype == torch.float32 else ctypes.c_double
     ops = [b"N" if M.is_contiguous() else b"T" for M in (Y, X)]
@@ -34,12 +37,12 @@ def times(
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 7), (40, 33, 50), (17, 64, 0)])
 def test_it_multiplies(shape, dtype, rng):
-    """All four combinations of transposes, and with what is there already."""
+    """Products are right for all four combinations of transposes, with any beta."""
     m, n, k = shape
     X = torch.randn(m, k, dtype=dtype, generator=rng)
     Y = torch.randn(k, n, dtype=dtype, generator=rng)
     C = torch.randn(m, n, dtype=dtype, generator=rng)
-    # the worst case of any order of summation
+    # the bound for the worst order of summation
     bound = (k + 2) * eps(dtype) * (X.abs() @ Y.abs() + C.abs())
     for left in (X, X.mT.contiguous().mT):
         for right in (Y, Y.mT.contiguous().mT):
@@ -50,11 +53,11 @@ def test_it_multiplies(shape, dtype, rng):
 
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_no_order_can_be_relied_on(dtype, rng):
-    """A part of a product and a square of a symmetric matrix differ in last bits."""
+    """A part of a product, or the square of a symmetric matrix, has other last bits."""
     X = torch.randn(64, 64, dtype=dtype, generator=rng)
     S = X + X.mT
     square = times(S, S)
     assert not torch.equal(square, square.mT)
     assert not torch.equal(times(S[:32], S), square[:32])
-    # and it is a function: the same call gives the same bits
+    # equal calls still give equal bits
     assert torch.equal(times(S, S), square)

@@ -1,4 +1,4 @@
-"""Every changed byte is seen, in C and without it."""
+"""A snapshot notices every changed byte, with C and without."""
 
 import ctypes
 import platform
@@ -12,12 +12,12 @@ import torch
 from isometry._backend import build, memory
 from isometry._backend.memory import is_block, unchanged
 
-# entries of 4 bytes on both sides of a block, a round and a piece, and of the size from
-# which threads share the work
+# Numbers of 4-byte entries on both sides of a block, a round and a piece, and of the
+# size from which threads share the work.
 SIZES = [1, 3, 4, 17, 127, 128, 129, 16384, 16385, 131071, 131072, 200003]
 
 
-# the compiler's options for the steps in bytes.c; None for no C at all
+# compiler options that disable instructions which bytes.c uses; None for no C at all
 STEPS = {
     "C": (),
     "C, AES": ("-mno-vaes",),
@@ -28,7 +28,7 @@ STEPS = {
 
 @cache
 def library_with(options: tuple[str, ...]) -> ctypes.CDLL:
-    """bytes.c as a processor with fewer instructions has it."""
+    """Compile bytes.c as for a processor with fewer instructions."""
     source = build._SOURCES / "bytes.c"
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/bytes.so"
@@ -56,7 +56,7 @@ def step(request, monkeypatch):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("size", SIZES)
 def test_one_bit_of_any_entry_is_seen(size, threads):
-    """And the old bit back again is no change."""
+    """A change of one entry is noticed, and undoing it counts as no change."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -86,7 +86,10 @@ def test_every_swap_of_two_is_seen(rng):
 
 @pytest.mark.parametrize("kind", ["signs", "numbers"])
 def test_a_swap_within_one_lane_is_seen(kind, rng):
-    """The digest takes in the entries of a column one after the other."""
+    """Swapping two entries of a column is noticed, in spite of the digest's lanes.
+
+    The digest takes in the entries of a column one after the other.
+    """
     X = torch.randn(256, 128, generator=rng)
     if kind == "signs":
         X = X.sign()
@@ -128,7 +131,7 @@ def test_a_question_after_another_asks_both():
 
 
 def test_a_question_holds_the_tensors():
-    """C would read memory that is gone."""
+    """A snapshot keeps its tensors alive; otherwise C would read freed memory."""
     same = unchanged(torch.ones(1000), torch.zeros(3, 4))
     assert all(same() for _ in range(3))
 
@@ -147,7 +150,10 @@ def test_nothing_and_single_numbers(shape):
 
 
 def test_other_memory_shape_or_order_is_a_change():
-    """An assignment to `.data` may leave every byte where it is."""
+    """Other memory, shape or strides count as a change.
+
+    An assignment to `.data` may leave every byte where it is.
+    """
     for new in (lambda X: X.clone(), lambda X: X.view(2, 8), lambda X: X.t()):
         X = torch.nn.Parameter(torch.ones(4, 4))
         same = unchanged(X)
@@ -176,7 +182,10 @@ DTYPES_OF_ALL_SIZES = [
 @pytest.mark.once
 @pytest.mark.parametrize("dtype", DTYPES_OF_ALL_SIZES, ids=str)
 def test_the_size_of_any_dtype_is_known_without_torch(dtype):
-    """torch 2.7 has no function in C that tells the size of a dtype."""
+    """The size of a dtype is found without torch's help.
+
+    torch 2.7 has no C function that tells it.
+    """
     library, offset = memory.torch_library(), memory.offset_of_tensor()
     assert offset is not None
     size = memory._element_size(library.aoti_torch_get_dtype, offset)

@@ -1,4 +1,4 @@
-"""The cache of libraries: what is damaged, what is not ours, and what is old."""
+"""The cache of libraries: damaged files, files of other users, and old files."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from isometry._backend.store import (
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache."""
+    """The path of an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -55,9 +55,10 @@ for damaged in (*(good[:cut] for cut in cuts), good[:8192] + bytes(len(good) - 8
 
 @pytest.mark.once
 def test_a_damaged_library_is_built_again():
-    """As a power cut leaves it, cut or with zeros at its end.
+    """A library that a power cut truncated or filled with zeros is built again.
 
-    From 4096 bytes on it was SIGBUS, with zeros SIGSEGV, at every start for ever.
+    Truncated to 4096 bytes or more it caused SIGBUS, with zeros SIGSEGV, at every
+    start.
     """
     command = [sys.executable, "-c", DAMAGE]
     process = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -65,14 +66,17 @@ def test_a_damaged_library_is_built_again():
 
 
 def put(contents: bytes = b"a library", key: str = "key") -> Path:
-    """A library in the cache, as a build leaves it."""
+    """Put a library into the cache, as a build does."""
     scratch = open_folder() / "scratch"
     scratch.write_bytes(contents)
     return keep(scratch, open_folder(), key)
 
 
 def test_only_the_user_may_write(cache):
-    """Whatever the umask is: with 000 folder and library were open to everybody."""
+    """Only the user may write to the cache, whatever the umask is.
+
+    With umask 000 folder and library used to be open to everybody.
+    """
     before = os.umask(0)
     try:
         library = put()
@@ -86,7 +90,10 @@ def test_only_the_user_may_write(cache):
 
 
 def test_a_folder_of_others_is_refused(cache, monkeypatch):
-    """Its library would run with our rights; one of another user ran as root."""
+    """A cache folder that others can write to is refused.
+
+    Its library would run with our rights: a library of another user ran as root.
+    """
     folder = open_folder()
     for mode in (0o770, 0o702):
         folder.chmod(mode)
@@ -111,7 +118,10 @@ def test_a_library_of_others_is_refused(monkeypatch):
 
 
 def test_links_are_refused(cache, tmp_path):
-    """A lock that was a link emptied the file that it led to."""
+    """Links in the cache are refused.
+
+    A lock that was a link used to empty the file that it pointed to.
+    """
     precious = tmp_path / "precious"
     precious.write_text("keep me")
     folder = open_folder()
@@ -129,7 +139,10 @@ def test_links_are_refused(cache, tmp_path):
 
 
 def test_a_relative_cache_is_ignored(tmp_path, monkeypatch):
-    """`XDG_CACHE_HOME=.` loaded libraries from wherever the process was started."""
+    """A relative cache is ignored.
+
+    `XDG_CACHE_HOME=.` loaded libraries from wherever the process was started.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", ".")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -137,14 +150,17 @@ def test_a_relative_cache_is_ignored(tmp_path, monkeypatch):
 
 
 def test_a_cache_that_cannot_be_written(cache):
-    """A file where the folder should be: no kernels, no crash."""
+    """If the cache cannot be a folder, there are no kernels, and nothing crashes."""
     cache.write_text("not a folder")
     with pytest.raises(BuildError, match=r"cannot be written.*Set XDG_CACHE_HOME"):
         build()
 
 
 def test_without_a_home(monkeypatch):
-    """A user of a container may have none; kernels are not worth an error."""
+    """A user of a container may have no home.
+
+    Then there are no kernels, but no crash.
+    """
 
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -156,7 +172,10 @@ def test_without_a_home(monkeypatch):
 
 
 def test_old_libraries_and_killed_builds_are_removed():
-    """Neither ever was: each change of the sources left 100 kB."""
+    """Old libraries and killed builds are removed.
+
+    They used to stay: each change of the sources left 100 kB.
+    """
     folder, day = open_folder(), 86400
     used = put(b"used", "used")
     ages = {put(b"old", "old"): 91, used: 89}
@@ -173,7 +192,7 @@ def test_old_libraries_and_killed_builds_are_removed():
 
 
 def test_a_library_that_is_used_stays_young():
-    """Its time is that of its last use, to the day."""
+    """Using a library renews its time stamp."""
     library, then = put(), time.time() - 80 * 86400
     os.utime(library, (then, then))
     find(open_folder(), "key")

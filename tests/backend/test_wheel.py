@@ -1,4 +1,4 @@
-"""Wheels: the right library for the processor, and an installation that is fast."""
+"""Wheels contain the right library for each processor, and are fast as installed."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ X86 = VARIANTS["x86_64"]
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with three libraries, on a processor of that kind."""
+    """An installed package with a library for each kind of x86 processor."""
     monkeypatch.setattr(build, "_BUNDLED", tmp_path)
     monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
     for variant in X86:
@@ -32,7 +32,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("variant", X86, ids=lambda v: v.name)
 def test_the_best_library_that_a_processor_can_run(variant, monkeypatch):
-    """One more instruction than it has would end the process."""
+    """The best library whose instructions the processor has is chosen.
+
+    One unknown instruction would end the process.
+    """
     monkeypatch.setattr(build, "_instructions", lambda: variant.needs | {"sse2"})
     library = bundled()
     assert library is not None
@@ -52,7 +55,7 @@ def test_without_one_instruction(instruction, monkeypatch):
 
 @pytest.mark.usefixtures("package")
 def test_an_unknown_processor(monkeypatch):
-    """Without /proc/cpuinfo there is the library that runs everywhere, or none."""
+    """Without /proc/cpuinfo the baseline is chosen; on other machines no library is."""
     monkeypatch.setattr(build, "_processor", lambda: [b""])
     library = bundled()
     assert library is not None
@@ -63,7 +66,7 @@ def test_an_unknown_processor(monkeypatch):
 
 @pytest.mark.errors
 def test_a_damaged_library_is_not_loaded(package):
-    """The name of the file has its hash, as in the cache."""
+    """A damaged library is recognized by the hash in its name, as in the cache."""
     for library in package.iterdir():
         library.write_bytes(library.read_bytes()[:-1])
     with pytest.raises(BuildError, match=r"is damaged. Install isometry again"):
@@ -81,8 +84,8 @@ def test_a_clone_has_no_bundled_library():
     assert loaded().origin.startswith(("cache", "built just now"))
 
 
-# what an installation prints: where the kernels come from, which runtimes of OpenMP
-# are there, and whether two parts of a scan had two threads
+# The script prints where the kernels come from, which OpenMP runtimes are loaded, and
+# whether two parts of a scan had two threads.
 SCRIPT = """
 import ctypes, logging, sys, threading
 logging.basicConfig(stream=sys.stdout, format="LOG %(message)s")
@@ -123,14 +126,14 @@ print("done")
 
 
 def run(python: Path | str, *words: str, **environment: str) -> dict[str, str]:
-    """What the script says, by its first word."""
+    """Run the script; return its lines by their first words."""
     out = subprocess.run(
         [python, "-c", SCRIPT, *words],
         env=environment,
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        # the sources of this clone are not what was installed
+        # away from the sources of this clone, which are not what was installed
         cwd="/",
     ).stdout
     lines = [line.partition(" ") for line in out.splitlines()]
@@ -139,7 +142,10 @@ def run(python: Path | str, *words: str, **environment: str) -> dict[str, str]:
 
 
 def test_one_runtime_of_openmp():
-    """Torch's: the kernels were linked to one by name, which may be another one."""
+    """The kernels use torch's OpenMP runtime, and no second one is loaded.
+
+    They used to be linked to a runtime by name, which may not be torch's.
+    """
     lines = run(sys.executable, **os.environ)
     assert len(lines["openmp"].split()) == 1
     assert lines["threads"] == "2"
@@ -147,7 +153,7 @@ def test_one_runtime_of_openmp():
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make wheel` makes."""
+    """The folder with the wheels and the sdist that `make wheel` writes."""
     folder = tmp_path_factory.mktemp("dist")
     words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     subprocess.run([*words, str(ROOT)], check=True)
@@ -157,15 +163,15 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """An environment with this wheel, and with the torch of this one."""
+    """Make an environment with this wheel, and with the torch of this environment."""
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True
     )
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
     subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
-    # Only now, or pip would find an isometry there. A path in such a file is searched
-    # last, and files of this kind in it are not read: the clone is not seen.
+    # This comes last, or pip would find isometry here. A path in a .pth file is
+    # searched last, and .pth files inside of it are not read, so the clone is not seen.
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
@@ -180,7 +186,7 @@ def only(dist: Path, pattern: str) -> Path:
 @pytest.mark.each_torch
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such wheel")
 def test_the_wheel_is_fast_without_a_compiler(dist, tmp_path):
-    """The kernels are in it, for each kind of processor, and nothing is built."""
+    """The wheel has kernels for each kind of processor, and builds nothing."""
     python = install(only(dist, "*-manylinux_*.whl"), tmp_path / "venv")
     empty = {"PATH": str(python.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     best = next(v for v in X86 if v.needs <= build._instructions())
@@ -193,7 +199,7 @@ def test_the_wheel_is_fast_without_a_compiler(dist, tmp_path):
         assert lines["threads"] == "2"
         assert "LOG" not in lines
     assert not (tmp_path / "cache").exists()
-    # on request the kernels are made for this very processor
+    # on request, kernels are built for this very processor
     lines = run(python, **empty | {"ISOMETRY_NATIVE": "build", "PATH": os.defpath})
     assert lines["origin"].startswith("built just now")
 
@@ -210,7 +216,10 @@ def test_the_tag_is_what_auditwheel_finds(dist):
 
 @pytest.mark.soak
 def test_the_sdist_builds_its_kernels_on_first_use(dist, tmp_path):
-    """With a compiler; without one it warns once, and works."""
+    """The sdist builds its kernels on first use.
+
+    Without a compiler it warns once and works.
+    """
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index"]
     pip += ["--no-build-isolation", "-w", str(tmp_path)]
     subprocess.run([*pip, str(only(dist, "*.tar.gz"))], check=True)
@@ -224,7 +233,7 @@ def test_the_sdist_builds_its_kernels_on_first_use(dist, tmp_path):
 
 
 def test_every_variant_names_its_needs():
-    """A better one needs all that the next one needs."""
+    """Each variant needs all instructions of the next weaker one, and more."""
     names = [variant.name for variant in X86]
     assert names == ["avx512", "avx2", "baseline"]
     for better, worse in pairwise(X86):
