@@ -68,7 +68,7 @@ def test_one_place_asks_who_computes():
 
 @pytest.mark.once
 def test_c_is_switched_off_by_the_context_alone():
-    """No benchmark and no test replaces a private name to do so."""
+    """Benchmarks and tests use `only_torch` to switch C off, and patch no names."""
     paths = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     for path in paths:
         text = path.read_text()

@@ -16,7 +16,7 @@ def wide(group: AbstractGroup) -> torch.dtype:
 
 
 def element(group: AbstractGroup, rng: torch.Generator, *, norm: float) -> Tensor:
-    """Random element of the algebra, of this spectral norm."""
+    """A random element of the algebra with this spectral norm."""
     X = torch.randn(group.shape, dtype=wide(group), generator=rng)
     A = group.algebra_projection(X)
     return A * (norm / matrix_norm(A, 2))
@@ -27,7 +27,7 @@ def inner(A: Tensor, B: Tensor) -> Tensor:
 
 
 def slope(error: Callable[[float], Tensor], steps: list[float]) -> float:
-    """Fitted slope; 1e-12 is above all rounding here."""
+    """Slope of a line fitted to the logarithms; values below 1e-12 are rounding."""
     return fitted_slope(steps, [float(error(t)) for t in steps], 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""The groups and manifolds that the suites run over: a new one is one row."""
+"""The groups and manifolds that the suites run over. A new manifold is one row."""
 
 from dataclasses import dataclass
 
@@ -24,10 +24,10 @@ from isometry.linalg import skew
 
 @dataclass(frozen=True)
 class Quadrupole(AbstractGroup):
-    """SO(3) on traceless symmetric matrices: five dimensions, irreducible.
+    """SO(3) acting on traceless symmetric matrices: five dimensions, irreducible.
 
-    A rotation by theta has the angles 0, theta and 2 theta here, so that the principal
-    logarithm of one beyond pi / 2 is not in the algebra.
+    A rotation by theta has the angles 0, theta and 2 theta here, so the principal
+    logarithm of a rotation beyond pi / 2 is not in the algebra.
     """
 
     @property
@@ -37,7 +37,7 @@ class Quadrupole(AbstractGroup):
     is_complex = False
 
     def algebra(self, X: Tensor) -> Tensor:
-        # skew 3 x 3 matrices from three numbers of X, and how they act by commutators
+        # the skew 3 x 3 matrix of three numbers in X, and its action by commutators
         A = skew(X[..., :3, :3])
         S = _symmetric_basis().to(X)
         moved = A[..., None, :, :] @ S - S @ A[..., None, :, :]
@@ -109,7 +109,7 @@ class Spin(AbstractGroup):
 
 @dataclass(frozen=True)
 class Adjoint(AbstractGroup):
-    """A group as it acts on its own algebra: for SU(3), the octet."""
+    """A group acting on its own algebra; for SU(3) this is the octet."""
 
     group: AbstractGroup
 
@@ -164,5 +164,5 @@ GROUPS = [M for M in MANIFOLDS if isinstance(M, AbstractGroup)]
 
 
 def dtype_of(manifold: AbstractManifold, real: torch.dtype) -> torch.dtype:
-    """The dtype of this precision in the manifold's field."""
+    """The real or complex dtype of this precision, as the manifold needs it."""
     return real.to_complex() if manifold.is_complex else real

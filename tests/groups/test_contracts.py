@@ -24,9 +24,10 @@ def test_every_manifold_keeps_its_contracts(
     rng: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The suite of `isometry.testing`, in all four dtypes."""
+    """Every manifold passes the suite of `isometry.testing`, in all four dtypes."""
     if precision == torch.float32:
-        # it differentiates in double precision for both: one of the two in each entry
+        # The suite always differentiates in double precision. One of the two runs
+        # compares every entry; this one compares random sums, which is faster.
         sums = partial(gradcheck, **differences(torch.complex128))
         monkeypatch.setattr(_case, "gradcheck", sums)
     check_group(manifold, dtype=dtype_of(manifold, precision), generator=rng)
@@ -39,14 +40,14 @@ def broken(base: AbstractManifold, **methods: Any) -> AbstractManifold:
 
 
 def biased(self: Any, *batch: int, **options: Any) -> Tensor:
-    """LAPACK's factor, whose first entries have one sign."""
+    """The Q of LAPACK's QR, which is not Haar: its first entries all have one sign."""
     X = torch.randn(*batch, self.n, self.n, **options)
     Q = torch.linalg.qr(X).Q
     return torch.cat([Q[..., :-1], Q[..., -1:] * Q.det()[..., None, None]], -1)
 
 
 def concentrated(self: Any, *batch: int, **options: Any) -> Tensor:
-    """Exponentials of Gaussian matrices: around the identity."""
+    """Exponentials of Gaussian matrices, which are concentrated around the identity."""
     return expm_skew(skew(torch.randn(*batch, self.n, self.n, **options)))
 
 
@@ -66,7 +67,7 @@ class NotClosed(AbstractGroup):
 
 
 class NotADataclass(AbstractGroup):
-    """Without `@dataclass(frozen=True)`, each object is equal to itself alone."""
+    """Without `@dataclass(frozen=True)`, two equal objects do not compare equal."""
 
     is_complex = False
 
@@ -80,23 +81,23 @@ class NotADataclass(AbstractGroup):
 
 @dataclass
 class NotFrozen(NotADataclass):
-    """A dataclass that can change has no hash."""
+    """A dataclass that is not frozen has no hash."""
 
 
 def _first_of_batch(_self: Any, X: Tensor) -> Tensor:
-    """Indices from the front take a batch axis for a row."""
+    """Index from the front, and so mistake a batch axis for rows."""
     A = torch.zeros(3, 3, dtype=X.dtype)
     A[0, 1], A[1, 0] = X[0, 1], -X[0, 1]
     return A
 
 
 def _across_the_batch(_self: Any, X: Tensor) -> Tensor:
-    """Skew matrices of the right shape, which depend on each other."""
+    """Skew matrices of the right shape, in which the matrices of a batch are mixed."""
     return skew(X) + skew(X).mean(0) if X.ndim > 2 else skew(X)
 
 
 def unseeded(_self: Any, *batch: int, generator: Any = None, **options: Any) -> Tensor:
-    """Haar measure, from torch's own generator."""
+    """Haar samples from torch's global generator instead of the argument."""
     del generator
     return SO(3).random(*batch, **options)
 
@@ -106,7 +107,7 @@ def tangent(_self: Any, Q: Tensor, X: Tensor) -> Tensor:
 
 
 def oblique(_self: Any, Q: Tensor, X: Tensor) -> Tensor:
-    """To the right space, but not at right angles."""
+    """A projection to the tangent space that is not orthogonal."""
     d = Q + 0.2 * torch.roll(Q, 1, -1)
     return X - d * (Q * X).sum(-1, keepdim=True) / (Q * d).sum(-1, keepdim=True)
 
@@ -121,7 +122,7 @@ def _without_gradient(_self: Any, Q: Tensor, P: Tensor) -> Tensor:
 
 
 def _half_gradient(M: Any, Q: Tensor, P: Tensor) -> Tensor:
-    """What `Stiefel.distance` had: the metric's part only."""
+    """A distance with the gradient of the metric alone, as on `Stiefel` once."""
     E = Sphere(3).log(Q, P).detach()
     return M.inner(Q, E, E).sqrt() + 0 * Q[..., 0]
 
@@ -256,7 +257,10 @@ def test_broken_manifolds_are_found(message, manifold):
     ids=["no dataclass", "not frozen", "size", "raises", "ignores"],
 )
 def test_a_class_of_another_form_is_told_what_is_missing(message, group):
-    """Raw errors of torch, or a contract that holds, had been named."""
+    """The error says what is wrong with the class.
+
+    It used to be a raw error of torch, or to name a contract that the class keeps.
+    """
     with pytest.raises(AssertionError, match=rf"`{message}"):
         check_group(group)
 

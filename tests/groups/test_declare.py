@@ -1,4 +1,4 @@
-"""Declarations: which tensor of a module lives where."""
+"""Declarations: which parameter of a module lives on which manifold."""
 
 import copy
 import gc
@@ -32,7 +32,10 @@ def test_a_declaration_is_found_and_leaves_the_weight_alone():
 
 
 def test_a_copy_is_declared_too_and_by_itself():
-    """deepcopy makes new parameters: the mark is on the module, by name."""
+    """A deepcopy is declared too, although its parameters are new.
+
+    Modules hold the mark, by the name of the parameter.
+    """
     module = declare(rotation(), "weight", SO(3))
     other = copy.deepcopy(module)
     assert manifold_of(other, "weight") == SO(3)
@@ -63,7 +66,10 @@ def saved(module: nn.Sequential) -> nn.Sequential:
 def test_a_copy_does_not_leave_its_manifold_silently(
     duplicate: Callable[[nn.Sequential], nn.Sequential],
 ):
-    """Its parameters are new, and plain SGD used to step them."""
+    """Plain SGD refuses the parameters of a copy.
+
+    They are new tensors, and it used to step them off the manifold.
+    """
     model = nn.Sequential(declare(rotation(), "weight", SO(3)))
     other = duplicate(model)
     del model
@@ -84,14 +90,20 @@ def test_a_copy_of_a_constrained_weight_may_become_plain():
 
 
 def test_a_module_without_declarations_keeps_no_trace():
-    """A file of a folded module can be read without isometry."""
+    """A module without declarations has no trace of them.
+
+    So the file of a folded module can be read without isometry.
+    """
     module = isometry.fold(isometry.orthogonal(nn.Linear(3, 3)))
     assert b"isometry" not in pickle.dumps(module)
 
 
 @pytest.mark.errors
 def test_only_parameters_are_declared():
-    """A declaration of a constrained weight was accepted, and did nothing."""
+    """Only a parameter can be declared.
+
+    The declaration of a constrained weight was accepted, and did nothing.
+    """
     layer = isometry.orthogonal(nn.Linear(3, 3), init="identity")
     with pytest.raises(
         ValueError, match=r"`weight` must be a plain parameter; .* or call `isometry.f"
@@ -109,7 +121,10 @@ def test_a_later_declaration_replaces_an_earlier_one():
 
 
 def test_all_declarations_of_a_model():
-    """With the path of the owner; removing one that is not there is no error."""
+    """All declarations are found, with the path of their module.
+
+    Removing a declaration that does not exist is no error.
+    """
     model = nn.Sequential(rotation(), nn.ReLU(), declare(rotation(), "weight", SO(3)))
     assert [(path, name, m) for path, _, name, m in declared(model)] == [
         ("2", "weight", SO(3))
@@ -126,12 +141,15 @@ def test_batches_may_be_declared():
 
 
 def test_wide_matrices_are_declared_as_their_transpose():
-    """The rows of nn.Linear(5, 2).weight are the columns of a point."""
+    """A wide matrix is declared as the transpose of a point.
+
+    The rows of nn.Linear(5, 2).weight are the columns of a point.
+    """
     layer = nn.Linear(5, 2)
     layer.weight = nn.Parameter(Stiefel(5, 2).random().mT)
     declare(layer, "weight", Stiefel(5, 2))
     assert manifold_of(layer, "weight") == Stiefel(5, 2)
     assert torch.equal(points(layer.weight, Stiefel(5, 2)), layer.weight.mT)
-    # a square matrix is itself
+    # a square matrix is not transposed
     Q = SO(3).random()
     assert points(Q, SO(3)) is Q

@@ -1,4 +1,4 @@
-"""Gradients of what `check_group` does not reach: borders, second ones, other modes."""
+"""Gradients that `check_group` does not reach: borders, second order, other modes."""
 
 import math
 
@@ -40,7 +40,7 @@ class Pair:
 
 @pytest.mark.parametrize("manifold", STIEFEL, ids=str)
 def test_stiefel_logarithm_has_gradients_of_first_and_second_order(manifold, rng):
-    """In both points, backwards, forwards and twice.
+    """The logarithm and the distance have first and second derivatives in both points.
 
     The distance used to have the gradient of its metric only (-0.167 along a direction
     where differences say -0.644 in Stiefel(6, 2)), and the logarithm none (issue 14).
@@ -66,7 +66,7 @@ def test_derivatives_of_the_stiefel_distance_at_the_other_point(manifold, rng):
 
 
 def test_transforms_of_the_stiefel_logarithm(rng):
-    """vmap, and forward over reverse mode; all agree with reverse over reverse."""
+    """Forward over reverse mode agrees with reverse over reverse, vmap with a loop."""
     pair = Pair(Stiefel(5, 2), rng, angle=1.0)
 
     def f(X: Tensor) -> Tensor:
@@ -98,7 +98,10 @@ def test_minimizing_a_distance_ends_at_the_point(manifold, rng):
 
 @pytest.mark.parametrize("gap", [0.5, 0.05, 0.01])
 def test_symplectic_logarithm_near_pi_has_a_gradient(gap, rng):
-    """It used to be that of the other angles only, if one was above pi - 0.1."""
+    """The gradient is right near angle pi.
+
+    If an angle was above pi - 0.1, its part of the gradient used to be missing.
+    """
     group = Sp(2)
     theta = torch.tensor([math.pi - gap, 1.0], dtype=torch.float64)
     V = group.random(generator=rng, dtype=torch.complex128)
@@ -108,13 +111,16 @@ def test_symplectic_logarithm_near_pi_has_a_gradient(gap, rng):
     def f(X: Tensor) -> Tensor:
         return group.algebra_log(group.point(X, Q))
 
-    # the third derivative of log, for differences with steps of 1e-6, is 1 / gap^3
+    # Differences with steps of 1e-6 have the error of a third derivative, 1 / gap^3.
     assert gradcheck(f, X, eps=1e-6, atol=1e-11 / gap**3 + 1e-7, fast_mode=True)
 
 
 @pytest.mark.parametrize("angles", [(2.5, 2.0, -4.5), (0.0, 0.0, 0.0)], ids=str)
 def test_special_unitary_logarithm_has_a_gradient(angles, rng):
-    """Beyond pi, and where eigenvalues are equal: there it was NaN, from `eigh`."""
+    """The gradient is right for angles beyond pi, and for equal eigenvalues.
+
+    For those it was NaN, from `eigh`.
+    """
     group = SU(3)
     theta = torch.tensor(angles, dtype=torch.float64)
     V = group.random(generator=rng, dtype=torch.complex128)
@@ -128,9 +134,10 @@ def test_special_unitary_logarithm_has_a_gradient(angles, rng):
 
 
 def test_a_quarter_turn_of_quadrupoles_has_a_gradient():
-    """Angles up to pi in this representation, where that of all skew matrices has none.
+    """The gradient is right up to angle pi in this representation.
 
-    The logarithm used to have a gradient of zero wherever Newton's method found it.
+    The logarithm of all skew matrices has no gradient there. Ours used to be zero
+    wherever Newton's method found the logarithm.
     """
     group = Quadrupole()
     A = torch.zeros(5, 5, dtype=torch.float64)
@@ -143,7 +150,10 @@ def test_a_quarter_turn_of_quadrupoles_has_a_gradient():
 
 @pytest.mark.parametrize("n", [1, 3, 4])
 def test_nearest_rotation_has_a_gradient(n, rng):
-    """Of rotations, whose singular values are equal, and of reflections: NaN before."""
+    """The gradient is right at rotations, whose singular values are equal.
+
+    It is right at reflections too; both used to be NaN.
+    """
     Q = SO(n).random(generator=rng, dtype=torch.float64)
     X = torch.randn(n, n, dtype=torch.float64, generator=rng)
     X = X * torch.linalg.det(X).sgn()
@@ -155,7 +165,10 @@ def test_nearest_rotation_has_a_gradient(n, rng):
 
 
 def test_logarithm_of_the_point_itself_on_a_sphere(rng):
-    """d log(q, p) at p = q is the projection; it was 0 if the sine was 0 to the bit."""
+    """The derivative of log(q, p) in p is, at p = q, the projection.
+
+    It used to be 0 if the computed sine was exactly 0.
+    """
     sphere = Sphere(4)
     points = sphere.random(20, generator=rng, dtype=torch.float64)
     for q in (*points, sphere.origin(dtype=torch.float64)):

@@ -1,4 +1,4 @@
-"""Angle pi, opposite points, NaN, sizes 0 and 1, and modes of torch."""
+"""Angle pi, opposite points, NaN, sizes 0 and 1, and the modes of torch."""
 
 import math
 
@@ -26,7 +26,7 @@ from tests.helpers import eps, new_generator
     "group", [SO(2), SO(4), U(1), U(3), SU(2), SU(4), Sp(1), Sp(2), Torus(3)], ids=str
 )
 def test_minus_one_has_a_logarithm(group):
-    """exp(log(-I)) = -I with all angles pi, in the algebra."""
+    """exp(log(-I)) = -I, with a logarithm in the algebra and all angles pi."""
     one = group.origin(dtype=dtype_of(group, torch.float64))
     A = group.log(one, -one)
     assert_close(expm_skew(A), -one)
@@ -37,10 +37,10 @@ def test_minus_one_has_a_logarithm(group):
 @pytest.mark.parametrize("gap", [0.0, 1e-15, 1e-14, 1e-13, 1e-12, 1e-8, 1e-4])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_symplectic_logarithm_near_pi(n, gap, rng):
-    """Two pairs of angles +-(pi - gap), rounded without regard to the structure.
+    """exp(log Q) = Q for two pairs of angles +-(pi - gap), with noise in all of Q.
 
-    Eigenvectors of e^i theta and e^-i theta were told apart by rounding: for gap 1e-14
-    and n = 2, |exp(log Q) - Q| was 2.8, and 3e-6 for 1e-13.
+    Rounding decided which eigenvectors belong to e^i theta and which to e^-i theta: for
+    gap 1e-14 and n = 2, |exp(log Q) - Q| was 2.8, and 3e-6 for 1e-13.
     """
     group = Sp(n)
     for _ in range(10):
@@ -57,9 +57,9 @@ def test_symplectic_logarithm_near_pi(n, gap, rng):
 
 
 def test_opposite_points_of_a_sphere(rng):
-    """log(q, -q) is across q and pi long.
+    """log(q, -q) is orthogonal to q and has length pi.
 
-    It used to be pi q itself: of P - q q^T P = (1 - |q|^2) q only rounding is left.
+    It used to be pi q itself: only rounding is left of P - q q^T P = (1 - |q|^2) q.
     """
     sphere = Sphere(5)
     q = sphere.random(100, generator=rng, dtype=torch.float64)
@@ -70,7 +70,10 @@ def test_opposite_points_of_a_sphere(rng):
 
 
 def test_logarithm_of_a_rotation_between_quadrupoles(rng):
-    """A rotation by 3 turns quadrupoles by 6: the principal logarithm says 6 - 2 pi."""
+    """The logarithm is in the algebra, where the principal one is not.
+
+    A rotation by 3 turns quadrupoles by 6; the principal logarithm says 6 - 2 pi.
+    """
     group = Quadrupole()
     X = torch.zeros(5, 5, dtype=torch.float64)
     X[1, 0] = 3.0
@@ -85,13 +88,13 @@ def test_logarithm_of_a_rotation_between_quadrupoles(rng):
     "group", [Spin(4), Spin(7), Spin(9), Adjoint(SU(3)), Adjoint(SO(5))], ids=str
 )
 def test_logarithm_in_representations(group, rng):
-    """Angles up to size / 2 half turns; every Haar sample has a logarithm.
+    """Every Haar sample has a logarithm, though angles are up to size / 2 half turns.
 
     Newton's method from random starts alone found none for 7 of 100 in Spin(9).
     """
     Q = group.random(30, generator=rng, dtype=dtype_of(group, torch.float64))
     A = group.algebra_log(Q)
-    # 30: twice the worst over 300 samples, 11 n eps for Spin(4), and some for exp
+    # 30: twice the worst over 300 samples, 11 n eps for Spin(4), and a margin for exp
     tol = 30 * group.size * eps(Q.dtype)
     assert (matrix_norm(torch.linalg.matrix_exp(A) - Q) <= tol).all()
     assert_close(group.algebra_projection(A), A)
@@ -101,7 +104,7 @@ def test_logarithm_in_representations(group, rng):
 
 
 def test_logarithm_of_a_helix(rng):
-    """diag(e^it, e^2it) for t = 3: the angle of the second axis is beyond pi."""
+    """The logarithm of diag(e^it, e^2it), t = 3, has its second angle beyond pi."""
     Q = torch.diag(torch.exp(1j * torch.tensor([3.0, 6.0], dtype=torch.float64)))
     A = Helix().algebra_log(Q)
     assert_close(A, torch.diag(1j * torch.tensor([3.0, 6.0], dtype=torch.float64)))
@@ -109,7 +112,7 @@ def test_logarithm_of_a_helix(rng):
 
 @pytest.mark.parametrize("manifold", [m for m in MANIFOLDS if all(m.shape)], ids=str)
 def test_not_finite_stays_in_its_matrix(manifold):
-    """NaN in gives NaN out, for one point of a batch only, and no exception."""
+    """NaN in one point of a batch gives NaN for that point only, and no exception."""
     dtype = dtype_of(manifold, torch.float64)
     rng = new_generator(0)
     Q = manifold.random(3, generator=rng, dtype=dtype)
@@ -132,7 +135,10 @@ def test_logarithm_of_nan_is_nan(group):
 
 
 def test_stiefel_logarithm_in_single_precision(rng):
-    """It used to raise: in double precision float32 columns are not orthonormal."""
+    """log(Q, exp(Q, E)) = E for float32.
+
+    It used to raise, since float32 columns are not orthonormal to double precision.
+    """
     manifold = Stiefel(6, 2)
     Q = manifold.random(generator=rng)
     E = 0.3 * manifold.project(Q, torch.randn(6, 2, generator=rng))
@@ -152,9 +158,9 @@ FAR = [
     "manifold", [Stiefel(3, 2), Stiefel(6, 3), Stiefel(5, 2, is_complex=True)], ids=str
 )
 def test_stiefel_logarithm_of_far_points(manifold, rng):
-    """Of uniform pairs too, far beyond where convergence is proven: none of 500 failed.
+    """exp(Q, log(Q, P)) = P for uniform pairs, far beyond where convergence is proven.
 
-    exp(Q, log(Q, P)) = P; that the geodesic is the shortest is not claimed.
+    None of 500 pairs failed. That the geodesic is the shortest one is not claimed.
     """
     dtype = dtype_of(manifold, torch.float64)
     Q, P = (manifold.random(10, generator=rng, dtype=dtype) for _ in range(2))
@@ -166,7 +172,11 @@ def test_stiefel_logarithm_of_far_points(manifold, rng):
 
 @pytest.mark.parametrize("manifold", FAR, ids=str)
 def test_stiefel_logarithm_at_distance_pi(manifold, rng):
-    """300 pairs: 9 raised, 6 of them about a `Q` that nobody had given (issue 14)."""
+    """exp(Q, log(Q, P)) = P for points at distance pi.
+
+    Of 300 pairs 9 used to raise, 6 of them about a `Q` that was not the user's (issue
+    14).
+    """
     dtype = dtype_of(manifold, torch.float64)
     Q = manifold.random(50, generator=rng, dtype=dtype)
     E = manifold.project(Q, torch.randn(Q.shape, dtype=dtype, generator=rng))
@@ -178,7 +188,7 @@ def test_stiefel_logarithm_at_distance_pi(manifold, rng):
 
 
 def test_stiefel_logarithm_of_nan_is_nan(rng):
-    """Of that pair only."""
+    """NaN in one pair of a batch gives NaN for that pair only."""
     Q, P = Stiefel(5, 2).random(2, 3, generator=rng, dtype=torch.float64)
     P[1, 0, 0] = math.nan
     E = Stiefel(5, 2).log(Q, P)
@@ -187,14 +197,17 @@ def test_stiefel_logarithm_of_nan_is_nan(rng):
 
 
 def test_stiefel_logarithm_of_the_point_itself(rng):
-    """Nothing across: the frame has to be completed by anything."""
+    """log(Q, Q) = 0.
+
+    There is no part orthogonal to Q, so the frame is completed by any columns.
+    """
     Q = Stiefel(7, 3).random(2, generator=rng, dtype=torch.float64)
     assert_close(Stiefel(7, 3).log(Q, Q), torch.zeros_like(Q), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_what_a_group_remembers_outlives_the_mode(mode):
-    """The basis of an algebra is cached: not as an inference tensor, nor on meta."""
+    """A basis cached in inference mode or on meta still serves training later."""
     basis.cache_clear()
     with mode(), torch.device("meta"):
         Quadrupole().dimension  # noqa: B018 - reading it raises
@@ -204,7 +217,7 @@ def test_what_a_group_remembers_outlives_the_mode(mode):
 
 
 def test_groups_without_closed_forms_compile(no_shape_hook, rng):
-    """What is cached is a constant of the graph, also if it was not cached before."""
+    """A cached basis is a constant of the graph, even if compiling computes it."""
     basis.cache_clear()
     torch.compiler.reset()
     group = Quadrupole()
@@ -218,7 +231,10 @@ def test_groups_without_closed_forms_compile(no_shape_hook, rng):
 
 
 def test_tall_points_by_every_retraction(rng):
-    """`point` with polar and qr used to refuse them, with a word about Pade."""
+    """`point` maps to tall points by polar and qr.
+
+    It used to refuse both, with a message about Pade.
+    """
     manifold = Stiefel(5, 2)
     X = torch.randn(3, 5, 2, generator=rng)
     for name in ("polar", "qr"):
@@ -226,7 +242,7 @@ def test_tall_points_by_every_retraction(rng):
 
 
 def test_products_keep_their_blocks(rng):
-    """Everything happens in each factor by itself."""
+    """A point of a product has points of its factors as blocks, else zeros."""
     group = Product(SO(2), SO(3))
     Q = group.random(2, generator=rng)
     assert_close(Q[:, :2, 2:], torch.zeros(2, 2, 3))
@@ -239,10 +255,10 @@ def test_products_keep_their_blocks(rng):
 
 @pytest.mark.parametrize("group", [SO(512), SU(512)], ids=str)
 def test_the_determinant_of_a_large_matrix_does_not_underflow(group, rng):
-    """Haar points and nearest points of float32 are points, and -1 is not 1.
+    """Samples and nearest points of n = 512 in float32 have determinant 1, not 0.
 
-    The product of the pivots used to be 0 at n = 512: `SO(512).random` returned a
-    matrix with a last column of zeros, and a reflection passed for a rotation.
+    The product of the pivots used to be 0: `SO(512).random` returned a matrix with a
+    last column of zeros, and a reflection passed for a rotation.
     """
     dtype = dtype_of(group, torch.float32)
     Q = group.random(dtype=dtype, generator=rng)
@@ -254,7 +270,7 @@ def test_the_determinant_of_a_large_matrix_does_not_underflow(group, rng):
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_component_of_a_square_weight_is_that_of_its_base(sign, rng):
-    """A retraction, a step and a weight with coordinates keep the determinant."""
+    """Retractions and weights with coordinates keep the determinant of the base."""
     Q = O(4).nearest(torch.randn(4, 4, generator=rng))
     Q[:, 0] *= sign * torch.linalg.det(Q).sgn()
     X = torch.randn(5, 4, 4, generator=rng)
@@ -265,6 +281,9 @@ def test_the_component_of_a_square_weight_is_that_of_its_base(sign, rng):
 
 
 def test_samples_of_both_components(rng):
-    """Equal shares: 50 of 10000 is one standard deviation."""
+    """Half of the samples have determinant -1.
+
+    Of 10000 samples, 50 is one standard deviation.
+    """
     negative = (torch.linalg.det(O(3).random(10000, generator=rng)) < 0).sum()
     assert abs(int(negative) - 5000) < 300

@@ -1,4 +1,4 @@
-"""Each message says what was expected, what came and what to do."""
+"""Each message says what was expected, what was passed and what to do."""
 
 import math
 from dataclasses import dataclass
@@ -53,7 +53,10 @@ def test_columns_are_at_most_rows(k):
 
 
 def test_square_matrices_are_a_group():
-    """Stiefel(3, 3) was O(3) with half of its metric, and every method knew of it."""
+    """Stiefel(3, 3) is refused, and the error names the group.
+
+    It was O(3) with half of its metric, a special case in every method.
+    """
     for is_complex, group in ((False, "O"), (True, "U")):
         with pytest.raises(ValueError, match=rf"below n = 3; got 3\..*`{group}\(3\)`"):
             Stiefel(3, 3, is_complex)
@@ -66,7 +69,10 @@ def test_factors_are_of_one_field():
 
 
 def test_factors_are_groups():
-    """A Stiefel manifold was taken, and its product failed by attributes (issue 14)."""
+    """A product takes groups only.
+
+    A Stiefel manifold was accepted, and a missing attribute failed later (issue 14).
+    """
     wrong: Any = Stiefel(3, 2)
     with pytest.raises(TypeError, match=r"`factors` must be groups.*Stiefel\(n=3, k=2"):
         Product(SO(3), wrong)
@@ -80,7 +86,10 @@ def test_factors_are_groups():
     ids=str,
 )
 def test_batches_are_sizes(manifold, batch, method):
-    """A tuple gave the signatures of `torch.randn` (issue 14)."""
+    """A tuple for `batch` is refused with the right way to write it.
+
+    The error used to list the signatures of `torch.randn` (issue 14).
+    """
     with pytest.raises(
         TypeError, match=r"`batch` must be sizes, .* Write `random\(2, 3"
     ):
@@ -88,13 +97,17 @@ def test_batches_are_sizes(manifold, batch, method):
 
 
 def test_a_reflection_is_told_by_its_determinant():
-    """It was "a defect of 3.4e+38" (issue 14)."""
+    """The error for a reflection names its determinant.
+
+    It used to be "a defect of 3.4e+38" (issue 14).
+    """
     Q = torch.eye(3).repeat(2, 1, 1)
     Q[1, 0, 0] = -1
     message = r"`W` must have determinant 1 .*; got determinant -1 \(1 of 2 matrices\)"
     with pytest.raises(ValueError, match=message):
         SO(3).check(Q, name="W")
-    # neither orthogonal nor of positive determinant: this was "a defect of inf"
+    # This matrix is not orthogonal and has a negative determinant. The error used to be
+    # "a defect of inf".
     message = r"point of .* a defect of 5\.2e\+00, above .*, and determinant -8\. Pro"
     with pytest.raises(ValueError, match=message):
         SO(3).check(2 * Q, name="W")
@@ -102,7 +115,7 @@ def test_a_reflection_is_told_by_its_determinant():
 
 @dataclass(frozen=True)
 class RigidMotions(AbstractGroup):
-    """SE(3), which is not compact."""
+    """SE(3), a group that is not compact."""
 
     @property
     def size(self) -> int:
@@ -116,7 +129,10 @@ class RigidMotions(AbstractGroup):
 
 
 def test_groups_are_compact():
-    """Constraining a weight to SE(3) gave the advice to take the polar factor."""
+    """A group that is not compact is refused.
+
+    Constraining a weight to SE(3) used to give the advice to take the polar factor.
+    """
     message = r"`algebra` of Rigid.* must be skew.*entry 1.0e\+00 .*Only compact groups"
     layer = torch.nn.Linear(4, 4)
     for call in (
@@ -130,13 +146,16 @@ def test_groups_are_compact():
 
 @dataclass(frozen=True)
 class NoFactors(SO):
-    """Rotations for which only functions of matrices are declared."""
+    """Rotations that declare only maps which are functions of matrices."""
 
     maps = (Exp, Cayley, Pade)
 
 
 def test_declared_maps_are_the_maps_to_use():
-    """It was said: must be one of exp, cayley, pade-3; got 'pade-3' (issue 14)."""
+    """A group accepts every map that it declares.
+
+    The error used to say: must be one of exp, cayley, pade-3; got 'pade-3' (issue 14).
+    """
     for name in ("exp", "cayley", "pade-3", "pade-1", Pade(3)):
         NoFactors(3).resolve(name)
         isometry.constrain(torch.nn.Linear(3, 3), "weight", NoFactors(3), name)
@@ -179,7 +198,7 @@ def test_points_are_made_in_the_field(manifold, method):
 
 @pytest.mark.parametrize("value", [2.0, math.nan, math.inf])
 def test_points_are_on_the_manifold(value):
-    """The defect found, its bound and the remedy; NaN is infinitely far."""
+    """The error has the defect, its bound and the remedy; NaN is infinitely far."""
     for manifold in (SO(2), U(2), Torus(2), Stiefel(3, 2), Sphere(3), Quadrupole()):
         Q = manifold.origin(2)
         Q[1] *= value
@@ -212,7 +231,10 @@ def test_pade_has_a_degree(name):
 
 
 def test_retractions_that_leave_the_group_are_refused():
-    """det cayley(A) != 1 in SU(3); columns of Sp(n) are not free."""
+    """A retraction that leaves the group is refused.
+
+    det cayley(A) is not 1 in SU(3), and the columns of Sp(n) are not free.
+    """
     for group, name in ((SU(3), "cayley"), (SU(3), "pade-2"), (Sp(1), "qr")):
         with pytest.raises(ValueError, match=r"`retraction` must be one of .* for S"):
             group.resolve(name)
@@ -238,7 +260,10 @@ def test_a_group_need_not_know_its_torus():
 
 
 def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
-    """Stopped early, since it converged on all that was tried."""
+    """The error of an iteration that does not converge.
+
+    It is stopped early, since it converged for every pair that was tried.
+    """
     for name, number in {"_TURNS": 1, "_SHOTS": 0, "_STARTS": 1}.items():
         monkeypatch.setattr(_stiefel_log, name, number)
     Q, P = Stiefel(4, 2).random(2, generator=rng)
@@ -249,7 +274,10 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
 
 
 def test_no_geodesic_joins_the_components_of_square_matrices(rng):
-    """It used to speak of a `Q` with determinant -1, which neither point may be."""
+    """Points in different components of O(n) are joined by no geodesic.
+
+    The error used to speak of a `Q` with determinant -1, which neither point was.
+    """
     Q = O(3).random(4, generator=rng)
     P = Q.clone()
     P[2, :, 0] *= -1
@@ -259,7 +287,10 @@ def test_no_geodesic_joins_the_components_of_square_matrices(rng):
 
 
 def test_an_error_names_the_argument_that_is_not_a_point(rng):
-    """Rotations of single precision, as double; the product has a smaller defect."""
+    """The error names the argument with the defect.
+
+    It has to check each argument: their product has a smaller defect.
+    """
     good = SO(3).random(4, generator=rng, dtype=torch.float64)
     bad = good + 1e-6
     for name, f in (
@@ -277,7 +308,10 @@ def test_an_error_names_the_argument_that_is_not_a_point(rng):
 @pytest.mark.parametrize("manifold", [SO(3), O(3), Stiefel(3, 2), Sphere(3)], ids=str)
 @pytest.mark.parametrize("method", ["exp", "distance", "geodesic", "log"])
 def test_points_of_another_size_are_refused(manifold, method):
-    """`SO(3).exp` and `SO(3).distance` took 4 x 4 matrices."""
+    """Points of another size are refused.
+
+    `SO(3).exp` and `SO(3).distance` used to accept 4 x 4 matrices.
+    """
     good = manifold.origin()
     bad = torch.eye(4) if good.ndim == 2 else torch.eye(4)[0]
     call = getattr(manifold, method)
@@ -307,7 +341,10 @@ def test_declarations_are_checked():
     ],
 )
 def test_forward_over_forward_is_refused(name, f):
-    """torch 2.13 drops the outer tangent there: that of log was off by 0.9."""
+    """Forward over forward mode is refused.
+
+    torch 2.13 drops the outer tangent there: the derivative of log was off by 0.9.
+    """
     derivative = torch.func.jacfwd(torch.func.jacfwd(lambda X: f(X).sin().sum()))
     message = f"`{name}` must be inside one level of `torch.func.jvp` at most"
     with pytest.raises(NotImplementedError, match=message):

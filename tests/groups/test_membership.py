@@ -1,4 +1,4 @@
-"""What rounding leaves of membership, and what `tolerance` makes of it."""
+"""How far rounding moves a point off its manifold, and what `tolerance` accepts."""
 
 import math
 
@@ -45,10 +45,11 @@ def unit(manifold, dtype):
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("manifold", CLOSED, ids=str)
 def test_one_operation_uses_half_of_the_tolerance(manifold, precision, rng):
-    """Samples, products and retractions of up to pi: defect <= 10 n eps.
+    """Samples, products and retractions of up to pi have a defect <= 10 n eps.
 
-    The worst of 1000 samples and 5 seeds: sample 4.0, product 6.0, retraction 7.5, all
-    in U(1), where an entry and its conjugate are rounded apart.
+    That is half of the tolerance. The worst of 1000 samples and 5 seeds: sample 4.0,
+    product 6.0, retraction 7.5, all in U(1), where an entry and its conjugate are
+    rounded apart.
     """
     dtype = dtype_of(manifold, precision)
     Q = manifold.random(100, generator=rng, dtype=dtype)
@@ -72,20 +73,23 @@ def test_one_operation_uses_half_of_the_tolerance(manifold, precision, rng):
     "group", [Quadrupole(), Helix(), DiagonalRotations(), Adjoint(SU(3))], ids=str
 )
 def test_groups_without_closed_forms_contain_their_products(group, precision, rng):
-    """Here the defect is found through a logarithm: up to 15 n eps (the octet)."""
+    """Products of Haar samples are points of groups without closed forms.
+
+    Their defect is computed through a logarithm: up to 15 n eps (the octet).
+    """
     dtype = dtype_of(group, precision)
     Q = group.random(50, generator=rng, dtype=dtype)
     assert group.contains(Q).all()
     assert group.contains(Q @ Q.roll(1, 0)).all()
     assert not group.contains(1.1 * Q).any()
-    # rotations of odd size have no -1, and the octet is that of SU(3) / Z_3
+    # Rotations of odd size do not contain -I, and the octet belongs to SU(3) / Z_3.
     if group in (Quadrupole(), Adjoint(SU(3))):
         assert not group.contains(-Q).any()
 
 
 @pytest.mark.parametrize("n", [1, 7, 512])
 def test_tolerance_covers_what_torch_computes(n, rng):
-    """One bound for points, for assignments and for `logm_unitary`."""
+    """One tolerance serves points, assignments and `logm_unitary`."""
     expected = 10 * n * max(4.0, n**0.5) * eps(torch.float32)
     assert SO(n).tolerance(torch.float32) == expected
     Q = torch.nn.init.orthogonal_(torch.empty(n, n), generator=rng)
@@ -94,7 +98,10 @@ def test_tolerance_covers_what_torch_computes(n, rng):
 
 @pytest.mark.parametrize("manifold", CLOSED, ids=str)
 def test_what_is_not_finite_is_no_point(manifold):
-    """NaN compares false with every bound; the other points stay points."""
+    """NaN is not a point, though it compares false with every bound.
+
+    The other points of its batch stay points.
+    """
     for bad in (math.nan, math.inf):
         Q = manifold.origin(3)
         Q[1] = bad
@@ -102,7 +109,7 @@ def test_what_is_not_finite_is_no_point(manifold):
 
 
 def test_reflections_are_no_rotations():
-    """The other component of O(n) has orthonormal columns, too."""
+    """A reflection is not in SO(n), although its columns are orthonormal."""
     R = torch.diag(torch.tensor([1.0, 1.0, -1.0]))
     assert not SO(3).contains(R)
     assert O(3).contains(R)
@@ -111,7 +118,11 @@ def test_reflections_are_no_rotations():
 
 
 def test_orthonormal_columns_suffice_for_free_manifolds_only():
-    """A weight on a free group is read in one kernel; an override can lose that."""
+    """Orthonormal columns are enough for free manifolds only.
+
+    A weight on a free group is read by one kernel; a method that a subclass overrides
+    can end that.
+    """
     free = [SO(3), O(3), U(3), Stiefel(4, 2)]
     others = [SU(3), Sp(1), Torus(3), Sphere(3), Quadrupole()]
     assert all(manifold.is_free for manifold in free)

@@ -15,19 +15,19 @@ from tests.groups.algebra import HALVES, element, slope
 from tests.groups.registry import dtype_of
 from tests.helpers import skew_with_angles
 
-# leading power of the difference from exp, and its factor |A^p| at the identity
+# the leading power of the difference from exp
 ORDERS = {"qr": 2, "polar": 3, "cayley": 3, "pade-2": 5, "pade-3": 7}
 RETRACTED = (SO(5), U(3), Sp(2), Torus(3), Stiefel(6, 2), O(4))
-# the other maps do not end in these groups
+# the maps that stay on each manifold
 PAIRS = [(m, k) for m in RETRACTED for k in ORDERS if isinstance(parse_map(k), m.maps)]
 
 
 @pytest.mark.parametrize(("manifold", "name"), PAIRS, ids=str)
 def test_retractions_have_their_order(manifold, name, rng):
-    """|R(tE) - exp(tE)| ~ t^p: 2 for QR, 3 for polar and Cayley, 2m + 1 for Pade.
+    """|R(tE) - exp(tE)| ~ t^p: p = 2 for QR, 3 for polar and Cayley, 2m + 1 for Pade.
 
-    But polar has 2 on tall Stiefel manifolds: there it is the other metric, of the
-    ambient space, to whose geodesics it is closer.
+    On tall Stiefel manifolds polar has only 2. It is closer to the geodesics of another
+    metric, the metric of the ambient space.
     """
     dtype = dtype_of(manifold, torch.float64)
     Q = manifold.random(generator=rng, dtype=dtype)
@@ -41,12 +41,15 @@ def test_retractions_have_their_order(manifold, name, rng):
     fitted = slope(error, [2.0**-j for j in range(first, 10)])
     second = (name, manifold) == ("polar", Stiefel(6, 2))
     order = 2 if second else ORDERS[name]
-    # more is possible: on a torus QR is polar
+    # the order may be higher: on a torus QR is polar
     assert fitted >= order - 0.1
 
 
 def test_polar_has_order_two_on_tall_matrices():
-    """For one direction: where the factor of t^2 is small by chance, t^3 covers it."""
+    """Polar has order 2 on tall matrices, tested along one direction.
+
+    Where the factor of t^2 is small by chance, t^3 would cover it.
+    """
     manifold = Stiefel(6, 2)
     Q = manifold.origin(dtype=torch.float64)
     E = manifold.project(Q, torch.arange(12.0, dtype=torch.float64).view(6, 2).sin())
@@ -59,7 +62,7 @@ def test_polar_has_order_two_on_tall_matrices():
 
 @pytest.mark.parametrize("group", [SO(5), U(3)], ids=str)
 def test_pade_is_closer_than_cayley(group, rng):
-    """Factors 1/12, 1/720 and 1/100800 of |A^(2m+1)|, m!^2 / ((2m)! (2m+1)!)."""
+    """The factors of |A^(2m+1)|, m!^2 / ((2m)! (2m+1)!), are 1/12, 1/720, 1/100800."""
     A = element(group, rng, norm=0.25)
     errors = []
     for m in (1, 2, 3):
@@ -68,14 +71,17 @@ def test_pade_is_closer_than_cayley(group, rng):
         error = float(matrix_norm(group.retract(one, A, name) - expm_skew(A)))
         c = math.factorial(m) ** 2 / math.factorial(2 * m) / math.factorial(2 * m + 1)
         leading = c * float(matrix_norm(torch.linalg.matrix_power(A, 2 * m + 1)))
-        # the next term is of relative size |A|^2
+        # the next term has relative size |A|^2
         assert error == pytest.approx(leading, rel=0.02)
         errors.append(error)
     assert errors[0] > 500 * errors[1] > 500**2 * errors[2] / 4
 
 
 def test_polar_is_the_projection_of_the_appendix(rng):
-    """Appendix B: U V^T of Q + E = U S V^T, and (q + e) / |q + e| on the sphere."""
+    """Polar is U V^T of Q + E = U S V^T, and (q + e) / |q + e| on the sphere.
+
+    This is the projection of Appendix B.
+    """
     group = SO(5)
     Q = group.random(generator=rng, dtype=torch.float64)
     E = Q @ element(group, rng, norm=1.0)
@@ -84,7 +90,10 @@ def test_polar_is_the_projection_of_the_appendix(rng):
 
 
 def test_cayley_cannot_reach_the_eigenvalue_minus_one(rng):
-    """Remark 4.1: coordinates grow like 4 / (pi - theta), those of exp stay at pi."""
+    """Remark 4.1: Cayley's coordinates grow like 4 / (pi - theta).
+
+    Coordinates of exp stay at pi.
+    """
     for gap in (1e-1, 1e-3, 1e-5):
         A = skew_with_angles(
             torch.tensor([math.pi - gap, 0.3], dtype=torch.float64),

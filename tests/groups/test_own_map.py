@@ -1,4 +1,4 @@
-"""A map that a user writes goes wherever those of the house go."""
+"""A map that a user writes can be used wherever the library's own maps can."""
 
 import copy
 import math
@@ -52,7 +52,7 @@ class TwoHalves(AbstractRetraction):
 
 @dataclass(frozen=True)
 class Uneven(TwoHalves):
-    """The same in other coordinates, of which the first are larger."""
+    """TwoHalves without the claim of equivariance."""
 
     name = "uneven"
     equivariant = False
@@ -60,7 +60,7 @@ class Uneven(TwoHalves):
 
 @pytest.mark.parametrize(("n", "is_complex"), [(4, False), (2, True)])
 def test_it_keeps_the_contract_of_maps(n, is_complex, rng):
-    """With the order and the symmetry that it claims."""
+    """The user's map passes `check_map`, with the order and symmetry that it claims."""
     check_map(TwoHalves(), n=n, is_complex=is_complex, generator=rng)
 
 
@@ -75,7 +75,7 @@ def test_a_wrong_claim_is_found():
 
 @pytest.mark.parametrize("shape", [(6, 6), (9, 3), (3, 9), (5, 4)], ids=str)
 def test_in_orthogonal(shape, rng):
-    """A weight is made by it, trains, and stays orthogonal."""
+    """A weight made by the user's map trains and stays orthogonal."""
     layer = isometry.orthogonal(nn.Linear(*shape[::-1]), "weight", TwoHalves())
     assert "two-halves" in repr(layer)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -103,7 +103,7 @@ def test_the_weight_is_its_value_at_the_coordinates(rng):
 
 
 def test_copies_pickles_and_checkpoints(rng):
-    """The checkpoint has the name; one of another map is refused."""
+    """A checkpoint has the map's name, and is refused by a layer with another map."""
     layer = isometry.orthogonal(nn.Linear(4, 4), "weight", TwoHalves())
     coordinates_of(layer).data.normal_(generator=rng)
     twins = [
@@ -127,7 +127,7 @@ def test_it_compiles_to_one_graph(no_shape_hook, rng):
 
 
 def test_the_base_moves(rng):
-    """`rebase` needs no more than the map: the weight does not change."""
+    """`rebase` works with any map, and does not change the weight."""
     layer = isometry.orthogonal(
         nn.Linear(5, 5), "weight", TwoHalves(), rebase_radius=0.5
     )
@@ -153,7 +153,7 @@ MANIFOLDS: list[AbstractManifold] = [
 @pytest.mark.parametrize("lr", [1e-3, 2.0])
 @pytest.mark.parametrize("manifold", MANIFOLDS, ids=str)
 def test_in_an_optimizer(manifold, lr, rng):
-    """One step of descent is `retract` along the gradient, short or long."""
+    """One step of SGD is `retract` along the gradient, for short and long steps."""
     dtype = torch.complex128 if manifold.is_complex else torch.float64
     Q = manifold.random(dtype=dtype, generator=rng)
     G = torch.randn(Q.shape, dtype=dtype, generator=rng)
@@ -166,7 +166,7 @@ def test_in_an_optimizer(manifold, lr, rng):
 
 
 def test_the_state_of_an_optimizer_has_the_name(tmp_path, rng):
-    """It loads where the optimizer has the map, and nowhere else."""
+    """The state of an optimizer loads only if the optimizer has the same map."""
     p = nn.Parameter(SO(4).random(generator=rng))
     p.grad = torch.randn(4, 4, generator=rng)
     ours = RiemannianAdam([p], manifold=SO(4), retraction=TwoHalves())
@@ -182,7 +182,7 @@ def test_the_state_of_an_optimizer_has_the_name(tmp_path, rng):
 
 
 def test_names_are_read_once():
-    """A group of an optimizer holds the map, from the beginning and after a load."""
+    """A parameter group holds the map itself, at the beginning and after a load."""
     p = nn.Parameter(torch.eye(3))
     optimizer = RiemannianSGD([p], manifold=SO(3), retraction="cayley")
     assert optimizer.param_groups[0]["retraction"] == Cayley()
@@ -192,7 +192,7 @@ def test_names_are_read_once():
 
 
 def test_in_diagnose(rng):
-    """The condition is that of the derivative, by its matrix."""
+    """The reported condition is the condition of the map's Jacobian."""
     layer = isometry.orthogonal(nn.Linear(4, 4).double(), "weight", TwoHalves())
     X = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     coordinates_of(layer).data.copy_(X)
@@ -216,7 +216,10 @@ def test_a_map_without_symmetry_has_no_condition():
 
 @pytest.mark.parametrize("phi", [Exp(), Cayley(), Pade(2), Pade(3)], ids=repr)
 def test_the_default_phase_is_that_of_the_formula(phi, rng):
-    """Modulo full turns, with its derivative."""
+    """The default phase agrees with each closed form, modulo full turns.
+
+    Its derivative agrees as well.
+    """
     theta = 3 * torch.randn(20, dtype=torch.float64, generator=rng)
     turn, slope = AbstractRetraction.phase(phi, theta)
     expected, derivative = phi.phase(theta)
@@ -228,7 +231,10 @@ def test_the_default_phase_is_that_of_the_formula(phi, rng):
 @pytest.mark.parametrize("shape", [(9, 3), (5, 4)], ids=str)
 @pytest.mark.parametrize("phi", [Exp(), Cayley(), Pade(3)], ids=repr)
 def test_the_default_for_tall_matrices_is_that_of_the_formula(phi, shape, rng):
-    """The default makes A itself, n x n; the formulas of the house do not."""
+    """The default for tall matrices agrees with each closed form.
+
+    The default makes the n x n matrix A; the closed forms do not.
+    """
     X = torch.randn(2, *shape, dtype=torch.float64, generator=rng)
     B = Stiefel(*shape).random(2, dtype=torch.float64, generator=rng)
     for base in (B, None):
@@ -239,7 +245,7 @@ def test_the_default_for_tall_matrices_is_that_of_the_formula(phi, shape, rng):
 
 @pytest.mark.errors
 def test_where_it_cannot_be_used():
-    """SU(n) and groups that are known by their algebra have maps of their own."""
+    """SU(n), and weights without a base, refuse a map that they cannot use."""
     layer = nn.Linear(3, 3, dtype=torch.complex64)
     with pytest.raises(ValueError, match=r"one of exp for SU\(n=3\); got TwoHalves"):
         isometry.constrain(layer, "weight", SU(3), TwoHalves())

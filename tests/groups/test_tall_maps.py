@@ -21,23 +21,23 @@ from tests.helpers import DTYPES, differences, eps, random_skew
 from tests.helpers import wide as double
 from tests.linalg.test_tall import generator, tangent
 
-# both algorithms (n > 2k and n <= 2k), and their border
+# sizes for both algorithms (n > 2k and n <= 2k), and for their border
 SHAPES = [(40, 3), (40, 12), (9, 4), (8, 4), (7, 4), (6, 6), (5, 1), (2, 1), (1, 1)]
 NORMS = [0.0, 1e-3, 1.0, math.pi, 10.0, 100.0]
-# one factor, one pair, both, several
+# degrees whose numerator has one factor, one pair of factors, both, and several
 DEGREES = [1, 2, 3, 8]
 
 
 @functools.cache
 def zeros(degree: int) -> list[complex]:
-    """Zeros of the numerator of r_m: no factor and no coefficient of ours."""
+    """Zeros of the numerator of r_m by mpmath, without the factors of the library."""
     with mpmath.workdps(60):
         p, _ = mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
         return [complex(z) for z in mpmath.polyroots(p[::-1], 500, extraprec=500)]
 
 
 def reference(X: Tensor, B: Tensor, G: Tensor, degree: int) -> tuple[Tensor, Tensor]:
-    """r_m(A) B and the gradient of <G, r_m(A) B>: A n x n, one zero at a time."""
+    """r_m(A) B and the gradient of <G, r_m(A) B>, by the n x n A, zero by zero."""
     X = X.to(double(X.dtype)).requires_grad_()
     base, G = B.to(X.dtype), G.to(X.dtype)
     A = generator(X, base).to(torch.complex128)
@@ -50,7 +50,7 @@ def reference(X: Tensor, B: Tensor, G: Tensor, degree: int) -> tuple[Tensor, Ten
 
 
 def with_singular_values(X: Tensor, B: Tensor, *, ratio: float, norm: float) -> Tensor:
-    """`X` with the singular values 1, ratio, ratio^2, ... across, of the given norm."""
+    """`X` of the given norm, with singular values 1, ratio, ratio^2, ... across B."""
     along = B.mH @ X
     U, s, Vh = torch.linalg.svd(X - B @ along, full_matrices=False)
     s = ratio ** torch.arange(s.shape[-1], dtype=s.dtype)
@@ -59,10 +59,10 @@ def with_singular_values(X: Tensor, B: Tensor, *, ratio: float, norm: float) -> 
 
 
 def exact_zero(p: list, u: float, w: float) -> Any:
-    """The zero of p next to one of 1 + u z + w z^2, by Newton's method."""
+    """The zero of p next to a zero of 1 + u z + w z^2, by Newton's method."""
     z = mpmath.mpc(-1 / u if w == 0 else (-u + mpmath.sqrt(u * u - 4 * w)) / (2 * w))
     step = z
-    # quadratic: from 1e-16 or so to 1e-100 in three steps
+    # convergence is quadratic: from about 1e-16 to 1e-100 in three steps
     for _ in range(6):
         value, slope = mpmath.polyval(p[::-1], z, derivative=True)
         step = value / slope
@@ -89,7 +89,7 @@ def test_factors_are_those_of_mpmath(degree):
             for z in zeros
         ]
     assert list(factors) == expected
-    # different zeros, one for each pair: they are all
+    # the zeros are different, one for each pair, so none is missing
     assert len({mpmath.nstr(z, 20) for z in zeros}) == (degree + 1) // 2
 
 
@@ -114,7 +114,8 @@ def compare_with_dense_map(shape, norm, degree, dtype, rng) -> None:
     unit = k * eps(dtype)
     Y = Y.detach().to(Y_ref.dtype)
     # 14: twice the worst over 30 seeds, 6.7 (float64, 5 x 1, degree 8, norm 1), where
-    # the reference has its share; 3.2 in single precision (9 x 4, degree 2, norm 100)
+    # the reference has a part in the error; 3.2 in single precision (9 x 4, degree 2,
+    # norm 100)
     assert (matrix_norm(Y - Y_ref) <= 14 * unit * max(1, norm)).all(), norm
     # 18: twice the worst over 30 seeds, 8.9 (float64, 9 x 4, degree 2, norm 100)
     assert (matrix_norm(g - g_ref) <= 18 * unit * max(1, norm)).all(), norm
@@ -127,10 +128,10 @@ def compare_with_dense_map(shape, norm, degree, dtype, rng) -> None:
 @pytest.mark.parametrize("norm", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("ratio", [0.0, 1e-4, 0.1])
 def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype, rng):
-    """Singular values 1, ratio, ratio^2, ... of X_perp: the block is far from normal.
+    """Y^H Y = I if the normal part of X has singular values 1, ratio, ratio^2, ...
 
-    One quotient of polynomials, not factored, had a defect of 1e10 k eps at degree 5
-    and norm 100 in float32.
+    The block is far from normal then. One quotient of polynomials, not factored, had a
+    defect of 1e10 k eps at degree 5 and norm 100 in float32.
     """
     n, k = 40, 4
     B, X, G = tangent(n, k, norm=1.0, dtype=double(dtype), rng=rng, batch=(3,))
@@ -143,10 +144,10 @@ def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype,
 
     unit = k * eps(dtype)
     Y = Y.detach().to(Y_ref.dtype)
-    # 6.4: twice the worst over 20 seeds, 3.2 (complex128, degree 13, norm 1), where
-    # the reference has its share; 0.17 at norm 100
+    # 6.4: twice the worst over 20 seeds, 3.2 (complex128, degree 13, norm 1), where the
+    # reference has a part in the error; 0.17 at norm 100
     assert (matrix_norm(Y - Y_ref) <= 6.4 * unit * norm**2).all()
-    # 2.8: twice the worst over 20 seeds, 1.4 (likewise)
+    # 2.8: twice the worst over 20 seeds, 1.4 (complex128, degree 13, norm 1)
     assert (matrix_norm(g - g_ref) <= 2.8 * unit * norm**2).all()
     # the last step leaves the square of norm^2 eps; 3.4: twice the worst over 20
     # seeds, 1.7 (float32, degree 2, norm 100, ratio 1e-4)
@@ -213,7 +214,7 @@ def test_gradient_at_zero_is_the_projection(n, k, degree, dtype, rng):
 
 
 def test_the_normal_part_drops_out(rng):
-    """The point of X + B H is that of X for Hermitian H, and H gets no gradient."""
+    """X + B H gives the point of X for Hermitian H, and H gets no gradient."""
     B, X, _ = tangent(9, 3, norm=2.0, dtype=torch.complex128, rng=rng)
     H = 1j * random_skew(3, norm=1.0, dtype=torch.complex128, rng=rng)
     expected = Pade(2).tall(X, B)
@@ -221,7 +222,7 @@ def test_the_normal_part_drops_out(rng):
     h = torch.zeros((), dtype=torch.float64, requires_grad=True)
     Y = Pade(2).tall(X + h * (B @ H), B)
     (g,) = torch.autograd.grad(Y.real.sum(), h)
-    # rounding alone
+    # both sides differ by rounding only
     assert abs(g) <= 100 * eps(torch.float64)
 
 
@@ -269,7 +270,7 @@ def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
     for g in (f, lambda X: f(X, B)):
         assert gradcheck(g, X, check_forward_ad=True, check_batched_grad=True, **how)
         assert gradgradcheck(g, X, check_fwd_over_rev=True, fast_mode=True)
-    # off the manifold the last step and the approximant part ways
+    # off the manifold the last step and the approximant differ
     E = 0.3 * torch.randn(n, n, dtype=dtype, generator=rng)
     E.requires_grad_()
     assert gradcheck(
@@ -279,7 +280,7 @@ def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
 
 @pytest.mark.parametrize(("n", "degrees"), [(9, (1, 3, 4)), (4, (1,))])
 def test_compiled_code_is_one_graph(n, degrees, rng, no_shape_hook):
-    """`torch.compile(fullgraph=True)` gives value, gradient and NaN of eager mode.
+    """One compiled graph gives the value, gradient and NaN of eager mode.
 
     The degree is a constant of the graph, in a loop that both algorithms share.
     """

@@ -26,14 +26,14 @@ def basis(group: AbstractGroup) -> Tensor:
     shape = (group.dimension, *group.shape)
     A = group.algebra_projection(torch.randn(shape, dtype=wide(group), generator=rng))
     parts = torch.view_as_real(A) if A.is_complex() else A
-    # not by a factor of the Gram matrix, whose condition is squared
+    # QR, rather than a factor of the Gram matrix, whose condition is squared
     columns = torch.linalg.qr(parts.flatten(1).mT).Q
     parts = columns.mT.reshape(parts.shape)
     return torch.view_as_complex(parts) if A.is_complex() else parts
 
 
 def dexp(group: AbstractGroup, A: Tensor) -> Tensor:
-    """Matrix of e^-A d exp_A in an orthonormal basis of the algebra."""
+    """The matrix of e^-A d exp_A in an orthonormal basis of the algebra."""
     E = basis(group)
     Q, L = expm_skew_frechet(A.expand_as(E), E)
     return inner(E[:, None], (Q.mH @ L)[None])
@@ -58,7 +58,7 @@ def test_exp_is_one_to_one_inside_the_domain(group, rng):
     for norm in (0.1, 3.0, math.pi - 1e-3):
         A = element(group, rng, norm=norm)
         assert float(group.border_distance(one, A)) == pytest.approx(math.pi - norm)
-        # an angle pi - delta costs a factor 1 / delta; twice the worst, 6.7e-13
+        # an angle pi - delta amplifies errors by 1 / delta; twice the worst, 6.7e-13
         assert_close(group.algebra_log(expm_skew(A)), A, rtol=0, atol=1.4e-12)
     A = element(group, rng, norm=math.pi + 0.5)
     assert float(group.border_distance(one, A)) < 0
@@ -66,10 +66,10 @@ def test_exp_is_one_to_one_inside_the_domain(group, rng):
 
 
 def largest_root(group: AbstractGroup, theta: Tensor) -> float:
-    """Largest |eigenvalue| of ad on the algebra, for a torus element with these angles.
+    """The largest |eigenvalue| of ad at the torus element with these angles.
 
-    Differences of angles; in SO(n) also sums, and single angles if n is odd; in Sp(n)
-    also sums and doubles.
+    The eigenvalues are differences of angles; in SO(n) also sums, and single angles if
+    n is odd; in Sp(n) also sums and doubles.
     """
     if isinstance(group, SO):
         top = theta.abs().sort(descending=True).values
@@ -108,23 +108,24 @@ def test_smallest_singular_value_of_dexp_is_a_sinc(group, angles, rng):
 
 @pytest.mark.parametrize(("group", "angles"), WORST, ids=str)
 def test_dexp_is_singular_on_the_border_where_a_root_is_two_pi(group, angles):
-    """Appendix D: invertible inside, and at A with two opposite angles pi it is not."""
+    """Appendix D: dexp_A is singular if two opposite angles are pi, and not before."""
     theta = torch.tensor(angles, dtype=torch.float64)
     A = group.torus(theta).to(wide(group))
     for norm, floor in ((0.99 * math.pi, 1e-2), (math.pi, -1.0)):
         smallest = float(torch.linalg.svdvals(dexp(group, norm * A))[-1])
         assert smallest > floor
-    # 1e-15 times the condition of nothing: rounding of sin(pi)
+    # sin(pi) is rounded to 1e-16, not to 0
     assert smallest < 1e-14
 
 
 @pytest.mark.parametrize(("group", "angles"), MILD, ids=str)
 def test_dexp_is_regular_elsewhere_on_the_border(group, angles):
-    """The paper says "singular on every matrix" of the border: not in the algebra.
+    """dexp_A stays regular at border points where no root is 2 pi.
 
-    2 / pi remains in SO(3). Singular is the derivative on all matrices, where 2 pi i
-    is an eigenvalue of ad; skew directions do not see it. What is lost on the whole
-    border is injectivity.
+    The paper says "singular on every matrix" of the border. That holds for the
+    derivative on all matrices, where 2 pi i is an eigenvalue of ad, but skew directions
+    do not see it: 2 / pi remains in SO(3). What is lost on the whole border is
+    injectivity.
     """
     theta = math.pi * torch.tensor(angles, dtype=torch.float64)
     A = group.torus(theta).to(wide(group))
@@ -140,10 +141,10 @@ def test_dexp_is_regular_elsewhere_on_the_border(group, angles):
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_gradient_of_the_composition(group, rng):
-    """grad(f o exp)(A) = Q dexp_-A((Q^H G - G^H Q) / 2): proposition 4.1, sign mended.
+    """Proposition 4.1 with its sign corrected: grad(f o exp)(A) = Q dexp_-A(W).
 
-    Against autograd through torch's exponential; with the paper's sign it is -1 times
-    that.
+    Here W = (Q^H G - G^H Q) / 2. The gradient is compared with autograd through torch's
+    exponential; with the paper's sign it would be -1 times that.
     """
     A = element(group, rng, norm=2.0).requires_grad_()
     C = torch.randn(A.shape, dtype=A.dtype, generator=rng)
@@ -172,8 +173,8 @@ def test_gradient_of_the_composition(group, rng):
 def test_connection_is_the_tangential_derivative(group, rng):
     """nabla_X Y = 1/2 [X, Y] is the projection of the ambient derivative of Q -> QY.
 
-    That is the Levi-Civita connection of a submanifold (Gauss); fitted slope 2 of
-    central differences.
+    This is the Levi-Civita connection of a submanifold (Gauss). Central differences
+    converge to it with a fitted slope of 2.
     """
     Q = group.random(generator=rng, dtype=wide(group))
     X, Y = (element(group, rng, norm=1.0) for _ in range(2))
@@ -193,9 +194,9 @@ def test_connection_is_the_tangential_derivative(group, rng):
     ids=str,
 )
 def test_curvature_is_that_of_geodesic_triangles(manifold, rng):
-    """3 (2 t^2 - dist(exp tE, exp tF)^2) / t^4 -> K for orthonormal E, F; slope 2.
+    """3 (2 t^2 - dist(exp tE, exp tF)^2) / t^4 -> K for orthonormal E, F, with slope 2.
 
-    In the mean over t and -t, where the odd powers cancel.
+    The mean over t and -t is taken, in which the odd powers cancel.
     """
     case = Case(manifold, dtype_of(manifold, torch.float64), rng)
     Q = case.points()
@@ -209,7 +210,7 @@ def test_curvature_is_that_of_geodesic_triangles(manifold, rng):
         ]
         return (3 * (2 * t**2 - (squares[0] + squares[1]) / 2) / t**4 - K).abs()
 
-    # further down rounding, 1e-16 / t^2, is seen
+    # for smaller t rounding, 1e-16 / t^2, would show
     assert slope(error, [2.0**-j for j in range(1, 6)]) >= 1.9
     if isinstance(manifold, AbstractGroup):
         X, Y = Q.mH @ E, Q.mH @ F
@@ -218,20 +219,26 @@ def test_curvature_is_that_of_geodesic_triangles(manifold, rng):
 
 
 def test_curvature_of_known_spaces():
-    """1/8 for SO(3) with this metric: a sphere of radius sqrt(8) over +-1."""
+    """The curvature of SO(3) is 1/8.
+
+    It is a sphere of radius sqrt(8) whose opposite points are identified.
+    """
     E = torch.zeros(2, 3, 3, dtype=torch.float64)
     E[0, 1, 0], E[0, 0, 1] = 1.0, -1.0
     E[1, 2, 0], E[1, 0, 2] = 1.0, -1.0
     Q = torch.eye(3, dtype=torch.float64)
     assert float(SO(3).curvature(Q, *E)) == pytest.approx(1 / 8)
-    # one column: the sphere; Stiefel(3, 2) with half of the metric is SO(3)
+    # with one column it is the sphere; Stiefel(3, 2) with half of the metric is SO(3)
     E = torch.tensor([[[0.0], [1.0], [0.0]], [[0.0], [0.0], [1.0]]])
     assert float(Stiefel(3, 1).curvature(torch.eye(3, 1), *E)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_three_exponentials_are_one(group, rng):
-    """Riemannian = Lie = of matrices: a geodesic, a subgroup and a power series."""
+    """The Riemannian, the Lie and the matrix exponential agree.
+
+    They are a geodesic, a one-parameter subgroup and a power series.
+    """
     A = element(group, rng, norm=2.0)
     one = group.origin(dtype=A.dtype)
     assert_close(group.exp(one, A), torch.linalg.matrix_exp(A))
@@ -244,14 +251,17 @@ def test_three_exponentials_are_one(group, rng):
         second = (line[0] - 2 * line[1] + line[2]) / t**2
         return matrix_norm(group.project(line[1], second))
 
-    # Q A^2, the acceleration, is normal, and so is the truncation error, Q A^4: what is
-    # left is rounding over t^2. Twice the worst over 20 seeds, 1.6e-9
+    # The acceleration Q A^2 and the truncation error Q A^4 are normal, so what is left
+    # is rounding over t^2. Twice the worst over 20 seeds, 1.6e-9.
     assert float(acceleration(1e-3)) < 3.3e-9
 
 
 @pytest.mark.parametrize("group", [SO(2), U(1), Torus(3)], ids=str)
 def test_the_exponential_update_is_riemannian_if_abelian(group, rng):
-    """Theorem C.12: exp(A - eta grad(f o exp)(A)) = Q exp(-eta Q^H grad f(Q))."""
+    """Theorem C.12 in abelian groups: the update is exp(A - eta grad(f o exp)(A)).
+
+    It equals Q exp(-eta Q^H grad f(Q)).
+    """
     A = element(group, rng, norm=2.0)
     for eta in (1e-3, 0.1, 1.0):
         assert_close(*updates(group, A, eta, rng), rtol=0, atol=1e-14)
@@ -261,15 +271,16 @@ def test_the_exponential_update_is_riemannian_if_abelian(group, rng):
     "group", [SO(3), SO(4), U(2), SU(2), Sp(1), Quadrupole()], ids=str
 )
 def test_the_exponential_update_is_no_retraction_else(group, rng):
-    """Its first-order defect is |(D D^T - I) u|, D = dexp_A, and its slope is 1.
+    """In other groups the update is off to first order, by |(D D^T - I) u|, D = dexp_A.
 
-    D D^T has the eigenvalues sinc^2(rho / 2): the update is too short across A.
+    D D^T has the eigenvalues sinc^2(rho / 2), so the update is too short in directions
+    orthogonal to A.
     """
     A = element(group, rng, norm=2.0)
     etas = [2.0**-j for j in range(8, 16)]
     D, Q = dexp(group, A), expm_skew(A)
     state, predicted = rng.get_state(), 0.0
-    # along A the update is exact: draw until the cotangent points elsewhere
+    # Along A the update is exact, so draw until the cotangent has another direction.
     while predicted < 0.01:
         state = rng.get_state()
         G = cotangent(group, rng)
@@ -293,7 +304,7 @@ def cotangent(group: AbstractGroup, rng: torch.Generator) -> Tensor:
 def updates(
     group: AbstractGroup, A: Tensor, eta: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """One step for f(Q) = <G, Q>: through the exponential, and Riemannian."""
+    """A step for f(Q) = <G, Q> through the exponential, and a Riemannian one."""
     G = cotangent(group, rng)
     X = A.clone().requires_grad_()
     f = inner(G, torch.linalg.matrix_exp(X))
