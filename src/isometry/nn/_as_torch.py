@@ -123,14 +123,12 @@ class AbstractNamedRecurrent(AbstractRecurrent):
             return
         twin = self._twin()
         shapes = {name: tuple(p.shape) for name, p in twin.named_parameters()}
-        saved_shapes = {name: tuple(state[key].shape) for name, key in keys.items()}
-        if saved_shapes != shapes:
+        saved = {name: tuple(state[key].shape) for name, key in keys.items()}
+        if saved != shapes:
             problems = [
-                f"{prefix}{k} {s}"
-                for k, s in saved_shapes.items()
-                if shapes.get(k) != s
+                f"{prefix}{k} {s}" for k, s in saved.items() if shapes.get(k) != s
             ]
-            problems += [f"no {prefix}{k}" for k in shapes if k not in saved_shapes]
+            problems += [f"no {prefix}{k}" for k in shapes if k not in saved]
             raise ValueError(
                 f"`state_dict` must have the tensors of torch's {twin} for this "
                 f"{type(self).__name__}; got {', '.join(problems)}. Build the layer "

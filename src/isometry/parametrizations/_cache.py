@@ -107,7 +107,7 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
     region = packing_hook() if graph else None
     if region is HIDDEN_HOOK:
         return constraint(X)
-    entry = memory.graph if graph else memory.plain
+    entry = getattr(memory.threads, "entry", None) if graph else memory.plain
     weight = None if entry is None else entry.find(inputs, region)
     if weight is not None:
         return weight
@@ -135,7 +135,7 @@ def _compute(
     entry = Entry(weight, inputs, constraint, unchanged)
     entry.region = None if region is None else weakref.ref(region)
     if graph:
-        memory.graph = entry
+        memory.threads.entry = entry
     elif entry.weight is not None:
         memory.plain = entry
     if graph and weight.grad_fn is not None:
@@ -179,7 +179,7 @@ class Entry:
         self.constraint, self.buffers = constraint, constraint._buffers
         # the checkpointed region in which the weight was computed, if any
         self.region: weakref.ref[Any] | None = None
-        self._versions = _versions(weight, *inputs)
+        self._versions = [*map(version, (weight, *inputs))]
         self._reference = TensorWeakRef(weight)
         self.weight, self.unchanged = None, unchanged
         # only a weight that is compared byte by byte may outlive its graph
@@ -197,7 +197,7 @@ class Entry:
         same = (
             inputs[0] is self.X
             and (inputs[1] if len(inputs) > 1 else None) is self.rest
-            and self._versions == _versions(weight, *inputs)
+            and self._versions == [*map(version, (weight, *inputs))]
             and self.unchanged()
         )
         return weight if same else None
@@ -206,10 +206,6 @@ class Entry:
         """Release the weight and its memory."""
         self.weight = None
         self._reference = self.unchanged = _nothing
-
-
-def _versions(*tensors: Tensor) -> list[int | None]:
-    return [version(t) for t in tensors]
 
 
 def _nothing() -> Any:
@@ -222,11 +218,15 @@ class Memory:
     It holds one weight without a graph, which all threads share. It also holds a weight
     with a graph for each thread, because a backward pass in one thread must not consume
     the graph of another. A copy of a module starts with an empty memory.
+
+    Attributes:
+        plain: the entry without a graph.
+        threads: its attribute `entry` is this thread's entry with a graph.
     """
 
     def __init__(self) -> None:
         self.plain: Entry | None = None
-        self._threads = threading.local()
+        self.threads = threading.local()
         # The tensors from which the last weight was computed, the question whether they
         # are unchanged, and the same question without the coordinates. All three are in
         # one tuple, so that another thread never sees only some of them replaced
@@ -236,15 +236,6 @@ class Memory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
-
-    @property
-    def graph(self) -> Entry | None:
-        """This thread's entry with a graph."""
-        return getattr(self._threads, "entry", None)
-
-    @graph.setter
-    def graph(self, entry: Entry) -> None:
-        self._threads.entry = entry
 
     def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> Question:
         """Check the tensors from which a weight is computed, and watch for changes.
