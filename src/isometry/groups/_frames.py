@@ -18,7 +18,6 @@ from isometry._operators import largest
 from isometry.groups._maps import AbstractRetraction
 from isometry.linalg._orthonormal import (
     after_newton_schulz,
-    identity,
     newton_schulz,
     unitarity_defect,
 )
@@ -290,7 +289,8 @@ def _coefficients(
     # written so that NaN counts as large
     if not norm < _LONG:
         return None
-    R = torch.cat([Omega - B.mH, identity(S).expand_as(S)], -2)
+    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand_as(S)
+    R = torch.cat([Omega - B.mH, eye], -2)
     M = torch.cat([R, torch.cat([Omega @ B - S, B], -2)], -1)
     return retraction.quotient(M, R, norm)
 

@@ -18,7 +18,7 @@ from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
 from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, turn_last_column
 from isometry.linalg import logm_unitary, polar, skew
-from isometry.linalg._orthonormal import identity, newton_schulz, unitarity_defect
+from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,8 @@ class Torus(AbstractClassicalGroup):
 
 def _traceless(A: Tensor) -> Tensor:
     trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    return A - trace / max(A.shape[-1], 1) * identity(A)
+    n = A.shape[-1]
+    return A - trace / max(n, 1) * torch.eye(n, dtype=A.dtype, device=A.device)
 
 
 def _unit_determinant(Q: Tensor) -> Tensor:
