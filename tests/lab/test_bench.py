@@ -341,7 +341,7 @@ def test_mistakes_are_told_before_anything_is_measured(words, message, monkeypat
 
 @pytest.mark.errors
 def test_without_matplotlib_nothing_is_measured(monkeypatch):
-    monkeypatch.setattr("isometry.lab.bench.command.find_spec", lambda _name: None)
+    monkeypatch.setattr("isometry.lab.bench.command.installed", lambda _name: False)
     code, _, err = bench("kernel")
     assert code == 2
     assert "matplotlib must be installed to draw; got none. Run: pip install mat" in err

@@ -110,11 +110,12 @@ def test_the_headline_names_the_metric_of_the_users_own_task():
     """It said "final training loss", whatever the metric was."""
     run = run_of(1)
     records = tuple(
-        {"step": 1, "split": split, "right": 0.75} for split in ("validation", "test")
+        {"step": 1, "split": split, "F1": 0.75} for split in ("validation", "test")
     )
     run = Run(run.path, run.config, records, run.summary)
-    found = ReportedExperiment("order", "", "right", (run,), larger_is_better=True)
-    assert headline(found).startswith("ExpRNN 170: test right 0.7500 after ")
+    found = ReportedExperiment("order", "", "F1", (run,), larger_is_better=True)
+    assert headline(found).startswith("ExpRNN 170: test F1 0.7500 after ")
+    assert cells(results_table(found), "Test F1 at best validation") == ["0.7500"]
 
 
 def test_seeds_that_are_not_equally_far():

@@ -73,9 +73,10 @@ def without_places(command: str) -> str:
     return " ".join(words)
 
 
-def thinned(steps: list[float], losses: list[float]) -> dict[str, list[float]]:
+def thinned(steps: Sequence[float], losses: Sequence[float]) -> dict[str, list[float]]:
     """Medians of a training loss over equal parts, with the range of each part."""
-    points = figures.thinned(Curve(steps, losses, losses, losses), POINTS)
+    y = list(losses)
+    points = figures.thinned(Curve(list(steps), y, y, y), POINTS)
     return dict(zip(("step", "median", "low", "high"), points, strict=True))
 
 

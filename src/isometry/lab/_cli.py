@@ -58,13 +58,14 @@ class Parser(argparse.ArgumentParser):
 
         The next word may be the value of the option.
         """
-        below = [
-            action
-            for action in self._actions
-            if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - no other name
-        ]
-        for position, word in enumerate(words if below else ()):
-            if any(word in a.choices or _knows(a, word) for a in below):
+        kind = argparse._SubParsersAction  # noqa: SLF001 - no other name
+        commands: Any = next((a for a in self._actions if isinstance(a, kind)), None)
+        if commands is None:
+            return
+        # a task of the user becomes a choice only when the command line names it
+        knows = getattr(commands, "knows", commands.choices.__contains__)
+        for position, word in enumerate(words):
+            if knows(word):
                 return
             known = word.partition("=")[0] in self._option_string_actions
             if word.startswith("--") and not known:
@@ -80,7 +81,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check that a value is a valid choice. The error names the closest choice."""
-        # a user's own task is added to the choices only when the command line names it
+        # add the user's own task to the choices
         if prepare := getattr(action, "prepare", None):
             prepare(value)
         try:
@@ -88,11 +89,6 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             close = suggestion(str(value), map(str, action.choices or ()))
             raise argparse.ArgumentError(action, error.message + close) from None
-
-
-def _knows(action: Any, word: str) -> bool:
-    """True if a word names a task whose subcommand can be added when it is needed."""
-    return hasattr(action, "knows") and action.knows(word)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -167,7 +167,8 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
         # the baseline is a loss, so it has no place among accuracies
         base = None if metric == "accuracy" else experiment.baseline
         quantity = Quantity(metric, split, baseline=base)
-        caption = f"{_words(quantity).capitalize()} against iterations.{seeds}"
+        words = _words(quantity)
+        caption = f"{words[0].upper()}{words[1:]} against iterations.{seeds}"
         yield f"{metric}-{split}", caption, partial(curves, quantity)
     if _has(runs, "orthogonality", None):
         quantity = Quantity("orthogonality", None)

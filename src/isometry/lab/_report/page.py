@@ -134,7 +134,8 @@ def headline(experiment: ReportedExperiment) -> str:
     value = tables.spread(top.values(experiment.compared))
     label = looks(groups)[groups.index(top)].label
     metric = experiment.metric
-    what = "final training loss" if metric == "loss" else tables.words(metric)
+    word = tables.word_for(metric)
+    what = "final training loss" if metric == "loss" else f"test {word}"
     name = label if len(groups) == 1 else f"Best is {label}"
     steps = tables.whole(max(run.steps for run in top.counted))
     text = f"{name}: {what} {value} after {steps} steps."

@@ -152,9 +152,9 @@ def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group
     return groups[min(scores)[1]] if scores else None
 
 
-def words(metric: str) -> str:
-    """What headings and sentences call a metric on the test set."""
-    return f"test {'error' if metric == 'mse' else metric}"
+def word_for(metric: str) -> str:
+    """What headings and sentences call a metric."""
+    return "error" if metric == "mse" else metric
 
 
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
@@ -169,11 +169,11 @@ def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
         if name != metric and _measured(experiment, name)
     }
     place = f", {headings[metric]}" if others and metric in headings else ""
-    what = words(metric)
+    word = word_for(metric)
     scores: dict[str, Score] = {
-        f"{what.capitalize()} at best validation{place}": experiment.at_best_validation,
-        f"Best {what}": experiment.best_test,
-        f"Last {what}": experiment.last_test,
+        f"Test {word} at best validation{place}": experiment.at_best_validation,
+        f"Best test {word}": experiment.best_test,
+        f"Last test {word}": experiment.last_test,
     }
     if metric == "loss":
         scores["Final training loss"] = final_loss

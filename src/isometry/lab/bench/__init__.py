@@ -24,6 +24,6 @@ SUITE_NAMES = ("kernel", "layer", "recurrent", "optimizers")
 PEERS = ("geotorch", "geoopt")
 
 
-def installed(peer: str) -> bool:
-    """True if the package of a peer is installed."""
-    return find_spec(peer) is not None
+def installed(package: str) -> bool:
+    """True if a package can be imported; it is not imported here."""
+    return find_spec(package) is not None

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def _check(options: argparse.Namespace) -> None:
             f"`--out` must not exist, as nothing is overwritten; got {options.out}. "
             f"Choose another folder."
         )
-    if find_spec("matplotlib") is None:
+    if not installed("matplotlib"):
         raise ValueError(
             "matplotlib must be installed to draw; got none. "
             "Run: pip install matplotlib"
