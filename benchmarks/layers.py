@@ -26,7 +26,7 @@ from isometry.lab.bench.suites import (
     orthogonal_linear,
     training_step,
 )
-from isometry.lab.bench.timing import Run, interleave
+from isometry.lab.bench.timing import Call, interleave
 
 Progress = Callable[[str], None]
 
@@ -57,7 +57,7 @@ def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
     return layer
 
 
-def timed(contenders: Mapping[str, Run], *, rounds: int) -> dict[str, Any]:
+def timed(contenders: Mapping[str, Call], *, rounds: int) -> dict[str, Any]:
     """Best and median seconds of a step, over interleaved runs of several steps."""
     # time several steps in a row, as in a training loop, since a single step after a
     # pause would find its memory cold
@@ -121,7 +121,7 @@ def measure_tall(
     say(f"tall: {n} x {k}")
     x, y = data(batch, k, n)
 
-    def step(name: str, norm: float) -> Run:
+    def step(name: str, norm: float) -> Call:
         return training_step(tall_layer_at(n, k, name, norm=norm), x, y)
 
     fast = {f"{OURS}, norm {norm:g}": step(OURS, norm) for norm in NORMS}
@@ -134,7 +134,7 @@ def measure_tall(
     return row | {"slow": timed(slow, rounds=2)}
 
 
-def weight_pass(layer: nn.Module, n: int, k: int) -> Run:
+def weight_pass(layer: nn.Module, n: int, k: int) -> Call:
     """Compute the weight and the gradient of its coordinates."""
     G = torch.randn(n, k, generator=torch.Generator().manual_seed(2)) / math.sqrt(n * k)
     original = layer.parametrizations.weight.original

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from isometry._backend import only_torch
-from isometry.lab.bench.timing import Run
+from isometry.lab.bench.timing import Call
 
 
-def scipy_expm(A: Tensor, G: Tensor) -> Run:
+def scipy_expm(A: Tensor, G: Tensor) -> Call:
     """SciPy's exponential and Frechet derivative: the adjoint is L(A^H, G)."""
     import scipy.linalg
 
@@ -17,7 +17,7 @@ def scipy_expm(A: Tensor, G: Tensor) -> Run:
     return lambda: scipy.linalg.expm_frechet(X, Y)
 
 
-def bare_products(A: Tensor, count: int) -> Run:
+def bare_products(A: Tensor, count: int) -> Call:
     """A function that computes as many products as a pass, and nothing else."""
     slots = [A.reshape(-1, *A.shape[-2:]).clone() for _ in range(6)]
     room = torch.empty_like(slots[0])
@@ -40,7 +40,7 @@ _PRODUCTS = {
 }
 
 
-def count_products(call: Run, n: int, batch: int = 1) -> float:
+def count_products(call: Call, n: int, batch: int = 1) -> float:
     """Work of a pass in matrix products, in units of one n x n product (of a batch).
 
     Linear combinations, which are thin products, do not count. The square of a

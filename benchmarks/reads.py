@@ -18,6 +18,7 @@ from benchmarks.layers import (
     training_step,
 )
 from benchmarks.records import reached, table
+from isometry.lab.bench.timing import Call
 
 # rows and columns of weights in evaluation; small weights show the overhead
 SHAPES = ((16, 16), (64, 64), (512, 512), (4096, 64))
@@ -27,9 +28,7 @@ _PAIRS, _SAMPLE = 150, 0.004
 STEPS = len(SHAPES) + 2
 
 
-def evaluation(
-    name: str, *, rows: int, columns: int, batch: int
-) -> Callable[[], object]:
+def evaluation(name: str, *, rows: int, columns: int, batch: int) -> Call:
     """A forward pass without gradients."""
     square = rows == columns
     layer = (
@@ -46,7 +45,7 @@ def evaluation(
     return forward
 
 
-def reading(times: int, name: str, *, n: int) -> Callable[[], object]:
+def reading(times: int, name: str, *, n: int) -> Call:
     """A training pass that reads the weight many times and does little else."""
     layer = layer_at(n, name, norm=1.0)
     x = torch.ones(1, n)
@@ -60,7 +59,7 @@ def reading(times: int, name: str, *, n: int) -> Callable[[], object]:
     return step
 
 
-def compiled_step(n: int, batch: int) -> dict[str, Callable[[], object]]:
+def compiled_step(n: int, batch: int) -> dict[str, Call]:
     """A training step, eager and compiled."""
     x, y = data(batch, n, n)
     eager = layer_at(n, OURS, norm=1.0)
@@ -71,7 +70,7 @@ def compiled_step(n: int, batch: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def paired(passes: dict[str, Callable[[], object]]) -> dict[str, Any]:
+def paired(passes: dict[str, Call]) -> dict[str, Any]:
     """Best and median seconds of two calls that alternate.
 
     A read takes less than a microsecond, so 150 short samples of each follow one
@@ -94,7 +93,7 @@ def paired(passes: dict[str, Callable[[], object]]) -> dict[str, Any]:
     }
 
 
-def _time(call: Callable[[], object], repeats: int) -> float:
+def _time(call: Call, repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
         call()

@@ -12,7 +12,7 @@ from benchmarks.records import reached, table
 from isometry._backend import only_torch
 from isometry.lab.bench import BARE, TORCH_RNN
 from isometry.lab.bench.suites import bare, whole_step
-from isometry.lab.bench.timing import interleave
+from isometry.lab.bench.timing import Call, interleave
 from isometry.nn import ExpRNN
 from isometry.nn._scan import Weights, modrelu, scan
 from isometry.nn._sequence import Pass, Steps
@@ -51,7 +51,7 @@ def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
     return (every if case.every else last).square().sum()
 
 
-def ours(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
+def ours(case: Case, x: Tensor, weights: Weights) -> Call:
     """Forward and backward pass of the scan."""
     run = Pass(Steps.equal(case.steps, case.batch))
     h0 = torch.zeros(case.batch, case.n)
@@ -64,7 +64,7 @@ def ours(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
     return step
 
 
-def loop(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
+def loop(case: Case, x: Tensor, weights: Weights) -> Call:
     """The loop that one would write first, with autograd."""
     kernel, W, b, _ = weights
     assert b is not None
@@ -80,7 +80,7 @@ def loop(case: Case, x: Tensor, weights: Weights) -> Callable[[], object]:
     return step
 
 
-def torch_rnn(case: Case, x: Tensor) -> Callable[[], object]:
+def torch_rnn(case: Case, x: Tensor) -> Call:
     """torch's layer, on dense inputs."""
     dense = nn.functional.one_hot(x, 10).float() if x.ndim == 1 else x
     dense = dense.view(case.steps, case.batch, -1)

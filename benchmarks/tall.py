@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from isometry.lab.bench.timing import interleave
+from isometry.lab.bench.timing import Call, interleave
 from isometry.linalg import expm_tall
 
 
@@ -18,14 +18,14 @@ def inputs(n: int, k: int) -> tuple[Tensor, Tensor]:
     return 3 * X / torch.linalg.matrix_norm(X, 2), G / G.norm()
 
 
-def ours(n: int, k: int) -> Callable[[], object]:
+def ours(n: int, k: int) -> Call:
     """Forward and backward pass of `expm_tall`."""
     X, G = inputs(n, k)
     X.requires_grad_()
     return lambda: torch.autograd.grad(expm_tall(X), X, G)
 
 
-def torch_orthogonal(n: int, k: int, orthogonal_map: str) -> Callable[[], object]:
+def torch_orthogonal(n: int, k: int, orthogonal_map: str) -> Call:
     """Forward and backward pass of torch's parametrization of this shape."""
     X, G = inputs(n, k)
     layer = nn.Module()

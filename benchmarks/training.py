@@ -17,7 +17,7 @@ from isometry.lab._train.experiment import Experiment, build
 from isometry.lab._train.loop import Step
 from isometry.lab.bench import BARE
 from isometry.lab.bench.suites import bare
-from isometry.lab.bench.timing import Run, interleave
+from isometry.lab.bench.timing import Call, interleave
 
 TRAINING = "training step"
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def config_of(case: Case, folder: Path) -> Config:
     )
 
 
-def training_step(experiment: Experiment) -> Run:
+def training_step(experiment: Experiment) -> Call:
     """A step of the loop of `isometry train`, on a new batch each time."""
     ranks, indices = Ranks(0, 1, CPU), count()
 

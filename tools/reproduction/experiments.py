@@ -1,7 +1,6 @@
 """Small experiments: the cost of the constraint, its limits, which map, which base."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 import isometry
 from isometry.groups import SO
 from isometry.lab._process import machine
-from isometry.lab.bench.timing import interleave
+from isometry.lab.bench.timing import Call, interleave
 from isometry.nn import ExpRNN
 from tools.reproduction.maps import maps, memory
 from tools.reproduction.rebase import rebase
@@ -60,7 +59,7 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _step(layer: nn.Module, x: Tensor) -> Callable[[], object]:
+def _step(layer: nn.Module, x: Tensor) -> Call:
     """A training step with Adam."""
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-4)
 

@@ -12,19 +12,19 @@ from torch.nn.utils import parametrizations
 import isometry
 from isometry.groups import O, Stiefel
 from isometry.lab import bench
-from isometry.lab.bench.timing import Run, Suite, random_skew, unit_cotangent
+from isometry.lab.bench.timing import Call, Suite, random_skew, unit_cotangent
 from isometry.linalg import expm_skew
 from isometry.nn import ExpRNN, ModReLU
 from isometry.optim import RiemannianAdam, RiemannianSGD
 
 
-def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Run:
+def ours(A: Tensor, G: Tensor, *, norm_bound: float | None = None) -> Call:
     """A forward and backward pass of `isometry.linalg.expm_skew`."""
     A = A.clone().requires_grad_()
     return lambda: torch.autograd.grad(expm_skew(A, norm_bound=norm_bound), A, G)
 
 
-def matrix_exp(A: Tensor, G: Tensor) -> Run:
+def matrix_exp(A: Tensor, G: Tensor) -> Call:
     """A forward and backward pass of `torch.linalg.matrix_exp`.
 
     The parametrizations of torch and geotorch use this function.
@@ -33,7 +33,7 @@ def matrix_exp(A: Tensor, G: Tensor) -> Run:
     return lambda: torch.autograd.grad(torch.linalg.matrix_exp(A), A, G)
 
 
-def parametrized(A: Tensor, G: Tensor, name: str) -> Run:
+def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
     """A forward and backward pass of a peer's parametrization at the coordinates A.
 
     Torch's parametrizations have no base here, so that they compute nothing but their
@@ -50,7 +50,7 @@ def parametrized(A: Tensor, G: Tensor, name: str) -> Run:
     return lambda: torch.autograd.grad(layer.weight, original, G)
 
 
-def kernel(n: int, device: torch.device) -> dict[str, Run]:
+def kernel(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "kernel": forward and backward passes at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
@@ -124,7 +124,7 @@ def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
     return x, torch.randn(batch, outputs, generator=rng)
 
 
-def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
+def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
     """A training step with Adam. It begins by clearing the gradients."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
 
@@ -136,12 +136,12 @@ def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Run:
     return step
 
 
-def layer(n: int, device: torch.device) -> dict[str, Run]:
+def layer(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "layer": a training step of each contender at coordinates of norm 3."""
     names = [bench.OURS, bench.TORCH_EXP, bench.TORCH_CAYLEY, bench.TORCH_HOUSEHOLDER]
     x, y = (tensor.to(device) for tensor in data(BATCH, n, n))
 
-    def step(name: str) -> Run:
+    def step(name: str) -> Call:
         return training_step(layer_at(n, name, norm=3.0).to(device), x, y)
 
     return {name: step(name) for name in (*names, *_geotorch(), bench.PLAIN)}
@@ -150,7 +150,7 @@ def layer(n: int, device: torch.device) -> dict[str, Run]:
 STEPS, CLASSES = 200, 10
 
 
-def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> Run:
+def bare(steps: int, n: int, batch: int, device: torch.device | None = None) -> Call:
     """The matrix products of a recurrent layer, and nothing else.
 
     Each time step takes one product forward and two backward.
@@ -195,7 +195,7 @@ class Loop(nn.Module):
         return torch.stack(states), h[None]
 
 
-def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
+def whole_step(layer: nn.Module, n: int, x: Tensor) -> Call:
     """A training step of a recurrent layer with a linear layer that classifies."""
     head = nn.Linear(n, CLASSES, device=x.device)
     target = torch.randint(CLASSES, (x.shape[1],), device=x.device)
@@ -211,7 +211,7 @@ def whole_step(layer: nn.Module, n: int, x: Tensor) -> Run:
     return step
 
 
-def recurrent(n: int, device: torch.device) -> dict[str, Run]:
+def recurrent(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "recurrent": a training step of each contender over a long sequence.
 
     torch and geotorch have no orthogonal recurrent layer, so their weights are used in
@@ -241,11 +241,11 @@ def start(n: int, k: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.linalg.qr(torch.randn(n, k, generator=rng, dtype=dtype))[0]
 
 
-def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Run]:
+def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str, Call]:
     """A step of our optimizer with each retraction, by name of the contender."""
     kind: Any = {"SGD": RiemannianSGD, "Adam": RiemannianAdam}[rule]
     manifold = O(n) if n == k else Stiefel(n, k)
-    runs: dict[str, Run] = {}
+    runs: dict[str, Call] = {}
     for retraction in ("exp", "cayley", "qr"):
         p = _with_gradient(nn.Parameter(_point(n, k, device)))
         options = {"manifold": manifold, "retraction": retraction, **_momentum(rule)}
@@ -255,12 +255,12 @@ def our_steps(n: int, k: int, rule: str, device: torch.device = CPU) -> dict[str
 
 def geoopt_steps(
     n: int, k: int, rule: str, device: torch.device = CPU
-) -> dict[str, Run]:
+) -> dict[str, Call]:
     """A step of geoopt's optimizer with each metric, by name of the contender."""
     # type checkers cannot follow these classes, because a metaclass makes them
     geoopt: Any = importlib.import_module("geoopt")
     kind = getattr(geoopt.optim, f"Riemannian{rule}")
-    runs: dict[str, Run] = {}
+    runs: dict[str, Call] = {}
     for metric in ("canonical", "euclidean"):
         manifold = geoopt.Stiefel(canonical=metric == "canonical")
         point = geoopt.ManifoldParameter(_point(n, k, device), manifold=manifold)
@@ -269,7 +269,7 @@ def geoopt_steps(
     return runs
 
 
-def optimizers(n: int, device: torch.device) -> dict[str, Run]:
+def optimizers(n: int, device: torch.device) -> dict[str, Call]:
     """The suite "optimizers": SGD with momentum on square orthogonal matrices."""
     runs = our_steps(n, n, "SGD", device)
     if bench.installed("geoopt"):

@@ -14,7 +14,8 @@ from torch import Tensor
 from isometry.lab._process import environment
 from isometry.lab.bench import PEERS, installed
 
-Run = Callable[[], object]
+# a call that is timed
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Suite:
 
     title: str
     note: str
-    contenders: Callable[[int, torch.device], dict[str, Run]]
+    contenders: Callable[[int, torch.device], dict[str, Call]]
     ours: str
     sizes: tuple[int, ...]
 
 
 def interleave(
-    contenders: Mapping[str, Run], *, rounds: int, sample: float = 0.02
+    contenders: Mapping[str, Call], *, rounds: int, sample: float = 0.02
 ) -> dict[str, dict[str, float]]:
     """Time all contenders in turns.
 
@@ -72,7 +73,7 @@ def interleave(
     }
 
 
-def _seconds(call: Run, repeats: int) -> float:
+def _seconds(call: Call, repeats: int) -> float:
     _wait()
     start = time.perf_counter()
     for _ in range(repeats):
