@@ -82,7 +82,7 @@ def test_a_copy_does_not_leave_its_manifold_silently(
 
 
 def test_a_copy_of_a_constrained_weight_may_become_plain():
-    """No optimizer raises: `remove_parametrizations` says that the weight is free."""
+    """After `remove_parametrizations` the weight of a copy is free: nothing raises."""
     layer = copy.deepcopy(isometry.orthogonal(nn.Linear(3, 3)))
     nn.utils.parametrize.remove_parametrizations(layer, "weight")
     layer(torch.ones(3)).square().sum().backward()

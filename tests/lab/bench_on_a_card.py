@@ -16,7 +16,7 @@ from tests.backend.remote import DEVICE
 
 
 def _installed(peer: str) -> bool:
-    # the tensors of geoopt are of a class of their own, and so are the ones of DEVICE
+    # geoopt's tensors are of a class of their own, and so are tensors on DEVICE.
     return peer != "geoopt" and find_spec(peer) is not None
 
 
@@ -30,5 +30,5 @@ if __name__ == "__main__":
     code = _cli.main(["bench", "--device", "cuda", *sys.argv[1:]])
     sys.stdout.flush()
     sys.stderr.flush()
-    # autograd's thread for this device does not survive an orderly end
+    # autograd's thread for this device would crash in an orderly exit
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Folders of runs that nobody has trained, as `isometry train` would write them."""
+"""Folders as `isometry train` writes them, of runs that were never trained."""
 
 import json
 import math
@@ -21,7 +21,7 @@ def fake_run(
     seed: int = 5544,
     end: float = 1e-4,
 ) -> Path:
-    """A run whose loss falls from 0.05 to `end`; without a status it was killed."""
+    """A run whose loss falls from 0.05 to `end`. Without a status it looks killed."""
     options = {"lag": 1000} if options is None else options
     command = f"isometry train {task} --model {model} --hidden-size {hidden_size}"
     config = {
@@ -49,7 +49,7 @@ def fake_run(
 def _records(task: str, steps: int, end: float, status, rng: random.Random):
     for step in range(1, steps + 1):
         loss = 0.05 * (end / 0.05) ** (step / steps) * math.exp(rng.gauss(0, 0.2))
-        # json writes NaN as such, and so does a run that diverges
+        # NaN is written as `NaN`, as in the file of a run that diverges
         if status == "diverged" and step == steps:
             loss = math.nan
         record = {"step": step, "seconds": 0.25 * step, "loss": loss, "split": "train"}

@@ -110,7 +110,7 @@ class Failing(Layer):
 
 
 class NoSizes(nn.Module):
-    """A network that cannot be given sizes."""
+    """A network that does not take sizes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -119,14 +119,14 @@ class NoSizes(nn.Module):
 
 @dataclass(frozen=True)
 class ListTask(OrderTask):
-    """A task with an option that no command line can spell."""
+    """A task with an option that a command line cannot spell."""
 
     places: tuple[int, ...] = (1, 2)
 
 
 @dataclass(frozen=True)
 class RateTask(OrderTask):
-    """A task with an option that training has already."""
+    """A task with an option that training already has."""
 
     lr: float = 0.5
 
@@ -160,7 +160,7 @@ class NoHeldOutTask(AbstractEndlessTask):
 
 @dataclass(frozen=True)
 class OutTask(OrderTask):
-    """A task with options that the command has already."""
+    """A task with options that the command already has."""
 
     out: int = 1
     config: str = ""

@@ -26,7 +26,7 @@ def idx(array: Tensor) -> bytes:
 
 
 def images(train: int = 23, test: int = 7) -> dict[str, bytes]:
-    """Files of random images, as those of MNIST."""
+    """Files of random images in the format of MNIST."""
     rng = new_generator(1)
     files: dict[str, bytes] = {}
     for name in NAMES:
@@ -39,7 +39,7 @@ def images(train: int = 23, test: int = 7) -> dict[str, bytes]:
 
 
 def dataset(files: dict[str, bytes], *mirrors: str, system: str = "npm") -> Dataset:
-    """An entry of the catalogue that describes them."""
+    """An entry of the catalogue that describes these files."""
     assert system in ("npm", "debian")
     return Dataset(
         tuple(
@@ -58,7 +58,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def sphere(samples: np.ndarray, rate: int = 16000) -> bytes:
-    """16-bit samples as NIST SPHERE, the format of TIMIT."""
+    """16-bit samples in the NIST SPHERE format, as TIMIT has them."""
     header = (
         "NIST_1A\n   1024\n"
         f"channel_count -i 1\nsample_count -i {len(samples)}\n"
@@ -70,7 +70,7 @@ def sphere(samples: np.ndarray, rate: int = 16000) -> bytes:
 
 
 def riff(samples: np.ndarray, rate: int = 16000) -> bytes:
-    """16-bit samples as RIFF, one channel."""
+    """16-bit samples of one channel in the RIFF format."""
     data = np.round(samples * 32767).astype("<i2").tobytes()
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
     body = b"WAVE" + form + struct.pack("<4sI", b"data", len(data)) + data

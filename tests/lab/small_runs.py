@@ -1,4 +1,4 @@
-"""Runs of a second, and what must not differ between two of them."""
+"""Runs that take a second, and comparisons that ignore the clock."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 from isometry.lab import Config, Outcome, Training, resume, start
 from tests.helpers import shifted
 
-# what differs from run to run
+# entries that differ from run to run
 _CLOCK = ("seconds", "cpu_seconds")
 
 
 def small(**options: Any) -> Config:
-    """Copying two symbols' worth of memory, for twelve steps."""
+    """A config: copy two symbols after a lag of three, for twelve steps."""
     usual: dict[str, Any] = {
         "hidden_size": 6,
         "batch_size": 4,
@@ -28,7 +28,7 @@ def small(**options: Any) -> Config:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the metrics, without the clock."""
+    """The lines of metrics.jsonl, without times."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [
         {k: v for k, v in json.loads(line).items() if k not in _CLOCK} for line in lines
@@ -36,7 +36,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """The summary, without the clock."""
+    """The summary, without times."""
     found = json.loads((folder / "summary.json").read_text())
     return {k: v for k, v in found.items() if k not in _CLOCK}
 
@@ -50,12 +50,12 @@ def tensors(folder: Path) -> dict[str, bytes]:
 
 
 def best(folder: Path) -> dict[str, bytes]:
-    """The files with the weights of the best validation: one, or none."""
+    """The files with the weights of the best validation: one file, or none."""
     return {p.name: p.read_bytes() for p in folder.glob("best-*.safetensors")}
 
 
 def assert_same_run(one: Path, two: Path) -> None:
-    """The same bits in metrics, weights, optimizers and summary."""
+    """Two runs have the same bits in metrics, weights, optimizers and summary."""
     assert records(one) == records(two)
     assert tensors(one) == tensors(two)
     assert best(one) == best(two)

@@ -1,4 +1,4 @@
-"""A sweep of runs of a second."""
+"""Sweeps of runs that take a second."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {
 
 
 def words(**options: Any) -> list[str]:
-    """Options of the command line."""
+    """Options as words of the command line."""
     found = []
     for name, value in (SMALL | options).items():
         values = value if isinstance(value, list) else [value]
@@ -30,18 +30,18 @@ def words(**options: Any) -> list[str]:
 
 
 def names(runs: Sequence[SweepRun]) -> list[str]:
-    """Those of their folders."""
+    """Names of the folders of runs."""
     return [run.name for run in runs]
 
 
 def process_of(folder: Path) -> int:
-    """The process that makes a run, once it has a checkpoint."""
+    """The id of the process that makes a run, once the run has a checkpoint."""
     until((folder / "checkpoint.safetensors").exists)
     return int(log_of(folder).read_text().splitlines()[0].split()[-1])
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait, on a busy machine too."""
+    """Wait until a condition holds, for up to five minutes."""
     end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""`isometry bench`: who is timed, what is written, and what is said."""
+"""`isometry bench`: what is timed, what is written, and what is printed."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ LEFT = "geotorch is left out: it is not installed. To add it: pip install geotor
 
 
 def bench(*words: object) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
+    """Run the command; return exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = _cli.main(["bench", *map(str, words)])
@@ -48,7 +48,7 @@ def bench(*words: object) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All suites, at a size where they take seconds, with what was said."""
+    """The folder and the output of all suites, at a size that takes seconds."""
     made = tmp_path_factory.mktemp("bench") / "out"
     code, out, err = bench(
         *("--sizes", 4, "--rounds", 1, "--threads", 1, "--out", made)
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def clock(monkeypatch) -> Callable[[float], None]:
-    """Time passes when a test says so, and not in sleep."""
+    """A clock that moves only when a test says so, not during `sleep`."""
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
@@ -73,7 +73,7 @@ def clock(monkeypatch) -> Callable[[float], None]:
 
 
 def record(seconds: dict[str, float], *, missing: tuple[str, ...] = ()) -> dict:
-    """One suite at two sizes; the second takes ten times as long."""
+    """A record of one suite at two sizes; the second takes ten times as long."""
     rows = [
         {"n": n, "seconds": {name: scale * t for name, t in seconds.items()}}
         for n, scale in ((64, 1), (128, 10))
@@ -91,7 +91,7 @@ def record(seconds: dict[str, float], *, missing: tuple[str, ...] = ()) -> dict:
 
 
 def test_the_folder_has_record_table_and_figures(folder):
-    """The record gives the others, so that all say the same."""
+    """Table and figures are made from the record, so that all agree."""
     found = json.loads((folder / "record.json").read_text())
     assert [part["suite"] for part in found["suites"]] == list(SUITE_NAMES)
     assert (folder / "table.md").read_text() == page(found)
@@ -102,7 +102,10 @@ def test_the_folder_has_record_table_and_figures(folder):
 
 
 def test_tables_and_folder_are_printed(folder):
-    """Progress goes to the other stream, a line a size."""
+    """Tables go to standard output.
+
+    Progress goes to standard error, one line per size.
+    """
     found = json.loads((folder / "record.json").read_text())
     assert (folder / "stdout").read_text() == f"{summary(found)}\n\n{folder}\n"
     lines = (folder / "stderr").read_text().splitlines()
@@ -120,12 +123,12 @@ def test_times_are_positive_and_all_contenders_can_be_drawn(folder):
         assert len(seconds) >= 6
         assert seconds.keys() <= LOOKS.keys()
         assert all(0 < t < math.inf for t in seconds.values())
-        # text stays text in the drawing
+        # text in the drawing stays text
         assert all(f">{name}<" in drawing for name in seconds)
 
 
 def test_the_names_of_the_line_are_the_suites():
-    """The line knows them without torch."""
+    """The command line knows the names of the suites without importing torch."""
     assert tuple(suites.SUITES) == SUITE_NAMES
 
 
@@ -154,7 +157,7 @@ def test_exponentials_of_a_layer_are_the_same(name):
 
 
 def test_passes_have_the_same_gradient():
-    """g = (g' - g'^T) / 2: torch has the gradient in all matrices, ours in the skew."""
+    """g = (g' - g'^T) / 2: torch's gradient is ambient, ours is its skew part."""
     A = timing.random_skew(6, norm=3.0, dtype=torch.float32)
     G = timing.unit_cotangent(A)
     calls: tuple[Any, ...] = (suites.ours(A, G), suites.matrix_exp(A, G))
@@ -165,7 +168,7 @@ def test_passes_have_the_same_gradient():
 
 @pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_peers_that_are_not_installed_are_left_out(suite, monkeypatch):
-    """All others stay."""
+    """A peer that is not installed is left out, and all others stay."""
     contenders = suites.SUITES[suite].contenders
     everyone = contenders(4, CPU).keys()
     monkeypatch.setattr("isometry.lab.bench.installed", lambda _peer: False)
@@ -175,7 +178,10 @@ def test_peers_that_are_not_installed_are_left_out(suite, monkeypatch):
 
 
 def test_what_is_left_out_is_named_with_the_way_to_get_it(monkeypatch, tmp_path):
-    """While it runs and in the table."""
+    """A peer that is left out is named with the command that installs it.
+
+    This appears both during the run and in the table.
+    """
     monkeypatch.setattr(
         "isometry.lab.bench.command.installed", lambda peer: peer != "geotorch"
     )
@@ -222,9 +228,10 @@ def test_numbers_are_short_and_have_no_exponent(value, text):
 
 
 def test_contenders_take_turns(clock):
-    """Best and median of the rounds, of calls that are alike."""
+    """The record has best and median of the rounds, in which contenders take turns."""
     calls: list[str] = []
-    # of the rounds; before them each is called to be warm and to see how long it takes
+    # Calls in the rounds. Before them, each contender is called to warm up and to see
+    # how long it takes.
     costs = {"a": iter([9.0] * 3 + [2.0, 1.0, 4.0]), "b": iter([9.0] * 3 + [5.0] * 3)}
 
     def contender(name: str) -> Callable[[], object]:
@@ -241,7 +248,10 @@ def test_contenders_take_turns(clock):
 
 
 def test_the_work_of_a_card_is_waited_for(clock, monkeypatch):
-    """Its calls return at once; what was begun before is not counted."""
+    """Timing waits for the work of a card, whose calls return at once.
+
+    Work that was begun before is not counted.
+    """
     queue = [7.0]
 
     def synchronize() -> None:
@@ -301,7 +311,7 @@ def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_does_not_lose_the_tables(tmp_path, monkeypatch):
-    """They took minutes."""
+    """If the disk is full, tables that took minutes to measure are still printed."""
 
     def full(*_args: object) -> None:
         raise OSError("no space left")
@@ -363,9 +373,9 @@ def test_the_step_that_is_timed_is_that_of_a_run(tmp_path):
 
 @pytest.mark.parametrize("case", training.CASES[:1], ids=lambda case: case.task)
 def test_the_bare_products_are_as_many_as_the_steps(case):
-    """3 T products of (batch, n) with (n, n), of the run that is timed.
+    """The bare products are 3 T products of (batch, n) with (n, n), as in the run.
 
-    The images, whose 784 pixels nobody forgets, are not there in every test.
+    Only the first case is tested, since the images are not available in every test.
     """
     experiment = build(training.config_of(case, Path()), CPU)
     config = experiment.config.training

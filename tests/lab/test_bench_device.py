@@ -20,7 +20,7 @@ from tests.lab.test_bench import bench
     [(None, "was built without CUDA. Install"), ("12.8", "torch finds no card. See")],
 )
 def test_without_a_card_it_says_what_is_missing(cuda, missing, monkeypatch):
-    """A build of torch, or a card; and how to measure without either."""
+    """Without a card the error says what is missing, and how to measure without one."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.version.cuda", cuda)
     monkeypatch.setattr("isometry.lab.bench.timing.measure", None)
@@ -34,7 +34,7 @@ def test_without_a_card_it_says_what_is_missing(cuda, missing, monkeypatch):
 @pytest.mark.once
 @needs_torch("2.13", "devices that are written in Python")
 def test_a_table_of_a_card_can_be_posted(tmp_path):
-    """Card, processor, versions, sizes, times and ratios, from one command."""
+    """One command prints card, processor, versions, sizes, times and ratios."""
     words = ["--sizes", "4", "--rounds", "1", "--out", str(tmp_path / "out")]
     process = subprocess.run(
         [sys.executable, "-m", "tests.lab.bench_on_a_card", *words],

@@ -1,4 +1,4 @@
-"""The command line: its words, its files and what it says."""
+"""The command line: its options, its files and its messages."""
 
 import shlex
 import subprocess
@@ -25,7 +25,7 @@ SMALL = [
 
 
 def config_of(words: str) -> Config:
-    """What a line stands for, without training."""
+    """The config that a command line describes, without training."""
     found: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -38,7 +38,7 @@ def config_of(words: str) -> Config:
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "copying", "--help"]], ids=str)
 def test_help_imports_nothing_heavy(words):
-    """It would take seconds; without, it takes a tenth of one."""
+    """`--help` takes a tenth of a second, since it imports nothing heavy."""
     code = f"""
 import sys
 from isometry.lab._cli import main
@@ -55,7 +55,7 @@ except SystemExit:
 
 
 def test_every_option_has_a_help():
-    """It comes from the docstring, where every field has an entry."""
+    """Each option's help is the entry of its field in a docstring."""
     for config in (*TASKS.ours.values(), Training):
         assert {field.name for field in fields(config)} <= describe(config).keys()
 
@@ -72,11 +72,14 @@ def test_the_line_of_the_paper():
 
 
 def test_the_command_of_a_run_makes_the_same_run():
-    """Also of what came from a file, and of options of the network."""
+    """The command that a run records makes the same run.
+
+    This holds for values from a file, and for options of the network too.
+    """
     config = config_of(
         "train copying --lag 7 --lr 0.001 --model-options rebase_every=3 "
         "--model-options retraction=cayley --tensorboard --answer after-marker "
-        # the text "3" was spelled as the number 3
+        # this text "3" used to be spelled as the number 3
         """--model-options 'name="3"'"""
     )
     again = config_of(config.command.removeprefix("isometry "))
@@ -86,7 +89,7 @@ def test_the_command_of_a_run_makes_the_same_run():
 
 
 def test_options_from_a_file(tmp_path):
-    """The words of the line win."""
+    """Options on the command line win over options in the file."""
     file = tmp_path / "run.toml"
     file.write_text(
         'task = "copying"\nlag = 7\nlr = 0.5\n[model_options]\nrebase_every = 3\n'
@@ -99,7 +102,7 @@ def test_options_from_a_file(tmp_path):
 
 
 def test_train_prints_the_folder_alone(tmp_path, capsys):
-    """And leaves the run that `start` makes of the same options."""
+    """`train` prints the folder alone, and leaves the run that `start` makes."""
     line = ["train", "copying", *SMALL, "--log-every", "1", "--out"]
     assert _cli.main([*line, str(tmp_path / "run")]) == 0
     said = capsys.readouterr()
@@ -114,7 +117,7 @@ def test_train_prints_the_folder_alone(tmp_path, capsys):
 
 
 def test_runs_go_to_the_data_directory(tmp_path, monkeypatch, capsys):
-    """Each into a folder of its own."""
+    """By default each run goes to a new folder in the data directory."""
     monkeypatch.setattr(
         "platformdirs.user_data_path", lambda name: tmp_path / "data" / name
     )
@@ -132,7 +135,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     said = capsys.readouterr().err
     truth = "the loss diverged at step 2. That was before its first checkpoint"
     assert f"{truth}; try a smaller `--lr`" in said
-    # `--resume` said step 1, and `load` said to resume the run
+    # `--resume` used to say step 1, and `load` to say that the run must be resumed
     assert _cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
     assert f"{truth}. It would diverge again. Train anew with a smaller `--lr`" in said
@@ -147,10 +150,11 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         (["--out", "{made}"], "exists, and runs are never overwritten"),
         (["--lag", "0"], "`--lag` must be at least 1; got 0"),
         (["--hidden-size", "0"], "`--hidden-size` must be at least 1; got 0"),
-        # "`name` must be", which is no option
+        # the error used to say "`name` must be", but there is no such option
         (["--model", "exprn"], "`--model` must be one of exprnn"),
         (["--model", "exprn"], "got 'exprn'. Do you mean exprnn?"),
-        # "got init, rebase_ever": the former was the paper's, and not of the line
+        # The error used to be "got init, rebase_ever", but `init` came from the paper's
+        # settings and not from the command line.
         (
             ["--model-options", "rebase_ever=3"],
             "got rebase_ever. Do you mean rebase_every? It has",
@@ -160,14 +164,15 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
             "options of lstm; got num_layer. Do you mean num_layers?",
         ),
         (["--optimizer", "adm"], "got 'adm'. Do you mean Adam?"),
-        # "Do you mean LBFGS?", which is refused
+        # the error used to ask "Do you mean LBFGS?", which is refused as well
         (["--optimizer", "LBFGSS"], "such as Adam; got 'LBFGSS'.\n"),
-        # "It has num_layers, epsilon, bias_bound, num_layers, make_cell, num_layers"
+        # the error used to say "It has num_layers, epsilon, bias_bound, num_layers,
+        # make_cell, num_layers"
         (
             ["--model", "urnn", "--model-options", "foo=3"],
             "got foo. It has num_layers, batch_first, dropout, bidirectional, last",
         ),
-        # a traceback of torch: "value cannot be converted to type float"
+        # it used to be a traceback of torch: "value cannot be converted to type float"
         (["--lr", "1e38"], "`--lr` must be a number from 0 to 1e+15; got 1e+38"),
         (["--config", "{file}"], "got lagg. Do you mean lag? `isometry train copying"),
         (["--config", "{file}.toml"], "`--config` must be a file of TOML; got "),
@@ -176,7 +181,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     ids=str,
 )
 def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
-    """Exit code 2, no traceback."""
+    """A mistake ends with exit code 2 and one line, without a traceback."""
     (tmp_path / "run.toml").write_text("lagg = 3\n")
     (tmp_path / "bad.toml").write_text("lag = [")
     places = {"made": tmp_path, "file": tmp_path / "run.toml"}
@@ -205,7 +210,10 @@ def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
     ],
 )
 def test_a_value_of_another_kind_is_named(line, message, tmp_path, capsys):
-    """The line has its own check; without one a file failed in the middle of things."""
+    """A value of the wrong type in a file is named, as one on the command line is.
+
+    It used to fail somewhere in the middle of the run.
+    """
     (tmp_path / "run.toml").write_text(line)
     task = [] if line.startswith("task") else ["copying"]
     words = ["--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
@@ -215,7 +223,7 @@ def test_a_value_of_another_kind_is_named(line, message, tmp_path, capsys):
 
 
 def test_whole_numbers_and_null_are_what_they_were(tmp_path):
-    """1 is a rate, too; a file of JSON has null for what was left out."""
+    """1 is accepted as a rate, and null in a JSON file stands for a missing option."""
     file = tmp_path / "run.toml"
     file.write_text("lr = 1\n")
     training = config_of(f"train copying --config {file}").training
@@ -225,7 +233,7 @@ def test_whole_numbers_and_null_are_what_they_were(tmp_path):
 
 
 def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
-    """A run goes on where another folder is the current one."""
+    """A run can be resumed from another folder: a relative root becomes absolute."""
     monkeypatch.chdir(tmp_path)
     config = config_of("train mnist --root some/where")
     assert config.task_options["root"] == str(tmp_path / "some" / "where")
@@ -244,7 +252,7 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
             "Do you mean --length?",
         ),
         ("report --uot x y", "isometry report", "Do you mean --out?"),
-        # "argument TASK: invalid choice: '5'"
+        # the error used to be "argument TASK: invalid choice: '5'"
         (
             "train --resume x --iterationz 5",
             "isometry train",
@@ -255,7 +263,10 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
     ],
 )
 def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
-    """argparse printed the usage of `isometry`, which has none of them."""
+    """A mistyped option is reported with the usage of its own command.
+
+    argparse printed the usage of `isometry`, which has none of these options.
+    """
     with pytest.raises(SystemExit, match="2"):
         _cli.main(shlex.split(words))
     said = capsys.readouterr().err
@@ -272,7 +283,8 @@ def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
             "rebase_every=3 retraction=cayley",
             "retraction=cayley. Repeat --model-options for each NAME=VALUE.",
         ),
-        # "`rebase_every` must be a positive number; got '3,retraction=cayley'"
+        # the error used to be "`rebase_every` must be a positive number; got
+        # '3,retraction=cayley'"
         (
             "rebase_every=3,retraction=cayley",
             "got 'rebase_every=3,retraction=cayley'. Repeat the option for each name",
@@ -302,7 +314,10 @@ def test_options_of_a_network_are_given_one_by_one(pairs, message, capsys):
     ],
 )
 def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, capsys):
-    """They were left out without a word, or one was taken for the task."""
+    """`--resume` refuses options that it does not take, by name.
+
+    They were ignored silently, or one was taken for the task.
+    """
     start(small(iterations=1), tmp_path / "run")
     line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
     assert _cli.main(line) == 2
@@ -319,7 +334,7 @@ def test_a_sweep_that_goes_on_names_the_options_too(tmp_path, capsys):
 
 
 def test_options_may_come_before_the_task(tmp_path):
-    """The task may stand in a file, where no word of the line names it."""
+    """Options may come before the task, which may also come from a file."""
     assert config_of("train --lag 7 copying") == config_of("train copying --lag 7")
     file = tmp_path / "run.toml"
     file.write_text('task = "copying"\nlag = 7\n')
@@ -328,7 +343,10 @@ def test_options_may_come_before_the_task(tmp_path):
 
 @pytest.mark.parametrize("words", ["mnist --validation 0", "timit --validation core"])
 def test_a_task_reads_what_came_before_it(words):
-    """`--validation` is a number of images, or the name of a set of speakers."""
+    """The task decides how to read an option that came before its name.
+
+    `--validation` is a number of images, or the name of a set of speakers.
+    """
     task, *option = words.split()
     before = config_of(f"train {' '.join(option)} {task}")
     assert before == config_of(f"train {words}")
@@ -351,17 +369,23 @@ def test_a_mistyped_choice_has_a_suggestion(words, close, capsys):
     [("train mnist --root {}", "--root"), ("data get mnist --folder {}", "--folder")],
 )
 def test_a_folder_that_is_not_there_is_named_as_typed(words, option, tmp_path, capsys):
-    """`--root X` said "`folder` must be a folder"."""
+    """The error names the option for the folder as typed.
+
+    `--root X` used to say "`folder` must be a folder".
+    """
     missing = tmp_path / "nowhere"
     assert _cli.main(words.format(missing).split()) == 2
     said = capsys.readouterr().err
     assert f"`{option}` must be a folder; got {missing}" in said
 
 
-# the rules that multiply or divide the rate before they use it
+# optimizers that multiply or divide the rate before they use it
 @pytest.mark.parametrize("model", ["exprnn", "scurnn", "rgd", "householder", "lstm"])
 def test_the_largest_rate_diverges_and_is_recorded(model, tmp_path, capsys):
-    """From 1e38 on torch raised, in the middle of the step."""
+    """A run with the largest rate diverges, and this is recorded.
+
+    From 1e38 on, torch raised in the middle of a step.
+    """
     words = [*SMALL, "--lr", "1e15", "--lr-ratio", "1e15", "--model", model]
     assert _cli.main(["train", "copying", *words, "--out", str(tmp_path / "run")]) == 1
     assert "diverged at step" in capsys.readouterr().err
@@ -376,7 +400,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
 
 
 def test_ctrl_c_before_training_is_no_traceback(monkeypatch, capsys):
-    """Imports take seconds, in which nothing waits for the end of a step."""
+    """Ctrl-C during the imports, which take seconds, prints no traceback.
+
+    At that time no step is running that could be finished first.
+    """
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Go on with a finished run, keep the best weights, and load a model again."""
+"""Extending a finished run, keeping its best weights, and loading its model."""
 
 import json
 import shlex
@@ -32,7 +32,7 @@ def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(tmp_path):
 
 
 def test_the_line_goes_on_and_says_what_it_did(tmp_path, capsys):
-    """Its command makes the longer run, and `continued` tells how it was made."""
+    """The recorded command makes the longer run; `continued` tells how it was made."""
     folder = tmp_path / "run"
     line = ["train", "copying", "--lag=3", "--length=2", "--held-out=8", "--threads=1"]
     line += ["--hidden-size=6", "--batch-size=4", "--iterations=4", "--log-every=1"]
@@ -49,7 +49,7 @@ def test_the_line_goes_on_and_says_what_it_did(tmp_path, capsys):
     assert words[-3:] == ["--checkpoint-every", "2", "--tensorboard"]
     assert main([*words[1:], "--out", f"{tmp_path / 'long'}"]) == 0
     assert tensors(folder) == tensors(tmp_path / "long")
-    # a second time there is nothing to do
+    # the second time there is nothing left to do
     capsys.readouterr()
     assert main(more) == 0
     assert "finished after 6 steps" in capsys.readouterr().err
@@ -57,7 +57,7 @@ def test_the_line_goes_on_and_says_what_it_did(tmp_path, capsys):
 
 
 def test_an_option_of_an_interrupted_run_changes(tmp_path):
-    """Shorter than planned, too, but not shorter than it is."""
+    """A resumed run may be shorter than planned, but not shorter than it already is."""
     start(small(iterations=6), tmp_path / "run")
     edit(tmp_path / "run" / "summary.json", status="interrupted")
     edit(tmp_path / "run" / "config.json", iterations=12)
@@ -67,14 +67,17 @@ def test_an_option_of_an_interrupted_run_changes(tmp_path):
 
 
 def test_killed_between_the_new_options_and_the_next_step(tmp_path):
-    """The config asks for more steps than the summary has: the run goes on."""
+    """A run whose config asks for more steps than its summary has goes on.
+
+    This happens if the run is killed just after its new options are written.
+    """
     start(small(iterations=4), tmp_path / "run")
     edit(tmp_path / "run" / "config.json", iterations=8)
     assert resume(tmp_path / "run").summary["steps"] == 8
 
 
 def test_epochs_of_finite_data(tmp_path, monkeypatch):
-    """Two more epochs of three batches."""
+    """A run on finite data can be extended by epochs, here two of three batches."""
     monkeypatch.setattr(CopyingTask, "epoch", lambda _task, _size: 3)
     start(small(iterations=None, epochs=1), tmp_path / "run")
     assert resume(tmp_path / "run", epochs=3).summary["steps"] == 9
@@ -96,7 +99,10 @@ def test_a_solved_run_goes_on_if_it_is_told_not_to_stop(tmp_path):
 @pytest.mark.errors
 @pytest.mark.parametrize("status", ["finished", "interrupted"])
 def test_a_run_whose_rates_decay_keeps_its_length(status, tmp_path):
-    """In a longer run the steps that are made would have had larger rates."""
+    """A run whose rates decay cannot be extended.
+
+    In a longer run the steps already made would have had larger rates.
+    """
     start(small(iterations=6, decay="cosine"), tmp_path / "run")
     edit(tmp_path / "run" / "summary.json", status=status)
     with pytest.raises(RunError, match=r"must keep its 6 steps.*decay; got 8"):
@@ -118,8 +124,8 @@ def test_what_a_run_is_does_not_change(tmp_path):
 
 
 def test_best_weights_are_those_of_the_best_validation(tmp_path):
-    """They give the numbers that the summary has for that step."""
-    # checkpoints are due at the end, and at each evaluation that is the best so far
+    """The best weights give the metrics that the summary has for their step."""
+    # checkpoints are written at the end, and at each evaluation that is the best so far
     start(small(iterations=40, lr=0.01, checkpoint_every=100), tmp_path / "run")
     found = summary(tmp_path / "run")["best"]
     assert list(best(tmp_path / "run")) == [f"best-{found['step']}.safetensors"]
@@ -139,7 +145,7 @@ def test_load_gives_the_last_weights(tmp_path):
 
 
 def test_load_does_not_depend_on_later_defaults(tmp_path):
-    """Options of the network are in the record, whatever is the default today."""
+    """`load` uses the recorded options of the network, not the defaults of today."""
     start(small(), tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     options = json.loads(path.read_text())["recipe"]["options"]
@@ -149,7 +155,10 @@ def test_load_does_not_depend_on_later_defaults(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
-    """Format 2 had no description of the task at first, and nothing on its rates."""
+    """A run of an earlier version can be resumed and loaded.
+
+    At first format 2 had no description of the task, and nothing about its rates.
+    """
     start(small(iterations=6), tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     old = json.loads(path.read_text()) | {"format": 2}
@@ -162,7 +171,10 @@ def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
 
 @pytest.mark.errors
 def test_best_weights_that_are_not_there_are_told(tmp_path):
-    """No validation, a damaged file, a name that leads out of the folder."""
+    """The error says why there are no best weights.
+
+    There was no validation, the file is damaged, or its name leads out of the folder.
+    """
     start(small(iterations=4), tmp_path / "run")
     [name] = best(tmp_path / "run")
     path = tmp_path / "run" / name
@@ -201,7 +213,10 @@ def test_without_validation_there_are_no_best_weights(tmp_path, monkeypatch):
 
 
 def test_a_stopped_process_goes_on(tmp_path):
-    """SIGSTOP for a second: the same numbers; processor time does not count it."""
+    """A process stopped by SIGSTOP goes on with the same numbers.
+
+    Its processor time does not include the second for which it was stopped.
+    """
     folder = tmp_path / "run"
     options = ["--lag=3", "--length=2", "--held-out=8", "--hidden-size=6"]
     options += ["--batch-size=4", "--iterations=400", "--log-every=1", "--threads=1"]
@@ -226,7 +241,7 @@ def test_a_stopped_process_goes_on(tmp_path):
     clock = [line["cpu_seconds"] for line in lines]
     assert clock == sorted(clock)
     assert 0 < found["cpu_seconds"] < found["seconds"]
-    # in no step did the processor work for as long as the process was stopped
+    # no step used as much processor time as the process was stopped for
     assert max(b - a for a, b in pairwise(clock)) < 0.9
 
 

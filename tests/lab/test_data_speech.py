@@ -33,7 +33,7 @@ def tone(frequency: float, rate: int, seconds: float = 0.5) -> np.ndarray:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_samples_at_8_khz_come_as_they_are(form, tmp_path):
-    """Nothing to resample: the 16-bit numbers over 32768."""
+    """At 8 kHz nothing is resampled: samples are the 16-bit numbers over 32768."""
     samples = speech(0.1, 0, RATE)
     path = tmp_path / "a.wav"
     path.write_bytes(FORMATS[form](samples, RATE))
@@ -44,7 +44,7 @@ def test_samples_at_8_khz_come_as_they_are(form, tmp_path):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("rate", [16000, 44100, 11025])
 def test_resampling_keeps_a_tone(form, rate, tmp_path):
-    """1 kHz at any rate is 1 kHz at 8 kHz, away from the ends."""
+    """A tone of 1 kHz stays a tone of 1 kHz after resampling, away from the ends."""
     path = tmp_path / "a.wav"
     path.write_bytes(FORMATS[form](tone(1000, rate), rate))
     got = read_recording(path)
@@ -55,7 +55,7 @@ def test_resampling_keeps_a_tone(form, rate, tmp_path):
 
 
 def test_resampling_removes_what_would_fold(tmp_path):
-    """6 kHz would be heard at 2 kHz if every other sample were taken."""
+    """6 kHz is removed; taking every other sample would fold it to 2 kHz."""
     path = tmp_path / "a.wav"
     path.write_bytes(riff(tone(6000, 16000)))
     # twice what was measured, 2.7e-4
@@ -73,7 +73,10 @@ def test_first_channel_of_many(tmp_path):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("change", [-2000, -2, 2, 2000])
 def test_recording_of_another_length_is_refused(form, change, tmp_path):
-    """libsndfile reads half a recording without a word."""
+    """A recording shorter than its header says is refused.
+
+    libsndfile would read the half of it without an error.
+    """
     content = FORMATS[form](speech(0.2, 0))
     content = content[:change] if change < 0 else content + bytes(change)
     path = tmp_path / "a.wav"
@@ -110,7 +113,7 @@ def test_recordings_are_found_in_either_case(tmp_path):
 
 
 def naive_log_power(samples: np.ndarray) -> np.ndarray:
-    """Frame by frame, by the sum that defines the transform."""
+    """Log power frame by frame, by the sum that defines the transform."""
     fill = (128 - len(samples) % 128) % 128
     padded = np.concatenate((np.zeros(256), samples, np.zeros(fill + 256)))
     window = get_window("hann", 256, fftbins=True)
@@ -143,7 +146,7 @@ def test_spectrum_of_a_tone():
 
 
 def test_silence_is_the_floor():
-    """And the first and last frames of any recording are silent: -50 dB."""
+    """Silence is at the floor, -50 dB; so are the ends of every recording."""
     assert_close(log_power(np.zeros(500)), torch.full((7, 129), -50.0))
     loud = log_power(speech(0.3, 1, RATE))
     assert_close(loud[[0, -1]], torch.full((2, 129), -50.0))
@@ -159,7 +162,7 @@ def test_frames_are_known_from_the_header(rate, tmp_path):
 
 
 def corpus(*, upper: bool) -> list[PurePath]:
-    """Names of all recordings of a corpus with the sizes of TIMIT."""
+    """Names of all recordings in a corpus of the size of TIMIT."""
     train = [f"m{i:03}" for i in range(455)] + [f"fsa{i}" for i in range(7)]
     test = [*CORE.split(), *DEVELOPMENT.split(), *(f"f{i:03}" for i in range(94))]
     sentences = [
@@ -178,14 +181,17 @@ def corpus(*, upper: bool) -> list[PurePath]:
 
 @pytest.mark.parametrize("upper", [False, True])
 def test_splits_of_timit_have_the_sizes_of_the_paper(upper):
-    """3640, 192 and 400; padded to the longest of all 1680 test recordings."""
+    """Splits have 3640, 192 and 400 recordings.
+
+    They are padded to the longest of all 1680 test recordings.
+    """
     paths = corpus(upper=upper)
     assert len(paths) == 6300
     splits = timit_splits(paths)
     assert [len(paths) for paths in splits] == [3640, 192, 400, 1680]
     for paths in splits[:3]:
         assert not any(path.stem.lower() in ("sa1", "sa2") for path in paths)
-    # speakers whose names have "sa" in them are lost to the rule of the paper
+    # the paper's rule also drops speakers whose names contain "sa"
     assert not any("fsa" in path.as_posix().lower() for path in splits.train)
 
 
@@ -196,7 +202,10 @@ def test_splits_do_not_depend_on_the_order_of_the_disk():
 
 
 def test_speakers_of_timit_are_those_of_its_document():
-    """24 in the core test set, one woman to two men; 50 others for development."""
+    """TIMIT's document names 24 speakers for the core test, and 50 for development.
+
+    In the core test set there is one woman for every two men.
+    """
     core, development = set(CORE.split()), set(DEVELOPMENT.split())
     assert (len(core), len(development)) == (24, 50)
     assert sum(name.startswith("m") for name in core) == 16
@@ -212,7 +221,10 @@ def test_part_of_timit_is_refused():
 
 
 def test_speakers_are_not_divided():
-    """An eighth of 16 speakers twice; sa1 and sa2 are left out."""
+    """Each split has whole speakers: an eighth of 16 twice.
+
+    Sa1 and sa2 are left out.
+    """
     paths = [
         PurePath(f"s{speaker}/{name}.wav")
         for speaker in range(16)

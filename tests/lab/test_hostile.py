@@ -1,4 +1,4 @@
-"""Folders that somebody else wrote: nothing of them is run, or leads out of them."""
+"""Folders that somebody else wrote: their code is not run, their paths stay inside."""
 
 import json
 import pickle
@@ -21,11 +21,11 @@ MARKUP = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>"""
 
 
 class CodeRanError(BaseException):
-    """Code of a file was run; no `except Exception` hides it."""
+    """Code in a file was run; no `except Exception` hides this error."""
 
 
 class Trap:
-    """Raises when it is unpickled."""
+    """An object that raises when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return (_spring, ())
@@ -45,17 +45,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def edited(**changes: object) -> Callable[[Path], None]:
-    """Changes `config.json`."""
+    """Returns a function that changes `config.json`."""
     return lambda folder: edit(folder / "config.json", **changes)
 
 
 def written(name: str, data: bytes) -> Callable[[Path], object]:
-    """Replaces a file."""
+    """Returns a function that replaces a file."""
     return lambda folder: (folder / name).write_bytes(data)
 
 
 def zipped(folder: Path) -> None:
-    """The format of `torch.save`, which holds a pickle."""
+    """Replace the checkpoint by a file of `torch.save`, which holds a pickle."""
     torch.save({"state": Trap()}, folder / "checkpoint.safetensors")
 
 
@@ -74,9 +74,9 @@ def cut(folder: Path) -> None:
             "checkpoint.safetensors must be what",
         ),
         (cut, "checkpoint.safetensors must be what"),
-        # began anew without a word, and threw the metrics away
+        # the run used to begin anew silently, and its metrics were lost
         (written("checkpoint.safetensors", b""), "got an empty file"),
-        # a length of 2^63 bytes, which nobody should make room for
+        # a length of 2^63 bytes, for which no memory must be allocated
         (
             written("checkpoint.safetensors", b"\xff" * 7 + b"\x7f{}"),
             "checkpoint.safetensors must be what",
@@ -96,7 +96,10 @@ def cut(folder: Path) -> None:
     ],
 )
 def test_a_run_that_was_harmed_does_not_go_on(harm, message, made, tmp_path):
-    """It is told in a line, no code of it runs, and nothing of it is lost."""
+    """A damaged run is refused in one line.
+
+    None of its code runs, and nothing is lost.
+    """
     folder = shutil.copytree(made, tmp_path / "run")
     harm(folder)
     before = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "lock"}
@@ -108,7 +111,7 @@ def test_a_run_that_was_harmed_does_not_go_on(harm, message, made, tmp_path):
 
 
 def test_a_run_goes_on_in_another_place(made, tmp_path):
-    """A copy, with spaces and an accent in its path, is the same run."""
+    """A copy of a run goes on, with spaces and an accent in its path."""
     folder = shutil.copytree(made, tmp_path / "a café of files")
     assert resume(folder).summary["status"] == "finished"
     assert records(folder) == records(made)
@@ -124,7 +127,10 @@ def test_a_run_goes_on_in_another_place(made, tmp_path):
     ids=str,
 )
 def test_no_name_leads_out_of_the_report(changes, tmp_path):
-    """Figures are named after the task: a run wrote wherever its name led."""
+    """A report writes nothing outside of its folder.
+
+    Figures are named after the task, and used to be written wherever that name led.
+    """
     run = fake_run(tmp_path / "runs" / "run", steps=9)
     edit(run / "config.json", **changes)
     write_report([run], tmp_path / "out" / "here")
@@ -132,12 +138,12 @@ def test_no_name_leads_out_of_the_report(changes, tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
     drawn = list((tmp_path / "out" / "here").glob("*.svg"))
     assert len(drawn) == 3
-    # each of them is on the page
+    # each task is on the page
     assert Seen(tmp_path / "out" / "here" / "report.html").tags.count("svg") == 3
 
 
 def test_no_text_of_a_run_is_markup(tmp_path):
-    """Neither on the page nor in the table: of a task, a network or a folder."""
+    """No text of a task, a network or a folder becomes markup on page or table."""
     run = fake_run(tmp_path / "<script>run", model=MARKUP, steps=9)
     other = fake_run(tmp_path / "other", task=MARKUP, model="$\\frac{$", steps=9)
     options = {"lag": 9, MARKUP: MARKUP}
@@ -149,7 +155,7 @@ def test_no_text_of_a_run_is_markup(tmp_path):
     page = Seen(write_report([run, other], tmp_path / "report"))
     assert {"script", "img"}.isdisjoint(page.tags)
     assert MARKUP in page.text
-    # should a text ever get through, the browser still runs and fetches nothing
+    # If a text should get through, the browser still runs and fetches nothing.
     assert "default-src 'none'; style-src 'unsafe-inline'" in page.values("content")
     assert "<" not in (tmp_path / "report" / "results.md").read_text()
 
@@ -176,7 +182,7 @@ def test_a_line_of_a_table_stays_one():
     ids=lambda text: text[:20],
 )
 def test_a_report_names_what_is_wrong(file, text, message, tmp_path):
-    """Before it writes anything."""
+    """A report refuses damaged runs before it writes anything."""
     run = fake_run(tmp_path / "run", steps=9)
     (run / file).write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -185,7 +191,7 @@ def test_a_report_names_what_is_wrong(file, text, message, tmp_path):
 
 
 def test_numbers_that_are_none_are_left_out(tmp_path):
-    """Texts, infinities and integers beyond float64 make no point of a curve."""
+    """Texts, infinities and integers beyond float64 are left out of a curve."""
     run = fake_run(tmp_path / "run", steps=9, status=None)
     before = write_report([run], tmp_path / "before").read_text()
     with (run / "metrics.jsonl").open("a") as lines:
@@ -197,7 +203,7 @@ def test_numbers_that_are_none_are_left_out(tmp_path):
 @pytest.mark.errors
 @pytest.mark.parametrize("name", ["../outside", "/outside", "..", ".hidden", "a/b", ""])
 def test_no_name_leads_out_of_a_sweep(name, tmp_path, capsys):
-    """Its plan names the folders of runs."""
+    """A plan cannot name folders outside of its sweep."""
     sweep = tmp_path / "sweep"
     sweep.mkdir()
     plan = {"runs": {name: json.loads(small().to_json())}}

@@ -1,4 +1,4 @@
-"""Tasks and networks of one's own, in Python and on the command line."""
+"""The user's own tasks and networks, in Python and on the command line."""
 
 import copy
 import json
@@ -41,14 +41,14 @@ LINE += ["--log-every=1", "--evaluate-every=2", "--checkpoint-every=2", "--steps
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """Registered names do not outlive a test."""
+    """Restore the registered names after each test."""
     kept = dict(TASKS.known), dict(NETWORKS.known)
     yield
     TASKS.known, NETWORKS.known = kept
 
 
 def forget() -> None:
-    """Leave our names alone."""
+    """Forget all names but the library's own."""
     TASKS.known, NETWORKS.known = dict(TASKS.ours), dict(NETWORKS.ours)
 
 
@@ -66,7 +66,10 @@ def config(task: str = TASK, model: str = LAYER, **options: Any) -> Config:
 
 @pytest.mark.parametrize("model", [LAYER, WHOLE, "exprnn", "torch.nn:RNN"])
 def test_a_line_names_a_class(model, tmp_path, capsys):
-    """The fields of its dataclass are options; the run is the one of Python."""
+    """A class named on the command line has its dataclass fields as options.
+
+    It makes the same run as Python does.
+    """
     out = ["--out", str(tmp_path / "line")]
     assert main(["train", TASK, *LINE, "--held-out=8", "--model", model, *out]) == 0
     assert "order" not in TASKS
@@ -78,7 +81,7 @@ def test_a_line_names_a_class(model, tmp_path, capsys):
 
 
 def test_a_line_names_a_class_of_the_current_folder(tmp_path):
-    """As `python -m` finds it, though the command does not lie there."""
+    """A class in the current folder is found, as by `python -m`."""
     text = Path(own.__file__).read_text()
     (tmp_path / "mine.py").write_text(text)
     words = ["train", "mine:OrderTask", *LINE, "--model=mine:Whole", "--out=run"]
@@ -98,9 +101,10 @@ def test_options_of_a_class_are_in_the_help(capsys):
 
 
 def test_an_option_may_be_the_beginning_of_another(tmp_path, capsys):
-    """`--mode` was refused: "ambiguous option: could match --model, --model-options".
+    """An option may be a prefix of another option.
 
-    So was the command in `config.json`.
+    `--mode` was refused: "ambiguous option: could match --model, --model-options". So
+    was the command in `config.json`.
     """
     task, out = "tests.lab.own:ShortTask", tmp_path / "run"
     line = [task, *LINE, "--model", LAYER, "--mode=all", "--h", "2.5", "--s=3", "--o"]
@@ -118,7 +122,10 @@ def test_an_option_may_be_the_beginning_of_another(tmp_path, capsys):
 
 
 def test_an_option_may_be_a_table(tmp_path):
-    """A line with it was refused: "must be a table; got [('a', 1)]"."""
+    """An option may be a table.
+
+    It was refused: "must be a table; got [('a', 1)]".
+    """
     task, out = "tests.lab.own:TableTask", tmp_path / "run"
     line = ["train", task, *LINE, "--model", LAYER, "--table=a=1", "--table", "b=x"]
     assert main([*line, "--out", str(out)]) == 0
@@ -131,7 +138,7 @@ def test_a_registered_class_has_a_name(tmp_path):
     register(OrderTask)
     register(Layer, "mine")
     start(config("order", "mine"), tmp_path / "run")
-    # both names are known now, and nothing has to be trusted
+    # both names are registered now, so no trust is needed
     assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
     edit(tmp_path / "run" / "config.json", task=TASK, model=LAYER)
     assert isinstance(load(tmp_path / "run"), nn.Module)
@@ -140,7 +147,10 @@ def test_a_registered_class_has_a_name(tmp_path):
 
 
 def test_an_installed_package_lists_its_own(tmp_path, monkeypatch):
-    """Groups of entry points: a name in a folder leads to installed code alone."""
+    """Entry points of an installed package are listed.
+
+    So a name in a folder can only lead to installed code.
+    """
     points = {
         "isometry.tasks": [EntryPoint("theirs", TASK, "isometry.tasks")],
         "isometry.networks": [EntryPoint("net", WHOLE, "isometry.networks")],
@@ -155,7 +165,10 @@ def test_an_installed_package_lists_its_own(tmp_path, monkeypatch):
 
 
 def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
-    """Unless the caller trusts it. A hostile folder could name any module."""
+    """A folder does not name code to import unless the caller trusts it.
+
+    A hostile folder could name any module.
+    """
     start(config(), tmp_path / "run")
     TASKS.known.pop(TASK)
     NETWORKS.known.pop(LAYER)
@@ -171,7 +184,7 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
                 call(tmp_path / "run", trust=[{TASK: LAYER, LAYER: TASK}[name]])
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "add `--trust`" in capsys.readouterr().err
-    # so a command that goes on with the run has it
+    # so a command that resumes the run knows the class
     assert main(["train", TASK, *LINE, "--out", str(tmp_path / "run")]) == 2
     assert f"train --resume {tmp_path / 'run'} --trust" in capsys.readouterr().err
     assert main(["train", "--resume", str(tmp_path / "run"), "--trust"]) == 0
@@ -180,12 +193,15 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
     for call in (resume, load):
         with pytest.raises(ValueError, match=r"got trap:Net"):
             call(tmp_path / "run")
-    # the same in a report, which asks the folder alone
+    # a report, which reads the folder alone, refuses it too
     write_report([tmp_path / "run"], tmp_path / "report")
 
 
 def test_a_sweep_over_networks_of_ones_own(tmp_path, capsys):
-    """Its processes import the classes; a plan of another is not trusted."""
+    """The processes of a sweep import the user's classes.
+
+    A plan written by somebody else is not trusted.
+    """
     line = ["sweep", TASK, *LINE, "--models", LAYER, WHOLE, "--jobs=1"]
     assert main([*line, "--out", str(tmp_path / "sweep")]) == 0
     names = sorted(p.parent.name for p in (tmp_path / "sweep").glob("*/config.json"))
@@ -205,7 +221,7 @@ def test_a_sweep_over_networks_of_ones_own(tmp_path, capsys):
 
 
 def test_the_report_needs_no_code_of_the_task(tmp_path):
-    """The run has written down what a report has to know."""
+    """A report needs no code of the task: the run has recorded all that it shows."""
     start(config(), tmp_path / "run")
     forget()
     write_report([tmp_path / "run"], tmp_path / "report")
@@ -218,7 +234,7 @@ def test_the_report_needs_no_code_of_the_task(tmp_path):
 
 
 def test_parametrized_weights_have_a_tenth_of_the_rate(tmp_path):
-    """Unless the class has a schedule of its own."""
+    """Constrained weights have a tenth of the rate, unless the class has a schedule."""
     outcome = start(config(), tmp_path / "layer")
     assert outcome.summary["source"].startswith("ours: Adam")
     recipe = json.loads((tmp_path / "layer" / "config.json").read_text())["recipe"]
@@ -238,10 +254,11 @@ def test_parametrized_weights_have_a_tenth_of_the_rate(tmp_path):
         (["tests.lab.own:Layer"], "`task` must be a dataclass that derives from"),
         (["tests.lab.own:ListTask"], "`places` must be annotated as bool, int"),
         (["tests.lab.own:RateTask"], "those of isometry train; got lr. Rename these"),
-        # "argument --config: conflicting option string: --config"
+        # the error used to be "argument --config: conflicting option string: --config"
         (["tests.lab.own:OutTask"], "isometry train; got config, out, task. Rename"),
         (["tests.lab.own:AbstractEndlessTask"], "which does not define draw, input"),
-        # AttributeError: 'NoHeldOutTask' object has no attribute 'held_out'
+        # it used to be AttributeError: 'NoHeldOutTask' object has no attribute
+        # 'held_out'
         (["tests.lab.own:NoHeldOutTask"], "`task` must have `held_out`, the number of"),
         (["orde"], "must be one of copying, adding, mnist, timit, or a class as"),
     ],
@@ -259,7 +276,7 @@ def test_a_task_that_is_none_is_told(words, message, capsys):
         ({"model": "tests.lab.own:NoSizes"}, r"is called with `input_size`, `hidden"),
         ({"model": "tests.lab.own:OrderTask"}, r"derives from torch.nn.Module; got"),
         ({"model": LAYER, "model_options": {"bia": 1}}, r"got bia. Do you mean bias?"),
-        # "It has ."
+        # the error used to end with "It has ."
         ({"model": WHOLE, "model_options": {"foo": 3}}, r"got foo. It has no options"),
     ],
 )
@@ -278,9 +295,10 @@ def test_a_network_that_is_none_is_told(options, message, tmp_path):
     ],
 )
 def test_a_mistake_in_a_network_keeps_its_traceback(name, message, tmp_path):
-    """The command line used to print one line, and to leave a folder behind.
+    """A mistake in a network keeps its traceback.
 
-    The mended command was then refused, since the folder existed.
+    The command line used to print one line, and to leave a folder behind; the corrected
+    command was then refused, since the folder existed.
     """
     out, model = tmp_path / "run", f"tests.lab.own:{name}"
     with pytest.raises((TypeError, ValueError), match=message) as caught:
@@ -292,7 +310,10 @@ def test_a_mistake_in_a_network_keeps_its_traceback(name, message, tmp_path):
 
 @pytest.mark.errors
 def test_a_mistake_in_a_constructor_keeps_its_traceback(monkeypatch, tmp_path):
-    """A `ValueError` without options used to be printed as one line."""
+    """A mistake in a constructor keeps its traceback.
+
+    A `ValueError` without options used to be printed as one line.
+    """
 
     def fail(self: Layer, input_size: int, hidden_size: int, scale: int = 1) -> None:
         raise ValueError(f"a width of {hidden_size * scale} went wrong")
@@ -301,12 +322,12 @@ def test_a_mistake_in_a_constructor_keeps_its_traceback(monkeypatch, tmp_path):
     line = ["train", TASK, *LINE, "--model", LAYER, "--out", str(tmp_path / "run")]
     with pytest.raises(ValueError, match="a width of 4 went wrong"):
         main(line)
-    # here the option may be wrong, and one line is enough
+    # in this case the option may be wrong, and one line is enough
     assert main([*line, "--model-options", "scale=3"]) == 2
 
 
 def test_a_mistake_after_recorded_steps_keeps_the_folder(monkeypatch, tmp_path):
-    """What was recorded is not thrown away with the failure."""
+    """If a run fails after recorded steps, its folder stays."""
 
     def fail(task: OrderTask, step: int, **kwargs: Any) -> Any:
         if step == 3:
@@ -321,7 +342,10 @@ def test_a_mistake_after_recorded_steps_keeps_the_folder(monkeypatch, tmp_path):
 
 @pytest.mark.errors
 def test_the_way_on_after_a_full_disk_names_trust(monkeypatch, tmp_path):
-    """The command that the message told to run lacked `--trust`, and was refused."""
+    """The command in the message for a full disk has `--trust`.
+
+    It used to lack it, and was refused.
+    """
 
     def full(*_: object, **_options: object) -> None:
         raise OSError("No space left on device")
@@ -332,7 +356,10 @@ def test_the_way_on_after_a_full_disk_names_trust(monkeypatch, tmp_path):
 
 
 def test_folders_may_be_strings(tmp_path, monkeypatch):
-    """`start` and `write_report` used to fail on the first method of a path."""
+    """Folders may be strings.
+
+    `start` and `write_report` used to call methods of a path on them.
+    """
     monkeypatch.chdir(tmp_path)
     start(config(), "run")
     assert write_report(["run"], "report").exists()
@@ -347,11 +374,14 @@ def test_names_of_ours_are_taken():
 
 
 def test_metrics_without_a_weight_have_the_weight_of_the_loss():
-    """Batches of six and two: their means are weighted by their sizes."""
+    """A metric without a weight is averaged with the weights of the loss.
+
+    Batches of six and two: their means are weighted by their sizes.
+    """
     task, right = OrderTask(held_out=8), torch.tensor([1.0, 0.0])
 
     def model(x: torch.Tensor) -> torch.Tensor:
-        # the first answer in the larger batch, and the second in the other
+        # the first answer is right in the larger batch, and the second in the other
         answer = right if x.shape[1] == 6 else 1 - right
         return answer.expand(1, x.shape[1], 2)
 
@@ -362,7 +392,10 @@ def test_metrics_without_a_weight_have_the_weight_of_the_loss():
 
 @pytest.mark.parametrize("name", ["Layer", "Plain"])
 def test_a_network_reads_classes_as_unit_vectors(name):
-    """With its own output layer or not; it used to get raw integers with one."""
+    """A network reads classes as unit vectors, with its own output layer or without.
+
+    With an output layer it used to get raw integers.
+    """
     task = OrderTask()
     network: Any = NETWORKS.find(f"tests.lab.own:{name}", trust=True)
     model = network.model(task, 4, {}, Draw())

@@ -1,4 +1,4 @@
-"""Mistakes in tasks and networks of one's own: each is named, with what to do."""
+"""Mistakes in the user's own tasks and networks: each error says what to do."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from tests.lab.test_own import WHOLE, config, forget
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """A class that is patched here is registered anew elsewhere."""
+    """Forget registered classes, since these tests patch them."""
     forget()
     yield
     forget()
@@ -26,7 +26,10 @@ def _forget() -> Iterator[None]:
 @pytest.mark.errors
 @pytest.mark.parametrize("batches", [0, -1, 2.5])
 def test_an_epoch_has_at_least_one_batch(batches, monkeypatch, tmp_path):
-    """With 0, as of `90 // 128`, 10,000 steps were trained without a word."""
+    """An epoch must have at least one batch.
+
+    With 0, as from `90 // 128`, 10,000 steps were trained without a warning.
+    """
     monkeypatch.setattr(OrderTask, "epoch", lambda _task, _size: batches)
     message = rf"`epoch` of OrderTask must return .*; got {batches} for batches of 4\."
     with pytest.raises(ValueError, match=message):
@@ -36,7 +39,10 @@ def test_an_epoch_has_at_least_one_batch(batches, monkeypatch, tmp_path):
 
 @pytest.mark.errors
 def test_the_main_metric_is_among_the_metrics(monkeypatch, tmp_path):
-    """It was missed at the second evaluation, by a KeyError, and else never."""
+    """The main metric must be among the metrics.
+
+    If it was not, the second evaluation raised a KeyError.
+    """
     monkeypatch.setattr(OrderTask, "metric", "rihgt")
     message = "must be one of loss, right, .*; got 'rihgt'. Do you mean right?"
     with pytest.raises(ValueError, match=message):
@@ -47,7 +53,10 @@ def test_the_main_metric_is_among_the_metrics(monkeypatch, tmp_path):
 
 
 def test_a_metric_may_be_a_tensor(monkeypatch, tmp_path):
-    """It was refused by JSON: "Object of type Tensor is not JSON serializable"."""
+    """A metric may be a tensor.
+
+    JSON refused it: "Object of type Tensor is not JSON serializable".
+    """
     start(config(), tmp_path / "numbers")
     numbers = OrderTask.metrics
     monkeypatch.setattr(
@@ -69,7 +78,7 @@ def test_a_metric_is_a_number(value, monkeypatch, tmp_path):
 
 
 def schedule(*names: str) -> Schedule:
-    """An optimizer for these parameters, and one for all others."""
+    """A schedule with an optimizer for these parameters, and one for all others."""
     first = OptimizerRecipe(SGD, {"lr": 0.25}, names)
     return Schedule((first, OptimizerRecipe(SGD, {"lr": 0.5})), "tests")
 
@@ -79,7 +88,10 @@ def schedule(*names: str) -> Schedule:
     [("head.weight", 1), ("head", 2), ("bias", 1), ("layer.bias_hh_l0", 1)],
 )
 def test_a_schedule_names_parameters_or_modules(name, count, monkeypatch, tmp_path):
-    """A name with a dot was never found, and the parameter had the other rate."""
+    """A schedule may name parameters or modules.
+
+    A name with a dot was never found, and the parameter had the other rate.
+    """
     monkeypatch.setattr(Whole, "schedule", schedule(name))
     start(config(model=WHOLE), tmp_path / "run")
     recipe = build(config(model=WHOLE), torch.device("cpu"))
@@ -91,7 +103,7 @@ def test_a_schedule_names_parameters_or_modules(name, count, monkeypatch, tmp_pa
 @pytest.mark.errors
 @pytest.mark.parametrize("name", ["nope", "ead.weight", "head.weigh"])
 def test_a_schedule_that_names_no_parameter(name, monkeypatch, tmp_path):
-    """It was ignored without a word."""
+    """A name that matches no parameter is an error; it used to be ignored."""
     monkeypatch.setattr(Whole, "schedule", schedule("embed", name))
     message = rf"the schedule of .*Whole must name .*; got '{name}'\. It has embed\.we"
     with pytest.raises(ValueError, match=message):
@@ -101,7 +113,10 @@ def test_a_schedule_that_names_no_parameter(name, monkeypatch, tmp_path):
 
 @pytest.mark.errors
 def test_a_schedule_has_an_optimizer_for_the_rest():
-    """It failed later, as a bare StopIteration or KeyError."""
+    """A schedule needs an optimizer without `parameters`, and each needs an `lr`.
+
+    Otherwise it failed later, with a bare StopIteration or KeyError.
+    """
     with pytest.raises(ValueError, match=r"one without `parameters`.* one for head\. "):
         Schedule((OptimizerRecipe(SGD, {"lr": 0.5}, ("head",)),), "tests")
     with pytest.raises(ValueError, match=r"must have an `lr`; got \{\} for SGD"):
@@ -110,7 +125,10 @@ def test_a_schedule_has_an_optimizer_for_the_rest():
 
 @pytest.mark.errors
 def test_an_attribute_that_is_no_schedule(monkeypatch, tmp_path):
-    """AttributeError: type object 'SGD' has no attribute 'optimizers'."""
+    """A `schedule` of another type is refused.
+
+    It used to be AttributeError: type object 'SGD' has no attribute 'optimizers'.
+    """
     monkeypatch.setattr(Whole, "schedule", SGD)
     with pytest.raises(TypeError, match=r"`schedule` of Whole must be an .*Schedule; "):
         start(config(model=WHOLE), tmp_path / "run")
@@ -118,7 +136,10 @@ def test_an_attribute_that_is_no_schedule(monkeypatch, tmp_path):
 
 @pytest.mark.errors
 def test_a_config_that_is_none(tmp_path):
-    """AttributeError: 'dict' object has no attribute 'training'."""
+    """A config of another type is refused.
+
+    It used to be AttributeError: 'dict' object has no attribute 'training'.
+    """
     table: Any = {"task": "copying"}
     with pytest.raises(TypeError, match=r"`config` must be a `Config`; got dict\. Wr"):
         start(table, tmp_path / "run")
@@ -129,7 +150,10 @@ def test_a_config_that_is_none(tmp_path):
 @pytest.mark.errors
 @pytest.mark.parametrize("words", [["wrong:Task"], ["copying", "--model=wrong:Net"]])
 def test_a_mistake_in_a_module_keeps_its_traceback(words, tmp_path, monkeypatch):
-    """The message alone did not say in which line of which class it was."""
+    """An error in the user's module keeps its traceback.
+
+    The message alone does not say in which line of which class it was.
+    """
     (tmp_path / "wrong.py").write_text("raise ValueError('a line that went wrong')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="a line that went wrong") as caught:

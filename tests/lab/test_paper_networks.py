@@ -1,4 +1,4 @@
-"""Networks by name: their sizes, first values, optimizers and what they keep."""
+"""The paper's networks by name: sizes, first values, optimizers and constraints."""
 
 import math
 from typing import Any
@@ -82,7 +82,7 @@ FORMULAS = {
     "scurnn": scurnn,
 }
 
-# of the facts about the models: each size in the paper's tables
+# each size that the paper's tables have, with what the formulas say
 COUNTS = [
     *[("exprnn", "mnist", n, c) for n, c in ((170, 16415), (360, 68950))],
     *[("exprnn", "pmnist", n, c) for n, c in ((170, 16415), (512, 136970))],
@@ -128,7 +128,7 @@ COUNTS = [
 
 @pytest.mark.parametrize(("name", "task", "n", "count"), COUNTS)
 def test_free_parameters_are_those_of_the_formula(name, task, n, count):
-    """The dimension of the group, the other weights, and the output layer."""
+    """The count is the group's dimension, the other weights, and the output layer."""
     model = by_name(name, task, n).model()
     assert count_parameters(model) == FORMULAS[name](task, n) == count
 
@@ -136,7 +136,7 @@ def test_free_parameters_are_those_of_the_formula(name, task, n, count):
 @pytest.mark.parametrize(
     ("task", "options", "count"),
     [
-        # n = 512, L = 12: what makes 22K, as the other networks have
+        # n = 512 and L = 12 make 22K, as many as the other networks have
         ("copying", {}, 22013),
         ("mnist", {}, 9222),
         ("mnist", {"style": "fft", "unitary": False}, 8458),
@@ -153,13 +153,14 @@ def test_free_parameters_of_eurnn(task, options, count):
 @pytest.mark.parametrize(
     ("name", "options", "count"),
     [
-        # n m - m (m - 1) / 2 of the reflections, dn, and n of bias and first state each
+        # n m - m (m - 1) / 2 for the reflections, d n for the inputs, and n each for
+        # bias and first state
         ("householder", {"reflections": 5}, 8 * 5 - 10 + 80 + 16 + 72 + 9),
-        # twice n (n - 1) / 2 and n singular values
+        # twice n (n - 1) / 2 for the rotations, and n singular values
         ("spectral", {}, 56 + 8 + 80 + 8 + 72 + 9),
         # n^2 coefficients, and a complex bias
         ("lie", {}, 64 + 160 + 16 + 144 + 9),
-        # four rotations, as many kernels and biases
+        # four rotations, with an input kernel and a bias each
         ("explstm", {}, 4 * (28 + 80 + 8) + 72 + 9),
         ("gru", {}, 3 * (64 + 80 + 2 * 8) + 72 + 9),
     ],
@@ -170,7 +171,7 @@ def test_free_parameters_of_the_others(name, options, count):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_of_the_tables_are_all_counted_or_ours(name):
-    """Each size of the registry that the paper has, has a row above."""
+    """Each size that registry and paper share has a row above."""
     rows = {(row[0], row[1], row[2]) for row in COUNTS}
     for task in ("copying", "timit"):
         if name in FORMULAS and (name, task) != ("scurnn", "timit"):
@@ -179,7 +180,7 @@ def test_sizes_of_the_tables_are_all_counted_or_ours(name):
 
 
 def test_counts_of_other_modules():
-    """Constrained weights by their group, frozen parameters not at all."""
+    """A constrained weight counts by its dimension, a frozen one not at all."""
     plain = nn.Linear(5, 5)
     assert count_parameters(plain) == 30
     assert count_parameters(isometry.orthogonal(plain)) == 10 + 5
@@ -191,7 +192,7 @@ def test_counts_of_other_modules():
 
 
 def optimizers(recipe: Recipe, model: SequenceModel) -> list[torch.optim.Optimizer]:
-    """The optimizers of a recipe, made by hand."""
+    """The optimizers of a recipe, built by hand."""
     pairs = recipe.groups(model)
     return [wanted.kind(groups, **wanted.options) for wanted, groups in pairs]
 
@@ -206,7 +207,7 @@ def example(task: str, rng: torch.Generator) -> Tensor:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_trains_by_its_own_optimizers(name, task, rng):
-    """Each parameter is moved by one optimizer, and the constraint stays."""
+    """Each parameter is moved by exactly one optimizer, and constraints hold."""
     recipe = by_name(name, task, 8)
     model = recipe.model(generator=rng)
     x = example(task, rng)
@@ -283,7 +284,7 @@ def test_reflections_are_unit_vectors_after_a_step(rng):
 
 
 def test_rates_of_descent_are_on_the_manifold(rng):
-    """The group of the unitary weight names U(n), those of the rest name none."""
+    """The unitary weight's parameter group has the manifold U(n), the others None."""
     recipe = by_name("rgd", "copying", 8)
     groups = {w.kind: found for w, found in recipe.groups(recipe.model())}
     assert [g["manifold"] for g in groups[RiemannianSGD]] == [U(8)]
@@ -295,7 +296,10 @@ def test_rates_of_descent_are_on_the_manifold(rng):
 
 
 def test_lstm_is_that_of_tensorflow():
-    """One bias vector, whose forget gate starts at 1; the other is zero for good."""
+    """As TensorFlow's LSTM it has one bias vector, with forget gate 1.
+
+    torch's second bias is zero and stays zero.
+    """
     network: Any = by_name("lstm", "mnist", 16).model().network
     bias = network.bias_ih_l0.detach()
     assert_close(bias[16:32], torch.ones(16))
@@ -310,9 +314,9 @@ def test_lstm_is_that_of_tensorflow():
     [
         ("scornn", "copying", math.sqrt(6 / (32 + 9)), math.sqrt(1 / 3)),
         ("scornn", "mnist", math.sqrt(6 / (32 + 10)), 0.0),
-        # both parts of 32 complex numbers
+        # 32 complex numbers count as 64 real ones
         ("urnn", "copying", math.sqrt(6 / (64 + 9)), 0.0),
-        # the inputs where Glorot has the features, and the real parts alone
+        # the bound has the 10 inputs instead of the features, and real parts alone
         ("eurnn", "copying", math.sqrt(6 / (10 + 9)), 0.01),
         ("exprnn", "mnist", 1 / math.sqrt(32), 1 / math.sqrt(32)),
     ],
@@ -340,7 +344,7 @@ def test_unknown_names_are_refused():
 
 
 class Chess(CopyingTask):
-    """A task whose recipe the paper does not have."""
+    """A task for which the paper has no recipe."""
 
     @property
     def recipe(self) -> str:
@@ -348,9 +352,9 @@ class Chess(CopyingTask):
 
 
 def test_every_printed_size_is_a_size_of_its_network():
-    """The rows of the paper's tables, and the sizes from which runs are made."""
+    """Each size in the paper's tables is a size of its network in the registry."""
     for task in ("mnist", "pmnist", "timit"):
         for row in PAPER[task].rows:
             sizes = SIZES[row.model][task]
-            # scoRNN's and EURNN's rows of Table 2 have the sizes of their own papers
+            # the rows of scoRNN and EURNN in Table 2 have the sizes of their own papers
             assert row.hidden_size in sizes, (task, row)

@@ -1,4 +1,4 @@
-"""How much of the laboratory a reader passes before the first step of a training."""
+"""How many files of the laboratory a reader passes before the first training step."""
 
 import inspect
 import sys
@@ -23,7 +23,10 @@ WORDS = [
 
 
 def test_at_most_fourteen_files_before_the_first_step(tmp_path):
-    """Files of the lab whose functions are called; it was 25 once."""
+    """At most fourteen files of the lab are called before the first step.
+
+    It was 25 once.
+    """
     files: set[str] = set()
     begun = False
 
@@ -44,5 +47,5 @@ def test_at_most_fourteen_files_before_the_first_step(tmp_path):
     finally:
         sys.setprofile(before)
     assert begun
-    # the step itself is in loop.py, and draws its batch in the file of the task
+    # the step itself is in loop.py, and its batch is drawn in the file of the task
     assert len(files) <= 14, sorted(files)

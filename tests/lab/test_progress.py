@@ -1,4 +1,4 @@
-"""What a run says while it trains."""
+"""What a run prints while it trains."""
 
 import io
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 
 def said(stream: io.StringIO) -> str:
-    """What a run of four steps says."""
+    """The output of a run of four steps."""
     progress = Progress(4, 0, stream)
     for step in (1, 2):
         progress.shown = -1.0
@@ -28,7 +28,10 @@ def said(stream: io.StringIO) -> str:
 
 
 def test_an_evaluation_is_one_line(monkeypatch):
-    """It was one for validation and one for test. Two of four steps took a second."""
+    """An evaluation is one line, for validation and test together.
+
+    The clock says that two of four steps took a second.
+    """
     clock = SimpleNamespace(monotonic=lambda: 1.0)
     monkeypatch.setattr("isometry.lab._train.recorder.time", clock)
     stream = io.StringIO()
@@ -43,7 +46,7 @@ def test_an_evaluation_is_one_line(monkeypatch):
 
 
 def test_progress_on_a_terminal_is_a_bar_with_the_loss():
-    """It is renewed in its line, and the evaluation replaces it."""
+    """The bar is redrawn in its line, and the evaluation replaces it."""
     bars, line = said(Terminal()).rsplit("\r", 1)
     assert [bar.count("█") for bar in bars.split("\r")] == [0, 5, 10]
     assert bars.count("loss 0.5\x1b[K") == 2

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
     ],
 )
 def test_rates_decay_to_zero_over_the_run(decay, factors, model):
-    """Every rate, also of an optimizer on a manifold, by the factor of its step."""
+    """Every rate decays by the factor of its step, also on a manifold."""
     experiment = build(small(model=model, decay=decay, iterations=4), CPU)
     groups = [g for o in experiment.optimizers for g in o.param_groups]
     first = [group["lr"] for group in groups]
@@ -41,22 +41,22 @@ def test_rates_decay_to_zero_over_the_run(decay, factors, model):
     ids=str,
 )
 def test_a_gradient_is_clipped_to_its_norm(options):
-    """It keeps its direction, and its norm is the one that was asked for."""
+    """A clipped gradient keeps its direction and has the norm that was asked for."""
     norm, grads = 1e-3, []
     for more in ({}, {"clip_norm": norm}):
         experiment = build(small(**options, **more), CPU)
         Step(experiment, experiment.model, Ranks(0, 1, CPU), 0).update()
         parts = [p.grad for p in experiment.model.parameters() if p.grad is not None]
-        # numbers, also of complex gradients
+        # real numbers: a complex gradient counts as two
         grads.append(torch.cat([p.to(torch.cfloat).flatten() for p in parts]))
     whole, clipped = map(torch.view_as_real, grads)
     assert whole.norm() > norm
-    # torch adds 1e-6 to the norm by which it divides
+    # torch adds 1e-6 to the norm that it divides by
     torch.testing.assert_close(clipped, norm * whole / whole.norm(), rtol=1e-3, atol=0)
 
 
 def test_a_norm_that_is_never_reached_changes_nothing(tmp_path):
-    """The bits are those of a run that does not clip."""
+    """A limit that is never reached changes no bit."""
     start(small(), tmp_path / "one")
     start(small(clip_norm=1e15), tmp_path / "two")
     assert_same_run(tmp_path / "one", tmp_path / "two")

@@ -1,4 +1,4 @@
-"""The page on rebasing has the numbers of its record."""
+"""The page on rebasing shows the numbers of its record."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ RECORD = json.loads((ROOT / experiments.FOLDER / "rebase.json").read_text())
 
 
 def test_the_table_is_generated():
-    """To the byte; `python -m tools.reproduction page` writes it."""
+    """The page is what `python -m tools.reproduction page` writes, byte by byte."""
     page = (ROOT / command.DOCS / "how-to" / "rebase.md").read_text()
     assert rebase_page.updated(page, RECORD) == page
     assert page.count(rebase_page.BEGIN) == page.count(rebase_page.END) == 1
@@ -41,7 +41,7 @@ def test_the_figure_has_a_panel_for_each_problem(tmp_path):
 
 @pytest.mark.parametrize("name", ["Procrustes", "deep network", "copying"])
 def test_both_bases_start_alike(name):
-    """Losses are equal, bit by bit, until the base moves after ten steps."""
+    """With both bases losses have the same bits until a base moves after ten steps."""
     (make, (n, _), _) = rebase.PROBLEMS[name]
     curves = []
     for every in (None, 10):
@@ -53,7 +53,7 @@ def test_both_bases_start_alike(name):
             optimizer.zero_grad()
             loss(step).backward()
             optimizer.step()
-            # after the step, and after the move of the base if there is one
+            # after the step, and after the base has moved if it does
             losses.append(loss(step).item())
         curves.append(losses)
     fixed, moving = curves

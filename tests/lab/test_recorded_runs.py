@@ -25,7 +25,10 @@ RUNS = Path(__file__).parent / "recorded_runs"
 
 @pytest.mark.parametrize("name", ["whole", "cut"])
 def test_a_config_of_format_2_is_read_and_written_again(name):
-    """Nothing is lost or renamed on the way; what format 3 has is left out."""
+    """A config of format 2 is read and written again; nothing is lost or renamed.
+
+    Options that only format 3 has are left out.
+    """
     old = json.loads((RUNS / name / "config.json").read_text())
     assert old["format"] == 2
     new = {"format": FORMAT, "decay": None, "clip_norm": None}
@@ -34,7 +37,7 @@ def test_a_config_of_format_2_is_read_and_written_again(name):
 
 @pytest.mark.errors
 def test_a_run_of_a_later_version_is_refused(tmp_path):
-    """It may have options that this version would ignore."""
+    """A run of a later version is refused, since it may have options unknown here."""
     folder = shutil.copytree(RUNS / "cut", tmp_path / "cut")
     old = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(old | {"format": FORMAT + 1}))
@@ -43,7 +46,7 @@ def test_a_run_of_a_later_version_is_refused(tmp_path):
 
 
 def test_a_recorded_run_is_reported(tmp_path):
-    """Its loss, its orthogonality and its command are on the page."""
+    """The report of a recorded run has its loss, its orthogonality and its command."""
     page = write_report([RUNS / "whole", RUNS / "cut"], tmp_path / "report").read_text()
     assert "--lag 3" in page
     assert "ExpRNN 4" in page
@@ -51,7 +54,7 @@ def test_a_recorded_run_is_reported(tmp_path):
 
 
 def test_a_recorded_run_becomes_a_record():
-    """What `tools.reproduction` takes from a folder is all there."""
+    """A recorded run has all that `tools.reproduction` reads from a folder."""
     found = record(read_run(RUNS / "whole"))
     assert found["summary"]["status"] == "finished"
     assert found["config"]["recipe"]["optimizers"][1]["parameters"] == ["weight_hh"]
@@ -60,7 +63,7 @@ def test_a_recorded_run_becomes_a_record():
 
 
 def test_a_run_that_was_cut_goes_on_with_this_code(tmp_path):
-    """The checkpoint of format 2 is still read; the fifth step is the fifth step."""
+    """A checkpoint of format 2 is read, and the run goes on with its fifth step."""
     folder = shutil.copytree(RUNS / "cut", tmp_path / "cut")
     assert resume(folder).summary["steps"] == 8
     whole, cut = read_run(RUNS / "whole"), read_run(folder)
@@ -69,12 +72,15 @@ def test_a_run_that_was_cut_goes_on_with_this_code(tmp_path):
             expected["step"],
             expected["split"],
         )
-        # another processor sums in another order; 1e-4 is far above that
+        # another processor sums in another order; 1e-4 is far above that difference
         assert line["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
 def test_options_of_a_network_are_known_by_their_recorded_names():
-    """Networks call it `retraction` now; runs of before say `orthogonal_map`."""
+    """A network's options are read under the names that they had when recorded.
+
+    The option `retraction` used to be `orthogonal_map`.
+    """
     config = Config.from_json((RUNS / "cut" / "config.json").read_text())
     options = {"orthogonal_map": "cayley", "rebase_every": None}
     training = replace(config.training, model_options=options)
@@ -86,7 +92,10 @@ def test_options_of_a_network_are_known_by_their_recorded_names():
 
 @pytest.mark.errors
 def test_a_checkpoint_that_cannot_be_read_names_the_code_that_wrote_it(tmp_path):
-    """As when a later version has other parameters: here, one tensor is renamed."""
+    """The error for a checkpoint that does not fit names the commit that wrote it.
+
+    A later version may have other parameters: here, one tensor is renamed.
+    """
     folder = shutil.copytree(RUNS / "cut", tmp_path / "cut")
     path = folder / "checkpoint.safetensors"
     data = path.read_bytes().replace(b"model.output.bias", b"model.output.bios")

@@ -1,4 +1,4 @@
-"""A report shows what the folders of runs hold, whatever state they are in."""
+"""A report shows what the folders of runs contain, in whatever state they are."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.lab.fake_runs import fake_run
 
 
 class Seen(HTMLParser):
-    """Tags, attributes and text of a page."""
+    """Collects tags, attributes and text of a page."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class Seen(HTMLParser):
 
 
 def edit(path: Path, **changes: object) -> None:
-    """Change values in a file of JSON."""
+    """Change values in a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two experiments, and their report."""
+    """The report of runs from two experiments."""
     root = tmp_path_factory.mktemp("reports")
     for model, status in (("exprnn", "solved"), ("lstm", "diverged"), ("rgd", None)):
         fake_run(root / model, model=model, status=status)
@@ -58,7 +58,10 @@ def page(folder: Path) -> Seen:
 
 
 def test_figures_and_table_lie_beside_the_page(folder):
-    """Loss by iterations and by seconds, drift and angles; accuracy where measured."""
+    """The figures show loss by iterations and seconds, drift, angles and accuracy.
+
+    Accuracy is there only if it was measured.
+    """
     usual = ("loss-iterations", "loss-seconds", "orthogonality", "angles")
     expected = {f"copying-1000-{name}" for name in (*usual, "loss-test")}
     expected |= {f"pmnist-{name}" for name in (*usual, "accuracy-test")}
@@ -70,7 +73,7 @@ def test_figures_and_table_lie_beside_the_page(folder):
 
 
 def test_the_page_loads_nothing(page):
-    """Everything is in the file: links stay on the page, and no tag fetches."""
+    """The page is complete in one file: links stay inside, and no tag fetches."""
     links = page.values("href") + page.values("src") + page.values("xlink:href")
     assert links
     assert [link for link in links if link is None or link[0] != "#"] == []
@@ -79,13 +82,13 @@ def test_the_page_loads_nothing(page):
 
 
 def test_parts_of_different_figures_have_different_names(page):
-    """An id twice in a page makes the clipping of one figure that of another."""
+    """All ids of a page differ; otherwise one figure would be clipped like another."""
     names = page.values("id")
     assert len(names) == len(set(names))
 
 
 def test_every_reference_of_a_drawing_is_answered(page):
-    """Markers and clipping are found by name; a wrong prefix loses them."""
+    """Every reference inside a drawing has a target; a wrong prefix would lose it."""
     names = {f"#{name}" for name in page.values("id")}
     used = set(page.values("xlink:href")) | set(page.values("href"))
     used |= {
@@ -108,7 +111,7 @@ def test_what_happened_to_a_run_is_shown(page):
 
 
 def test_the_same_runs_give_the_same_report(folder, tmp_path):
-    """No date, no random names: reports can be compared and committed."""
+    """A report has no date and no random names, so equal runs give equal bytes."""
     one = write_report([folder / "rgd"], tmp_path / "one").parent
     two = write_report([folder / "rgd"], tmp_path / "two").parent
     for path in one.iterdir():
@@ -116,7 +119,10 @@ def test_the_same_runs_give_the_same_report(folder, tmp_path):
 
 
 def test_a_cut_off_last_line_is_left_out(tmp_path):
-    """A killed run is what it was before its last line, half a character included."""
+    """If a run is killed while it writes, its last line is left out.
+
+    The line may end in the middle of a character.
+    """
     run = fake_run(tmp_path / "run", status=None, steps=9)
     before = write_report([run], tmp_path / "before").read_text()
     with (run / "metrics.jsonl").open("ab") as metrics:
@@ -126,7 +132,7 @@ def test_a_cut_off_last_line_is_left_out(tmp_path):
 
 @pytest.mark.errors
 def test_a_damaged_line_inside_is_named(tmp_path):
-    """That is no kill: somebody changed the file."""
+    """A damaged line inside a file is an error: no kill does that, only an edit."""
     run = fake_run(tmp_path / "run")
     lines = (run / "metrics.jsonl").read_text().splitlines()
     lines[6] = lines[6][:9]
@@ -137,7 +143,7 @@ def test_a_damaged_line_inside_is_named(tmp_path):
 
 @pytest.mark.parametrize("files", [(), ("metrics.jsonl",)], ids=["nothing", "empty"])
 def test_a_run_that_has_just_begun_is_reported(tmp_path, files):
-    """Before the first record there is no curve, and still a row."""
+    """A run without any record has no curve, but still a row."""
     run = fake_run(tmp_path / "run", status=None)
     (run / "metrics.jsonl").unlink()
     for name in files:
@@ -149,7 +155,7 @@ def test_a_run_that_has_just_begun_is_reported(tmp_path, files):
 
 @pytest.mark.errors
 def test_a_folder_that_is_no_run_is_named(tmp_path):
-    """And nothing is written, however many good runs there are."""
+    """A folder that is not a run is an error, and nothing is written."""
     run = fake_run(tmp_path / "run")
     (tmp_path / "other").mkdir()
     with pytest.raises(ValueError, match=r"other` must be the folder of a run"):
@@ -194,7 +200,7 @@ def test_the_command_prints_the_page(tmp_path, capsys):
 
 @pytest.mark.errors
 def test_the_command_names_a_place_that_is_none(tmp_path, capsys):
-    """A folder cannot lie in a file."""
+    """A report cannot be written to a folder inside a file."""
     run = fake_run(tmp_path / "run", steps=9)
     assert main(["report", str(run), "--out", str(run / "config.json" / "x")]) == 2
     assert "config.json" in capsys.readouterr().err
@@ -207,7 +213,7 @@ def test_the_command_names_what_is_no_run(tmp_path, capsys):
 
 
 def test_commands_start_without_what_draws():
-    """`isometry --help` must come at once: torch and matplotlib take seconds."""
+    """`isometry --help` imports neither torch nor matplotlib, which take seconds."""
     code = (
         "import sys, isometry.lab._report.command, isometry.lab._sweep.reproduce;"
         "sys.exit(bool({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"

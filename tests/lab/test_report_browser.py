@@ -1,4 +1,4 @@
-"""The page in a real browser: it fits, it can be read, and it asks for nothing."""
+"""The page in a real browser: it fits, it can be read, and it fetches nothing."""
 
 import html
 import json
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium here; .ci/run installs it"
 )
 
-# what a reader would see, measured inside the page and written below the frame
+# This script measures what a reader sees inside the page, and appends the result to it.
 PROBE = """
 addEventListener('load', async () => {
   const page = document.querySelector('iframe').contentDocument;
@@ -58,7 +58,7 @@ addEventListener('load', async () => {
 
 
 def look(page: Path, *, width: int, dark: bool) -> dict:
-    """What the browser makes of a page at a width."""
+    """Measure a page in the browser at this width."""
     assert CHROMIUM is not None
     frame = f'<iframe width="{width}" height="900" srcdoc="{{}}"></iframe>'
     outer = page.with_name(f"probe-{width}-{dark}.html")
@@ -69,7 +69,7 @@ def look(page: Path, *, width: int, dark: bool) -> dict:
     )
     command = [
         *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
-        # promises are kept before the page is read
+        # time for promises to be fulfilled before the page is read
         "--virtual-time-budget=10000",
         # containers have a small /dev/shm
         "--disable-dev-shm-usage",
@@ -100,8 +100,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("eurnn", 512, "finished", 1e-2),
         )
     ]
-    # several sizes of one network, as in the table of the paper: dashes, not colours;
-    # several seeds; and options of which a label is longer than a figure
+    # Several sizes of one network, as in the paper's table, which differ by dashes
+    # instead of colours; several seeds; and options whose label is longer than a
+    # figure.
     pixels: dict[str, Any] = {"task": "mnist", "options": {"permute": True}}
     runs += [
         fake_run(root / f"{n}-{seed}", hidden_size=n, seed=seed, **pixels)
@@ -115,9 +116,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def monospaced(page: Path) -> Path:
-    """The page where the browser has only a font wider than the drawings were made for.
+    """The page in a font wider than the one for which the drawings were made.
 
-    A browser that has just started may lay a page out in such a font.
+    A browser that has just started may lay out a page in such a font.
     """
     text = page.read_text()
     assert "system-ui, sans-serif" in text
@@ -136,7 +137,7 @@ def monospaced(page: Path) -> Path:
     ],
 )
 def seen(request: pytest.FixtureRequest) -> dict:
-    """Light, dark, on a phone, and in a wide font."""
+    """Measurements of the page: light, dark, on a phone, and in a wide font."""
     name, width, dark = request.param
     page = request.getfixturevalue(name)
     return look(page, width=width, dark=dark) | {"asked": width, "dark": dark}
@@ -151,7 +152,7 @@ def linear(c: float) -> float:
 
 
 def luminance(colour: list[float]) -> float:
-    """Relative luminance of WCAG 2."""
+    """Relative luminance as WCAG 2 defines it."""
     weights = (0.2126, 0.7152, 0.0722)
     return sum(w * linear(c) for w, c in zip(weights, colour, strict=True))
 
@@ -162,35 +163,38 @@ def contrast(one: str, two: str) -> float:
 
 
 def test_nothing_sticks_out(seen):
-    """No sideways scrolling of the page; wide tables scroll in their own frame."""
+    """The page does not scroll sideways; wide tables scroll in their own frames."""
     assert seen["width"] <= seen["asked"]
     assert all(0 < width <= seen["asked"] for width in seen["figures"])
     assert seen["quirks"] == "CSS1Compat"
 
 
 def test_figures_stand_side_by_side_where_there_is_room(seen):
-    """Two columns on a desk, one on a phone."""
+    """Figures stand in two columns on a desktop, and in one on a phone."""
     assert len(seen["figures"]) == 10
     columns = {round(left) for left in seen["left"]}
     assert len(columns) == (2 if seen["asked"] > 900 else 1)
 
 
 def test_text_of_drawings_is_whole(seen):
-    """The page has other fonts than the one the drawing was laid out with."""
+    """No text of a drawing is cut off, though the browser uses another font."""
     assert min(seen["text"]) >= 8
     assert max(seen["outside"]) <= 1
 
 
 def test_text_of_drawings_can_be_read(seen):
-    """At least 10 pixels from the lowest to the highest part of a line."""
+    """Text of drawings is at least 10 pixels high."""
     assert seen["smallest"] >= 10
 
 
 def test_colours_can_be_told_from_the_page(seen):
-    """WCAG 2 asks 4.5 of text and 3 of graphics; light and dark each have their own."""
+    """Contrast is at least 4.5 for text and 3 for graphics, as WCAG 2 asks.
+
+    This holds for the light and the dark page, which have different colours.
+    """
     assert contrast(seen["ink"], seen["page"]) >= 7
     assert contrast(seen["soft"], seen["page"]) >= 4.5
-    # seven colours of networks, and those of ink and ticks
+    # seven colours of networks, and the colours of ink and ticks
     assert len(seen["strokes"]) >= 8
     lines = [s for s in seen["strokes"] if s not in ("none", seen["grid"])]
     assert [s for s in lines if contrast(s, seen["page"]) < 3] == []

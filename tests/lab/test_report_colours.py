@@ -1,4 +1,4 @@
-"""Colours of networks, as readers with two kinds of cones see them."""
+"""Colours of networks as seen by readers with two kinds of cones."""
 
 from itertools import combinations
 
@@ -7,7 +7,7 @@ import pytest
 
 from isometry.lab._report.looks import DARK, LIGHT, NETWORKS
 
-# linear RGB as it looks without one kind of cones [Machado, Oliveira, Fernandes 2009]
+# linear RGB as seen without one kind of cones [Machado, Oliveira, Fernandes 2009]
 EYES = {
     "all cones": np.eye(3),
     "protanopia": np.array(
@@ -26,7 +26,7 @@ EYES = {
     ),
 }
 
-# linear sRGB to CIE XYZ, over the white D65
+# linear sRGB to CIE XYZ with white point D65
 XYZ = np.array(
     [
         [0.4124564, 0.3575761, 0.1804375],
@@ -47,10 +47,13 @@ def lab(colour: str, eye: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("eye", EYES)
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_colours_can_be_told_apart(palette, eye):
-    """The first palette, Wong's changed by hand, had two colours at 3."""
+    """No two colours are close.
+
+    In the first palette, Wong's changed by hand, two colours had a distance of 3.
+    """
     seen = [lab(colour, EYES[eye]) for colour in palette]
     closest = min(np.linalg.norm(a - b) for a, b in combinations(seen, 2))
-    # the smallest measured is 27 (light, protanopia)
+    # the smallest distance is 27 (light, protanopia)
     assert closest > 20
 
 

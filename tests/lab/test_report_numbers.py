@@ -1,4 +1,4 @@
-"""The numbers of a report: what is compared, thinned out and quoted."""
+"""The numbers of a report: compared, thinned out, and quoted from the paper."""
 
 import json
 import math
@@ -49,7 +49,10 @@ def best(experiment: ReportedExperiment) -> tuple[Run, ...] | None:
 
 
 def test_test_set_is_read_at_the_best_validation():
-    """The paper's way, the best of the test set, is another number."""
+    """The test metric is read at the best validation.
+
+    The paper quotes the best test metric, which is another number.
+    """
     accuracies = {1: (0.7, 0.95), 2: (0.9, 0.8), 3: (0.8, 0.85)}
     records = [
         record(step, split, accuracy=value)
@@ -74,14 +77,17 @@ def test_of_an_error_the_smallest_is_the_best():
 
 
 def test_numbers_that_are_not_finite_are_no_result():
-    """A run that diverged ends with NaN, which no median may swallow."""
+    """A result that is not finite is left out.
+
+    A run that diverged ends with NaN, which a median must not swallow.
+    """
     losses = [0.5, math.inf, math.nan]
     records = [record(n, "train", loss=loss) for n, loss in enumerate(losses)]
     assert final_loss(run_of(records)) == 0.5
 
 
 def test_a_diverged_run_is_not_the_best():
-    """Its last losses may be small."""
+    """A diverged run is never the best, even if its last losses are small."""
     good = run_of([record(1, "train", loss=0.2)], task="copying")
     bad = run_of([record(1, "train", loss=0.1)], task="copying", status="diverged")
     assert best(ReportedExperiment("copying", "", "loss", (bad, good))) == (good,)
@@ -99,7 +105,7 @@ def test_the_best_accuracy_is_the_largest():
 
 
 def test_the_papers_number_stands_beside_ours(tmp_path):
-    """And the rows of the paper that nobody has run follow."""
+    """The paper's number stands beside ours; its other rows follow."""
     runs = [
         read_run(fake_run(tmp_path / f"{n}", hidden_size=n, **PIXELS))
         for n in (512, 100)
@@ -107,14 +113,14 @@ def test_the_papers_number_stands_beside_ours(tmp_path):
     (found,) = experiments(runs)
     paper = column(found, "Paper")
     assert paper[:2] == ["0.966", "–"]
-    # 14 rows of Table 1, of which one was run
+    # 14 rows of Table 1, of which one was trained
     assert len(paper) == 2 + 13
     assert column(found, "Status").count("not run") == 13
     assert paper[2] == "0.949"
 
 
 def test_a_task_that_the_paper_has_not_has_no_numbers_of_it(tmp_path):
-    """Ten symbols are the paper's, and twenty are another task."""
+    """Ten symbols are the paper's task; twenty are another one, without its numbers."""
     runs = [
         fake_run(tmp_path / f"{length}", options={"lag": 1000, "length": length})
         for length in (10, 20)
@@ -126,7 +132,7 @@ def test_a_task_that_the_paper_has_not_has_no_numbers_of_it(tmp_path):
         "Copying memory, lag 1000",
         "Copying memory, lag 1000, length 20",
     )
-    # files of both lie in one folder
+    # files of both tasks are in one folder
     assert paper.key != other.key
 
 
@@ -148,7 +154,7 @@ def test_how_validation_is_held_out_parts_runs_but_not_from_the_paper(tmp_path):
 
 
 def test_a_killed_run_has_the_baseline_of_its_task(tmp_path):
-    """10 ln 8 / 1020, since there is no summary to say so."""
+    """A killed run has no summary, but the baseline of its task: 10 ln 8 / 1020."""
     (found,) = experiments([read_run(fake_run(tmp_path / "run", status=None))])
     assert found.baseline == pytest.approx(10 * math.log(8) / 1020)
 
@@ -160,7 +166,7 @@ def test_options_of_another_version_cost_the_baseline_alone(tmp_path):
 
 
 def test_equal_labels_are_told_apart(tmp_path):
-    """By seed where it differs, by folder where it does not."""
+    """Equal labels get the seed if it differs, and the folder if it does not."""
     runs = [
         Group((read_run(fake_run(tmp_path / name, seed=seed, steps=1)),))
         for name, seed in (("a", 1), ("b", 2), ("c", 2))
@@ -176,7 +182,7 @@ def test_equal_labels_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize("length", [0, 1, 239, 240, 241, 4000])
 def test_thinned_points_are_few_and_keep_the_range(length):
-    """At most 240 points, in order, and no spike is lost."""
+    """At most 240 points are left, in order, and no spike is lost."""
     y = [float(n % 7) for n in range(length)]
     if length:
         y[length // 2] = 100.0
@@ -191,7 +197,10 @@ def test_thinned_points_are_few_and_keep_the_range(length):
 
 
 def test_equal_shares_of_the_circle_have_density_one():
-    """The ends belong to it: an eigenvalue of -1 has angle pi, or -pi."""
+    """Angles spread evenly have density one, with both ends of the range included.
+
+    An eigenvalue of -1 has the angle pi, or -pi.
+    """
     step = 2 * math.pi / BINS
     assert density([-math.pi + step * (j + 0.5) for j in range(BINS)]) == [1.0] * BINS
     ends = density([-math.pi, math.pi])
@@ -207,7 +216,7 @@ def test_numbers_are_short():
 
 
 def parameters(model: str, n: int, d: int, k: int) -> int:
-    """Weights of the network and of its output layer, with biases."""
+    """Number of weights and biases of a network with its output layer."""
     count = {
         "exprnn": n * (n - 1) // 2 + n * d + n,
         "scornn": n * (n - 1) // 2 + n * d + n,
@@ -228,7 +237,10 @@ def parameters(model: str, n: int, d: int, k: int) -> int:
     ],
 )
 def test_sizes_of_the_paper_have_its_counts(experiment, model, sizes):
-    """A misprint in n or in a count would show: they are rounded to 2 percent."""
+    """The paper's counts agree with its sizes to 3 percent.
+
+    This would show a misprint in n or in a count; the counts are rounded to 2 percent.
+    """
     rows = [row for row in PAPER[experiment].rows if row.model == model]
     assert len(rows) == 3
     for row in rows:
@@ -240,7 +252,7 @@ def test_sizes_of_the_paper_have_its_counts(experiment, model, sizes):
 
 
 def test_the_summary_decides_over_the_records(tmp_path):
-    """Steps go on between two records."""
+    """The summary's number of steps is shown: steps go on after the last record."""
     run = fake_run(tmp_path / "run")
     summary = json.loads((run / "summary.json").read_text()) | {"steps": 405}
     (run / "summary.json").write_text(json.dumps(summary))

@@ -1,4 +1,4 @@
-"""Runs of several seeds: one row of means, one curve, and each run where asked for."""
+"""Runs that differ in the seed: one row of means, one curve, or each run by itself."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.lab.fake_runs import fake_run
 
 
 def run_of(seed: int, *values: float, status: str = "finished", **config: Any) -> Run:
-    """A run on MNIST with these test accuracies, one a step."""
+    """A run on MNIST with these test accuracies, one at each step."""
     given = {"task": "mnist", "model": "exprnn", "hidden_size": 170, "seed": seed}
     records = tuple(
         {"step": n, "seconds": 2.0 * n * seed, "split": split, "accuracy": value}
@@ -42,7 +42,10 @@ def seeds_of(found: tuple[Group, ...]) -> list[list[int]]:
 
 
 def test_runs_that_differ_in_their_seeds_alone_are_together():
-    """Neither threads nor the command matters; another rate or network does."""
+    """Runs that differ only in the seed form one group.
+
+    Threads and the command may differ too; another rate or network makes another group.
+    """
     runs = [
         run_of(1, lr=0.1, threads=1, command="a"),
         run_of(2, lr=0.1, threads=2, command="b"),
@@ -54,18 +57,18 @@ def test_runs_that_differ_in_their_seeds_alone_are_together():
 
 
 def test_an_option_that_is_new_is_one_that_was_left_out():
-    """A run of before `--decay` and one that does not use it are alike."""
+    """A run recorded before `--decay` existed equals one that does not use it."""
     runs = [run_of(1), run_of(2, decay=None), run_of(3, decay="cosine")]
     assert seeds_of(groups(runs)) == [[1, 2], [3]]
 
 
 def test_a_seed_twice_is_no_second_sample():
-    """Its numbers are the same to the last bit, and would narrow the spread."""
+    """The same seed twice counts once: equal numbers would narrow the spread."""
     assert seeds_of(groups([run_of(1), run_of(1), run_of(2)])) == [[1, 2], [1]]
 
 
 def test_a_row_has_mean_and_deviation():
-    """Of 0.90, 0.92 and 0.97: 0.93, and the root of (9 + 1 + 16) / 2 percent."""
+    """0.90, 0.92 and 0.97 have mean 0.93 and deviation sqrt((9 + 1 + 16) / 2) %."""
     found = of(run_of(1, 0.90), run_of(2, 0.92), run_of(3, 0.97))
     table = results_table(found)
     deviation = math.sqrt((9 + 1 + 16) / 2) / 100
@@ -79,7 +82,7 @@ def test_each_run_is_in_a_table_of_its_own():
     each = runs_table(found)
     assert cells(each, "Best test accuracy") == ["0.9000", "0.9200", "0.5000"]
     assert cells(each, "Seed") == ["1", "2", "1"]
-    # the best mean in one, the best run in the other
+    # one group has the best mean, the other the best run
     assert [row.best for row in results_table(found).rows] == [True, False]
     assert each is not None
     assert [row.best for row in each.rows] == [False, True, False]
@@ -98,7 +101,10 @@ def test_a_diverged_seed_is_counted_but_not_averaged():
 
 
 def test_an_unfinished_seed_is_drawn_but_not_averaged():
-    """The table averaged it, as if it had been trained as long as the others."""
+    """An unfinished run is drawn, but not averaged.
+
+    The table used to average it, as if it had been trained as long as the others.
+    """
     found = of(run_of(1, 0.8, 0.9), run_of(2, 0.5, status="unfinished"))
     table = results_table(found)
     assert cells(table, "Best test accuracy") == ["0.9000"]
@@ -107,7 +113,10 @@ def test_an_unfinished_seed_is_drawn_but_not_averaged():
 
 
 def test_the_headline_names_the_metric_of_the_users_own_task():
-    """It said "final training loss", whatever the metric was."""
+    """The headline names the metric of the user's task.
+
+    It used to say "final training loss", whatever the metric was.
+    """
     run = run_of(1)
     records = tuple(
         {"step": 1, "split": split, "F1": 0.75} for split in ("validation", "test")
@@ -124,7 +133,10 @@ def test_seeds_that_are_not_equally_far():
 
 
 def test_a_curve_is_the_mean_of_the_runs_that_are_there():
-    """And of their seconds, for the same step takes each its own time."""
+    """A curve is the mean over the runs that have the step.
+
+    Seconds are averaged too, since each run takes its own time for a step.
+    """
     (group,) = groups([run_of(1, 0.2, 0.4, 0.6), run_of(2, 0.4, 0.8)])
     found = group.curve("accuracy", "test")
     assert found.x == [1, 2, 3]
@@ -134,7 +146,7 @@ def test_a_curve_is_the_mean_of_the_runs_that_are_there():
 
 
 def test_options_tell_rows_of_one_network_apart():
-    """The folder said nothing to a reader."""
+    """Options tell rows of one network apart; folder names said nothing to a reader."""
     runs = [run_of(s, lr=lr) for lr in (None, 0.1) for s in (1, 2)]
     labels = [look.label for look in looks(groups(runs))]
     assert labels == ["ExpRNN 170, 2 seeds", "ExpRNN 170, lr 0.1, 2 seeds"]
@@ -183,7 +195,7 @@ def test_the_page_shows_means_and_each_run(tmp_path):
 
 
 def speech_run(path: Path, mse: float, model: str = "exprnn", **scores: float) -> Run:
-    """A run on TIMIT, listened to if there are scores."""
+    """A run on TIMIT, with scores if they are passed."""
     options = {"scores": bool(scores)}
     run = read_run(fake_run(path, task="timit", options=options, model=model, steps=1))
     records = tuple(
@@ -196,7 +208,7 @@ def speech_run(path: Path, mse: float, model: str = "exprnn", **scores: float) -
 
 
 def test_both_errors_of_speech_are_shown(tmp_path):
-    """Of one step, that of the best validation, each with what it divides by."""
+    """Both errors are shown at the step of the best validation, with their divisors."""
     (found,) = experiments([speech_run(tmp_path / "run", 8.0)])
     table = results_table(found)
     assert cells(table, "Test error at best validation, valid frames")[0] == "8"
@@ -204,7 +216,10 @@ def test_both_errors_of_speech_are_shown(tmp_path):
 
 
 def test_how_speech_sounds_is_shown_where_it_was_heard(tmp_path):
-    """The test set's; a run without `--scores` is the same experiment."""
+    """Scores of the test set are shown if there are any.
+
+    A run without `--scores` is still the same experiment.
+    """
     runs = [
         speech_run(tmp_path / "one", 8.0, segsnr=4.0, stoi=0.75, pesq=2.5),
         speech_run(tmp_path / "two", 8.0, "lstm"),
@@ -219,11 +234,11 @@ def test_how_speech_sounds_is_shown_where_it_was_heard(tmp_path):
 
 
 def test_spread_of_few():
-    """One value has no deviation, and none has nothing."""
+    """One value has no deviation, and no values have no mean."""
     assert [spread(v) for v in ([], [0.5], [0.25, 0.75])] == [
         *("–", "0.5000", "0.5000 ± 0.3536")
     ]
-    # with as many digits as the mean has
+    # the deviation has as many digits as the mean
     assert spread([0.0028, 0.0032]) == "0.0030 ± 0.0003"
     assert spread([1e-5, 3e-5]) == "2.0e-05 ± 1.4e-05"
     assert spread([5.0, 6.0]) == "5.5 ± 0.71"

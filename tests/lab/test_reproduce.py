@@ -1,4 +1,4 @@
-"""The plan of the paper's experiments, and how it is carried out."""
+"""The plan of the paper's experiments, and how it is executed."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ TINY = [
 
 @pytest.fixture
 def reproduce(monkeypatch, tmp_path):
-    """`isometry reproduce recorded` of two runs of a second, into a folder."""
+    """`isometry reproduce recorded` with two runs that take a second each."""
 
     def call(*more: str) -> int:
         monkeypatch.setattr(command, "plan", lambda *_: TINY)
@@ -41,17 +41,17 @@ def reproduce(monkeypatch, tmp_path):
 
 
 def test_all_is_every_figure_and_table():
-    """In order; and no two runs share a folder."""
+    """`all` is every figure and table, in order, and no two runs share a folder."""
     runs = plan("all")
     assert runs == [run for what in FIGURES for run in plan(what)]
     assert len({run.name for run in runs}) == len(runs)
-    # six networks at two lags; Table 1 has 14 rows and a dash; Table 2 has 15
+    # six networks at two lags; Table 1 has 14 rows, one of them a dash; Table 2 has 15
     assert len(runs) == 2 * 6 + 13 + 14 + 15
 
 
 @pytest.mark.parametrize("what", ["mnist", "pmnist", "timit"])
 def test_a_plan_has_the_rows_of_its_table(what):
-    """Each number of the paper has a run, and none has two."""
+    """Each number in the paper's table has exactly one run."""
     rows = [r for r in PAPER[what].rows if r.result is not None]
     assert sorted((r.model, r.hidden_size) for r in plan(what)) == sorted(
         (r.model, r.hidden_size) for r in rows
@@ -59,7 +59,7 @@ def test_a_plan_has_the_rows_of_its_table(what):
 
 
 def test_a_short_budget_meets_every_network_once():
-    """The smallest of each kind comes before the second of any."""
+    """The smallest size of each network comes before the second size of any."""
     first = plan("mnist")[:5]
     assert [(run.model, run.hidden_size) for run in first] == [
         *(("exprnn", 170), ("scornn", 170), ("lstm", 128), ("rgd", 116), ("urnn", 512))
@@ -68,7 +68,7 @@ def test_a_short_budget_meets_every_network_once():
 
 @pytest.mark.parametrize("what", FIGURES)
 def test_networks_of_a_plan_are_in_the_registry(what):
-    """With a recipe for that task, under that name."""
+    """Each network of a plan is in the registry, with a recipe for that task."""
     name = "copying" if what.startswith("figure") else what
     task = MnistTask(permute=True) if name == "pmnist" else TASKS.find(name)()
     for run in plan(what):
@@ -76,7 +76,7 @@ def test_networks_of_a_plan_are_in_the_registry(what):
 
 
 def parsed(words: Sequence[str]):
-    """The config that `isometry train` makes of a command, and its folder."""
+    """The config that `isometry train` reads from a command, and its folder."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert words[0] == "train"
@@ -95,7 +95,10 @@ def parsed(words: Sequence[str]):
     ],
 )
 def test_train_understands_every_command(what, task, length, options, tmp_path):
-    """And takes the paper's protocol: batch, seed, length, and no early stop."""
+    """`isometry train` reads every command, with the paper's protocol.
+
+    This means its batch size, seed and length, and no early stop.
+    """
     for run in plan(what):
         config = command.sweep_run(run, tmp_path).config
         training = config.training
@@ -109,7 +112,7 @@ def test_train_understands_every_command(what, task, length, options, tmp_path):
 
 
 def test_recorded_runs_have_names_and_commands_of_their_own(tmp_path):
-    """Each command, read again, makes the same run."""
+    """Each recorded command, read again, makes the same run."""
     runs = plan("recorded")
     assert len({run.name for run in runs}) == len(runs)
     for run in runs:
@@ -119,7 +122,10 @@ def test_recorded_runs_have_names_and_commands_of_their_own(tmp_path):
 
 
 def test_recorded_runs_of_exprnn_state_base_map_and_rates():
-    """A later default must not change what a record means."""
+    """Recorded runs of ExpRNN state base, map and rates.
+
+    A later default must not change what a record means.
+    """
     for run in plan("recorded", ["exprnn"]):
         if run.options["task"] == "timit":
             continue
@@ -129,7 +135,10 @@ def test_recorded_runs_of_exprnn_state_base_map_and_rates():
 
 
 def test_the_search_beyond_the_paper_is_short_and_explicit():
-    """At most ten runs of a few epochs, then one; nothing is left to a default."""
+    """The search beyond the paper is at most ten short runs, then one long one.
+
+    Their commands leave nothing to a default.
+    """
     *search, last = plan("beyond")
     assert 2 <= len(search) <= 10
     assert len({str(run.options) for run in search}) == len(search)
@@ -164,7 +173,7 @@ def test_models_are_chosen():
 
 
 def test_what_is_missing_is_trained_and_reported(reproduce, tmp_path, capsys):
-    """A second call finds nothing to do, and reports the same."""
+    """A second call finds nothing to train, and writes the same report."""
     assert reproduce() == 0
     captured = capsys.readouterr()
     assert "2 of 2 runs are done" in captured.err
@@ -179,7 +188,7 @@ def test_what_is_missing_is_trained_and_reported(reproduce, tmp_path, capsys):
 
 
 def test_a_record_says_what_its_names_stand_for(reproduce, tmp_path):
-    """Every option of the network and of its optimizers, and a format."""
+    """A record has every option of the network and its optimizers, and its format."""
     assert reproduce() == 0
     text = (tmp_path / "out" / "copying-3-exprnn-6" / "config.json").read_text()
     config = json.loads(text)
@@ -194,7 +203,7 @@ def test_a_record_says_what_its_names_stand_for(reproduce, tmp_path):
 
 
 def test_a_budget_stops_runs_that_can_go_on(reproduce, tmp_path, capsys):
-    """Too short for anything; the same command then comes to the end."""
+    """A budget stops runs, and the same command later completes them."""
     assert reproduce("--budget", "1e-9") == 1
     assert "interrupted. The same command resumes it" in capsys.readouterr().err
     assert reproduce() == 0
@@ -212,7 +221,7 @@ def test_a_dry_run_prints_what_would_be_run(reproduce, tmp_path, capsys):
 
 
 def test_runs_are_chosen_by_name_and_in_order(reproduce, capsys):
-    """So that a queue goes on where another machine has left it."""
+    """Runs can be chosen by name, in order, so that two machines can share a queue."""
 
     def chosen(*options: str) -> list[str]:
         assert reproduce("--dry-run", *options) == 0
@@ -236,9 +245,12 @@ def test_a_run_that_is_not_in_the_plan_is_named(option, reproduce, capsys):
 
 
 def test_whoever_stops_reading_gets_no_error():
-    """`isometry reproduce ... --dry-run | head` ended with "Broken pipe"."""
+    """A reader that stops early causes no error.
+
+    `isometry reproduce ... --dry-run | head` used to end with "Broken pipe".
+    """
     line = [sys.executable, "-m", "isometry", "reproduce", "recorded", "--dry-run"]
-    # a line at a time, so that the second one finds the pipe closed
+    # one line at a time, so that the second line meets a closed pipe
     process = subprocess.Popen(
         line,
         stdout=subprocess.PIPE,

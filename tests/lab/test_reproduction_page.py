@@ -1,4 +1,4 @@
-"""The page on reproduction is what the records say."""
+"""The page on reproduction shows the numbers of the records."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ RECORDS = ROOT / records.FOLDER
 
 
 def test_the_page_is_generated():
-    """To the byte; `python -m tools.reproduction page` writes it."""
+    """The page is what `python -m tools.reproduction page` writes, byte by byte."""
     known = records.read(RECORDS)
     text = (ROOT / command.DOCS / "reproduction.md").read_text()
     assert (
@@ -28,7 +28,10 @@ def test_the_page_is_generated():
 
 
 def test_figures_plot_the_records():
-    """The same data; a drawing also depends on fonts."""
+    """The committed figures plot the data of the records.
+
+    Only data are compared, since a drawing also depends on fonts.
+    """
     known = records.read(RECORDS)
     drawn = list(charts.charts(known, experiments.read(ROOT / experiments.FOLDER)))
     plotted = json.loads((ROOT / command.ASSETS / "data.json").read_text())
@@ -38,7 +41,7 @@ def test_figures_plot_the_records():
 
 
 def known_runs(tmp_path: Path, *, status: str, jumps: int) -> dict:
-    """A record of ExpRNN at lag 1000 with some spikes."""
+    """A record of ExpRNN at lag 1000 whose curve has some spikes."""
     name = "copying-1000-exprnn-190"
     folder = fake_run(tmp_path / name, status=status)
     config = json.loads((folder / "config.json").read_text())
@@ -59,7 +62,7 @@ def test_claims_are_judged_by_the_records(tmp_path):
 
 
 def test_minutes_are_those_of_the_processor(tmp_path):
-    """Where a run has them; the clock of a busy machine is marked."""
+    """Minutes are processor time if a run recorded it, else clock time with a mark."""
     runs = known_runs(tmp_path, status="solved", jumps=0)
     (summary,) = (run["summary"] for run in runs.values())
     summary |= {"seconds": 7200.0, "cpu_seconds": 3600.0}

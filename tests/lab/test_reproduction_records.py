@@ -21,7 +21,7 @@ BASELINE = 0.02
 
 
 def test_a_smooth_curve_has_no_spikes():
-    """Neither a fall by four decades, nor noise below 1 % of the baseline."""
+    """A fall by four decades, or noise below 1 % of the baseline, is no spike."""
     falling = [BASELINE * 10 ** (-4 * t / 1000) for t in range(1000)]
     assert spikes(falling, BASELINE).count == 0
     noisy = [1e-6 * (1 + 99 * (t % 10 == 0)) for t in range(1000)]
@@ -55,7 +55,7 @@ def test_thinned_curves_keep_their_extremes():
 
 
 def test_a_record_has_what_the_run_has(tmp_path):
-    """Config, environment, commit, summary and curves; no place on this machine."""
+    """A record has config, environment, commit, summary and curves, but no paths."""
     folder = tmp_path / "runs" / "one"
     start(small(), folder)
     run = read_run(folder)
@@ -70,7 +70,7 @@ def test_a_record_has_what_the_run_has(tmp_path):
 
 
 def test_only_runs_that_ended_are_recorded(tmp_path):
-    """And what was written is read again."""
+    """Only finished runs are recorded, and a record can be read again."""
     for name, status in (("done", "finished"), ("killed", None)):
         folder = fake_run(tmp_path / name, status=status)
         config = json.loads((folder / "config.json").read_text())
@@ -83,7 +83,7 @@ def test_only_runs_that_ended_are_recorded(tmp_path):
 
 
 def test_unfinished_runs_are_carried_with_their_checkpoints(tmp_path):
-    """And nothing that an earlier call has left stays."""
+    """Unfinished runs are copied with their checkpoints; older copies are removed."""
     for name, status in (("done", "finished"), ("killed", None), ("new", None)):
         folder = fake_run(tmp_path / name, status=status)
         (folder / "lock").touch()

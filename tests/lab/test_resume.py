@@ -1,4 +1,4 @@
-"""A run that was stopped goes on as if nothing had happened."""
+"""A run that was stopped and resumed is the run that was never stopped."""
 
 import os
 import resource
@@ -18,8 +18,8 @@ from isometry.lab._train import folder as run_folder
 from isometry.lab._train.loop import Step
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 
-# optimizers of torch, of ours, on manifolds, complex weights, moving bases, and what
-# follows a step
+# Optimizers of torch and of this library, on manifolds, complex weights, moving bases,
+# and what happens after a step.
 MODELS: list[dict[str, Any]] = [
     {"model": "exprnn"},
     {"model": "exprnn", "model_options": {"rebase_every": 2}},
@@ -33,12 +33,12 @@ MODELS: list[dict[str, Any]] = [
 
 
 class Killed(BaseException):
-    """Nothing catches it."""
+    """An exception that nothing catches."""
 
 
 def test_killed_process_goes_on(tmp_path):
-    """SIGKILL in the middle of a run of the command line."""
-    # enough steps, of 2 ms each, that it is killed while it trains
+    """A run of the command line that gets SIGKILL can be resumed."""
+    # so many steps, of 2 ms each, that it is killed while it trains
     long = small(iterations=600, evaluate_every=50, checkpoint_every=20)
     options = ["--lag=3", "--length=2", "--held-out=8", "--hidden-size=6"]
     options += ["--batch-size=4", "--iterations=600", "--log-every=1", "--threads=1"]
@@ -61,7 +61,11 @@ def test_killed_process_goes_on(tmp_path):
 
 
 def test_a_checkpoint_knows_the_size_of_records_that_were_cut_off(tmp_path):
-    """A run is killed after its checkpoint, resumed, and interrupted at once."""
+    """Lines written after the checkpoint do not count, even before they are cut off.
+
+    This happens if a run is killed after its checkpoint, resumed, and interrupted at
+    once.
+    """
     (tmp_path / "metrics.jsonl").write_bytes(b"{}\n" * 10)
     metrics = run_folder.Metrics(tmp_path, size=6)
     assert metrics.size() == 6
@@ -73,7 +77,7 @@ def test_a_checkpoint_knows_the_size_of_records_that_were_cut_off(tmp_path):
 
 @contextmanager
 def killed_at(moment: int) -> Iterator[list[int]]:
-    """Raise in the n-th call of what touches the disk; counts the calls."""
+    """Raise in the n-th call that touches the disk, and count the calls."""
     calls = [0]
     places = [
         (os, "fsync"),
@@ -97,7 +101,7 @@ def _dying(do: Callable[..., Any], calls: list[int], moment: int) -> Any:
 
 
 def test_killed_at_any_moment(tmp_path):
-    """Before each thing that is done to the disk, from the first file to the last."""
+    """A run killed before any write to the disk, first file to last, can be resumed."""
     config = small(iterations=4, evaluate_every=2, checkpoint_every=2)
     with killed_at(-1) as calls:
         start(config, tmp_path / "whole")
@@ -107,7 +111,7 @@ def test_killed_at_any_moment(tmp_path):
         folder = tmp_path / str(moment)
         with killed_at(moment), pytest.raises(Killed):
             start(config, folder)
-        # the folder is there with all that it needs, or it is not
+        # the folder is complete, or it does not exist
         if folder.exists():
             resume(folder)
         else:
@@ -117,7 +121,7 @@ def test_killed_at_any_moment(tmp_path):
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_every_kind_of_state_is_restored(options, tmp_path, monkeypatch):
-    """Whatever optimizers and networks keep comes back, to the last bit."""
+    """All state of networks and optimizers is restored, to the last bit."""
     config = small(**options)
     start(config, tmp_path / "whole")
     calls = 0
@@ -140,7 +144,7 @@ def test_every_kind_of_state_is_restored(options, tmp_path, monkeypatch):
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """Files cannot grow beyond a size: the kernel fails the write, in its middle."""
+    """Limit the size of files: the kernel then fails in the middle of a write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -151,7 +155,7 @@ def room_for(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize(("size", "checkpoint_every"), [(2500, 3), (2500, 100)])
 def test_full_disk_stops_a_run_that_goes_on_later(size, checkpoint_every, tmp_path):
-    """A checkpoint, or a line of metrics, has no room; later it has."""
+    """If a checkpoint or a metrics line has no room, the run can be resumed later."""
     config = small(checkpoint_every=checkpoint_every)
     with room_for(size), pytest.raises(RunError, match=r"File too large.*--resume"):
         start(config, tmp_path / "cut")
@@ -162,7 +166,7 @@ def test_full_disk_stops_a_run_that_goes_on_later(size, checkpoint_every, tmp_pa
 
 
 def test_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
-    """The second checkpoint has no room: the first one stays, whole."""
+    """If the second checkpoint has no room, the first one stays whole."""
     config = small(log_every=12, evaluate_every=12)
     update, path = Step.update, tmp_path / "cut" / "checkpoint.safetensors"
     first: list[bytes] = []
@@ -187,7 +191,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
 def test_a_signal_waits_for_the_step(number, tmp_path, monkeypatch):
-    """Ctrl-C leaves a checkpoint of the step that was running."""
+    """Ctrl-C lets the current step end, and leaves its checkpoint."""
     update, before = Step.update, signal.getsignal(number)
 
     def signalled(step: Step) -> None:
@@ -199,7 +203,7 @@ def test_a_signal_waits_for_the_step(number, tmp_path, monkeypatch):
         patch.setattr(Step, "update", signalled)
         outcome = start(small(), tmp_path / "cut")
     assert outcome.summary["status"] == "interrupted"
-    # it came in the fourth step, and is looked for before the update of the next
+    # The signal came in the fourth step, and is noticed before the next update.
     assert outcome.summary["steps"] == 5
     assert signal.getsignal(number) is before
     resume(tmp_path / "cut")
@@ -218,7 +222,7 @@ def test_a_finished_run_is_left_alone(tmp_path):
 def test_a_run_is_never_overwritten(tmp_path):
     start(small(), tmp_path / "run")
     before = summary(tmp_path / "run")
-    # "Choose another `--out`", which Python does not have
+    # the error used to say "Choose another `--out`", which Python does not have
     with pytest.raises(RunError, match=r"overwritten\. Choose another folder, or"):
         start(small(seed=1), tmp_path / "run")
     assert summary(tmp_path / "run") == before
@@ -226,7 +230,7 @@ def test_a_run_is_never_overwritten(tmp_path):
 
 @pytest.mark.errors
 def test_two_processes_cannot_write_one_run(tmp_path, monkeypatch):
-    """The second is refused while the first trains, and not afterwards."""
+    """A second process is refused while the first one trains, but not afterwards."""
     update, refused = Step.update, []
 
     def meanwhile(step: Step) -> None:
@@ -245,7 +249,7 @@ def test_two_processes_cannot_write_one_run(tmp_path, monkeypatch):
 
 @pytest.mark.errors
 def test_metrics_that_were_changed_are_refused(tmp_path, monkeypatch):
-    """The checkpoint knows more lines than there are."""
+    """A run is refused if its metrics have fewer lines than its checkpoint says."""
     calls: list[int] = []
 
     def stop(_step: Step) -> None:

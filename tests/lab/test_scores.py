@@ -14,7 +14,7 @@ from isometry.lab.tasks import TimitTask, scores
 from isometry.lab.tasks.scores import judge, pesq, segmental_snr, stoi
 from tests.lab.small_data import riff, speech, write_files
 
-# it is compiled when it is installed, which not every machine can
+# pesq is compiled when it is installed, which not every machine can do
 needs_pesq = pytest.mark.skipif(
     importlib.util.find_spec("pesq") is None,
     reason="pesq is not installed; `pip install pesq` needs a C compiler",
@@ -24,13 +24,13 @@ SCORES = [segmental_snr, stoi, pytest.param(pesq, marks=needs_pesq)]
 
 @pytest.fixture(scope="module")
 def said() -> np.ndarray:
-    """A second at 8 kHz."""
+    """A second of noise like speech, at 8 kHz."""
     return speech(1.0, 3, 8000)
 
 
 @pytest.fixture
 def root(tmp_path) -> str:
-    """Three speakers, who say things of different lengths."""
+    """Recordings of three speakers, with different lengths."""
     for speaker in range(3):
         files = {"u.wav": riff(speech(0.6 + 0.1 * speaker, speaker))}
         write_files(tmp_path / "speech" / f"s{speaker}", files)
@@ -39,7 +39,7 @@ def root(tmp_path) -> str:
 
 @pytest.fixture
 def without_pesq(monkeypatch) -> None:
-    """Scores that every machine has."""
+    """Only the scores that can be computed on every machine."""
     kept = {name: m for name, m in scores.MEASURES.items() if name != "pesq"}
     monkeypatch.setattr(scores, "MEASURES", kept)
     monkeypatch.setattr(scores, "PACKAGES", ("pystoi",))
@@ -47,7 +47,7 @@ def without_pesq(monkeypatch) -> None:
 
 @pytest.mark.parametrize("samples", [1, 127, 128, 1000])
 def test_magnitudes_and_phases_are_the_recording(samples, rng):
-    """Overlapping windows add up to 1, at both ends too."""
+    """Magnitudes and phases give back the recording, at both ends too."""
     s = torch.randn(samples, generator=rng, dtype=torch.float64)
     X = spectra(s.numpy())
     found = waveform(20 * X.abs().log10(), X, samples)
@@ -56,7 +56,7 @@ def test_magnitudes_and_phases_are_the_recording(samples, rng):
 
 
 def test_log_power_is_the_recording_up_to_its_floor(said):
-    """A perfect prediction is heard as such: noise of the floor, 10^-5 a bin."""
+    """A perfect prediction sounds right: its noise is the floor, 10^-5 per bin."""
     found = waveform(log_power(said), spectra(said), len(said)).numpy()
     noise = 10 * math.log10(np.square(said).sum() / np.square(found - said).sum())
     # 72.5 dB at least over 10 seeds
@@ -64,14 +64,14 @@ def test_log_power_is_the_recording_up_to_its_floor(said):
 
 
 def test_segmental_snr_by_hand():
-    """Noise of a tenth is 20 dB, of the signal itself 0 dB: 10 dB in the mean."""
+    """Noise of a tenth is 20 dB, noise of the full size 0 dB: 10 dB in the mean."""
     reference = np.ones(160)
     estimate = np.concatenate((np.full(80, 0.9), np.zeros(80)))
     assert segmental_snr(reference, estimate) == pytest.approx(10.0, rel=1e-12)
 
 
 def test_segmental_snr_has_limits():
-    """35 dB without noise, and -10 dB where noise has a hundred times the energy."""
+    """The limits are 35 dB without noise, and -10 dB for a hundredfold energy."""
     reference = np.ones(160)
     assert segmental_snr(reference, reference) == 35
     assert segmental_snr(reference, 11 * reference) == -10
@@ -91,7 +91,10 @@ def test_a_recording_is_intelligible_to_itself(said):
 
 @needs_pesq
 def test_a_recording_has_the_best_quality(said):
-    """P.862.1 maps the raw score 4.5 to listeners' opinions by a logistic curve."""
+    """A recording compared with itself has the raw score 4.5.
+
+    P.862.1 maps it to listeners' opinions by a logistic curve.
+    """
     best = 0.999 + 4 / (1 + math.exp(-1.4945 * 4.5 + 4.6607))
     # the package computes in float32
     assert pesq(said, said) == pytest.approx(best, rel=1e-6)
@@ -108,7 +111,10 @@ def test_more_noise_has_a_lower_score(score, said):
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("samples", [40, 4000])
 def test_silence_has_no_score(score, samples):
-    """Nor has what is too short; a number for it would move the mean."""
+    """Silence and sound that is too short have no score.
+
+    A number would move the mean.
+    """
     assert score(np.zeros(samples), np.ones(samples)) is None
     assert score(np.zeros(samples), np.zeros(samples)) is None
     if samples == 40:
@@ -116,14 +122,20 @@ def test_silence_has_no_score(score, samples):
 
 
 def test_a_word_in_a_long_silence_is_too_short(said):
-    """pystoi warns, and says 1e-5: no score at all."""
+    """A word in a long silence has no score.
+
+    pystoi would warn, and return 1e-5.
+    """
     word = np.concatenate((said[:1600], np.zeros(6400)))
     assert stoi(word, word) is None
 
 
 @pytest.mark.parametrize("target", ["previous", "next"])
 def test_a_perfect_network_is_heard_as_the_recording(target, root, without_pesq):
-    """With either target: a frame too early or too late would be noise."""
+    """A perfect network has the best scores, with either target.
+
+    A frame too early or too late would be noise.
+    """
     task = TimitTask(root=root, split="speakers", target=target)
     answers = iter([batch.y for batch in task.evaluation("test", 2)])
     found = judge(task.predicted(lambda _: next(answers), "test", 2))
@@ -140,7 +152,7 @@ def small(root: str) -> Config:
 
 
 def test_the_summary_has_the_scores(root, without_pesq, tmp_path):
-    """Of both splits, of the weights at the end."""
+    """The summary has the scores of both splits, for the weights at the end."""
     outcome = start(small(root), tmp_path / "run")
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert found == outcome.summary
@@ -149,7 +161,7 @@ def test_the_summary_has_the_scores(root, without_pesq, tmp_path):
 
 
 def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
-    """Ctrl-C after the last step: the run goes on with the scores."""
+    """A run interrupted after its last step can be resumed to compute its scores."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -164,7 +176,7 @@ def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
 
 @pytest.mark.errors
 def test_packages_that_are_not_installed(root, tmp_path, monkeypatch):
-    """Said before the first step, not after the last."""
+    """A missing package is reported before the first step, not after the last."""
     monkeypatch.setattr(scores, "PACKAGES", ("pystoi", "no_such_package"))
     message = r"installed: no_such_package\. .*`pip install pystoi no_such_package` "
     with pytest.raises(RunError, match=message):

@@ -1,4 +1,4 @@
-"""Sweeps: which runs are made, in this process and in others, and what is told."""
+"""Sweeps: which runs are made, in this process and in others, and what is printed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tests.lab.small_sweeps import SMALL, names, process_of, until, words
 
 @pytest.fixture
 def no_report(monkeypatch):
-    """Figures take seconds, and one test looks at them."""
+    """Skip the report, whose figures take seconds; one test looks at them."""
     monkeypatch.setattr(
         "isometry.lab._report.command.write_report", lambda _, out: out / "page"
     )
@@ -33,7 +33,7 @@ def no_report(monkeypatch):
 
 @pytest.fixture
 def worked(monkeypatch, no_report):
-    """Runs are made in this process; tells which."""
+    """Make runs in this process; the list tells which ones."""
     made: list[str] = []
 
     def run(runs: list[SweepRun], out: Path, view: View, **_: Any) -> dict[str, str]:
@@ -48,7 +48,7 @@ def worked(monkeypatch, no_report):
 
 
 def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
-    """Done and diverged ones are left alone, interrupted and killed ones go on."""
+    """Done and diverged runs stay; interrupted and killed ones are resumed."""
     line = ["sweep", "copying", *words(seed=[1, 2, 3, 4, 5]), "--out", str(tmp_path)]
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5]})
     save(tmp_path, runs)
@@ -72,7 +72,7 @@ def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
 
 
 def test_another_plan_extends_the_table(worked, tmp_path, capsys):
-    """The table has the runs of both, and each command runs its own."""
+    """A second plan adds its runs to the table, and each command makes its own runs."""
     out = ["--out", str(tmp_path)]
     assert main(["sweep", "copying", *words(seed=1), *out]) == 0
     assert main(["sweep", "copying", *words(seed=1, model="lstm"), *out]) == 0
@@ -83,7 +83,7 @@ def test_another_plan_extends_the_table(worked, tmp_path, capsys):
 
 
 def test_a_plan_that_contradicts_is_refused(worked, tmp_path, capsys):
-    """Before anything runs, and the plan stays."""
+    """A plan that contradicts the existing one is refused, and nothing runs."""
     out = ["--out", str(tmp_path)]
     assert main(["sweep", "copying", *words(seed=1), *out]) == 0
     before = (tmp_path / "sweep.json").read_bytes()
@@ -94,7 +94,7 @@ def test_a_plan_that_contradicts_is_refused(worked, tmp_path, capsys):
 
 
 def test_a_bad_run_does_not_stop_the_others(worked, tmp_path, capsys):
-    """An option that one network does not have, and a rate that diverges."""
+    """Others go on after a run with a wrong option or a rate that diverges."""
     options = words(model=["lstm", "exprnn"], lr=[0.001, 1e15], seed=1)
     line = [*options, "--model-options", "rebase_every=2", "--out", str(tmp_path)]
     assert main(["sweep", "copying", *line]) == 1
@@ -105,7 +105,7 @@ def test_a_bad_run_does_not_stop_the_others(worked, tmp_path, capsys):
 
 
 def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
-    """Whatever it is; and nothing of it goes to the terminal."""
+    """An exception in a run is reported with its log, and not on the terminal."""
 
     def broken(*_: Any) -> None:
         os.write(2, b"a word of C code\n")
@@ -135,7 +135,7 @@ def test_two_sweeps_cannot_write_one_folder(worked, tmp_path, capsys, monkeypatc
 
 
 def test_as_many_runs_as_there_are_cores_for(monkeypatch):
-    """Cores by threads; the user's number; one on a card."""
+    """The number of runs is cores over threads, or `jobs`, or one on a card."""
     monkeypatch.setattr(engine, "cores", lambda: 8)
     one, three = expand("copying", {"threads": [1, 3], "lag": 3})
     assert Engine().at_a_time([one]) == 8
@@ -145,7 +145,7 @@ def test_as_many_runs_as_there_are_cores_for(monkeypatch):
 
 
 def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
-    """`isometry report DIR/*`: files and reports are no runs, of a figure neither."""
+    """`isometry report DIR/*` ignores files, reports and figures."""
     taken: list[Path] = []
     monkeypatch.setattr(
         "isometry.lab._report.command.write_report",
@@ -153,7 +153,7 @@ def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
     )
     run = fake_run(tmp_path / "a", steps=1)
     (tmp_path / "sweep.json").write_text("{}")
-    # of a sweep or runs, and of `isometry reproduce`
+    # the report of a sweep or of runs, and the folders of `isometry reproduce`
     for place in ("report", "figures/figure1-left"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "report.html").write_text("")
@@ -162,21 +162,27 @@ def test_report_takes_what_lies_beside_the_runs(tmp_path, monkeypatch):
 
 
 def test_report_takes_the_folder_of_a_sweep(tmp_path, capsys):
-    """It stands for its runs; it was refused, with "Train one first"."""
+    """The folder of a sweep stands for its runs.
+
+    It used to be refused, with "Train one first".
+    """
     runs = [fake_run(tmp_path / "sweep" / name, steps=1) for name in "ab"]
     (tmp_path / "sweep" / "sweep.json").touch()
     assert main(["report", str(tmp_path / "sweep")]) == 0
     page = tmp_path / "sweep" / "report" / "report.html"
     assert capsys.readouterr().out == f"{page}\n"
     assert page.read_bytes() == write_report(runs, tmp_path / "report").read_bytes()
-    # now that there is a report in the folder, too
+    # the folder now has a report, too
     again = write_report([tmp_path / "sweep"], tmp_path / "again")
     assert page.read_bytes() == again.read_bytes()
 
 
 @pytest.mark.errors
 def test_report_refuses_a_file(tmp_path, capsys):
-    """It said that `runs` must name at least one folder, and that there was none."""
+    """A file in place of a folder is refused.
+
+    The error used to say that `runs` must name at least one folder.
+    """
     (tmp_path / "sweep.json").touch()
     assert main(["report", str(tmp_path / "sweep.json")]) == 2
     said = capsys.readouterr().err
@@ -185,7 +191,10 @@ def test_report_refuses_a_file(tmp_path, capsys):
 
 
 def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
-    """A terminal tells all processes: the runs wait for the word of the sweep."""
+    """A sweep stops all runs on Ctrl-C, each with a checkpoint.
+
+    A terminal sends the signal to all processes, but runs wait for the sweep's word.
+    """
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
     runs = expand("copying", SMALL | options)
     first, second, third = (tmp_path / name for name in names(runs))
@@ -194,7 +203,7 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     def interrupt() -> None:
         for process in [process_of(first), process_of(second)]:
             os.kill(process, signal.SIGINT)
-        # a hundred steps, in which a run would have listened
+        # a hundred steps, in which a run that listens would have stopped
         metrics = first / "metrics.jsonl"
         size = metrics.stat().st_size + 10000
         until(lambda: metrics.stat().st_size > size or any(ended()))
@@ -219,7 +228,10 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
 
 
 def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
-    """As the system does when memory runs out; and it goes on to the same bits."""
+    """A run that is killed, as when memory runs out, stops no other.
+
+    A second sweep resumes it, to the same bits.
+    """
     # more steps than a busy machine makes before the signal is sent
     options = {"iterations": 300, "seed": [1, 2]}
     first, second = expand("copying", SMALL | options)
@@ -244,7 +256,7 @@ def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
 
 
 def test_runs_end_with_a_killed_sweep(tmp_path):
-    """They write a checkpoint, and nobody is left who holds the folder."""
+    """If a sweep is killed, its runs write a checkpoint and end."""
     command = [sys.executable, "-m", "isometry", "sweep", "copying", "--seeds", "1"]
     command += [*words(iterations=100000, solved=0), "--out", str(tmp_path)]
     folder = tmp_path / "copying-exprnn-6-seed=1"

@@ -13,7 +13,10 @@ from tests.lab.small_sweeps import SMALL, names
 
 
 def test_a_sweep_is_a_product():
-    """Models x sizes x rates x seeds, the last ones fastest; each name says which."""
+    """A sweep is models x sizes x rates x seeds, the last ones fastest.
+
+    The name of each run says which values it has.
+    """
     values = SMALL | {
         "seed": [1, 2],
         "lr": [0.001, 0.1],
@@ -38,7 +41,7 @@ def test_a_sweep_is_a_product():
 
 
 def test_what_is_left_out_is_the_papers():
-    """Size and seed; one thread, so that numbers do not depend on the machine."""
+    """Size and seed default to the paper's, and threads to one on every machine."""
     runs = expand("copying", {"model": ["exprnn", "lstm"], "lag": 100})
     assert names(runs) == ["copying-exprnn-190-seed=5544", "copying-lstm-68-seed=5544"]
     assert {run.config.training.threads for run in runs} == {1}
@@ -54,7 +57,7 @@ def test_options_of_the_network_take_several_values():
 
 
 def test_a_cell_is_the_run_of_isometry_train():
-    """The config is that of the same options given to `isometry train`."""
+    """A run of a sweep has the config of `isometry train` with the same options."""
     run = expand("copying", SMALL | {"seed": [7]})[0]
     config, _ = read({"task": "copying", "threads": 1, "seed": 7, **SMALL})
     assert (run.config.task_options, run.config.training) == (
@@ -64,7 +67,7 @@ def test_a_cell_is_the_run_of_isometry_train():
 
 
 def test_the_file_says_the_same_as_the_line(tmp_path, capsys):
-    """Lists for several values; the line wins."""
+    """A file has lists for several values; the command line wins over the file."""
     file = tmp_path / "sweep.toml"
     file.write_text(
         'task = "copying"\nmodels = ["exprnn", "lstm"]\nlag = [3, 5]\nseeds = [1]\n'
@@ -79,12 +82,12 @@ def test_the_file_says_the_same_as_the_line(tmp_path, capsys):
     assert len(from_file.splitlines()) == 4
     assert main(["sweep", "copying", "--config", str(file), "--lag", "7", *out]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
-    # a dry run leaves nothing behind
+    # a dry run leaves no file
     assert not (tmp_path / "out").exists()
 
 
 def test_a_plan_is_extended(tmp_path):
-    """A run that the plan has keeps its name, though more varies now."""
+    """A run keeps its name when the plan is extended, though more options vary."""
     first = expand("copying", SMALL | {"lr": 0.001})
     save(tmp_path, fit(tmp_path, first))
     more = fit(tmp_path, expand("copying", SMALL | {"lr": [0.001, 0.1]}))
@@ -104,7 +107,7 @@ def test_a_run_keeps_its_options(tmp_path):
 
 @pytest.mark.errors
 def test_names_of_runs_differ():
-    """What a folder's name had better not have becomes an underscore there."""
+    """Characters that are unsafe in the name of a folder become underscores."""
     with pytest.raises(ValueError, match="must differ in letters and digits"):
         expand("copying", {"model_options": {"retraction": ["a/b", "a b"]}})
 
@@ -146,7 +149,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
     ids=str,
 )
 def test_mistakes_are_told_before_anything_runs(line, message, tmp_path, capsys):
-    """Exit code 2, no traceback, no folder."""
+    """A mistake is reported before anything runs: exit code 2, and no folder."""
     file, empty, out = (tmp_path / name for name in ("a.toml", "b.toml", "out"))
     file.write_text('task = "copying"\nlagg = 3\n')
     empty.write_text('task = "copying"\nseeds = []\n')

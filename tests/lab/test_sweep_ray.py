@@ -1,4 +1,4 @@
-"""Sweeps on a real Ray of this machine."""
+"""Sweeps on a real Ray, started on this machine."""
 
 import os
 import signal
@@ -19,14 +19,17 @@ from tests.lab.small_sweeps import SMALL, process_of, words
 
 @pytest.fixture
 def no_report(monkeypatch):
-    """Figures take seconds, and another test looks at them."""
+    """Skip the report, whose figures take seconds; another test looks at them."""
     monkeypatch.setattr(
         "isometry.lab._report.command.write_report", lambda _, out: out / "page"
     )
 
 
 def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_report):
-    """To the bit, also the one whose worker was killed: it goes on in another."""
+    """Ray makes the runs of `isometry train`, to the bit.
+
+    A run whose worker was killed goes on in another one.
+    """
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     options = {"iterations": 150, "seed": [1, 2]}
     runs = expand("copying", SMALL | options)
@@ -58,7 +61,7 @@ def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_
 
 @pytest.mark.soak
 def test_ctrl_c_stops_the_tasks_with_checkpoints(tmp_path):
-    """From a terminal, to the sweep and all that Ray has started."""
+    """Ctrl-C from a terminal stops the sweep and all of Ray, with checkpoints."""
     options = {"iterations": 100000, "seed": [1, 2, 3], "solved": 0}
     command = [sys.executable, "-m", "isometry", "sweep", "copying", *words(**options)]
     command += ["--engine", "ray", "--jobs", "2", "--out", str(tmp_path)]
@@ -73,7 +76,7 @@ def test_ctrl_c_stops_the_tasks_with_checkpoints(tmp_path):
 
 
 def test_a_task_asks_for_what_its_run_uses():
-    """Cores by threads, and a card of its own."""
+    """A task asks Ray for as many cores as it has threads, or for a card."""
     four, card = (
         expand("copying", {"threads": threads, "device": device})[0].config
         for threads, device in ((4, "cpu"), (1, "cuda"))
@@ -84,7 +87,7 @@ def test_a_task_asks_for_what_its_run_uses():
 
 @pytest.mark.errors
 def test_ray_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
-    """With what installs it."""
+    """If Ray is missing, the error says what installs it."""
     monkeypatch.setitem(sys.modules, "ray", None)
     line = ["sweep", "copying", *words(), "--engine", "ray", "--out", str(tmp_path)]
     assert main(line) == 2
@@ -94,7 +97,10 @@ def test_ray_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
 @pytest.mark.errors
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1"])
 def test_an_address_of_no_cluster_is_told(address, tmp_path, capsys):
-    """At once: Ray itself tries a port where nobody listens for minutes."""
+    """A wrong address is an error at once.
+
+    Ray itself would try for minutes to reach a port where nobody listens.
+    """
     line = ["sweep", "copying", *words(), "--engine", "ray", "--address", address]
     assert main([*line, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err

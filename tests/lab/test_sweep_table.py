@@ -1,4 +1,4 @@
-"""What a sweep says at its end and while it runs."""
+"""What a sweep prints at its end and while it runs."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.lab.fake_runs import fake_run
 
 
 def rows(runs: list[Run]) -> list[dict[str, str]]:
-    """The cells of the first table by heading, without the paper's rows."""
+    """Cells of the first table by their headings, without the paper's rows."""
     table = results(experiments(runs)).split("\n\n")[1]
     cells = ([c.strip() for c in x.strip("| ").split("|")] for x in table.splitlines())
     heading, _, *body = cells
@@ -26,18 +26,18 @@ def rows(runs: list[Run]) -> list[dict[str, str]]:
 
 
 def with_option(run: Run, name: str, value: object) -> Run:
-    """The same run, with an option of training."""
+    """Change an option in the config of a run."""
     path = run.path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     return read_run(run.path)
 
 
-# of four evaluations: the second is best by validation, the third by test
+# four evaluations: the second is best by validation, the third by test
 VALIDATION, TEST = (0.5, 0.9, 0.8, 0.8), (0.6, 0.7, 0.95, 0.65)
 
 
 def made(path: Path, *, shift: float, **options: Any) -> Run:
-    """A run on MNIST with these accuracies, shifted."""
+    """A run on MNIST with these accuracies plus a shift."""
     fake_run(path, task="mnist", options={}, **options)
     records = [
         {"step": step, "split": split, "loss": 1.0, "accuracy": value + shift}
@@ -49,13 +49,13 @@ def made(path: Path, *, shift: float, **options: Any) -> Run:
     return read_run(path)
 
 
-# of the three seeds; their deviation with N is another by a fifth
+# mean and deviation of three seeds; dividing by N would change it by a fifth
 SHIFTS = (0.0, 0.01, 0.04)
 
 
 @pytest.fixture
 def runs(tmp_path) -> list[Run]:
-    """An ExpRNN of three seeds and an LSTM of one."""
+    """ExpRNN with three seeds, and an LSTM with one."""
     pairs = enumerate(SHIFTS, start=1)
     found = [made(tmp_path / f"a{i}", shift=shift, seed=i) for i, shift in pairs]
     return [*found, made(tmp_path / "b", shift=0.0, model="lstm")]
@@ -70,7 +70,10 @@ def runs(tmp_path) -> list[Run]:
     ],
 )
 def test_a_row_is_a_network_over_its_seeds(heading, value, runs):
-    """Mean and deviation with N - 1, by NumPy; one seed has no deviation."""
+    """A row has the mean and the deviation with N - 1, as NumPy computes them.
+
+    One seed has no deviation.
+    """
     first, second = rows(runs)
     mean, deviation = value + np.mean(SHIFTS), np.std(SHIFTS, ddof=1)
     assert first[heading].strip("*") == f"{mean:.4f} ± {deviation:.4f}"
@@ -87,7 +90,7 @@ def test_a_row_tells_what_was_trained(runs):
 
 @pytest.mark.parametrize("status", ["diverged", "interrupted", None])
 def test_what_did_not_end_is_not_averaged(status, runs, tmp_path):
-    """It is counted, and its status is shown."""
+    """An unfinished run is counted, with its status, but not averaged."""
     other = made(tmp_path / "c", shift=-0.5, seed=4, status=status)
     before, after = rows(runs)[0], rows([*runs, other])[0]
     assert after.pop("Status") == f"3 finished, 1 {status or 'unfinished'}"
@@ -97,14 +100,14 @@ def test_what_did_not_end_is_not_averaged(status, runs, tmp_path):
 
 
 def test_options_that_vary_are_named(runs):
-    """Seeds of different rates are not the same experiment."""
+    """Runs with different rates have different rows, which name the rate."""
     changed = [with_option(runs[1], "lr", 0.5), with_option(runs[2], "lr", 0.5)]
     found = [(r["Network"], r["Seeds"]) for r in rows([runs[0], *changed])]
     assert found == [("ExpRNN", "1"), ("ExpRNN, lr 0.5", "2")]
 
 
 def test_the_same_seed_is_no_other_sample(runs, tmp_path):
-    """Both thread counts of a sweep have a row, over the same seeds."""
+    """Runs with different thread counts have different rows, over the same seeds."""
     copies = (shutil.copytree(run.path, tmp_path / f"{run.path.name}t") for run in runs)
     again = [with_option(read_run(path), "threads", 2) for path in copies]
     found = [(r["Network"], r["Seeds"]) for r in rows([*runs[:3], *again[:3]])]
@@ -112,7 +115,7 @@ def test_the_same_seed_is_no_other_sample(runs, tmp_path):
 
 
 def test_each_task_has_its_table(tmp_path, runs):
-    """With its own metric."""
+    """Each task has a table of its own, with its own metric."""
     other = read_run(fake_run(tmp_path / "copy", steps=20))
     text = results(experiments([*runs, other]))
     assert text.count("\n## ") + text.startswith("## ") == 2
@@ -120,27 +123,30 @@ def test_each_task_has_its_table(tmp_path, runs):
 
 
 class Terminal(StringIO):
-    """A stream that is one."""
+    """A stream that says that it is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def begin(out: Path, name: str) -> None:
-    """As a run does, wherever it is made."""
+    """Write what a run writes when it begins."""
     fake_run(out / name, steps=3, status=None)
     log_of(out / name).write_text("a process\n")
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """The view is renewed at each look."""
+    """Redraw the view at every look."""
     monkeypatch.setattr("isometry.lab._sweep.view._LIVE", -1)
     monkeypatch.setattr("isometry.lab._sweep.view._PLAIN", -1)
 
 
 def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):
-    """It is drawn over the one before; lines that stay are above it."""
+    """All runs are in one view, which is drawn over the last one.
+
+    Lines that stay are printed above it.
+    """
     stream = Terminal()
     view = View(tmp_path, ["a", "b", "c"], total=5, done=2, stream=stream)
     for name in "ab":
@@ -152,7 +158,7 @@ def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):
     assert first.splitlines()[1].startswith("  a  3/400  0:01:39 left  loss ")
     stream.truncate(0)
     view.look()
-    # three lines up, and all below away
+    # three lines up, then clear everything below
     assert stream.getvalue().lstrip("\0") == f"\x1b[3A\x1b[J{first}"
     (tmp_path / "b" / "metrics.jsonl").write_text("")
     view.look()
@@ -165,7 +171,7 @@ def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):
 
 
 def test_a_view_fits_the_terminal(tmp_path, impatient, monkeypatch):
-    """A line that wraps or scrolls could not be drawn over."""
+    """A view has few and short lines: one that wraps could not be drawn over."""
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("LINES", "6")
     names = [f"run-{i}-with-a-long-name" for i in range(9)]
@@ -181,7 +187,10 @@ def test_a_view_fits_the_terminal(tmp_path, impatient, monkeypatch):
 
 
 def test_elsewhere_the_view_is_plain_lines(tmp_path, impatient):
-    """Also of a line of metrics that is being written."""
+    """Without a terminal the view is plain lines.
+
+    The last line of metrics may be incomplete.
+    """
     stream = StringIO()
     log_of(tmp_path / "b").write_text("of another day\n")
     view = View(tmp_path, ["a", "b"], total=2, stream=stream)

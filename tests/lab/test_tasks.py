@@ -1,4 +1,4 @@
-"""What every task promises, and the two that are drawn afresh."""
+"""What every task promises, and the two tasks that are drawn at random."""
 
 import json
 import math
@@ -24,7 +24,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 @pytest.fixture(params=list(TASKS))
 def task(request, tmp_path, monkeypatch) -> AbstractTask:
-    """Each task, small."""
+    """Each task, in a small size."""
     files = images()
     monkeypatch.setitem(catalogue.CATALOGUE, "mnist", dataset(files))
     for speaker in range(5):
@@ -48,7 +48,7 @@ def size_of(batch: Batch) -> int:
 
 
 def sequences(batch: Batch) -> list[bytes]:
-    """Its inputs one by one, without their padding."""
+    """The inputs of a batch one by one, without padding."""
     steps = [batch.x.shape[0]] * size_of(batch)
     if batch.lengths is not None:
         steps = batch.lengths.tolist()
@@ -62,7 +62,7 @@ def test_registry_has_each_task_by_its_name():
 
 
 def test_commands_start_without_torch():
-    """`isometry --help` and `isometry train --help` must not wait for torch."""
+    """`isometry --help` and `isometry train --help` do not import torch."""
     code = (
         "import isometry.lab.tasks, isometry.lab._data.get, sys;"
         "slow = {'torch', 'numpy', 'scipy', 'matplotlib', 'soundfile'};"
@@ -75,11 +75,11 @@ def test_commands_start_without_torch():
 
 
 def test_options_survive_a_file(task):
-    """A run keeps them as JSON."""
+    """Options survive JSON, in which a run records them."""
     assert type(task)(**json.loads(json.dumps(asdict(task)))) == task
 
 
-# features of inputs and outputs in the literature, and whether one answer is due
+# features of inputs and outputs in the literature, and whether there is one answer
 LITERATURE = {
     "copying": (10, 9, False),
     "adding": (2, 1, True),
@@ -113,7 +113,7 @@ def test_shapes_are_those_of_the_sizes(task):
 
 
 def test_a_step_is_a_function_of_step_and_seed(task):
-    """Resuming at a step, in another process or twice, gives the same batch."""
+    """A batch depends only on step and seed, also in another process."""
     again = type(task)(**asdict(task))
     for step in (0, 1, 7):
         first, second = (t.batch(step, size=4, seed=5) for t in (task, again))
@@ -131,10 +131,10 @@ def test_steps_and_seeds_have_batches_of_their_own(task):
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_parts_of_ranks_are_the_batch(task, ranks):
-    """Processes that share a batch of 7 see what one process sees."""
+    """Processes that share a batch of 7 see together what one process sees."""
     whole = task.batch(0, size=7, seed=3)
     parts = [task.batch(0, size=7, seed=3, rank=r, ranks=ranks) for r in range(ranks)]
-    # parts may be padded to lengths of their own
+    # each part may be padded to a length of its own
     steps = [part.x.shape[0] for part in parts]
     assert max(steps) == whole.x.shape[0]
     sizes = [size_of(part) for part in parts]
@@ -148,9 +148,12 @@ def test_parts_of_ranks_are_the_batch(task, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_losses_of_ranks_add_up_to_that_of_the_batch(task, ranks, rng):
-    """Weighted by what their means are over: recordings differ in length."""
+    """Weighted losses of the parts add up to the loss of the batch.
+
+    The weights are the numbers of terms, as recordings differ in length.
+    """
     whole = task.batch(0, size=6, seed=3)
-    # an output that does not know its column, so that parts agree with the whole
+    # The output is the same for every column, so that parts agree with the whole.
     bias = torch.randn(task.output_size, generator=rng)
     total = task.weights(whole)["loss"]
     joined = 0.0
@@ -164,7 +167,7 @@ def test_losses_of_ranks_add_up_to_that_of_the_batch(task, ranks, rng):
 
 
 def constant(task: AbstractTask, bias: Tensor) -> Any:
-    """A model that always says the same."""
+    """A model that always answers the same."""
 
     def model(x: Tensor) -> Tensor:
         steps = 1 if task.last_only else x.shape[0]
@@ -205,7 +208,7 @@ def test_splits_are_strangers(task):
 
 @pytest.mark.parametrize("task", ["adding", "mnist"], indirect=True)
 def test_outputs_of_the_last_step_may_keep_the_axis_of_time(task, rng):
-    """Networks return (1, batch, k) where only the last output is wanted."""
+    """Outputs of the last step may have the shape (1, batch, k) of a network."""
     batch = task.batch(0, size=3, seed=0)
     outputs = torch.randn(3, task.output_size, generator=rng)
     assert_close(task.loss(outputs[None], batch), task.loss(outputs, batch))
@@ -214,7 +217,10 @@ def test_outputs_of_the_last_step_may_keep_the_axis_of_time(task, rng):
 
 @pytest.mark.parametrize("task", ["mnist", "timit"], indirect=True)
 def test_epochs_visit_every_example_once(task):
-    """18 images, 9 recordings: the last batch has what is left; no order repeats."""
+    """An epoch visits each of 18 images or 9 recordings once, in a new order.
+
+    The last batch has what is left.
+    """
     count = task.epoch(4)
     assert count == {"mnist": 5, "timit": 3}[task.name]
     epochs: list[list[bytes]] = []
@@ -235,7 +241,7 @@ def test_more_ranks_than_sequences_are_refused(task):
 
 
 class TestCopying:
-    """`x` shows a word, and `y` wants it after the lag."""
+    """In the copying task `x` shows a word, and `y` has it after the lag."""
 
     @pytest.mark.parametrize("answer", ["at-marker", "after-marker"])
     def test_word_lag_marker(self, answer):
@@ -253,11 +259,11 @@ class TestCopying:
 
     @pytest.mark.parametrize(("lag", "expected"), [(1000, 0.020387), (2000, 0.010294)])
     def test_baseline_of_the_paper(self, lag, expected):
-        """10 ln 8 / (L + 20)."""
+        """The baseline is 10 ln 8 / (L + 20)."""
         assert CopyingTask(lag=lag).baseline == pytest.approx(expected, abs=5e-7)
 
     def test_baseline_is_the_loss_without_memory(self):
-        """Blanks for sure, then all symbols alike."""
+        """The baseline is the loss of certain blanks and then uniform symbols."""
         task = CopyingTask(lag=9)
         batch = task.batch(0, size=4, seed=shifted(0))
         outputs = torch.zeros(task.steps, 4, task.output_size)
@@ -267,7 +273,7 @@ class TestCopying:
         assert task.loss(outputs, batch).item() == pytest.approx(task.baseline, 1e-6)
 
     def test_accuracy_is_that_of_the_word(self):
-        """Blanks are easy: they do not count."""
+        """Accuracy is measured on the word alone, since blanks are easy."""
         task = CopyingTask(lag=9)
         batch = task.batch(0, size=4, seed=shifted(0))
         perfect = torch.nn.functional.one_hot(batch.y, task.output_size).float()
@@ -277,12 +283,15 @@ class TestCopying:
         assert task.metrics(blank, batch) == {"accuracy": 0.0}
 
     def test_numbers_are_those_of_every_machine(self):
-        """The first words of the paper's seed; another would end all comparisons."""
+        """The first words of the paper's seed are the same on every machine.
+
+        Other words would end all comparisons.
+        """
         x = CopyingTask().batch(0, size=128, seed=5544).x
         assert x[:10, 0].tolist() == [6, 2, 1, 1, 7, 4, 3, 7, 4, 7]
 
     def test_symbols_are_uniform(self):
-        """chi² with 7 degrees of freedom over 80,000 symbols."""
+        """A chi² test with 7 degrees of freedom over 80,000 symbols."""
         words = CopyingTask(lag=1).batch(0, size=8000, seed=shifted(0)).x[:10]
         counts = torch.bincount(words.flatten(), minlength=9)[1:].double()
         chi2 = ((counts - 10000).square() / 10000).sum()
@@ -297,7 +306,7 @@ class TestCopying:
 
 
 class TestAdding:
-    """The marked numbers of both halves, and their sum."""
+    """In the adding task `x` marks a number in each half, and `y` is their sum."""
 
     @pytest.mark.parametrize("length", [2, 9, 400])
     def test_one_marker_in_each_half(self, length):
@@ -316,7 +325,7 @@ class TestAdding:
         assert (x[..., 1].sum(1) > 0).all()
 
     def test_baseline_is_the_loss_of_one(self):
-        """Var(u + v) = 1 / 6."""
+        """The baseline is the loss of answering 1: Var(u + v) = 1 / 6."""
         task = AddingTask(length=4)
         batch = task.batch(0, size=100000, seed=shifted(0))
         loss = task.loss(torch.ones_like(batch.y), batch).item()
@@ -331,7 +340,7 @@ class TestAdding:
 
 
 def test_no_split_is_no_mean(tmp_path, monkeypatch):
-    """The paper trains on all images: there is nothing to validate on."""
+    """The paper trains on all images, and then there is nothing to validate on."""
     files = images()
     monkeypatch.setitem(catalogue.CATALOGUE, "mnist", dataset(files))
     root = str(write_files(tmp_path, files))

@@ -45,7 +45,7 @@ def test_labels_are_those_of_the_file(root):
 
 @pytest.mark.parametrize("validation", [0, 1, 5])
 def test_the_first_images_are_for_validation(root, validation):
-    """The others are trained on, each with its own label."""
+    """The first images are for validation; the others train, each with its label."""
     labels = list(images()["train-labels-idx1-ubyte"][8:])
     task = MnistTask(root=root, validation=validation)
     held = [y for b in task.evaluation("validation", 2) for y in b.y.tolist()]
@@ -58,7 +58,7 @@ def test_the_first_images_are_for_validation(root, validation):
 
 
 def test_images_keep_their_labels(root):
-    """Shuffling moves both."""
+    """Shuffling moves images and labels together."""
     content = images()
     pairs = {
         content["train-images-idx3-ubyte"][16 + 784 * i : 16 + 784 * (i + 1)]: label
@@ -71,7 +71,7 @@ def test_images_keep_their_labels(root):
 
 
 def test_permutation_is_that_of_the_literature():
-    """The first of RandomState(92916).permutation(784), and all numbers once."""
+    """The permutation is RandomState(92916).permutation(784), as in the literature."""
     order = permutation()
     assert order[:6].tolist() == [319, 576, 323, 107, 355, 716]
     assert sorted(order.tolist()) == list(range(784))
@@ -128,7 +128,7 @@ def test_validation_leaves_images_to_train_on(validation):
 
 @pytest.mark.skipif(REAL is None, reason="ISOMETRY_TEST_DATA names no folder of data")
 def test_real_images():
-    """Mean pixel .1307, as everyone who normalizes MNIST knows; 5421 fives train."""
+    """The mean pixel is .1307, the well-known constant, and 5421 fives train."""
     root = str(Path(str(REAL)) / "mnist")
     task = MnistTask(root=root, validation=0)
     batch = task.batch(0, size=60000, seed=1)

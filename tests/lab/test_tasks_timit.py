@@ -1,4 +1,4 @@
-"""Speech prediction."""
+"""The task of speech prediction."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ REAL = os.environ.get("ISOMETRY_TEST_DATA")
 
 @pytest.fixture
 def root(tmp_path) -> str:
-    """Five speakers, who say things of different lengths."""
+    """Recordings of five speakers, with different lengths."""
     for speaker in range(5):
         write = sphere if speaker % 2 else riff
         said = {
@@ -54,7 +54,10 @@ def test_next_frame_is_wanted(root):
 
 
 def test_paper_wants_the_frame_before(root):
-    """Inputs and targets of "next" in exchange: a copy with a delay of one step."""
+    """The paper's target is the frame before: "next" with x and y exchanged.
+
+    This is a copy with a delay of one step.
+    """
     for ahead, paper in zip(
         byspeakers(root, target="next").evaluation("test", 2),
         byspeakers(root, target="previous").evaluation("test", 2),
@@ -62,7 +65,7 @@ def test_paper_wants_the_frame_before(root):
     ):
         assert_close(paper.x, ahead.y, rtol=0, atol=0)
         assert_close(paper.y, ahead.x, rtol=0, atol=0)
-        # what is wanted was heard one step before
+        # the target is the input of one step before
         assert_close(paper.y[1:], paper.x[:-1], rtol=0, atol=0)
 
 
@@ -82,7 +85,10 @@ def test_core_and_development_change_places(root):
 
 
 def test_both_errors_by_their_definitions(root, rng):
-    """Frame by frame: over valid frames, and over all of the longest recording."""
+    """Both errors by their definitions, frame by frame.
+
+    One is over valid frames, the other over all of the longest recording.
+    """
     task = byspeakers(root)
     batch = next(task.evaluation("test", 3))
     outputs = torch.randn(batch.y.shape, generator=rng)
@@ -101,7 +107,7 @@ def test_both_errors_by_their_definitions(root, rng):
 
 
 def test_padded_error_is_the_masked_one_times_the_mean_length(root):
-    """Of the whole split: masked x mean(length) / longest, whatever the batches."""
+    """Over a split, padded = masked x mean(length) / longest, whatever the batches."""
     task = byspeakers(root)
     lengths = [
         n
@@ -116,7 +122,10 @@ def test_padded_error_is_the_masked_one_times_the_mean_length(root):
 
 
 def test_parts_of_a_batch_are_padded_alike(root):
-    """Else the error over padded frames would depend on the number of processes."""
+    """Parts of a batch have equal padding.
+
+    Otherwise the padded error would depend on the number of processes.
+    """
     task = byspeakers(root)
     parts = [task.batch(0, size=4, seed=1, rank=r, ranks=2) for r in range(2)]
     lengths = [part.lengths.max() for part in parts if part.lengths is not None]
@@ -127,7 +136,7 @@ def test_parts_of_a_batch_are_padded_alike(root):
 
 
 def test_padding_is_not_learned(root, rng):
-    """What a network says after the end changes neither loss nor gradient."""
+    """A network's outputs after the end change neither loss nor gradient."""
     task = byspeakers(root)
     batch = task.batch(0, size=3, seed=1)
     assert batch.lengths is not None
@@ -144,7 +153,7 @@ def test_padding_is_not_learned(root, rng):
 def test_padding_is_as_if_it_were_not_there(name, target, root, rng):
     """Loss and gradient are those of packed sequences, which end with the recording.
 
-    Padded batches are twice as fast, so those are trained on.
+    Padded batches are used for training, since they are twice as fast.
     """
     task = byspeakers(root, target=target)
     batch = task.batch(0, size=4, seed=1)
@@ -161,7 +170,7 @@ def test_padding_is_as_if_it_were_not_there(name, target, root, rng):
 
 
 def gradient(loss: torch.Tensor, model: nn.Module) -> tuple[float, torch.Tensor]:
-    """The loss, and its derivatives by all parameters."""
+    """The loss, and its derivatives with respect to all parameters."""
     trained = [p for p in model.parameters() if p.requires_grad]
     parts = torch.autograd.grad(loss, trained)
     real = [torch.view_as_real(g) if g.is_complex() else g for g in parts]
@@ -177,7 +186,7 @@ def test_held_out_recordings_are_padded_to_the_longest_of_both_splits(root):
 
 
 def test_corpus_in_its_own_layout(tmp_path, monkeypatch):
-    """TRAIN and TEST, upper case: who trains, who validates, who tests."""
+    """In the corpus's own layout, TRAIN and TEST in upper case give the splits."""
     monkeypatch.setattr(speakers, "COUNTS", {"train": 3, "development": 2, "core": 1})
     for i, name in enumerate(
         (
@@ -201,7 +210,7 @@ def test_corpus_in_its_own_layout(tmp_path, monkeypatch):
         sum(batch.x.shape[1] for batch in task.evaluation(split, 9)) for split in SPLITS
     ]
     assert sizes == [1, 2]
-    # to the longest of the whole TEST folder, which is nobody's here: 1 s
+    # padded to the longest of the TEST folder, 1 s, which is in no split here
     assert next(task.evaluation("test", 2)).x.shape[0] == -(-8000 // 128) + 3
 
 
@@ -220,11 +229,11 @@ def test_another_folder_needs_another_split(root):
 
 @pytest.mark.skipif(REAL is None, reason="ISOMETRY_TEST_DATA names no folder of data")
 def test_sample_of_the_corpus():
-    """16 speakers, 8 sentences each; loss at the scale that others have logged."""
+    """The sample has 16 speakers with 8 sentences, and losses like published ones."""
     task = byspeakers(str(Path(str(REAL)) / "timit-sample"))
     assert task.epoch(1) == 12 * 8
     batch = task.batch(0, size=96, seed=1)
-    # first losses of published runs: 1,500 to 1,800 dB²
+    # first losses of published runs are 1,500 to 1,800 dB²
     assert 1500 < task.loss(torch.zeros_like(batch.y), batch).item() < 1800
-    # a copy of the input is one step off: far better, and far from nothing
+    # repeating the input is one step off: much better, but far from zero
     assert 30 < evaluate(task, lambda x: x, "test", 8)["mse"] < 60

@@ -11,21 +11,21 @@ from tests.lab.small_runs import records, small
 
 
 class Killed(BaseException):
-    """Nothing catches it."""
+    """An exception that nothing catches."""
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Steps and values of each curve, as TensorBoard shows them."""
+    """Steps and values of each curve, as TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    # all points: by default a reader keeps a sample of them
+    # all points; by default a reader keeps a sample
     found = EventAccumulator(str(folder / "tensorboard"), {"scalars": 0}).Reload()
     tags: Any = found.Tags()["scalars"]
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in tags}
 
 
 def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The same from the metrics."""
+    """The curves according to metrics.jsonl."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for record in records(folder):
         for name in record.keys() - {"step", "split"}:
@@ -45,7 +45,7 @@ def check(folder: Path) -> None:
 
 
 def test_events_are_the_metrics(tmp_path):
-    """Every number of every split, at its step."""
+    """TensorBoard has every number of every split, at its step."""
     start(small(tensorboard=True), tmp_path / "run")
     check(tmp_path / "run")
     assert len(curves(tmp_path / "run")["loss/train"]) == 12
@@ -53,9 +53,10 @@ def test_events_are_the_metrics(tmp_path):
 
 
 def test_a_resumed_run_goes_on_with_its_curve(tmp_path, monkeypatch):
-    """Killed at step 8, with a checkpoint of step 6: steps 7 and 8 were there twice.
+    """A run killed at step 8 and resumed at step 6 has each step once in its curve.
 
-    And what a writer had not yet put on the disk was missing.
+    Steps 7 and 8 used to be there twice, and what a writer had not yet put on the disk
+    was missing.
     """
     update, calls = Step.update, 0
 
@@ -77,7 +78,7 @@ def test_a_resumed_run_goes_on_with_its_curve(tmp_path, monkeypatch):
 
 
 def test_the_clock_is_that_of_training(tmp_path):
-    """Relative time in TensorBoard: an interruption of a day does not show."""
+    """Relative time is training time: an interruption of a day does not show."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from isometry.lab._train.recorder import Events
@@ -90,5 +91,5 @@ def test_the_clock_is_that_of_training(tmp_path):
     events.close()
     found = EventAccumulator(str(tmp_path)).Reload().Scalars("loss/train")
     times = [event.wall_time - found[0].wall_time for event in found]
-    # a wall time has 53 bits, of which 1e9 seconds take 30: 2e-7
+    # a wall time has 53 bits, of which 1e9 seconds need 30: this leaves 2e-7
     assert times == pytest.approx([0.0, 60.0, 120.0], abs=1e-6)

@@ -1,4 +1,4 @@
-"""What a run is trained with, when it stops, and what it leaves behind."""
+"""How a run is trained, when it stops, and which files it leaves."""
 
 import json
 import math
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def rates(**options: Any) -> dict[str, float]:
-    """Name of the optimizer and rate of the orthogonal weight, and of the rest."""
+    """Name of the optimizer, and the rates of the orthogonal weight and of the rest."""
     experiment = build(small(**options), CPU)
     place = "network.cells.0.parametrizations.weight_hh.original"
     X = experiment.model.get_parameter(place)
@@ -55,7 +55,7 @@ def test_rates_are_the_papers_or_the_users(options, expected):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-# what a step of ours does not give, or the parameters are not
+# optimizers that need closures, sparse gradients or matrices only
 REFUSED = {"LBFGS": "dense", "SparseAdam": "dense", "Muon": "only supports 2D"}
 
 
@@ -68,7 +68,10 @@ REFUSED = {"LBFGS": "dense", "SparseAdam": "dense", "Muon": "only supports 2D"}
     ],
 )
 def test_any_optimizer_of_torch_trains_or_says_why_not(name, tmp_path):
-    """Two steps change the weights; what cannot be is told before a folder is made."""
+    """Each optimizer of torch changes the weights in two steps, or is refused at once.
+
+    It is refused before a folder is made.
+    """
     config = small(optimizer=name, iterations=2)
     if name in REFUSED or name == "Optimizer":
         reason = REFUSED.get(name, "takes these parameters")
@@ -83,7 +86,7 @@ def test_any_optimizer_of_torch_trains_or_says_why_not(name, tmp_path):
 
 
 def test_defaults_are_written_out():
-    """`config.json` says what the paper's defaults were on that day."""
+    """`config.json` has the paper's defaults written out."""
     config = build(Config("copying", {}, Training()), CPU).config.training
     assert (config.hidden_size, config.iterations) == (190, 4000)
     assert (config.batch_size, config.seed, config.evaluate_every) == (128, 5544, 100)
@@ -95,7 +98,7 @@ def test_defaults_are_written_out():
     ids=str,
 )
 def test_epochs_of_finite_data(given, expected):
-    """MNIST: 55,000 images in 430 batches of 128; the paper has 70 epochs."""
+    """MNIST has 55,000 images in 430 batches of 128, and the paper has 70 epochs."""
     config = Config("mnist", {}, Training(**given))
     resolved = config.resolved(recipe("exprnn", MnistTask()), 430, threads=1).training
     assert resolved.iterations == expected
@@ -116,7 +119,7 @@ def test_same_seed_same_bits(tmp_path):
 
 
 def test_what_a_run_leaves_behind(tmp_path):
-    """The files and names on which reports rely."""
+    """A run leaves the files and names that reports rely on."""
     folder = tmp_path / "run"
     assert start(small(), folder).folder == folder
     config = json.loads((folder / "config.json").read_text())
@@ -133,7 +136,7 @@ def test_what_a_run_leaves_behind(tmp_path):
         }
     end = summary(folder)
     assert end["status"] == "finished"
-    # as the paper counts, for n = 6 with 10 inputs and 9 outputs
+    # the paper's count for n = 6 with 10 inputs and 9 outputs
     assert end["parameters"] == 15 + 60 + 6 + 54 + 9
     assert end["baseline"] == pytest.approx(2 * math.log(8) / 7)
     assert len(end["angles"]) == 6
@@ -148,13 +151,13 @@ def test_what_a_run_leaves_behind(tmp_path):
 
 
 def test_best_is_that_of_the_split_that_selects(tmp_path):
-    """The test metrics at the best validation, and beside them the best of the test."""
+    """The summary has the test metrics at the best validation, and the best of them."""
     folder = tmp_path / "run"
     start(small(iterations=60, evaluate_every=1, lr=0.05), folder)
     lines = records(folder)
     end = summary(folder)
     for name, split in (("best", "validation"), ("best_by_test", "test")):
-        # the first of the highest
+        # the first of the highest values
         chosen = max(
             (r for r in lines if r["split"] == split), key=lambda r: r["accuracy"]
         )
@@ -164,14 +167,14 @@ def test_best_is_that_of_the_split_that_selects(tmp_path):
 
 
 def test_stops_when_solved(tmp_path):
-    """Below a part of the baseline; here so many times it that the first will do."""
+    """A run stops below a part of the baseline, here so large that it stops at once."""
     outcome = start(small(solved=100.0), tmp_path / "run")
     assert (outcome.summary["status"], outcome.summary["steps"]) == ("solved", 4)
     assert resume(tmp_path / "run").summary["status"] == "solved"
 
 
 def test_stops_when_it_stays_solved(tmp_path):
-    """Solved at the evaluation of step 4, and at all until eight steps later."""
+    """A run stops if it was solved at step 4 and at each evaluation for eight steps."""
     outcome = start(small(solved=100.0, solved_for=8), tmp_path / "run")
     assert (outcome.summary["status"], outcome.summary["steps"]) == ("solved", 12)
     assert outcome.summary["solved_at"] == 4
@@ -191,7 +194,7 @@ def test_a_retraction_needs_a_manifold(tmp_path):
 
 
 def test_angles_of_the_coordinates_are_recorded(tmp_path):
-    """Those of the first weight at the first evaluation, near the first values."""
+    """Angles at the first evaluation are near the angles of the initial weight."""
     start(small(lr=0.0), tmp_path / "run")
     lines = records(tmp_path / "run")
     angles = [r["largest_angle"] for r in lines if r["split"] == "test"]
@@ -202,7 +205,7 @@ def test_angles_of_the_coordinates_are_recorded(tmp_path):
 @pytest.mark.errors
 @pytest.mark.parametrize("lr", [1e4, 1e15])
 def test_divergence_keeps_the_last_good_checkpoint(lr, tmp_path):
-    """A loss that is huge, and one that is not a number."""
+    """After a loss that is huge or NaN, the last good checkpoint stays."""
     outcome = start(small(lr=lr, checkpoint_every=1), tmp_path / "run")
     assert outcome.summary["status"] == "diverged"
     assert outcome.summary["steps"] < 12
@@ -220,7 +223,7 @@ def test_divergence_keeps_the_last_good_checkpoint(lr, tmp_path):
 
 
 def test_nan_gradient_is_not_saved(tmp_path, monkeypatch):
-    """Weights that are NaN after a step with a finite loss are no good checkpoint."""
+    """Weights that are NaN after a step with a finite loss are not saved."""
     update = Step.update
 
     def poisoned(step: Step) -> None:
@@ -241,7 +244,7 @@ def test_nan_gradient_is_not_saved(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", [n for n in NETWORKS if n not in ("lstm", "gru")])
 def test_recurrent_map_is_orthogonal(name):
-    """As it is at the first step; not of the two that are so by intent."""
+    """Recurrent matrices start orthogonal, except for two networks by design."""
     experiment = build(small(model=name, hidden_size=8), CPU)
     W = recurrent_map(experiment.model)
     assert W is not None
@@ -255,7 +258,7 @@ def test_recurrent_map_is_orthogonal(name):
 
 
 def test_recurrent_map_is_what_moves_the_state():
-    """h' = W h + T x, with W the map and modReLU the identity for b = 0."""
+    """h' = W h + T x with the recurrent matrix W; b = 0 makes modReLU the identity."""
     model: Any = build(small(), CPU).model
     cell: Any = model.network.get_submodule("cells.0")
     with torch.no_grad():
@@ -269,7 +272,7 @@ def test_recurrent_map_is_what_moves_the_state():
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_layers_of_torch_have_no_recurrent_map(name, tmp_path):
-    """And their records and summaries say so."""
+    """Records and summaries of torch's layers have no orthogonality."""
     start(small(model=name, iterations=4), tmp_path / "run")
     assert all("orthogonality" not in record for record in records(tmp_path / "run"))
     end = summary(tmp_path / "run")
@@ -277,7 +280,7 @@ def test_layers_of_torch_have_no_recurrent_map(name, tmp_path):
 
 
 def test_a_step_is_that_of_torch():
-    """One step by hand: gradients of the task's loss, and the recipe's optimizers."""
+    """A step has the gradients of the task's loss and the recipe's optimizers."""
     one, two = build(small(), CPU), build(small(), CPU)
     step = Step(one, one.model, Ranks(0, 1, CPU), 0)
     step.agree(interrupt=False)
@@ -295,7 +298,8 @@ def test_a_step_is_that_of_torch():
     ("options", "message"),
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1; got 0"),
-        # "TypeError: 'float' object cannot be interpreted as an integer", in a step
+        # it used to be "TypeError: 'float' object cannot be interpreted as an integer",
+        # in a step
         ({"batch_size": 2.5}, "`batch_size` must be a whole number; got 2.5"),
         ({"seed": -1}, r"`seed` must be in \[0, 2\^31\); got -1"),
         ({"iterations": 1, "epochs": 1}, "must not both be given"),
@@ -317,7 +321,10 @@ def test_options_that_make_no_sense(options, message, tmp_path):
 
 
 def test_descent_on_a_group_is_kept():
-    """A plain optimizer would move the weight off it; the others may be replaced."""
+    """`--optimizer` replaces the other optimizers, but not descent on a group.
+
+    A plain optimizer would move that weight off the group.
+    """
     made = build(small(model="rgd", optimizer="Adam"), CPU).optimizers
     assert [type(o).__name__ for o in made] == ["Adam", "RiemannianSGD"]
 
@@ -325,7 +332,7 @@ def test_descent_on_a_group_is_kept():
 @pytest.mark.parametrize("name", list(NETWORKS))
 @pytest.mark.parametrize("symbols", [1, 12])
 def test_networks_have_the_sizes_of_the_task(name, symbols):
-    """An alphabet that is not the paper's: N + 2 classes in, N + 1 out."""
+    """An alphabet of N symbols has N + 2 classes as inputs and N + 1 as outputs."""
     options = {"lag": 3, "length": 2, "symbols": symbols, "held_out": 8}
     training = Training(model=name, hidden_size=6, batch_size=4, threads=1)
     made: Any = build(Config("copying", options, training), CPU)
@@ -339,19 +346,19 @@ def test_networks_have_the_sizes_of_the_task(name, symbols):
 
 
 def test_other_sizes_keep_what_the_paper_says(rng):
-    """The optimizers are those of the task, and Glorot's bound has the new outputs."""
+    """Other sizes keep the optimizers, and Glorot's bound has the new outputs."""
     usual, other = (
         recipe("scornn", CopyingTask(symbols=symbols), 6) for symbols in (8, 99)
     )
     assert other.optimizers == usual.optimizers
     weight = other.model(generator=rng).output.weight
     bound = math.sqrt(6 / (6 + 100))
-    # uniform: of 600 numbers the largest is close to the bound
+    # uniform: the largest of 600 numbers is close to the bound
     assert 0.95 * bound < weight.abs().max() <= bound
 
 
 class Mute(CopyingTask):
-    """A task that wants no answer."""
+    """A task that expects no answer."""
 
     @property
     def output_size(self) -> int:

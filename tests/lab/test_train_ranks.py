@@ -1,4 +1,4 @@
-"""Two processes train as one."""
+"""Two processes train as one process does."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ OPTIONS = {
     "length": 2,
     "held_out": 8,
     "hidden_size": 6,
-    # parts of two and three sequences, which weigh differently
+    # parts of two and three sequences, which have different weights
     "batch_size": 5,
     "iterations": 10,
     "log_every": 1,
@@ -30,13 +30,13 @@ OPTIONS = {
 
 
 def words_of(given: dict[str, Any]) -> list[str]:
-    """The task and its options, as they are typed."""
+    """The task and its options as words of the command line."""
     options = [f"--{name.replace('_', '-')}={v}" for name, v in given.items()]
     return [given["task"], *options[1:]]
 
 
 def torchrun(places: list[str], words: list[str]) -> subprocess.Popen[str]:
-    """Several processes that run `isometry train` with these words."""
+    """Run `isometry train` with these words in several processes."""
     command = [sys.executable, "-m", "torch.distributed.run", *places]
     return subprocess.Popen(
         [*command, "-m", "isometry", "train", *words],
@@ -47,24 +47,24 @@ def torchrun(places: list[str], words: list[str]) -> subprocess.Popen[str]:
     )
 
 
-# complex parameters need no more than real ones, but a second start of torch
+# complex parameters follow the same path, and would cost a second start of torch
 @pytest.mark.parametrize(
     "model", ["exprnn", pytest.param("urnn", marks=pytest.mark.soak)]
 )
 def test_two_processes_are_as_one(model, tmp_path):
-    """torchrun, gloo: the same loss and metrics at every step, with the same batch."""
+    """Two processes have the losses and metrics of one, at the same batch size."""
     given = OPTIONS | {"model": model, "out": tmp_path / "two"}
     done = torchrun(["--standalone", "--nproc-per-node=2"], words_of(given))
     out, err = done.communicate()
     assert done.returncode == 0, err
-    # one of them writes and speaks
+    # only one of them writes and prints
     assert out == f"{tmp_path}/two\n"
     assert_as_one_process(given, tmp_path)
 
 
 @pytest.mark.soak
 def test_two_processes_go_on_as_one(tmp_path):
-    """The second process has the checkpoint from the first."""
+    """Two processes resume: the second one gets the checkpoint from the first."""
     given = OPTIONS | {"out": tmp_path / "two"}
     two = ["--standalone", "--nproc-per-node=2"]
     more = ["--resume", f"{tmp_path}/two", "--iterations=10"]
@@ -77,12 +77,12 @@ def test_two_processes_go_on_as_one(tmp_path):
 
 @pytest.mark.soak
 def test_two_machines_are_as_one(tmp_path):
-    """Each has a torchrun of its own; only the first writes."""
+    """Two machines, each with its own torchrun, train as one; only the first writes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     place = ["--nnodes=2", "--nproc-per-node=1"]
     place += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-    # the second has no place of the first's name: they share no disk
+    # the second has no folder of that name, since the machines share no disk
     given = [OPTIONS | {"out": tmp_path / name} for name in ("two", "none")]
     nodes = [
         torchrun([*place, f"--node-rank={i}"], words_of(g)) for i, g in enumerate(given)
@@ -101,7 +101,7 @@ def assert_as_one_process(given: dict[str, Any], folder: Path) -> None:
     assert len(alone) == len(together) == 14
     for one, two in zip(alone, together, strict=True):
         assert two.pop("split") == one.pop("split")
-        # sums in another order; twice the worst over three seeds and both networks,
-        # 2.4e-7 of a loss and 1.4e-7 of an orthogonality error
+        # The sums go in another order. Twice the worst over three seeds and both
+        # networks: 2.4e-7 of a loss and 1.4e-7 of an orthogonality error.
         assert two == pytest.approx(one, rel=5e-7, abs=3e-7)
     assert summary(folder / "two")["status"] == "finished"
