@@ -274,7 +274,7 @@ def test_whoever_stops_reading_gets_no_error():
 
 @pytest.mark.errors
 def test_speech_needs_its_corpus(tmp_path, capsys):
-    """Alone that is an error; among all it is left out, and said."""
+    """Without its corpus a run on speech is an error; `all` skips it and says so."""
     assert main(["reproduce", "timit"]) == 2
     assert "`--timit` must name the folder" in capsys.readouterr().err
     for what in ("all", "recorded"):

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of the exponential of skew matrices."""
+"""Slow, obvious twins of the exponential of skew matrices and its derivative."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from tests.helpers import skew_with_angles, wide
 
 
 def frechet(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(A) and L(A, E) of the matrices as they are stored, rounded to double."""
+    """exp(A) and L(A, E) of the stored matrices, rounded to double."""
     single = A.dtype != wide(A.dtype)
     return _by_eigenvalues(A, E) if single else _by_series(A, E)
 
@@ -23,13 +23,13 @@ def expm(A: Tensor) -> Tensor:
 
 
 def gradient(A: Tensor, G: Tensor) -> Tensor:
-    """Skew part of the adjoint of exp at A: that is L(A^H, G)."""
+    """The skew part of the adjoint of exp at A, which is L(A^H, G)."""
     g = frechet(A.mH, G)[1]
     return (g - g.mH) / 2
 
 
 def _by_eigenvalues(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
-    """V e^{i theta} V^H and V (Phi o V^H E V) V^H, Phi the divided differences."""
+    """V e^{i theta} V^H and V (Phi o V^H E V) V^H, with divided differences Phi."""
     theta, V = torch.linalg.eigh(-1j * A.to(torch.complex128))
     gap = theta[..., :, None] - theta[..., None, :]
     mean = (theta[..., :, None] + theta[..., None, :]) / 2
@@ -42,7 +42,7 @@ def _by_eigenvalues(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
 def _by_series(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
     """exp(A) and L(A, E) by Taylor's series and squarings, in extended precision.
 
-    In double precision the eigenvectors would be the larger error of the two compared.
+    With eigenvectors in double precision, the reference would have the larger error.
     """
     kind = np.clongdouble if A.is_complex() else np.longdouble
     size = float(torch.linalg.matrix_norm(A).amax()) if A.numel() else 0.0
@@ -64,7 +64,7 @@ def _by_series(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
 def frechet_scipy(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
     """exp(A) and its derivative along E, by SciPy, for one matrix."""
     A, E = A.to(wide(A.dtype)), E.to(wide(A.dtype))
-    # L is linear in E, and a large E would cost the blocks of SciPy digits
+    # L is linear in E, and a large E would cost digits in SciPy's block matrix.
     size = max(float(torch.linalg.matrix_norm(E)), 1e-300)
     Q, L = scipy.linalg.expm_frechet(A.numpy(), E.numpy() / size, method="blockEnlarge")
     return torch.from_numpy(Q), torch.from_numpy(L) * size
@@ -77,7 +77,7 @@ def expm_digits(A: Tensor) -> Tensor:
 
 
 def gradient_digits(A: Tensor, G: Tensor) -> Tensor:
-    """exp [[A^H, G], [0, A^H]] has the ambient gradient in its corner, in 40 digits."""
+    """The ambient gradient: the corner of exp [[A^H, G], [0, A^H]], in 40 digits."""
     n = A.shape[-1]
     with mpmath.workdps(40):
         block = mpmath.zeros(2 * n)
@@ -100,7 +100,7 @@ def _rounded(M: Any, like: Tensor) -> Tensor:
 def edge_skew(
     n: int, *, norm: float, dtype: torch.dtype, rng: torch.Generator
 ) -> Tensor:
-    """All angles at the border: +-norm, and one more, 0, if real and n is odd."""
+    """A skew matrix whose angles are all +-norm, with one 0 if it is real and n odd."""
     if dtype.is_complex:
         signs = torch.randint(0, 2, (n,), generator=rng) * 2 - 1
         return skew_with_angles(norm * signs, dtype=dtype, rng=rng)

@@ -1,4 +1,4 @@
-"""The functions of linear algebra that one suite runs over: a new one is one row."""
+"""The functions of linear algebra that one suite runs over. A new one is one row."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from isometry.linalg import (
 )
 
 NOT_FINITE = (math.nan, math.inf, -math.inf)
-# a norm above 1 / eps has no angle that is known: such a matrix becomes NaN too
+# A norm above 1 / eps leaves no digit of an angle: such a matrix becomes NaN too.
 TOO_LARGE = (*NOT_FINITE, 1e30)
 SQUARE, TALL, NEARLY_SQUARE = (3, 3), (5, 2), (3, 2)
 
@@ -85,12 +85,12 @@ class Row:
         return self.name
 
     def __call__(self, X: Tensor) -> Tensor:
-        """The value; of several the last, which is the derivative."""
+        """The value, or the last of several values, which is the derivative."""
         value = self.function(X)
         return value[-1] if isinstance(value, tuple) else value
 
     def on_free(self, X: Tensor) -> Tensor:
-        """The value at the valid argument that belongs to X, any matrix."""
+        """The value at the valid argument that `domain` makes of any matrix X."""
         return self(self.domain(X))
 
     def free(self, *batch: int, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
@@ -98,7 +98,7 @@ class Row:
 
 
 def based(f: Callable[..., Tensor], **options: Any) -> Callable[[Tensor], Tensor]:
-    """A map of tall matrices at a base point that is exact in every dtype."""
+    """A map of tall matrices at a base point without rounding error in any dtype."""
 
     def at_base(X: Tensor) -> Tensor:
         if not isinstance(X, Tensor) or X.ndim < 2:
@@ -110,7 +110,7 @@ def based(f: Callable[..., Tensor], **options: Any) -> Callable[[Tensor], Tensor
 
 
 def along_itself(f: Callable[..., Any]) -> Callable[[Tensor], Any]:
-    """A derivative whose second argument, any matrix, has the entries of the first."""
+    """A derivative of A along a matrix that has the entries of A, rolled."""
     return lambda A: f(A, A.roll(1, -1) if isinstance(A, Tensor) else A)
 
 
@@ -124,7 +124,7 @@ derivative = partial(
 )
 on_unitary = partial(Row, argument="Q", domain=rotated)
 on_tall = partial(Row, argument="X", shape=TALL)
-# the identity takes the place of a matrix that is not finite: no gradient reaches it
+# The identity replaces a matrix that is not finite, so no gradient reaches it.
 polar_of = partial(
     Row, function=polar, argument="X", nan_gradient=False, forward_over_forward=False
 )

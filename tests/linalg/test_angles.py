@@ -14,7 +14,7 @@ from tests.helpers import DTYPES, eps, new_generator, random_skew, skew_with_ang
 
 
 def bounds(A: Tensor, *, power: int) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds for each matrix, from A^2 and A^4 or A^4 and A^8."""
+    """Lower and upper bounds for each matrix, from A^2 and A^4 or from A^4 and A^8."""
     pair = torch.stack([A @ A, A @ A @ A @ A])
     if power == 4:
         pair = torch.stack([pair[1], pair[1] @ pair[1]])
@@ -25,7 +25,7 @@ def bounds(A: Tensor, *, power: int) -> tuple[Tensor, Tensor]:
 
 
 def upper_bound_of_one(A: Tensor) -> float:
-    """By the backend that serves a matrix, whose sums may go in another order."""
+    """The upper bound of one matrix by its backend, which may sum in another order."""
     sums = backend_for(A).powers(A, A.new_empty((3, *A.shape)), least=0.0)
     assert sums is not None
     return angle_bounds(sums, power=2)[1]
@@ -51,14 +51,15 @@ SPECTRA = {
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("b", [1, 3])
 def test_angles_lie_between_their_bounds(b, name, power, dtype, rng):
-    """lower <= largest angle <= upper, a matrix by itself or in a batch."""
+    """lower <= largest angle <= upper, for a single matrix and in a batch."""
     matrices = [skew_with_angles(SPECTRA[name], dtype=dtype, rng=rng) for _ in range(b)]
     A = torch.stack(matrices)
     lower, upper = bounds(A, power=power)
     assert (lower <= angles(A)).all()
     assert (angles(A) <= upper).all()
-    # Cauchy and Schwarz are equal for one angle: what is left are the margins of 2e-3
-    # and the rounding of the sums; the worst over 200 seeds is 2.61e-3, in float32
+    # For a single angle the inequality of Cauchy and Schwarz is an equality. What is
+    # left are the margins of 2e-3 and the rounding of the sums; the worst over 200
+    # seeds is 2.61e-3, in float32.
     if name in ("equal", "one alone"):
         assert (upper <= 3 * (1 + 3e-3)).all()
         assert (lower >= 3 * (1 - 3e-3)).all()
@@ -67,7 +68,10 @@ def test_angles_lie_between_their_bounds(b, name, power, dtype, rng):
 @pytest.mark.parametrize("largest", [1.01, 1.03])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 def test_the_bound_of_a_large_matrix(dtype, largest, rng):
-    """All angles are equal but one: sums in single precision were 1.7 percent low."""
+    """The bound holds for a large matrix with all angles but one equal.
+
+    Sums in single precision made it 1.7 percent too low.
+    """
     pairs = 1024 if dtype.is_complex else 512
     theta = torch.ones(pairs)
     theta[0] = largest
@@ -81,7 +85,10 @@ def test_the_bound_of_a_large_matrix(dtype, largest, rng):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("b", [1, 2])
 def test_one_angle_just_above_the_others(b, dtype, n, excess, rng):
-    """A small difference of sums: in single precision the bound was 0.4 percent low."""
+    """The bound holds if one angle is just above the others.
+
+    It depends on a small difference of sums, and was 0.4 percent too low in float32.
+    """
     theta = torch.ones(n if dtype.is_complex else n // 2)
     theta[0] += excess
     A = skew_with_angles(theta, dtype=dtype, rng=rng)
@@ -101,13 +108,13 @@ def test_one_angle_just_above_the_others(b, dtype, n, excess, rng):
     seed=st.integers(0, 1000),
 )
 def test_the_bound_is_never_below_the_truth(theta, scale, dtype, power, seed):
-    """For any spectrum; a bound too low would be a result with wrong digits."""
+    """The bound holds for any spectrum; a low bound would cost digits of the result."""
     rng = new_generator(seed)
     A = skew_with_angles(scale * torch.tensor(theta), dtype=dtype, rng=rng)[None]
     lower, upper = bounds(A, power=power)
     truth = float(angles(A))
     if truth < 1e-3:
-        # theta^16 is no number of float32 any more, and the first plan serves
+        # theta^16 underflows in float32, and the first plan is used anyway
         assert upper < 0.0125
     else:
         assert lower <= truth <= upper
@@ -117,10 +124,10 @@ def test_the_bound_is_never_below_the_truth(theta, scale, dtype, power, seed):
     ("n", "cheap", "sharp"), [(32, 1.09, 1.04), (128, 1.15, 1.06), (512, 1.26, 1.1)]
 )
 def test_sharpness_for_gaussian_matrices(n, cheap, sharp, rng):
-    """Upper bound over truth, from A^2 and A^4, and from A^4 and A^8.
+    """The upper bound is close for Gaussian matrices, from A^2, A^4 and from A^4, A^8.
 
     The worst over 200, 60 and 24 seeds was 1.077 and 1.031, 1.136 and 1.049, 1.238 and
-    1.084: half a percent more, rounded up.
+    1.084. The limits are half a percent more, rounded up.
     """
     A = random_skew(
         n, norm=3.0, dtype=torch.float32, rng=rng, batch=(4 if n < 512 else 1,)
@@ -132,13 +139,13 @@ def test_sharpness_for_gaussian_matrices(n, cheap, sharp, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("b", [1, 2])
 def test_bounds_where_the_sums_leave_the_range(b, dtype, rng):
-    """Zero, underflow, overflow and NaN: no warning, no bound below the truth."""
+    """Zero, underflow, overflow and NaN give no warning and no bound too low."""
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng, batch=(b,))
     for scale in (0.0, 1e-30, 1e-12, 1e-6, 1e-4, 1e5, 1e6):
         lower, upper = bounds(A * scale, power=2)
         assert (upper >= scale).all() or scale < 1e-8
         assert (lower <= scale * (1 + 1e-3)).all()
-        # the lowest sum is that of theta^4, over at most four angles
+        # the lowest sum is the sum of theta^4, over at most four angles
         assert (upper <= 1.5 * scale).all()
     big = 1e30 if dtype in (torch.float32, torch.complex64) else 1e200
     for bad in (big, math.inf, math.nan):
@@ -149,7 +156,10 @@ def test_bounds_where_the_sums_leave_the_range(b, dtype, rng):
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("b", [1, 2])
 def test_the_fourth_power_is_saved_for_tiny_angles(b, name, dtype, rng):
-    """No A^4 if the sum of theta^4 is small in all matrices: a bound of every angle."""
+    """A^4 is not computed if the sum of theta^4 is small in all matrices.
+
+    That sum bounds every angle.
+    """
     A = skew_with_angles(SPECTRA[name], dtype=dtype, rng=rng).repeat(b, 1, 1)
     backend, W = backend_for(A), A.new_empty((3, *A.shape))
     total = float(SPECTRA[name].double().pow(4).sum())

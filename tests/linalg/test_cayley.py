@@ -32,7 +32,7 @@ def reference(A: Tensor) -> Tensor:
 
 
 def reference_gradient(A: Tensor, G: Tensor) -> Tensor:
-    """Skew part of the adjoint, by the divided differences of the eigenvalues."""
+    """Skew part of the adjoint of the Cayley map, by divided differences."""
     theta, V = eigen(A)
     m = 1 / (1 - 0.5j * theta)
     Phi = m[..., :, None] * m[..., None, :]
@@ -52,8 +52,8 @@ def test_value_and_gradient_are_those_of_the_eigendecomposition(n, norm, dtype, 
     Q = cayley(A)
     (g,) = torch.autograd.grad(Q, A, G)
 
-    # twice the worst over 100 seeds: 2.8, 2.8 and 2.4 (complex128, n = 2, where the
-    # reference has its share: 1.2, 1.0 and 2.4 in complex64)
+    # Twice the worst over 100 seeds: 2.8, 2.8 and 2.4 (complex128, n = 2, where the
+    # reference has a part in the error: 1.2, 1.0 and 2.4 in complex64).
     unit = n * eps(dtype) * max(1.0, norm)
     Q = Q.detach()
     assert (matrix_norm(Q - reference(A.detach())) <= 5.7 * unit).all()
@@ -66,14 +66,14 @@ def test_value_and_gradient_are_those_of_the_eigendecomposition(n, norm, dtype, 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_repeated_eigenvalues(dtype, rng):
-    """All angles equal: the gradient has no quotient that could be 0 / 0."""
+    """The gradient is right if all angles are equal: it has no quotient 0 / 0."""
     A = skew_with_angles(torch.full((4,), 2.0), dtype=dtype, rng=rng)
     n = A.shape[-1]
     A.requires_grad_()
     G = torch.randn(n, n, dtype=dtype, generator=rng)
     (g,) = torch.autograd.grad(cayley(A), A, G)
     error = matrix_norm(g - reference_gradient(A.detach(), G))
-    # 5.6 as above
+    # 5.6, as in the test of all sizes
     assert error <= 5.6 * n * eps(dtype) * 2 * matrix_norm(G)
 
 
@@ -99,20 +99,20 @@ def test_inverse_undoes_the_map(n, norm, dtype, rng):
 
 
 def test_inverse_keeps_the_digits_of_small_angles():
-    """At |A| = 1e-20 every Q off the diagonal is stored, and so must be A."""
+    """At |A| = 1e-20 the inverse keeps all digits, as Q does off the diagonal."""
     A = skew(torch.full((3, 3), 1e-20))
     assert_close(cayley_inverse(cayley(A)), A, rtol=1e-6, atol=0)
 
 
 def test_inverse_near_angle_pi(rng):
-    """The angle pi - 1e-4 is 2 tan(theta / 2) = 4e4: fewer digits, not refused."""
+    """The angle pi - 1e-4 has 2 tan(theta / 2) = 4e4: fewer digits, but no refusal."""
     angle = torch.tensor([2 * math.tan((math.pi - 1e-4) / 2), 0.5], dtype=torch.float64)
     A = skew_with_angles(angle, dtype=torch.float64, rng=rng)
     assert_close(cayley_inverse(cayley(A)), A, rtol=1e-6, atol=1e-6)
 
 
 def test_transforms_compose(rng):
-    """vmap(grad f) = grad of the sum, hessian = its transpose, D Q[E] = M E M."""
+    """vmap(grad f) is the gradient of the sum, the Hessian symmetric, DQ[E] = M E M."""
 
     def f(X: Tensor) -> Tensor:
         return cayley(skew(X)).cos().sum()
@@ -131,7 +131,7 @@ def test_transforms_compose(rng):
 
 
 def test_backward_factorizes_nothing(rng):
-    """One inverse forward, two products backward."""
+    """The forward pass has one inverse, and the backward pass two products."""
     A = random_skew(4, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
     Q = cayley(A)
     with torch.profiler.profile() as profile:
@@ -153,7 +153,7 @@ def test_inverse_gives_nan_where_it_cannot_raise(no_shape_hook):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 33])
 def test_inverse_refuses_the_eigenvalue_minus_one(n, dtype, rng):
-    """A reflection in a random direction, among matrices that are fine."""
+    """A reflection has the eigenvalue -1: it is refused, also among other matrices."""
     v = torch.randn(n, 1, dtype=wide(dtype), generator=rng)
     H = torch.eye(n, dtype=wide(dtype)) - 2 * v @ v.mH / (v.mH @ v)
     Q = torch.stack([torch.eye(n, dtype=dtype), H.to(dtype)])

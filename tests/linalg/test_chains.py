@@ -1,8 +1,8 @@
 """What may be asked of autograd besides one gradient of one call.
 
-Chains come first, in which a function is applied to what it returned. A backward pass
-that recomputes (`create_graph=True`) must stop at what it was given, even if that lies
-upstream of itself: tests/nn/test_chains.py tells of one that did not.
+In a chain a function is applied to its own result. A backward pass that recomputes
+(`create_graph=True`) must stop at its saved inputs, even if these lie upstream of each
+other; tests/nn/test_chains.py describes one that did not.
 """
 
 from collections.abc import Callable
@@ -37,11 +37,11 @@ def eye_like(X: Tensor) -> Tensor:
 
 
 def tall(X: Tensor, k: int, f: Map) -> Tensor:
-    """A map of tall matrices, applied to the first columns of X; square again."""
+    """Apply a map of tall matrices to the first columns of X; keep the others."""
     return torch.cat([f(X[..., :k]), X[..., k:]], -1)
 
 
-# each from square matrices to square matrices of that size
+# each map takes square matrices to square matrices of the same size
 MAPS: dict[str, Map] = {
     "expm_skew": lambda X: expm_skew(skew(X)),
     "expm_skew, squared": lambda X: expm_skew(9 * skew(X)),
@@ -72,7 +72,7 @@ def on_its_output(f: Map, X: Tensor) -> Tensor:
 
 
 def with_its_output(f: Map, X: Tensor) -> Tensor:
-    """X lies upstream of the argument, and is a part of it besides."""
+    """X is both upstream of the inner call and a summand of the outer argument."""
     return f(X + 0.3 * f(X))
 
 
@@ -83,7 +83,7 @@ def times_its_output(f: Map, X: Tensor) -> Tensor:
 
 CHAINS = [on_its_output, with_its_output, times_its_output]
 all_chains = pytest.mark.parametrize("chain", CHAINS, ids=lambda f: f.__name__)
-# below and above the size from which C takes a whole rotation
+# below and above the size from which C computes a rotation in one piece
 all_sizes = pytest.mark.parametrize("n", [5, 33])
 all_dtypes = pytest.mark.parametrize(
     "dtype", [torch.float64, torch.complex128], ids=str
@@ -108,7 +108,7 @@ def inner(X: Tensor, Y: Tensor) -> float:
 @all_chains
 @pytest.mark.parametrize("name", MAPS)
 def test_the_first_gradient_of_a_chain(name, chain, n, dtype, rng):
-    """Recorded or not, and one at a time or many, it is that of differences."""
+    """The gradient agrees with differences, recorded or not, single or batched."""
     X, G, E = setup(n, dtype, rng)
 
     def f(X: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def test_the_first_gradient_of_a_chain(name, chain, n, dtype, rng):
     (many,) = torch.autograd.grad(
         f(X), X, torch.stack([G, 2 * G]), is_grads_batched=True
     )
-    # a chain may be constant, as that of reflections is
+    # a chain may be constant, as the one of reflections is
     size = max(float(plain.norm()), float(G.norm()))
     for other in (recorded.detach(), many[0], many[1] / 2):
         assert float((other - plain).norm()) <= 1e-12 * size
@@ -152,12 +152,15 @@ def test_the_second_gradient_of_a_chain(name, chain, rng):
 @all_dtypes
 @pytest.mark.parametrize("name", MAPS)
 def test_results_can_be_changed_in_place(name, dtype, n, rng):
-    """As those of `torch.linalg` can; `expm_skew(A).mul_(2)` raised."""
+    """A result can be changed in place, as results of `torch.linalg` can.
+
+    `expm_skew(A).mul_(2)` used to raise.
+    """
     X, G, _ = setup(n, dtype, rng)
     Y = MAPS[name](X)
     (expected,) = torch.autograd.grad(Y, X, 2 * G)
     (gradient,) = torch.autograd.grad(MAPS[name](X).mul_(2), X, G)
-    # a row that is overwritten has no gradient
+    # an overwritten row has no gradient
     (rest,) = torch.autograd.grad(MAPS[name](X).index_fill_(0, ROW, 0.0), X, G)
     G[0] = 0
     (expected_rest,) = torch.autograd.grad(MAPS[name](X), X, G)
@@ -169,7 +172,10 @@ def test_results_can_be_changed_in_place(name, dtype, n, rng):
 @pytest.mark.parametrize("n", [5, 40])
 @pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
 def test_hooks_that_unpack_with_other_strides(batch, n, function, rng):
-    """As those that offload to a file may: `expm_skew` raised at `view`."""
+    """Saved tensors may come back with other strides, as from hooks that use a file.
+
+    `expm_skew` used to raise at `view`.
+    """
     X = torch.randn(*batch, n, n, dtype=torch.float64, generator=rng) / n
     X.requires_grad_()
     G = torch.randn(X.shape, dtype=torch.float64, generator=rng)
@@ -178,7 +184,7 @@ def test_hooks_that_unpack_with_other_strides(batch, n, function, rng):
         return rotation(X, None) if function == "rotation" else expm_skew(skew(X))
 
     def unpack(X: Tensor) -> Tensor:
-        # the values as they were, with the memory of the transpose
+        # the old values, with the memory layout of the transpose
         return X.mT.contiguous().mT if X.ndim >= 2 else X
 
     (expected,) = torch.autograd.grad(f(X), X, G)

@@ -1,6 +1,6 @@
 """Compiled functions in forward mode, where an operator would drop the tangent.
 
-Torch says nothing when a custom operator drops one: zero takes its place.
+If a custom operator drops a tangent, torch puts zero in its place without a warning.
 """
 
 import pytest
@@ -14,7 +14,7 @@ from isometry.linalg._expm.rotation import rotation
 from tests.helpers import random_skew
 from tests.linalg.registry import ROWS
 
-# these are operators in a graph, or autograd functions without forward mode
+# functions that are operators in a graph, or autograd functions without forward mode
 NAMES = (
     "expm_skew",
     "expm_skew, eigh",
@@ -39,20 +39,23 @@ def assert_compiled_tangent(f, X, E):
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in NAMES], ids=str)
 def test_a_compiled_jvp_is_the_one_of_eager_mode(row, rng):
-    """It was zero for `expm_skew`, `expm_tall` and `pade` with squarings."""
-    # two tensors: for views, Dynamo of torch 2.13 fails in forward mode
+    """A compiled jvp agrees with eager mode.
+
+    It used to be zero for `expm_skew`, `expm_tall` and `pade` with squarings.
+    """
+    # two separate tensors: for views, Dynamo of torch 2.13 fails in forward mode
     X, E = (row.free(2, dtype=torch.float64, rng=rng) for _ in range(2))
     assert_compiled_tangent(row.on_free, X, E)
 
 
 def test_a_compiled_jvp_of_a_weight(rng):
-    """From n = 32 on the weight of a layer is one operator in a graph."""
+    """A compiled jvp of a layer's weight, which is one operator from n = 32 on."""
     X, E, B = torch.randn(3, 32, 32, dtype=torch.float64, generator=rng).unbind()
     assert_compiled_tangent(lambda X: rotation(X, B), X, E)
 
 
 def test_a_graph_without_tangents_is_not_used_in_forward_mode(rng):
-    """The same compiled function, first outside of forward mode and then inside."""
+    """A function compiled outside of forward mode is right inside of it."""
     torch._dynamo.reset()
     A, E = (random_skew(4, norm=1.0, dtype=torch.float64, rng=rng) for _ in range(2))
     compiled = torch.compile(expm_skew, backend="eager")

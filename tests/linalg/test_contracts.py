@@ -1,7 +1,7 @@
-"""Every function of linear algebra keeps the contracts of a good citizen of torch.
+"""Every function of linear algebra keeps the contracts that torch's functions keep.
 
-The rows are in tests/linalg/registry.py, each with what it is exempt from and why; the
-table at the end breaks every contract once.
+The rows are in tests/linalg/registry.py, each with its exemptions and their reasons.
+The table at the end breaks every contract once.
 """
 
 import math
@@ -55,7 +55,7 @@ def value_and_gradient(f: Callable[[Tensor], Tensor], X: Tensor, G: Tensor) -> A
 
 
 def assert_equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """The same bits, shapes and dtypes."""
+    """Assert equal bits, shapes and dtypes."""
     for x, y in zip(found, expected, strict=True):
         assert_close(x, y, rtol=0, atol=0)
 
@@ -67,7 +67,7 @@ def cotangent(row: Row, X: Tensor, rng: torch.Generator) -> Tensor:
 @pytest.mark.errors
 @every_row
 def test_arguments_are_checked(row, rng):
-    """Each error names the argument, the condition and what came."""
+    """Each error names the argument, the condition and the value that was passed."""
     del rng
     a = f"`{row.argument}` must"
     with pytest.raises(ValueError, match=rf"{a} have shape .* got \(3,\)"):
@@ -83,7 +83,7 @@ def test_arguments_are_checked(row, rng):
 
 X = torch.zeros(3, 2)
 A = torch.zeros(3, 3)
-# of a type that no annotation allows
+# a value of a type that no annotation allows
 WORD: Any = "taylor"
 LIST: Any = [[0.0]]
 REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
@@ -142,7 +142,7 @@ def test_batches_are_matrix_by_matrix(row, rng):
 
 @every_row
 def test_empty(row, rng):
-    """Batches and matrices without entries, and their gradients."""
+    """Batches and matrices without entries have values and gradients."""
     n, k = row.shape
     shapes: list[tuple[int, ...]] = [(0, n, k), (2, 0, n, k), (0, 0), (2, 0, 0)]
     shapes += [(n, 0)] * (n != k)
@@ -155,7 +155,10 @@ def test_empty(row, rng):
 
 
 def spoil(row: Row, X: Tensor, bad: float, place: int = -1) -> Tensor:
-    """A block beside zeros: LAPACK would leave the other block finite."""
+    """Put a bad value into a block beside zeros.
+
+    LAPACK would leave the other blocks finite.
+    """
     X = X.clone()
     X[1] = row.domain(torch.zeros_like(X[1]))
     X[1, place, 0] = bad
@@ -165,22 +168,23 @@ def spoil(row: Row, X: Tensor, bad: float, place: int = -1) -> Tensor:
 
 
 def is_nan(X: Tensor) -> bool:
-    """Whether every entry is NaN, and both parts of it if complex."""
+    """Whether every entry is NaN, in both parts if it is complex."""
     return bool((torch.view_as_real(X) if X.is_complex() else X).isnan().all())
 
 
 @every_row
 def test_a_matrix_that_is_not_finite_becomes_nan_alone(row, rng):
-    """So does its gradient, and the others are as if it were finite.
+    """A matrix that is not finite becomes NaN, with its gradient; no other one does.
 
-    They are compared with a batch of the same shape: a BLAS may sum a smaller batch in
-    another order (AMD's float64 was 1 ulp off).
+    The others are compared with a batch of the same shape, since a BLAS may sum a
+    smaller batch in another order (AMD's float64 was 1 ulp off).
     """
     for dtype in DTYPES:
         X = row.domain(row.free(3, dtype=dtype, rng=rng))
         G = cotangent(row, X, rng)
         expected = value_and_gradient(row, X, G)
-        # the blocks of a tall matrix are computed apart; a skew one has no diagonal
+        # The blocks of a tall matrix are computed separately; a skew matrix has no
+        # diagonal.
         places = (0, -1) if row.domain is itself else (-1,)
         for bad, place in product(row.bad, places):
             Y, g = value_and_gradient(row, spoil(row, X, bad, place), G)
@@ -203,8 +207,8 @@ def test_half_precision_is_rounded_from_float32(row, rng):
 
 @every_row
 def test_autocast_does_not_touch_it(row, rng):
-    """The same bits inside `torch.autocast`, forward and backward."""
-    # norms above the first squaring, where a value was off by 3e-3
+    """Inside `torch.autocast` value and gradient have the same bits."""
+    # norms above the first squaring, where a value used to be off by 3e-3
     X = row.domain(3 * row.free(2, dtype=torch.float32, rng=rng))
     G = cotangent(row, X, rng)
     expected = value_and_gradient(row, X, G)
@@ -229,7 +233,7 @@ def test_gradients_of_any_order(row, rng):
 
 @every_row
 def test_transforms_compose(row, rng):
-    """vmap is the batch axis, also nested and with grad and jvp."""
+    """vmap agrees with the batch axis, also nested, and with grad and jvp inside."""
 
     def loss(X: Tensor) -> Tensor:
         return row.on_free(X).cos().sum()
@@ -246,7 +250,7 @@ def test_transforms_compose(row, rng):
 
 @every_row
 def test_modes_of_the_hessian_agree(row, rng):
-    """Reverse and forward mode, in all four orders, and H = H^T.
+    """The Hessian is the same in all four orders of the modes, and H = H^T.
 
     torch 2.13 drops the outer tangent of an autograd function in forward over forward
     mode: a second derivative of `polar` was off by 0.5, of `expm_skew_adjoint` by 3.9.
@@ -287,7 +291,7 @@ def test_compiles_to_one_graph(row, rng):
 @pytest.mark.usefixtures("no_shape_hook")
 @pytest.mark.parametrize("row", [row for row in ROWS if row.inductor], ids=str)
 def test_compiles_to_code(row, rng):
-    """Inductor keeps the NaN of a matrix, too; one row of each function: it is slow."""
+    """Code of Inductor keeps NaN too. It is slow, so each function has one row."""
     torch._dynamo.reset()
     X = row.domain(row.free(2, dtype=torch.float32, rng=rng))
     X[1, -1, 0] = math.nan
@@ -296,7 +300,7 @@ def test_compiles_to_code(row, rng):
 
 
 class Module(torch.nn.Module):
-    """What `torch.export` takes."""
+    """A module around a function, as `torch.export` needs one."""
 
     def __init__(self, row: Row) -> None:
         super().__init__()
@@ -309,7 +313,7 @@ class Module(torch.nn.Module):
 @pytest.mark.usefixtures("no_shape_hook")
 @every_row
 def test_exports(row, rng):
-    """A program of `torch.export` gives the value of eager on other numbers."""
+    """An exported program gives the values of eager mode for other numbers."""
     X = row.free(2, dtype=torch.float32, rng=rng)
     program = torch.export.export(Module(row), (X,))
     assert_close(program.module()(9 * X), row.on_free(9 * X))
@@ -333,7 +337,7 @@ def check_shapes(row: Row, X: Tensor) -> None:
 
 
 class Square(torch.autograd.Function):
-    """X * X, whose outer tangent torch drops in forward over forward mode."""
+    """X * X as an autograd function: torch drops its outer tangent in nested jvp."""
 
     @staticmethod
     def forward(X: Tensor) -> Tensor:
@@ -385,7 +389,7 @@ BROKEN = [
 )
 def test_broken_functions_are_found(contract, row, rng):
     """Each contract fails for a function that breaks it."""
-    # what torch raises is a RuntimeError, of Dynamo and `gradcheck` too
+    # errors of torch, Dynamo and `gradcheck` are RuntimeErrors
     with pytest.raises((AssertionError, RuntimeError)):
         contract(row, rng=rng)
 

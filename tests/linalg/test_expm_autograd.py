@@ -1,4 +1,4 @@
-"""What the exponential of skew matrices does under the mechanisms of torch."""
+"""The exponential of skew matrices under torch's transforms, modes and compilers."""
 
 import math
 from functools import partial
@@ -29,7 +29,7 @@ DOUBLE = [torch.float64, torch.complex128]
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gradient_is_the_skew_part_of_the_ambient_one(dtype, method, rng):
-    """(g - g^H) / 2 with g that of torch.matrix_exp; skew to the last bit."""
+    """The gradient is (g - g^H) / 2, g by torch.matrix_exp; skew to the last bit."""
     A = random_skew(5, norm=3.0, dtype=dtype, rng=rng, batch=(2,)).requires_grad_()
     G = torch.randn(2, 5, 5, dtype=dtype, generator=rng)
     (ours,) = torch.autograd.grad(expm_skew(A, method=method), A, G)
@@ -58,7 +58,7 @@ def test_gradients_of_any_order(norm, dtype, method, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_many_cotangents_at_once(method, rng):
-    """autograd.grad(is_grads_batched=True), as the vectorized Jacobians of torch do."""
+    """Many cotangents at once, as in the vectorized Jacobians of torch."""
     A = random_skew(3, norm=9.0, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(4, 3, 3, dtype=torch.float64, generator=rng)
     Q = expm_skew(A, method=method)
@@ -67,7 +67,7 @@ def test_many_cotangents_at_once(method, rng):
     assert_close(together, torch.stack(each))
 
 
-# each composition of the derivatives of two kinds, and of vmap with them
+# all pairs of derivatives of two kinds, and vmap combined with each
 TRANSFORMS = {
     "grad": grad,
     "jacrev(jacrev)": lambda f: jacrev(jacrev(f)),
@@ -83,7 +83,7 @@ TRANSFORMS = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforms_are_those_of_matrix_exp(transform, method, rng):
-    """Every derivative of f(exp(skew X)) is torch's, also below vmap.
+    """Every derivative of f(exp(skew X)) agrees with torch's, also inside of vmap.
 
     torch 2.13 drops the outer tangent of an autograd function in jvp of jvp: the second
     derivative of x^3, written as one, is 4x instead of 6x. And jacrev(jacfwd) of
@@ -104,7 +104,7 @@ def test_transforms_are_those_of_matrix_exp(transform, method, rng):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_vmap_over_any_axis(dtype, method, rng):
-    """vmap(exp) = exp of the batch, along axes 0, 1 and -1, nested, and below jvp."""
+    """vmap(exp) is exp of the batch, along axes 0, 1 and -1, nested, and inside jvp."""
     f = partial(expm_skew, method=method)
     A = random_skew(4, norm=9.0, dtype=dtype, rng=rng, batch=(2, 3))
     E = random_skew(4, norm=1.0, dtype=dtype, rng=rng, batch=(2, 3))
@@ -138,7 +138,7 @@ def test_vmap_over_any_axis(dtype, method, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_double_backward(method, rng):
-    """create_graph keeps the graph of the gradient, the same gradient to rounding."""
+    """With create_graph the gradient has a graph, and is the same up to rounding."""
     A = random_skew(4, norm=3.0, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(4, 4, dtype=torch.float64, generator=rng, requires_grad=True)
     H = random_skew(4, norm=1.0, dtype=torch.float64, rng=rng)
@@ -149,25 +149,25 @@ def test_double_backward(method, rng):
     (a, c), (a_torch, c_torch) = seconds
     assert_close(a, (a_torch - a_torch.mT) / 2)
     assert_close(c, c_torch)
-    # linear in G: G gets the derivative of exp along H
+    # the gradient is linear in G, whose gradient is the derivative of exp along H
     assert_close(c, expm_skew_frechet(A, H)[1])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_backward_twice(method, rng):
-    """What the forward pass kept serves any number of backward passes, unchanged."""
+    """A graph serves any number of backward passes, with the same result."""
     A = random_skew(4, norm=9.0, dtype=torch.float32, rng=rng).requires_grad_()
     G = torch.randn(4, 4, generator=rng)
     Q = expm_skew(A, method=method)
     first, second = (torch.autograd.grad(Q, A, G, retain_graph=True)[0] for _ in "12")
     assert torch.equal(first, second)
     (recorded,) = torch.autograd.grad(Q, A, G, create_graph=True)
-    # the same number, by the differentiable way
+    # the same number, computed by differentiable operations
     assert_close(recorded, first, rtol=0, atol=200 * eps(A.dtype))
 
 
 def test_unused_and_frozen_inputs(rng):
-    """No gradient is asked for, none is computed; one that does not reach Q is none."""
+    """Without a gradient to compute there is no graph, in any of the modes."""
     A = random_skew(3, norm=1.0, dtype=torch.float32, rng=rng)
     assert not expm_skew(A).requires_grad
     B = A.clone().requires_grad_()
@@ -188,7 +188,7 @@ def test_any_layout(dtype, method, rng):
     G = torch.randn(3, 4, 4, dtype=dtype, generator=rng)
     wider = torch.zeros(3, 8, 8, dtype=dtype)
     wider[:, ::2, ::2] = A
-    # each layout, and the same numbers in plain order
+    # each layout, with the same numbers in plain order
     layouts = [A.mT, A.mH, A.conj(), A.movedim(0, -1).contiguous().movedim(-1, 0)]
     layouts += [wider[:, ::2, ::2], A[0].expand(3, 4, 4), -A.conj(), A[:, None][:, 0]]
     for B in layouts:
@@ -218,9 +218,9 @@ def test_half_precision_is_rounded_from_float32(dtype, method, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_autocast_does_not_touch_it(method, rng):
-    """Inside torch.autocast the results are those outside, bit for bit.
+    """Inside torch.autocast the results have the same bits as outside.
 
-    At norm 9, above the first squaring, the value was off by 3e-3.
+    At norm 9, above the first squaring, the value used to be off by 3e-3.
     """
     A = random_skew(5, norm=9.0, dtype=torch.float32, rng=rng).requires_grad_()
     E = random_skew(5, norm=1.0, dtype=torch.float32, rng=rng)
@@ -229,12 +229,13 @@ def test_autocast_does_not_touch_it(method, rng):
         Q = expm_skew(A, method=method)
         L = jvp(partial(expm_skew, method=method), (A.detach(),), (E,))[1]
         results = [Q, L, *expm_skew_frechet(A, E), *expm_skew_adjoint(A, E)]
-        # that of pade is made of torch's own, which autocast reaches
+        # the backward pass of pade consists of torch's operations, which autocast
+        # changes
         if method != "pade":
             results += torch.autograd.grad(Q, A, E)
         return results
 
-    # and the plans: these norms are close to where they change
+    # plans are the same too: these norms are close to where plans change
     near = random_skew(32, norm=3.3, dtype=torch.float32, rng=rng, batch=(40,))
     near = near * torch.linspace(0.9, 1.1, 40)[:, None, None]
     expected = expm_skew(near, method=method)
@@ -244,12 +245,15 @@ def test_autocast_does_not_touch_it(method, rng):
     assert all(torch.equal(x, y) for x, y in zip(inside, everything(), strict=True))
 
 
-# torch 2.7 says so of complex numbers
+# torch 2.7 warns about complex numbers
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code gen")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_one_graph_serves_every_norm(no_shape_hook, backend, dtype, rng):
-    """torch.compile, forward and backward, at norms of different plans; NaN too."""
+    """One compiled graph serves norms with different plans, forward and backward.
+
+    NaN stays NaN.
+    """
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(expm_skew, fullgraph=True, backend=counter)
@@ -266,7 +270,7 @@ def test_one_graph_serves_every_norm(no_shape_hook, backend, dtype, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_other_doors_compile(no_shape_hook, method, rng):
-    """norm_bound and the other methods, fullgraph, forward and backward."""
+    """`norm_bound` and the other methods compile to one graph with its gradient."""
 
     def f(X: Tensor) -> Tensor:
         bound = 50.0 if method == "products" else None
@@ -285,7 +289,7 @@ def test_other_doors_compile(no_shape_hook, method, rng):
 # torch 2.15 reads `.grad` of its own intermediate results
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_custom_ops_keep_the_rules_of_torch(dtype, bound, no_shape_hook, rng):
-    """torch.library.opcheck: schema, fake kernels, autograd registration, AOT.
+    """The operators pass opcheck: schema, fake kernels, autograd registration, AOT.
 
     In the first call of a graph torch 2.13 ignores lazy conjugation of sums: there the
     complex adjoint was off by 0.07.
@@ -299,7 +303,7 @@ def test_custom_ops_keep_the_rules_of_torch(dtype, bound, no_shape_hook, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("norm", [0.0, 0.1, 3.0, 30.0])
 def test_frechet_is_the_corner_of_the_doubled_exponential(norm, dtype, rng):
-    """exp [[A, E], [0, A]] = [[exp A, L], [0, exp A]], E skew or not."""
+    """exp [[A, E], [0, A]] = [[exp A, L], [0, exp A]], whether E is skew or not."""
     A = random_skew(6, norm=norm, dtype=dtype, rng=rng)
     X = torch.randn(6, 6, dtype=dtype, generator=rng)
     for E in (X, X - X.mH):
@@ -309,7 +313,7 @@ def test_frechet_is_the_corner_of_the_doubled_exponential(norm, dtype, rng):
         tol = 4.9 * eps(dtype) * max(1.0, norm)
         assert matrix_norm(Q - Q_ref) <= tol * 6**0.5
         assert matrix_norm(L - L_ref) <= tol * matrix_norm(E)
-        # SciPy itself is off by 8 eps norm at 3, by more above
+        # SciPy's own error is 8 eps norm at norm 3, and more above
         if norm <= 3:
             Q_ref, L_ref = reference.frechet_scipy(A, E)
             assert matrix_norm(Q - Q_ref) <= 4 * tol * 6**0.5
@@ -335,7 +339,10 @@ def test_adjoint_is_the_adjoint(norm, dtype, rng):
 
 @pytest.mark.parametrize("dtype", DOUBLE, ids=str)
 def test_gradient_of_the_paper_with_its_sign_corrected(dtype, rng):
-    """grad = Q dexp_{-A}((Q^H G - G^H Q) / 2); the printed sign is off by 20, n = 5."""
+    """grad = Q dexp_{-A}((Q^H G - G^H Q) / 2).
+
+    With the sign printed in the paper it would be off by 20 at n = 5.
+    """
     A = random_skew(5, norm=3.0, dtype=dtype, rng=rng)
     G = torch.randn(5, 5, dtype=dtype, generator=rng)
     Q, g = expm_skew_adjoint(A, G)

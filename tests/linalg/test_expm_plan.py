@@ -22,7 +22,7 @@ METHODS = ["products", "eigh", "pade"]
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_plans_are_in_order(dtype):
-    """Edges grow, cover every norm up to 1/eps, and decode to enough squarings."""
+    """Edges of plans increase up to 1/eps, and their squarings are enough."""
     edges = list(kernel.plan_edges(dtype))
     assert sorted(set(edges)) == edges
     assert edges[-2] < 1 / eps(dtype) <= edges[-1]
@@ -41,22 +41,22 @@ def plan_of(A: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_plans_are_never_too_low(dtype, rng):
-    """The plan's edge is above the largest angle, for norms just below and above."""
+    """The edge of the chosen plan is above the largest angle, also near an edge."""
     edges = torch.tensor(list(kernel.plan_edges(dtype)), dtype=torch.float64)
     for norm in (edges[:6, None] * torch.tensor([0.5, 0.999, 1.001])).flatten():
         A = random_skew(8, norm=float(norm), dtype=dtype, rng=rng, batch=(4,))
         chosen = plan_of(A)
-        # alone a matrix goes another way, in plain numbers
+        # for a single matrix the plan is computed on Python numbers
         assert torch.equal(chosen, torch.cat([plan_of(a[None]) for a in A]))
         assert (edges[chosen] >= norm * (1 - 1e-6)).all()
-        # one plan more than needed, where the bound cannot tell
+        # one plan higher than needed, where the bound cannot decide
         assert (chosen <= torch.searchsorted(edges, norm) + 1).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("norm", [1e-4, 1.0])
 def test_an_outlier_costs_its_neighbours_nothing(norm, dtype, rng):
-    """In a batch of 10,000 one large matrix changes no other, bit for bit."""
+    """In a batch of 10,000 one large matrix changes no bit of the others."""
     A = random_skew(3, norm=norm, dtype=dtype, rng=rng, batch=(10_000,))
     G = torch.randn(A.shape, dtype=dtype, generator=rng)
     with_outlier = A.clone()
@@ -81,7 +81,10 @@ def test_a_cotangent_that_is_not_finite_becomes_nan_alone(dtype, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_nothing_is_known_above_the_inverse_of_eps(dtype, rng):
-    """Finite at 1e4, NaN from twice the last edge on, derivative included."""
+    """Values are finite at 1e4, and NaN from twice the last edge on.
+
+    So are derivatives.
+    """
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
     assert expm_skew(1e4 * A).isfinite().all()
     above = A * (2.1 * kernel.plan_edges(dtype)[-1])
@@ -91,7 +94,7 @@ def test_nothing_is_known_above_the_inverse_of_eps(dtype, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_given_bound_spares_the_estimate(dtype, rng, monkeypatch):
-    """norm_bound alone decides: the same bits as the estimate, if that agrees."""
+    """`norm_bound` replaces the estimate: the same bits if both give the same plan."""
     A = random_skew(6, norm=2.0, dtype=dtype, rng=rng, batch=(2,)).requires_grad_()
     G = torch.randn(A.shape, dtype=dtype, generator=rng)
     expected = expm_skew(A)
@@ -107,7 +110,7 @@ def test_a_given_bound_spares_the_estimate(dtype, rng, monkeypatch):
         assert torch.equal(torch.autograd.grad(Q, A, G)[0], gradient)
         batched = torch.func.vmap(lambda A: expm_skew(A, norm_bound=2.1))(A.detach())
         assert torch.equal(batched, expected)
-        # a generous bound costs rounding only
+        # a generous bound costs only rounding
         generous = expm_skew(A, norm_bound=50.0)
         assert_close(generous, expected, rtol=0, atol=100 * eps(dtype))
         with pytest.raises(AssertionError, match="estimated"):
@@ -131,7 +134,7 @@ class Products(TorchDispatchMode):
 
 
 def products(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
-    """Forward and backward."""
+    """Number of products in a forward and a backward pass."""
     A = A.clone().requires_grad_()
     with Products(A.shape[-1]) as forward:
         Q = expm_skew(A, norm_bound=norm_bound)
@@ -161,16 +164,16 @@ def products(A: Tensor, *, norm_bound: float | None) -> tuple[int, int]:
     ],
 )
 def test_costs_are_those_of_the_docstring(dtype, norm, cost, rng):
-    """2 + 3 products, then 3 + 4, 4 + 5 and 4 + 6; a doubling adds 1 + 2.
+    """Products forward + backward: 2 + 3, 3 + 4, 4 + 5, 4 + 6; a doubling adds 1 + 2.
 
-    From the second doubling on 1 + 3; from the third on, two more make the value
-    orthogonal.
+    From the second doubling on it adds 1 + 3; from the third on, two more make the
+    value orthogonal.
     """
-    # two of them: products of a single one are out of sight, in C
+    # two matrices, since C computes a single one, out of sight of the counter
     A = random_skew(8, norm=norm, dtype=dtype, rng=rng).repeat(2, 1, 1)
     assert products(A, norm_bound=norm) == cost
     forward, backward = products(A, norm_bound=None)
-    # finding the angle may cost one product, and may take the next plan
+    # the bound of the angles may cost one product more, and may lead to the next plan
     assert forward - cost[0] in (0, 1, 2)
     assert backward - cost[1] in (0, 1, 2, 3)
 
@@ -179,19 +182,19 @@ def test_the_derivative_costs_three_exponentials(rng):
     A = random_skew(8, norm=3.0, dtype=torch.float32, rng=rng)
     with Products(8) as counter:
         expm_skew_frechet(A, A)
-    # 3 times 4, and the exponential that finds the plan, with an estimate
+    # 3 times 4, and the exponential that finds the plan by an estimate
     assert counter.count <= 12 + 5
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("norm", [5.0, 13.0, 15.0, 100.0, 1e4])
 def test_orthogonality_does_not_decay_with_the_norm(norm, dtype, rng):
-    """Q^H Q = I to rounding, however many squarings: each doubled the defect once.
+    """Q^H Q = I up to rounding, however many squarings; each used to double the defect.
 
-    At norm 100 and n = 64 it was 1.4e-5 in float32 and is 2.4e-7.
+    At norm 100 and n = 64 it was 1.4e-5 in float32, and is 2.4e-7.
     """
     A = random_skew(64, norm=norm, dtype=dtype, rng=rng)
     Q = expm_skew(A).to(torch.complex128)
     defect = torch.linalg.matrix_norm(Q.mH @ Q - torch.eye(64)) / 8
-    # twice the worst of 20 seeds: 7.7 (float32, norm 13), and 2.8 after the step
+    # twice the worst of 20 seeds: 7.7 (float32, norm 13), and 2.8 after the last step
     assert defect <= (15.4 if norm < 14 else 5.6) * eps(dtype)

@@ -25,8 +25,8 @@ METHODS = ["products", "eigh", "pade"]
 SINGLE = [torch.float32, torch.complex64]
 DOUBLE = [torch.float64, torch.complex128]
 
-# twice the worst over 40 seeds of value, gradient and defect, in eps max(1, norm): 2.4
-# (complex128, n = 2, norm 1), 13.8 (the eigenvectors of LAPACK, complex64) and 2.2
+# Twice the worst over 40 seeds of value, gradient and defect, in eps max(1, norm): 2.4
+# (complex128, n = 2, norm 1), 13.8 (LAPACK's eigenvectors, complex64) and 2.2.
 TOLERANCE = {"products": 4.9, "eigh": 27.6, "pade": 4.4}
 
 
@@ -44,15 +44,15 @@ def defect(Q: Tensor) -> Tensor:
 
 
 def unit_cotangent(A: Tensor, rng: torch.Generator) -> Tensor:
-    """A gradient of Frobenius norm 1: torch's own error depends on its size."""
+    """A cotangent of Frobenius norm 1, since torch's own error depends on its size."""
     G = torch.randn(A.shape, dtype=A.dtype, generator=rng)
     return G / matrix_norm(G, keepdim=True)
 
 
 def errors(f, A: Tensor, G: Tensor) -> tuple[float, float, float]:
-    """The worst of a batch: value per sqrt(n), gradient, and defect, in eps."""
+    """The worst errors of a batch, in eps: value per sqrt(n), gradient, and defect."""
     Q, g = value_and_gradient(f, A, G)
-    # torch's gradient is ambient: its skew part is what is compared
+    # torch's gradient is ambient, so its skew part is compared
     g = (g - g.mH) / 2
     value = matrix_norm(Q - reference.expm(A)) / A.shape[-1] ** 0.5
     gradient = matrix_norm(g - reference.gradient(A, G))
@@ -63,7 +63,7 @@ def errors(f, A: Tensor, G: Tensor) -> tuple[float, float, float]:
 def spectrum(
     kind: str, n: int, *, norm: float, dtype: torch.dtype, rng: torch.Generator, b: int
 ) -> Tensor:
-    """Gaussian matrices, or all angles at the border; norms in (0.9, 1) times norm."""
+    """Gaussian matrices, or all angles at the border, with norms in (0.9, 1) norm."""
     make = reference.edge_skew if kind == "edge" else random_skew
     sizes = norm * (1 - torch.rand(b, generator=rng) / 10)
     matrices = [make(n, norm=float(s), dtype=dtype, rng=rng) for s in sizes]
@@ -85,7 +85,7 @@ def test_value_and_gradient_are_those_of_the_eigendecomposition(n, dtype, method
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("side", [1 - 2e-6, 1 + 2e-6], ids=["below", "above"])
 def test_no_digit_is_lost_at_the_border_of_a_band(side, dtype, rng):
-    """All angles just below or above the largest that a plan is for."""
+    """No digit is lost if all angles are just below or above the edge of a plan."""
     for edge in list(plan_edges(dtype))[:7]:
         A = torch.stack(
             [reference.edge_skew(9, norm=edge * side, dtype=dtype, rng=rng)] * 2
@@ -100,7 +100,10 @@ def test_no_digit_is_lost_at_the_border_of_a_band(side, dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("angle", [0.0, 0.3, 0.999 * math.pi, math.pi, 2 * math.pi])
 def test_repeated_eigenvalues(angle, dtype, method, rng):
-    """All angles equal: no quotient is 0 / 0; at 2 pi the derivative is singular."""
+    """All angles are equal: no quotient is 0 / 0.
+
+    At 2 pi the derivative is singular.
+    """
     A = reference.edge_skew(6, norm=angle, dtype=dtype, rng=rng)[None]
     G = unit_cotangent(A, rng)
     worst = errors(partial(expm_skew, method=method), A, G)
@@ -110,17 +113,17 @@ def test_repeated_eigenvalues(angle, dtype, method, rng):
 @pytest.mark.parametrize("dtype", SINGLE, ids=str)
 @pytest.mark.parametrize("n", [2, 3, 8, 32, 64, 128, 256])
 def test_single_precision_is_no_worse_than_torch(n, dtype, rng):
-    """Gradient and Q^H Q = I: at most 1.5 times torch's error, or 3 eps.
+    """Errors of gradient and Q^H Q = I are at most 1.5 times torch's, or 3 eps.
 
-    Over a few matrices: the error of a single one may vanish by chance, also torch's.
+    They are compared over a few matrices, since the error of one may vanish by chance.
     """
     check_against_torch(n, dtype, rng, b=max(1, min(10, 256 // n)))
 
 
 def check_against_torch(n, dtype, rng, *, b) -> float:
-    """The largest share of what is allowed, over norms and spectra."""
+    """The largest error relative to its limit, over norms and spectra."""
     worst = 0.0
-    # the largest sizes spend their time where errors are largest
+    # only large norms for the largest sizes: there errors are largest
     norms = [1e-3, 0.1, 1.0, math.pi, 10.0, 100.0] if n < 256 else [math.pi, 100.0]
     for norm in norms:
         for kind in ("random", "edge"):
@@ -129,9 +132,10 @@ def check_against_torch(n, dtype, rng, *, b) -> float:
             ours = errors(expm_skew, A, G)
             theirs = errors(matrix_exp, A, G)
             for k in (1, 2):
-                # One unit in the last place of A changes the gradient by norm eps. With
-                # four or nine entries both errors are luck beneath that: of 200 seeds
-                # up to five are above 1.5 times torch's, the worst 1.3 norm eps.
+                # One unit in the last place of A changes the gradient by norm eps.
+                # Below that, both errors are luck if there are only four or nine
+                # entries: of 200 seeds up to five are above 1.5 times torch's, the
+                # worst by 1.3 norm eps.
                 luck = 2 * norm if n <= 3 and k == 1 else 0.0
                 share = ours[k] / max(1.5 * theirs[k], 3.0, luck)
                 worst = max(worst, share)
@@ -163,19 +167,19 @@ def inside_the_radius(n, dtype, kind, rng) -> list[float]:
 @pytest.mark.parametrize("dtype", DOUBLE, ids=str)
 @pytest.mark.parametrize("n", [2, 3, 8, 32])
 def test_double_precision_is_no_worse_than_torch(n, dtype, rng):
-    """As in single precision, against extended precision."""
+    """As in single precision, against a reference in extended precision."""
     check_against_torch(n, dtype, rng, b=max(2, min(10, 64 // n)))
 
 
 @pytest.mark.parametrize("dtype", DOUBLE, ids=str)
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_double_precision_to_forty_digits(n, dtype, rng):
-    """Value and gradient, and those of the twin, agree with mpmath."""
+    """Value and gradient, and their twins, agree with mpmath."""
     for norm in (1e-3, 0.5, math.pi, 50.0):
         A = random_skew(n, norm=norm, dtype=dtype, rng=rng)
         G = unit_cotangent(A, rng)
         Q, g = reference.expm_digits(A), reference.gradient_digits(A, G)
-        # both are rounded to double: half an eps of entries that are at most 1
+        # both are rounded to double: half an eps for entries of at most 1
         assert matrix_norm(reference.expm(A) - Q) <= n * eps(dtype)
         assert matrix_norm(reference.gradient(A, G) - g) <= n * eps(dtype)
         ours = value_and_gradient(expm_skew, A, G)
@@ -207,7 +211,7 @@ def test_large_matrices_inside_the_radius(n, dtype, kind, rng, record_property):
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (3, 3), (0, 3, 3), (2, 0, 0)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_zero_is_mapped_to_the_identity(shape, dtype, method, rng):
-    """exp 0 = I, exactly, and its gradient is (G - G^H) / 2; sizes may be zero."""
+    """exp 0 = I exactly, with gradient (G - G^H) / 2; sizes may be zero."""
     A = torch.zeros(shape, dtype=dtype)
     G = torch.randn(shape, dtype=dtype, generator=rng)
     Q, g = value_and_gradient(partial(expm_skew, method=method), A, G)
@@ -220,7 +224,7 @@ def test_zero_is_mapped_to_the_identity(shape, dtype, method, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3), (2, 1, 2)], ids=str)
 def test_batches_are_matrix_by_matrix(batch, dtype, method, rng):
-    """Matrices of one batch differ in norm, and so in plan."""
+    """A batch whose matrices have different norms, and so plans, agrees with a loop."""
     A = random_skew(5, norm=1.0, dtype=dtype, rng=rng, batch=batch)
     sizes = 10 ** (3 * torch.rand(*batch, 1, 1, generator=rng) - 1)
     A = A * sizes.to(A.real.dtype)
@@ -255,7 +259,7 @@ def test_identities_of_the_exponential(norm, dtype, method, rng):
     V = random_unitary(8, dtype=dtype, rng=rng)
     f = partial(expm_skew, method=method)
     Q = f(A)
-    # each side has the error of an exponential or two
+    # each side has the error of one or two exponentials
     tol = 4 * TOLERANCE[method] * 8**0.5 * eps(dtype) * max(1.0, norm)
     assert matrix_norm(Q @ f(-A) - torch.eye(8)) <= tol
     assert matrix_norm(Q @ Q - f(2 * A)) <= tol
@@ -266,7 +270,7 @@ def test_identities_of_the_exponential(norm, dtype, method, rng):
 
 
 def test_blocks_do_not_mix(rng):
-    """exp diag(A, B) = diag(exp A, exp B), though one needs squarings."""
+    """exp diag(A, B) = diag(exp A, exp B), though only one of them needs squarings."""
     A = random_skew(3, norm=0.01, dtype=torch.float64, rng=rng)
     B = random_skew(4, norm=20.0, dtype=torch.float64, rng=rng)
     Q = expm_skew(torch.block_diag(A, B))
@@ -276,7 +280,7 @@ def test_blocks_do_not_mix(rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_small_angles_keep_their_digits(dtype, rng):
-    """exp A - I = A for |A| = 1e-20: every entry off the diagonal is stored."""
+    """exp A - I = A for |A| = 1e-20: entries off the diagonal keep all digits."""
     A = random_skew(4, norm=1e-20, dtype=dtype, rng=rng)
     lower = torch.ones(4, 4).tril(-1) > 0
     assert_close(expm_skew(A)[lower], A[lower], rtol=4 * eps(dtype), atol=0)
@@ -284,10 +288,10 @@ def test_small_angles_keep_their_digits(dtype, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_eigenvalues_serve_any_norm(dtype, rng):
-    """method="eigh" at norm 1e5: the defect does not grow with the squarings.
+    """method="eigh" works at norm 1e5; its defect does not grow with the norm.
 
-    For a real A it had a part (norm eps)^2: to that extent the eigenvectors of LAPACK
-    are not pairs of conjugates, and taking the real part showed it.
+    For a real A it had a part (norm eps)^2: to that extent LAPACK's eigenvectors are
+    not pairs of conjugates, and taking the real part showed it.
     """
     A = random_skew(8, norm=1e5, dtype=dtype, rng=rng, batch=(2,))
     G = unit_cotangent(A, rng)
@@ -299,10 +303,10 @@ def test_eigenvalues_serve_any_norm(dtype, rng):
 @pytest.mark.parametrize("method", ["products", "eigh"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_orthogonal_up_to_the_largest_norm(dtype, method, rng):
-    """Q^H Q = I up to 1/eps, where not one digit of the angles is left.
+    """Q^H Q = I up to norm 1/eps, where not one digit of the angles is left.
 
     One step after all squarings left a defect of 2e-3 at norm 1e6 in float32, and of
-    2e6 at norm 1e15 in float64. Clustered angles: `eigh` was off by 3e-4 at 1e5.
+    2e6 at norm 1e15 in float64. With clustered angles, `eigh` was off by 3e-4 at 1e5.
     """
     n = 12
     pairs = n if dtype.is_complex else n // 2
@@ -318,7 +322,10 @@ def test_orthogonal_up_to_the_largest_norm(dtype, method, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_gradient_up_to_the_largest_norm(dtype, rng):
-    """Of the length of the cotangent at most, although its digits are gone."""
+    """Up to norm 1/eps the gradient is no longer than the cotangent.
+
+    Its digits are lost there.
+    """
     A = random_skew(6, norm=1.0, dtype=dtype, rng=rng)
     G = torch.randn(6, 6, dtype=dtype, generator=rng)
     for norm in (1e3, 1e5, 0.1 / eps(dtype), 0.5 / eps(dtype)):
@@ -327,7 +334,7 @@ def test_the_gradient_up_to_the_largest_norm(dtype, rng):
         assert matrix_norm(g) <= 1.01 * matrix_norm(G)
         (recorded,) = torch.autograd.grad(expm_skew(X), X, G, create_graph=True)
         assert matrix_norm(recorded) <= 1.01 * matrix_norm(G)
-        # along A the exponential of a multiple of A moves by A Q, whatever the norm
+        # along A the exponential changes by A Q, whatever the norm
         Q, L = expm_skew_frechet(X.detach(), A)
         assert matrix_norm(Q) <= 1.01 * 6**0.5
         assert matrix_norm(L) <= 1.01 * matrix_norm(A)
@@ -336,10 +343,11 @@ def test_the_gradient_up_to_the_largest_norm(dtype, rng):
 @pytest.mark.parametrize("b", [1, 2])
 @pytest.mark.parametrize("angle", [0.01, 0.3, 1.0, 3.0, 6.0])
 def test_a_rotation_in_one_plane_of_many(angle, b, rng):
-    """exp A = I + sin(t) K + (1 - cos t) K^2 for A = t K: near I but for tiny numbers.
+    """exp A = I + sin(t) K + (1 - cos t) K^2 for A = t K, a rotation in one plane.
 
-    The terms of a product were added to the 1 on the diagonal one by one, and squared
-    with it: at n = 1024 and norm 1 the error was 7.0e-14 (Frobenius) and is 3.4e-15.
+    The matrix is I up to tiny numbers. The terms of a product were added to the 1 on
+    the diagonal one by one, and squared with it: at n = 1024 and norm 1 the error was
+    7.0e-14 (Frobenius) and is 3.4e-15.
     """
     n = 200
     u, v = random_unitary(n, k=2, dtype=torch.float64, rng=rng).unbind(-1)

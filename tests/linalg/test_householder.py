@@ -11,7 +11,7 @@ SHAPES = [(1, 1), (2, 1), (5, 3), (5, 5), (3, 7), (32, 32), (40, 8)]
 
 
 def reference(V: Tensor) -> Tensor:
-    """One reflection after the other, in float64 and with autograd."""
+    """Apply one reflection after the other, in float64 with autograd."""
     V = V.to(wide(V.dtype))
     n, k = V.shape[-2:]
     Q = torch.eye(n, dtype=V.dtype).expand(*V.shape[:-2], n, n)
@@ -25,7 +25,7 @@ def reference(V: Tensor) -> Tensor:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("columns", [None, 1])
 def test_value_and_gradient_are_those_of_the_product(columns, shape, dtype, rng):
-    """Q = H_1 ... H_k, orthonormal columns, in the order of the columns of V."""
+    """Q = H_1 ... H_k has orthonormal columns; H_j reflects along column j of V."""
     n, k = shape
     V = torch.randn(2, n, k, dtype=dtype, generator=rng)
     G = torch.randn(2, n, columns or n, dtype=dtype, generator=rng)
@@ -48,7 +48,10 @@ def test_value_and_gradient_are_those_of_the_product(columns, shape, dtype, rng)
 
 
 def test_agrees_with_torch(rng):
-    """torch.linalg.householder_product, whose vectors begin with zeros and a one."""
+    """The product agrees with torch.linalg.householder_product.
+
+    Its vectors begin with zeros and a one.
+    """
     V = torch.randn(6, 4, dtype=torch.float64, generator=rng).tril(-1)
     V = V + torch.eye(6, 4, dtype=torch.float64)
     tau = 2 / (V * V).sum(0)
@@ -65,15 +68,15 @@ def test_determinant_is_the_parity(k, rng):
 
 @pytest.mark.parametrize("length", [1e-40, 1e-30, 1.0, 1e30])
 def test_lengths_do_not_matter(length, rng):
-    """householder(c V) = householder(V), though c^2 is out of float32's range."""
+    """householder(c V) = householder(V), though c^2 is not in the range of float32."""
     V = torch.randn(5, 3, generator=rng)
-    # 1e-40 is subnormal: it keeps 17 bits
+    # 1e-40 is subnormal: it has 17 bits
     tol = 1e-3 if length == 1e-40 else 2e-6
     assert_close(householder(length * V), householder(V), rtol=0, atol=tol)
 
 
 def test_gradients_are_orthogonal_to_the_columns(rng):
-    """v_j^H g_j is imaginary at most: lengths do not matter."""
+    """v_j^H g_j has no real part, since lengths of columns do not matter."""
     V = torch.randn(6, 4, dtype=torch.float64, generator=rng, requires_grad=True)
     (g,) = torch.autograd.grad(householder(V).cos().sum(), V)
     assert_close((V * g).sum(0), torch.zeros(4, dtype=torch.float64))
@@ -81,7 +84,7 @@ def test_gradients_are_orthogonal_to_the_columns(rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_column_of_zeros_is_no_reflection(dtype, rng):
-    """H = I and gradient 0, where the quotient would be 0 / 0."""
+    """A column of zeros gives H = I with gradient 0, instead of 0 / 0."""
     V = torch.randn(5, 3, dtype=dtype, generator=rng)
     V[:, 1] = 0
     V.requires_grad_()
@@ -93,7 +96,7 @@ def test_a_column_of_zeros_is_no_reflection(dtype, rng):
 
 
 def test_parallel_columns(rng):
-    """H H = I, and 50 times the same reflection is no worse than one."""
+    """H H = I, and 50 equal reflections are as accurate as one."""
     v = torch.randn(8, 1, dtype=torch.float64, generator=rng)
     assert_close(householder(v.expand(8, 50)), torch.eye(8, dtype=torch.float64))
 
@@ -109,7 +112,7 @@ def test_empty(shape):
 
 
 def test_columns_form_nothing_square():
-    """4096 x 8 in the memory of its own size: 4096^2 floats would be 64 MB."""
+    """4096 x 8 needs memory of its own size; 4096^2 floats would be 64 MB."""
     V = torch.ones(4096, 8)
     with torch.profiler.profile(profile_memory=True) as profile:
         householder(V, columns=8)

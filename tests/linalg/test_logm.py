@@ -72,7 +72,7 @@ def assert_principal_logarithm(A: Tensor, Q: Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 33])
 def test_exp_of_the_logarithm_is_the_matrix(n, dtype, rng):
-    """exp(log Q) = Q for Haar samples, a batch whose spectra split differently."""
+    """exp(log Q) = Q for a batch of Haar samples with different kinds of spectra."""
     Q = rotations(n, dtype=dtype, rng=rng, batch=(2, 5))
     assert_principal_logarithm(logm_unitary(Q), Q)
 
@@ -89,7 +89,7 @@ def test_exp_of_the_logarithm_is_the_matrix_for_special_spectra(spectrum, dtype,
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("minus", "plus"), [(2, 0), (2, 1), (4, 3), (6, 0)])
 def test_eigenvalues_minus_one_are_turned_in_pairs(minus, plus, dtype):
-    """The square of log diag(-1, ..., 1, ...) is -pi^2 diag(1, ..., 0, ...)."""
+    """log diag(-1, ..., 1, ...) has the square -pi^2 diag(1, ..., 0, ...)."""
     Q = torch.diag(torch.tensor([-1.0] * minus + [1.0] * plus)).to(dtype)
     A = logm_unitary(Q)
     assert_principal_logarithm(A, Q)
@@ -99,9 +99,9 @@ def test_eigenvalues_minus_one_are_turned_in_pairs(minus, plus, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_half_turns_where_null_vectors_come_out_real(dtype, rng):
-    """exp(log Q) = Q for a reflected block matrix: null vectors are not in pairs.
+    """exp(log Q) = Q for a reflected block matrix, whose null vectors are not in pairs.
 
-    Four in ten of these failed when the pairs were formed smallest sines first.
+    Four in ten of these failed when pairs were formed from the smallest sines first.
     """
     c, s = math.cos(2.4), math.sin(2.4)
     turn = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
@@ -118,7 +118,7 @@ def test_half_turns_where_null_vectors_come_out_real(dtype, rng):
 def test_logarithm_of_exp_is_the_matrix(norm, dtype, rng):
     """log(exp A) = A if ||A|| < pi, relative to A also for A near zero."""
     A = random_skew(9, norm=norm, dtype=double(dtype), rng=rng)
-    # `exp` above would not keep the digits of a small A
+    # `exp` of this file would lose the digits of a small A
     Q = torch.linalg.matrix_exp(A).to(dtype)
     error = matrix_norm(logm_unitary(Q).to(A.dtype) - A)
     # 2: twice the worst over 60 seeds, 0.9 (float64, norm = 1e-3)
@@ -127,18 +127,18 @@ def test_logarithm_of_exp_is_the_matrix(norm, dtype, rng):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_logarithm_is_that_of_scipy(dtype, rng):
-    """It is log Q by inverse scaling and squaring of the Schur form (SciPy)."""
+    """The logarithm agrees with SciPy's, by inverse scaling and squaring."""
     A = random_skew(12, norm=2.5, dtype=dtype, rng=rng)
     Q = exp(A)
     expected = torch.from_numpy(scipy.linalg.logm(Q.numpy())).to(dtype)
-    # 15: twice the worst over 60 seeds, 7.2 (float64); it is the error of SciPy, since
-    # the test above finds ours to be below 2
+    # 15: twice the worst over 60 seeds, 7.2 (float64); this is SciPy's error, since the
+    # test above finds ours to be below 2
     assert matrix_norm(logm_unitary(Q) - expected) <= 15 * 12 * eps(dtype)
 
 
 @pytest.mark.parametrize("delta", [1e-1, 1e-4, 1e-8])
 def test_angle_near_pi_is_that_of_mpmath(delta, rng):
-    """A plane of R^4 is turned by pi - delta: the error is eps / delta, as it must."""
+    """For a plane of R^4 turned by pi - delta the error is of order eps / delta."""
     V = random_unitary(4, dtype=torch.float64, rng=rng)
     with mpmath.workdps(40):
         W = mpmath.qr(mpmath.matrix(V.tolist()))[0]
@@ -161,11 +161,11 @@ def test_a_large_matrix(dtype, rng):
 
 
 def test_one_by_one():
-    """Exactly log 1 = 0; log e^(i phi) = i phi; log -1 = i pi up to the sign."""
+    """log 1 = 0 exactly; log e^(i phi) = i phi; log -1 = i pi up to the sign."""
     assert logm_unitary(torch.ones(1, 1)).item() == 0
     phi = torch.tensor([-3.0, -1.0, 1e-9, 2.0], dtype=torch.float64)
     A = logm_unitary(torch.exp(1j * phi)[:, None, None])
-    # four roundings
+    # four rounding errors
     assert_close(A.flatten(), 1j * phi, rtol=4 * eps(phi.dtype), atol=0)
     assert abs(logm_unitary(-torch.ones(1, 1, dtype=torch.complex128)).item()) == PI
 
@@ -221,7 +221,7 @@ def test_gradient_is_tangent_and_adjoint_to_the_derivative(dtype, rng):
 
 
 def test_gradient_at_the_identity_is_the_skew_part(rng):
-    """D log(I) = id. All angles are equal: the naive quotient is 0 / 0 there."""
+    """D log(I) = id. All angles are equal there, and the naive quotient is 0 / 0."""
     Q = torch.eye(4, dtype=torch.float64).requires_grad_()
     G = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     (g,) = torch.autograd.grad(logm_unitary(Q), Q, G)
@@ -246,10 +246,10 @@ def test_derivatives_agree_with_differences(n, dtype, rng):
     assert gradgradcheck(f, X, check_fwd_over_rev=True, **how)
 
 
-# Dynamo looks at the gradient of every tensor that it meets
+# Dynamo looks at the gradient of every tensor that it meets.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_compiled_code_breaks_the_graph_and_goes_on(rng, no_shape_hook):
-    """`torch.compile` gives the value and the gradient of eager mode."""
+    """`torch.compile` breaks the graph, and gives value and gradient of eager mode."""
     Q = rotations(4, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(4, 4, dtype=torch.float64, generator=rng)
     compiled = torch.compile(lambda Q: 2 * logm_unitary(Q), backend="eager")(Q)
@@ -261,11 +261,14 @@ def test_compiled_code_breaks_the_graph_and_goes_on(rng, no_shape_hook):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [2, 5, 40, 170])
 def test_what_torch_computes_is_accepted(n, dtype, rng):
-    """matrix_exp at n = 170 was refused, for 4.5e-13 against 3.8e-13 in float64."""
+    """What torch.matrix_exp computes at n = 170 is accepted.
+
+    Its defect of 4.5e-13 used to be refused, against a bound of 3.8e-13 in float64.
+    """
     batch = (20,) if n < 100 else ()
     X = torch.randn(*batch, n, n, dtype=dtype, generator=rng)
     A = X - X.mH
-    # the norm of a Gaussian matrix, and the largest that a logarithm gives back
+    # the norm of a Gaussian matrix, and the largest norm that a logarithm can have
     for norm in (2 * n**0.5, math.pi):
         scale = norm / torch.linalg.matrix_norm(A, 2)
         Q = torch.linalg.matrix_exp(A * scale[..., None, None])
@@ -293,6 +296,6 @@ def test_logarithm_rejects_real_matrices_of_determinant_minus_one(n, rng):
     message = r"`Q` must have determinant 1 .* -1 \(1 of 3 matrices\)"
     with pytest.raises(ValueError, match=message):
         logm_unitary(Q)
-    # the remedy that the message names
+    # follow the remedy that the message names
     Q = Q.to(torch.complex64)
     assert_principal_logarithm(logm_unitary(Q), Q)

@@ -1,4 +1,4 @@
-"""Maps from skew to orthogonal matrices keep one contract: a new one is one row."""
+"""Maps from skew to orthogonal matrices keep one contract. A new map is one row."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """A map, and what a function cannot say of itself."""
+    """A map, and the claims that a function cannot make about itself."""
 
     name: str
     phi: AbstractRetraction | Map
@@ -45,19 +45,19 @@ MAPS = [
 ]
 
 
-# the time goes to the differences in every entry, of which a complex 5 x 5 has 50
+# Most of the time goes to differences in every entry; a complex 5 x 5 has 50.
 SIZES = [(n, False) for n in (0, 1, 2, 5)] + [(n, True) for n in (0, 1, 2, 3)]
 
 
 @pytest.mark.parametrize(("n", "is_complex"), SIZES)
 @pytest.mark.parametrize("row", MAPS, ids=str)
 def test_every_map_keeps_its_contract(row, n, is_complex, rng):
-    """The suite of `isometry.testing`, in all four dtypes."""
+    """Every map passes the suite of `isometry.testing`, in all four dtypes."""
     check_map(row.phi, n=n, is_complex=is_complex, generator=rng, **row.claims)
 
 
 def keep_nan(phi: Map) -> Map:
-    """The map without the house policy: NaN only where it stands."""
+    """The map with NaN only at the bad entries, instead of in the whole matrix."""
 
     def partial(A: Tensor) -> Tensor:
         bad = ~A.isfinite()
@@ -90,7 +90,7 @@ def test_broken_maps_are_found(message, phi, claims):
 
 @pytest.mark.errors
 def test_maps_have_names_here_too():
-    """A name is as good as the map; one that is none, or no retraction, is refused."""
+    """`check_map` takes a name, and refuses one that is not a retraction."""
     check_map("pade-2", n=2)
     for name in ("expm", "householder"):
         with pytest.raises(ValueError, match="`retraction` must be one of exp, cayley"):

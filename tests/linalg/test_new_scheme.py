@@ -1,4 +1,4 @@
-"""A scheme with one product more than any that is committed: only its row is new."""
+"""A scheme with one product more than the committed ones works as a new row."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from tests.helpers import eps, random_skew
 from tests.linalg import reference
 
-# where the derivative of the remainder, theta^10 / 10!, is below eps
+# the angle at which the derivative of the remainder, theta^10 / 10!, is below eps
 THETA = {torch.float32: 0.9, torch.float64: 0.11}
 
 
@@ -45,7 +45,7 @@ def taylor(theta: float) -> Scheme:
 
 @pytest.fixture(params=THETA, ids=str)
 def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
-    """A precision whose table is one short scheme and the new one."""
+    """A precision whose table has one short scheme and the new one."""
     caches = (kernel.slots, kernel.plan_edges, kernel.plan_costs, kernel.decode)
     dtype = request.param
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +62,10 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 @pytest.mark.parametrize("factor", [0.5, 3.0], ids=["without squarings", "with"])
 @pytest.mark.parametrize("batch", [(), (3,)], ids=str)
 def test_a_fifth_product_computes(batch, factor, backend, dtype, rng):
-    """Value and gradient, in C and in torch; C added up to four matrices before."""
+    """C and torch compute value and gradient of a scheme with five products.
+
+    C used to add up to four matrices only.
+    """
     n = 40
     norm = factor * THETA[dtype]
     A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=batch).requires_grad_()
@@ -86,10 +89,10 @@ def test_a_fifth_product_computes(batch, factor, backend, dtype, rng):
 
 
 def test_the_layer_takes_it_too(dtype, rng):
-    """B exp(skew X) is one node, with the slots that the new scheme needs."""
+    """The layer's operator has enough slots for the new scheme."""
     X = random_skew(40, norm=0.8 * THETA[dtype], dtype=dtype, rng=rng).requires_grad_()
     G = torch.randn(40, 40, dtype=dtype, generator=rng)
     (g,) = torch.autograd.grad(rotation(X, None), X, G)
     expected = 2 * reference.gradient(X.detach(), G).tril(-1)
-    # as above, and twice as large
+    # the tolerance of the test above, doubled
     assert matrix_norm(g - expected) <= 9.2 * eps(dtype) * matrix_norm(G)

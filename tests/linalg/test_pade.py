@@ -16,7 +16,7 @@ from isometry.linalg._pade import _coefficients, _step, pade, pade_radius
 from isometry.linalg._skew import skew
 from tests.helpers import DTYPES, differences, eps, random_skew, skew_with_angles, wide
 
-# every shape of the evaluation: no power, one, several, and several blocks
+# degrees for every shape of the evaluation: no power, one, several, and several blocks
 DEGREES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 25]
 
 
@@ -35,13 +35,13 @@ def eigen(A: Tensor) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def quotient(degree: int) -> tuple[list, list]:
-    """p and q of r_m in 60 digits, by mpmath, which takes 0.1 s: once a degree."""
+    """p and q of r_m in 60 digits by mpmath, cached since this takes 0.1 s."""
     with mpmath.workdps(60):
         return mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
 
 
 def approximant(x: Tensor, degree: int) -> Tensor:
-    """r_m(ix), with p and q of mpmath: no coefficient of ours."""
+    """r_m(ix) with mpmath's p and q, without the library's coefficients."""
     p, q = quotient(degree)
     with mpmath.workdps(60):
         values = [
@@ -60,7 +60,7 @@ def exponential(A: Tensor) -> Tensor:
 
 
 def exponential_gradient(A: Tensor, G: Tensor) -> Tensor:
-    """Skew part of the adjoint, by the theorem of Daleckii and Krein."""
+    """Skew part of the adjoint of exp, by the theorem of Daleckii and Krein."""
     theta, V = eigen(A)
     mean = (theta[..., :, None] + theta[..., None, :]) / 2
     half_gap = (theta[..., :, None] - theta[..., None, :]) / 2
@@ -94,8 +94,8 @@ def test_value_is_the_approximant_of_the_eigenvalues(norm, degree, dtype, rng):
     Q = pade(A, degree=degree)
     theta, V = eigen(A)
     expected = real_if(A, (V * approximant(theta, degree)) @ V.mH)
-    # twice the worst over 15 seeds, 1.5 (complex64, degree 25, norm 6); 7.3 in double,
-    # where the reference itself is no better
+    # Twice the worst over 15 seeds, 1.5 (complex64, degree 25, norm 6); 7.3 in double,
+    # where the reference itself is no better.
     constant = 15 if is_double(dtype) else 3.1
     assert matrix_norm(Q - expected) <= constant * n * eps(dtype)
     Q = Q.to(wide(dtype))
@@ -107,15 +107,15 @@ def test_value_is_the_approximant_of_the_eigenvalues(norm, degree, dtype, rng):
 @pytest.mark.parametrize("norm", [0.0, 1e-8, 0.1, 1.0, math.pi, 6.0, 30.0, 100.0])
 @pytest.mark.parametrize("n", [1, 2, 7, 32])
 def test_auto_is_the_exponential(n, norm, dtype, rng):
-    """pade(A, degree=13, squarings="auto") = exp A, and so are its gradients."""
+    """pade(A, degree=13, squarings="auto") and its gradient agree with exp A."""
     A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(2,)).requires_grad_()
     G = torch.randn(2, n, n, dtype=dtype, generator=rng)
     for degree in (7, 13):
         Q = pade(A, degree=degree, squarings="auto")
         (g,) = torch.autograd.grad(Q, A, G)
         Q, B = Q.detach(), A.detach()
-        # twice the worst over 60 seeds: value 0.74 and 2.95 in double, where the
-        # reference has its share, gradient 2.4, orthogonality 1.55
+        # Twice the worst over 60 seeds: value 0.74 and 2.95 in double, where the
+        # reference has a part in the error, gradient 2.4, orthogonality 1.55.
         unit = n * eps(dtype) * max(1.0, norm)
         constant = 5.9 if is_double(dtype) else 1.5
         assert (matrix_norm(Q - exponential(B)) <= constant * unit).all()
@@ -129,7 +129,7 @@ def test_auto_is_the_exponential(n, norm, dtype, rng):
 @pytest.mark.parametrize("degree", [3, 5, 7, 9, 13])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_spectra_at_the_edge_of_the_radius(degree, dtype, rng):
-    """All angles at theta_m, where value and gradient are the least accurate."""
+    """All angles are at theta_m, where value and gradient are the least accurate."""
     theta = pade_radius(degree, dtype)
     A = skew_with_angles(torch.full((4,), theta), dtype=dtype, rng=rng)
     n = A.shape[-1]
@@ -138,8 +138,8 @@ def test_spectra_at_the_edge_of_the_radius(degree, dtype, rng):
     Q = pade(A, degree=degree)
     (g,) = torch.autograd.grad(Q, A, G)
     B = A.detach()
-    # twice the worst over 60 seeds: value 2.0 and gradient 1.0; in double, where the
-    # reference has its share, 8.6 and 3.4 (all at degree 13)
+    # Twice the worst over 60 seeds: value 2.0 and gradient 1.0; in double, where the
+    # reference has a part in the error, 8.6 and 3.4 (all at degree 13).
     value, gradient = (17, 6.8) if is_double(dtype) else (4.1, 2.1)
     assert matrix_norm(Q.detach() - exponential(B)) <= value * n * eps(dtype)
     error = matrix_norm(g - exponential_gradient(B, G))
@@ -150,7 +150,7 @@ def test_spectra_at_the_edge_of_the_radius(degree, dtype, rng):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("degree", [1, 2, 3, 5, 7, 9, 13])
 def test_radius_bounds_the_error_of_value_and_derivative(degree, dtype):
-    """|r_m(ix) - e^ix| <= u |x| / (2m + 1) at the radius, and u for the derivative."""
+    """At the radius |r_m(ix) - e^ix| <= u |x| / (2m + 1), and u for the derivative."""
     theta = pade_radius(degree, dtype)
     u = eps(dtype) / 2
     p, q = quotient(degree)
@@ -166,7 +166,7 @@ def test_radius_bounds_the_error_of_value_and_derivative(degree, dtype):
             # 1.001: the radius is a rounded number
             assert abs(error(x)) <= u * x / (2 * degree + 1) * 1.001
             assert abs(mpmath.diff(error, x)) <= u * 1.001
-        # and it is sharp: a norm 1.2 times larger would be too much
+        # the radius is sharp: at 1.2 times the norm the error is too large
         if theta < 6:
             assert abs(mpmath.diff(error, 1.2 * theta)) > u
 
@@ -184,7 +184,7 @@ def test_squarings_are_powers(rng):
 
 
 def test_each_matrix_has_its_own_squarings(rng):
-    """In a batch with a large norm the small one keeps its digits."""
+    """A small matrix keeps its digits in a batch with a large one."""
     small, large = (
         random_skew(6, norm=norm, dtype=torch.float32, rng=rng) for norm in (0.1, 1e4)
     )
@@ -195,7 +195,10 @@ def test_each_matrix_has_its_own_squarings(rng):
 
 
 def test_evaluation_uses_few_products():
-    """Degree 13: A^2, A^4, A^6, one for each polynomial, the odd part, the quotient."""
+    """Degree 13 takes seven products besides the inverse.
+
+    They are A^2, A^4, A^6, one for each polynomial, the odd part, and the quotient.
+    """
     assert [_step(m // 2, (m - 1) // 2) for m in (1, 2, 3, 5, 13)] == [0, 1, 1, 2, 3]
     A = torch.zeros(3, 3)
     with torch.profiler.profile() as profile:
@@ -225,7 +228,7 @@ def test_zero_is_mapped_to_the_identity(shape, squarings, degree):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_huge_norms(dtype, rng):
-    """Up to 1/eps the defect grows with the norm; above, and at 1e30, NaN."""
+    """Up to norm 1/eps the defect grows with the norm; above it is NaN."""
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
     Q = pade(A * 1e4, degree=13, squarings="auto").to(wide(dtype))
     # 0.8: twice the worst over 60 seeds, 0.39
@@ -260,7 +263,10 @@ def test_gradients_of_any_order(degree, squarings, rng):
 
 
 def test_transforms_compose(rng):
-    """vmap, also nested, over grad; matrices of one vmap differ in squarings."""
+    """vmap, also nested, over grad.
+
+    Its matrices have different numbers of squarings.
+    """
 
     def f(X: Tensor) -> Tensor:
         return pade(skew(X), degree=5, squarings="auto").cos().sum()
@@ -277,7 +283,7 @@ def test_transforms_compose(rng):
     ("squarings", "backend"), [(2, "aot_eager"), ("auto", "inductor")]
 )
 def test_compiles_to_one_graph(no_shape_hook, squarings, backend, rng):
-    """One graph serves norms with different numbers of squarings, forward and back."""
+    """One graph serves norms with different numbers of squarings, with gradients."""
 
     def f(A: Tensor) -> Tensor:
         return pade(A, degree=5, squarings=squarings)

@@ -20,7 +20,7 @@ from tests.helpers import (
 )
 from tests.linalg.reference import edge_skew, expm
 
-# the degrees with a visible distance from the exponential, and two without
+# degrees that differ visibly from the exponential, and two that do not
 DEGREES = [2, 3, 4, 5, 8, 13]
 
 
@@ -33,7 +33,7 @@ def rotation(n: int, *, dtype: torch.dtype, rng: torch.Generator, batch=()) -> T
 
 
 def check_inverse(Q: Tensor, degree: int) -> Tensor:
-    """r_m(A) = Q, A skew to the last bit and no larger than the smallest solution."""
+    """Assert r_m(A) = Q, with A skew to the last bit and at most sqrt(12) long."""
     A = pade_inverse(Q, degree=degree)
     assert A.dtype == Q.dtype
     assert torch.equal(A, -A.mH)
@@ -42,8 +42,8 @@ def check_inverse(Q: Tensor, degree: int) -> Tensor:
     # the error of the logarithm
     error = matrix_norm(pade(A, degree=degree) - Q)
     assert (error <= 43 * math.sqrt(n) * eps(Q.dtype)).all()
-    # phi is pi at sqrt 12 for degree 2, and earlier for the others; 8.6: twice the
-    # worst over 40 seeds, 4.3 (complex64, n = 7)
+    # The phase of degree 2 reaches pi at sqrt 12, and earlier for the other degrees.
+    # 8.6: twice the worst over 40 seeds, 4.3 (complex64, n = 7).
     assert (matrix_norm(A, 2) <= math.sqrt(12) + 8.6 * n * eps(Q.dtype)).all()
     return A
 
@@ -60,7 +60,7 @@ def test_the_approximant_of_the_inverse_is_q(n, degree, dtype, rng):
 @pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("angle", [0.0, 1e-9, 1.0, math.pi - 1e-4, math.pi])
 def test_repeated_angles_up_to_pi_are_reached(angle, degree, dtype, rng):
-    """All angles equal, to pi itself: from degree 2 on no Q is out of reach."""
+    """All angles are equal, up to pi: from degree 2 on every Q can be reached."""
     A = edge_skew(7, norm=angle, dtype=wide(dtype), rng=rng)
     check_inverse(expm(A).to(dtype), degree)
 
@@ -68,11 +68,11 @@ def test_repeated_angles_up_to_pi_are_reached(angle, degree, dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("degree", DEGREES)
 def test_permutations_and_signs(degree, dtype):
-    """I, -I, a cycle and pairs of reflections: eigenvalues 1, -1, i, exactly."""
+    """I, -I, a cycle and pairs of reflections have eigenvalues 1, -1, i exactly."""
     eye = torch.eye(6, dtype=dtype)
     assert torch.equal(pade_inverse(eye, degree=degree), torch.zeros_like(eye))
     A = check_inverse(-eye, degree)
-    # every angle is pi, where phi is known: x = sqrt(12) and sqrt(10)
+    # every angle is pi, where the solution is known: x = sqrt(12) and sqrt(10)
     x = {2: math.sqrt(12), 3: math.sqrt(10)}.get(degree)
     if x is not None:
         assert_close(matrix_norm(A, 2), torch.tensor(x, dtype=A.real.dtype))
@@ -86,7 +86,7 @@ def test_permutations_and_signs(degree, dtype):
 @pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("norm", [0.0, 1e-8, 0.1, 1.0, 3.0])
 def test_the_inverse_of_the_approximant_is_a(norm, degree, dtype, rng):
-    """pade_inverse(pade(A)) = A below the norm where phi is pi."""
+    """pade_inverse(pade(A)) = A for norms at which the phase is below pi."""
     A = random_skew(7, norm=norm, dtype=dtype, rng=rng, batch=(3,))
     B = pade_inverse(pade(A, degree=degree), degree=degree)
     # 13: twice the worst over 40 seeds, 6.4 (complex128, degree 3, norm 3, whose angles
@@ -97,7 +97,7 @@ def test_the_inverse_of_the_approximant_is_a(norm, degree, dtype, rng):
 @pytest.mark.once
 @pytest.mark.parametrize("degree", DEGREES)
 def test_the_scalar_inverse_is_that_of_mpmath(degree):
-    """r_m(ix) = exp(i theta), solved in 40 digits, with all digits for small theta."""
+    """r_m(ix) = exp(i theta), solved in 40 digits; small theta keep all digits."""
     theta = [1e-12, 1e-3, 0.5, 1.0, 2.0, 3.0, 3.1415, math.pi]
     with mpmath.workdps(40):
         p, q = mpmath.pade(mpmath.taylor(mpmath.exp, 0, 2 * degree), degree, degree)
@@ -125,7 +125,7 @@ def test_degree_one_is_the_inverse_of_cayley(dtype, rng):
 
 @pytest.mark.parametrize("degree", [1, 2, 5])
 def test_small_angles_keep_their_digits(degree):
-    """The angle 1e-20 next to 1: Q stores it off the diagonal, and so must A."""
+    """An angle 1e-20 next to 1 keeps its digits, as Q does off the diagonal."""
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     A = torch.block_diag(J, 1e-20 * J)
     B = pade_inverse(pade(A, degree=degree), degree=degree)

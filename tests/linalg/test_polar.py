@@ -38,7 +38,7 @@ def reference_gradient(X: Tensor, G: Tensor) -> Tensor:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("spread", [1.0, 1e3])
 def test_value_and_gradient_are_those_of_scipy(spread, shape, dtype, rng):
-    """Q from the construction, orthonormal; the error grows with 1 / smallest s."""
+    """Value and gradient agree with SciPy; the error grows with 1 / the smallest s."""
     n, k = shape
     r = min(n, k)
     s = torch.logspace(0, -math.log10(spread), r, dtype=torch.float64)
@@ -63,7 +63,10 @@ def test_value_and_gradient_are_those_of_scipy(spread, shape, dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (6, 3), (3, 6), (2, 3, 3)], ids=str)
 def test_gradient_at_the_identity(shape, dtype, rng):
-    """D polar(I)[E] = (E - E^H) / 2. All singular values are equal: svd has NaN."""
+    """D polar(I)[E] = (E - E^H) / 2.
+
+    All singular values are equal there, and the gradient of svd is NaN.
+    """
     X = torch.eye(*shape[-2:], dtype=dtype).expand(shape).clone().requires_grad_()
     G = torch.randn(shape, dtype=dtype, generator=rng)
     (g,) = torch.autograd.grad(polar(X), X, G)
@@ -105,7 +108,7 @@ def test_rank_deficient_matrices_have_an_orthogonal_value(rank, dtype, rng):
 
 
 def test_gradient_at_zero_is_not_finite():
-    """There is none: a finite number would be invented."""
+    """At zero there is no gradient, so it is not finite."""
     X = torch.zeros(3, 3, requires_grad=True)
     (g,) = torch.autograd.grad(polar(X).sum(), X)
     assert not g.isfinite().any()
@@ -115,7 +118,7 @@ def test_gradient_at_zero_is_not_finite():
 @pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4)], ids=str)
 @pytest.mark.parametrize("equal", [False, True])
 def test_gradients_of_any_order(equal, shape, rng):
-    """Also at equal singular values, where the second derivative of svd is NaN."""
+    """Derivatives are right at equal singular values too, where svd has NaN."""
     for dtype in (torch.float64, torch.complex128):
         X = torch.randn(shape, dtype=dtype, generator=rng)
         X = (torch.eye(*shape, dtype=dtype) if equal else X).requires_grad_()

@@ -15,7 +15,10 @@ SHAPES = [(1, 1), (2, 1), (2, 2), (5, 3), (5, 5), (32, 32), (40, 8)]
 
 
 def product(V: Tensor, phase: Tensor) -> Tensor:
-    """H_1 ... H_k I diag(phase), one after the other, in double precision."""
+    """H_1 ...
+
+    H_k I diag(phase), one reflection after the other, in double precision.
+    """
     V, phase = V.to(wide(V.dtype)), phase.to(wide(V.dtype))
     Q = torch.eye(*V.shape[-2:], dtype=V.dtype) * phase[..., None, :]
     for j in reversed(range(V.shape[-1])):
@@ -25,7 +28,7 @@ def product(V: Tensor, phase: Tensor) -> Tensor:
 
 
 def check_factors(Q: Tensor) -> None:
-    """All that is promised of V and phase, for any Q."""
+    """Assert all that `reflections` promises about V and phase."""
     V, phase = reflections(Q)
     n, k = Q.shape[-2:]
     assert V.shape == Q.shape
@@ -51,7 +54,7 @@ def check_factors(Q: Tensor) -> None:
 @pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_product_is_q(shape, batch, dtype, rng):
-    """householder(V, columns=k) * phase = Q, for Haar matrices of both determinants."""
+    """householder(V, columns=k) * phase = Q, for Haar matrices of any determinant."""
     n, k = shape
     check_factors(random_unitary(n, k=k, dtype=dtype, rng=rng, batch=batch))
 
@@ -59,7 +62,7 @@ def test_the_product_is_q(shape, batch, dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [1, 2, 3, 6])
 def test_the_product_is_q_at_the_edges(n, dtype, rng):
-    """Identity, -I, a transposition, permutations and their columns: zeros, ones."""
+    """The product is Q for I, -I, a transposition, permutations, and their columns."""
     eye = torch.eye(n, dtype=dtype)
     for k in range(1, n + 1):
         check_factors(eye[:, :k])
@@ -83,7 +86,10 @@ def test_real_phases_are_signs(sign, rng):
 
 
 def test_nearly_equal_columns_do_not_cancel(rng):
-    """At x = +-e_1 up to 1e-9 the other choice of sign would have nine digits less."""
+    """Near x = +-e_1, up to 1e-9, no digits cancel.
+
+    The other choice of sign would lose nine digits.
+    """
     A = 1e-9 * torch.randn(6, 6, dtype=torch.float64, generator=rng)
     Q = torch.linalg.matrix_exp(A - A.mT)
     check_factors(Q)
@@ -92,7 +98,7 @@ def test_nearly_equal_columns_do_not_cancel(rng):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision(dtype, rng):
-    """Q to the rounding of V and of Q itself."""
+    """The product is Q up to the rounding of V and Q in half precision."""
     Q = random_unitary(6, k=4, dtype=torch.float32, rng=rng).to(dtype)
     V, phase = reflections(Q)
     assert V.dtype == phase.dtype == dtype
@@ -122,7 +128,7 @@ def test_empty(shape):
 
 
 def test_no_gradient_and_no_effect(rng):
-    """The factors are detached, and Q is as it was."""
+    """The factors are detached, and Q is not changed."""
     Q = random_unitary(4, dtype=torch.float64, rng=rng).requires_grad_()
     before = Q.detach().clone()
     V, phase = reflections(Q)

@@ -1,4 +1,4 @@
-"""`rotation`: in one piece and in steps it is B exp(skew X), in value and gradient."""
+"""`rotation` is B exp(skew X), in one piece and in steps, with its gradient."""
 
 import math
 
@@ -18,7 +18,8 @@ from tests.helpers import eps, random_skew, random_unitary
 from tests.linalg.reference import expm, gradient
 
 REAL = [torch.float32, torch.float64]
-# every plan: tiny, short, middle, wide, one squaring and four (with a Newton step)
+# norms for every plan: tiny, short, middle, wide, one squaring and four (with a Newton
+# step)
 NORMS = [0.0, 0.01, 0.3, 1.2, 3.0, 6.0, 50.0]
 
 
@@ -36,9 +37,9 @@ def reference(X: Tensor, B: Tensor | None, G: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("n", [32, 33, 97])
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 def test_value_and_gradient(dtype, n, norm, with_base, rng):
-    """Against torch's exponential in double precision, at every plan."""
+    """Value and gradient agree with torch's exponential in double precision."""
     X = random_skew(n, norm=norm, dtype=dtype, rng=rng)
-    # what is above the diagonal is not read
+    # entries above the diagonal are not read
     X = X.tril(-1).add_(torch.full_like(X, math.nan).triu()).requires_grad_()
     B = random_unitary(n, dtype=dtype, rng=rng).contiguous() if with_base else None
     G = torch.randn(n, n, dtype=dtype, generator=rng)
@@ -55,7 +56,7 @@ def test_value_and_gradient(dtype, n, norm, with_base, rng):
 
 @pytest.mark.parametrize("norm", [0.3, 1.2, 3.0, 6.0])
 def test_one_piece_and_steps_agree(norm, rng):
-    """The same numbers, up to the order of sums."""
+    """One piece and steps agree up to the order of sums."""
     X = random_skew(64, norm=norm, dtype=torch.float64, rng=rng).requires_grad_()
     B = random_unitary(64, dtype=torch.float64, rng=rng).contiguous()
     G = torch.randn(64, 64, dtype=torch.float64, generator=rng)
@@ -68,7 +69,7 @@ def test_one_piece_and_steps_agree(norm, rng):
 
 
 def test_second_derivative(rng):
-    """`create_graph`, in both the coordinates and the gradient that comes in."""
+    """Second derivatives in the coordinates and in the incoming gradient."""
     X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
     G = torch.randn(40, 40, dtype=torch.float64, generator=rng).requires_grad_()
@@ -81,7 +82,7 @@ def test_second_derivative(rng):
 
 
 def test_transforms(rng):
-    """Forward mode, vmap and batched gradients, for which there are only steps."""
+    """Forward mode, vmap and batched gradients, which are computed in steps."""
     X = random_skew(33, norm=1.0, dtype=torch.float64, rng=rng)
     B = random_unitary(33, dtype=torch.float64, rng=rng).contiguous()
     E = torch.randn(33, 33, dtype=torch.float64, generator=rng)
@@ -108,7 +109,10 @@ def test_transforms(rng):
 
 
 def test_a_base_with_a_gradient_gets_it(rng):
-    """And a base that changes before the backward pass is found out."""
+    """A base that requires a gradient gets one.
+
+    A base that changes before the backward pass raises torch's error.
+    """
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float32, rng=rng).contiguous()
     B.requires_grad_()
@@ -136,7 +140,7 @@ def test_what_has_no_exponential(rng):
 
 
 def test_what_goes_in_steps(rng, monkeypatch):
-    """Small, batched, complex, half-precision and meta tensors."""
+    """Small, batched, complex, half-precision and meta tensors go in steps."""
     monkeypatch.setattr(Rotation, "apply", None)
     for X in (
         random_skew(8, norm=1.0, dtype=torch.float32, rng=rng),
@@ -156,7 +160,7 @@ def test_what_goes_in_steps(rng, monkeypatch):
 
 @pytest.mark.parametrize("n", [20, 40])
 def test_autocast_is_spared(n, rng):
-    """The weight is float32, whatever the products around it are."""
+    """Inside autocast the weight is still computed in float32."""
     X = random_skew(n, norm=1.0, dtype=torch.float32, rng=rng)
     B = random_unitary(n, dtype=torch.float32, rng=rng).contiguous()
     expected = rotation(X, B)
@@ -166,7 +170,10 @@ def test_autocast_is_spared(n, rng):
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_backward_pass_inside_autocast(again, rng):
-    """Torch advises against it; here it does no harm."""
+    """A backward pass inside autocast gives the same gradient.
+
+    Torch advises against it, but it does no harm here.
+    """
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float32, rng=rng).contiguous()
     (expected,) = torch.autograd.grad(rotation(X, B), X, B)
@@ -178,7 +185,7 @@ def test_a_backward_pass_inside_autocast(again, rng):
 @pytest.mark.errors
 @pytest.mark.parametrize("group", [SO(40), O(40)], ids=str)
 def test_other_shapes_are_refused(group):
-    """C would read beyond their end."""
+    """Coordinates of another shape are refused: C would read beyond their end."""
     for shape in ((40, 64), (64, 40), (40,)):
         with pytest.raises(ValueError, match="`X` must have shape"):
             group.point(torch.zeros(shape), None)
@@ -186,13 +193,13 @@ def test_other_shapes_are_refused(group):
 
 @pytest.mark.parametrize("with_base", [True, False])
 def test_gradients_that_are_no_plain_memory(with_base, rng):
-    """A minus that torch has put off, and what hooks make of saved tensors."""
+    """A gradient with a lazy minus, and saved tensors that hooks have changed."""
     X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
     B = B if with_base else None
     G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
     (expected,) = torch.autograd.grad(rotation(X, B), X, G)
-    # no public function leaves a minus on memory that is contiguous
+    # no public function leaves a lazy minus on contiguous memory
     minus = torch._neg_view  # pyright: ignore[reportPrivateImportUsage]
     for H in (minus(-G), minus(-G.mT.contiguous()).mT):
         (g,) = torch.autograd.grad(rotation(X, B), X, H)
@@ -207,7 +214,10 @@ def test_gradients_that_are_no_plain_memory(with_base, rng):
 
 
 def test_coordinates_that_change_before_the_backward_pass(rng):
-    """The gradient is that of what was computed; a second derivative is refused."""
+    """If X changes before the backward pass, the gradient is still that at the old X.
+
+    A second derivative is refused.
+    """
     X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
     (expected,) = torch.autograd.grad(rotation(X, None), X, G)
@@ -223,9 +233,9 @@ def test_coordinates_that_change_before_the_backward_pass(rng):
 @pytest.mark.parametrize("how", ["another tensor", "in place", "numpy"])
 @pytest.mark.parametrize("with_base", [True, False])
 def test_coordinates_that_change_behind_the_back_of_torch(with_base, how, rng):
-    """Both derivatives are those of what was computed.
+    """X changes through `.data`: both derivatives are the ones at the old coordinates.
 
-    The second one was silently that at the new coordinates.
+    The second one used to be at the new coordinates, silently.
     """
     n = 40
     X, G, E = torch.randn(3, n, n, dtype=torch.float64, generator=rng) / n
@@ -249,7 +259,7 @@ def test_coordinates_that_change_behind_the_back_of_torch(with_base, how, rng):
 
 
 def test_a_checkpoint_of_other_coordinates(rng):
-    """A region that is computed again has the plan of its own slots."""
+    """A checkpointed region that is recomputed has the plan of its own slots."""
     X = random_skew(40, norm=3.0, dtype=torch.float64, rng=rng).requires_grad_()
     G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
     Q = checkpoint(lambda: rotation(X, None), use_reentrant=False)
@@ -261,7 +271,7 @@ def test_a_checkpoint_of_other_coordinates(rng):
 
 
 def test_groups_use_it(rng, monkeypatch):
-    """`SO` and `O`; a group with an algebra of its own keeps that."""
+    """`SO` and `O` use it; a group with its own algebra does not."""
 
     class Halves(SO):
         def algebra(self, X: Tensor) -> Tensor:
@@ -282,10 +292,10 @@ def test_groups_use_it(rng, monkeypatch):
 # torch 2.15 reads `.grad` of its own intermediate results
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_the_operator_in_graphs(with_base, rng):
-    """It does what an operator has to, and gives what eager mode does, to the bit."""
+    """The operator passes opcheck, and a graph with it has the bits of eager mode."""
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float32, rng=rng) if with_base else None
-    # the larger has a squaring: no slot is left unwritten, which opcheck would compare
+    # the larger norm has a squaring, so every slot is written, which opcheck compares
     larger = (5 * X).detach().requires_grad_()
     torch.library.opcheck(torch.ops.isometry.rotation, (larger, B))
     B = None if B is None else B.contiguous()
@@ -300,7 +310,7 @@ def test_the_operator_in_graphs(with_base, rng):
 
 @pytest.mark.usefixtures("no_shape_hook")
 def test_graphs_without_the_operator(rng, monkeypatch):
-    """A base with a gradient, and one of another shape, are compiled in steps."""
+    """A base with a gradient, or with another shape, is compiled in steps."""
     monkeypatch.setattr(_rotation, "_rotation_op", None)
     X = random_skew(40, norm=1.0, dtype=torch.float32, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float32, rng=rng, batch=(2,)).contiguous()
@@ -312,7 +322,7 @@ def test_graphs_without_the_operator(rng, monkeypatch):
 
 @pytest.mark.parametrize("with_base", [True, False])
 def test_the_operator_without_kernels(with_base, rng):
-    """A program that was exported elsewhere runs, and in steps gives the same."""
+    """A program exported with kernels runs without them, with the same values."""
     X = random_skew(40, norm=3.0, dtype=torch.float64, rng=rng).requires_grad_()
     B = random_unitary(40, dtype=torch.float64, rng=rng) if with_base else None
     G = torch.randn(40, 40, dtype=torch.float64, generator=rng)

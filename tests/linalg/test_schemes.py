@@ -1,4 +1,4 @@
-"""The committed polynomials are those of the tool, as accurate as it states."""
+"""The committed polynomials are the ones that the tool generates and describes."""
 
 from functools import cache
 from pathlib import Path
@@ -15,14 +15,14 @@ from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 from tests.helpers import eps
 from tools import generate_schemes as tool
 
-# arithmetic of mpmath and tables
+# these tests use mpmath and tables only: kernels and shapes do not matter
 pytestmark = pytest.mark.once
 
 PAIRS = [(dtype, scheme) for dtype, schemes in SCHEMES.items() for scheme in schemes]
 
 
 def stated(dtype: torch.dtype, scheme: Scheme) -> Any:
-    """What the tool says of a scheme, which is what the docs say."""
+    """What the tool states about a scheme, as the docs repeat it."""
     tables = generated()[str(dtype).removeprefix("torch.")]
     return tables[SCHEMES[dtype].index(scheme)]
 
@@ -31,7 +31,7 @@ NAMES = [f"{dtype}-{scheme.theta:g}" for dtype, scheme in PAIRS]
 each_scheme = pytest.mark.parametrize(("dtype", "scheme"), PAIRS, ids=NAMES)
 
 
-# the fit takes seconds: once for the two tests that read it
+# the fit takes seconds, so the two tests that read it share it
 generated = cache(tool.tables)
 
 
@@ -47,7 +47,7 @@ def test_committed_coefficients_are_the_generated_ones():
 
 
 def test_the_committed_file_is_the_written_one(monkeypatch):
-    """What `--write` would put below the mark of schemes.py is there already."""
+    """`--write` would not change schemes.py."""
     monkeypatch.setattr(tool, "tables", generated)
     text = Path(module.__file__).read_text()
     assert text.split(tool.MARK)[1] == tool.source()
@@ -61,14 +61,14 @@ def test_documented_bounds_are_the_generated_ones(monkeypatch):
 
 
 def used_rows(scheme: Scheme, dtype: torch.dtype) -> list[list[Any]]:
-    """What multiplies the powers of A after rounding, in the variable A / theta."""
+    """The coefficients of the powers of A after rounding, in the variable A / theta."""
     theta = mpmath.mpf(scheme.theta)
     rows = []
     tables = rows_of(polynomial(scheme, 0), dtype, torch.device("cpu"))
     for stage, (factors, final, _) in zip(
         polynomial(scheme, 0).stages, tables, strict=True
     ):
-        # a square has one row for both factors
+        # a square has one row for both of its factors
         table = torch.cat([factors.expand(2, -1), final]).double().tolist()
         # L has a multiple of I, R has none, and the final combination has one
         identity = torch.tensor(stage.identity, dtype=dtype).item()
@@ -82,16 +82,16 @@ def used_rows(scheme: Scheme, dtype: torch.dtype) -> list[list[Any]]:
 
 @each_scheme
 def test_kernel_uses_the_committed_rows(dtype, scheme):
-    """The table on the device is the rows, rounded once to the working precision."""
+    """The table on the device has the rows, rounded once to the working precision."""
     for used, row in zip(used_rows(scheme, dtype), scheme.rows, strict=True):
         assert [float(a) for a in used] == pytest.approx(row, rel=eps(dtype))
 
 
 @each_scheme
 def test_stated_errors_bound_a_dense_sample(dtype, scheme):
-    """p(ix) = e^{ix + h}: |h / x| and |h'| at 601 points, not those of the tool.
+    """p(ix) = e^{ix + h}: |h / x| and |h'| obey the bounds at 601 other points.
 
-    They crowd at the end, where h oscillates fastest: 3e-6 apart.
+    They are dense at the end, where h oscillates fastest: 3e-6 apart.
     """
     rows = used_rows(scheme, dtype)
     theta = mpmath.mpf(scheme.theta)
@@ -104,14 +104,14 @@ def test_stated_errors_bound_a_dense_sample(dtype, scheme):
     table = stated(dtype, scheme)
     assert value_error <= table.value_error
     assert gradient_error <= table.gradient_error
-    # and they are no looser than the two digits that they are rounded up to
+    # the bounds are not looser than rounding up to two digits makes them
     assert value_error >= 0.85 * table.value_error
     assert gradient_error >= 0.85 * table.gradient_error
 
 
 @each_scheme
 def test_errors_are_of_the_size_of_rounding(dtype, scheme):
-    """Gradients to 1.5 eps in float32 and 3 eps in float64: no bias to speak of."""
+    """Gradients are right to 1.5 eps in float32 and 3 eps in float64, without bias."""
     allowed = 1.5 if dtype == torch.float32 else 3.0
     table = stated(dtype, scheme)
     assert table.gradient_error <= allowed * eps(dtype)
@@ -120,7 +120,7 @@ def test_errors_are_of_the_size_of_rounding(dtype, scheme):
 
 @each_scheme
 def test_rows_have_the_form_that_keeps_small_angles(dtype, scheme):
-    """Every R is without I, so products vanish with A; the last row has exactly I."""
+    """R never contains I, so products vanish with A; the last row has exactly I."""
     assert all(row[0] == 0.0 for row in scheme.rows[1::2])
     assert scheme.rows[-1][0] == 1.0
     # L_j and R_j are over I, A, A^2, perhaps A^4, and the j - 3 products before them
@@ -131,7 +131,7 @@ def test_rows_have_the_form_that_keeps_small_angles(dtype, scheme):
 
 
 def test_schemes_are_cheapest_first():
-    """Two products, three, four of which three are squares; the angle grows too."""
+    """Schemes have two, three and four products, and their angles increase."""
     for schemes in SCHEMES.values():
         prices = [3 * scheme.products - scheme.squares for scheme in schemes]
         angles = [scheme.theta for scheme in schemes]
@@ -140,6 +140,9 @@ def test_schemes_are_cheapest_first():
 
 
 def test_the_angles_of_the_docstring():
-    """0.065, 0.36, 1.7, 3.5, 3.68 in float32; 0.00045, 0.0125 and 0.875 in float64."""
+    """The angles are the ones in the docstring.
+
+    0.065, 0.36, 1.7, 3.5, 3.68 in float32; 0.00045, 0.0125 and 0.875 in float64.
+    """
     assert [s.theta for s in SCHEMES[torch.float32]] == [0.065, 0.36, 1.7, 3.5, 3.68]
     assert [s.theta for s in SCHEMES[torch.float64]] == [0.00045, 0.0125, 0.875]

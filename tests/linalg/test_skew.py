@@ -14,7 +14,7 @@ HALF = [torch.float16, torch.bfloat16]
 @pytest.mark.parametrize("dtype", [*DTYPES, *HALF], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (2, 3, 3)], ids=str)
 def test_entries(shape, dtype, rng):
-    """Below the diagonal those of X, above minus their conjugates, i Re X on it."""
+    """Entries are X below the diagonal, minus conjugates above, and i Re X on it."""
     X = torch.randn(shape, generator=rng).to(dtype)
     if dtype.is_complex:
         X = X + 1j * torch.randn(shape, generator=rng).to(dtype)
@@ -44,7 +44,7 @@ def test_only_the_lower_triangle_is_read(dtype, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_it_is_onto(dtype, rng):
-    """Every skew A is skew(X), with X real on the diagonal: -i times that of A."""
+    """Every skew A is skew(X), with -i times the diagonal of A on the diagonal of X."""
     A = random_skew(5, norm=2.0, dtype=dtype, rng=rng)
     X = A.tril(-1)
     if dtype.is_complex:
@@ -68,7 +68,7 @@ def test_check_accepts_what_is_skew(dtype, rng):
 @pytest.mark.errors
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_check_names_the_defect(dtype, rng):
-    """The message has the defect of the matrix that is wrong, and its bound."""
+    """The error has the defect of the bad matrix in a batch, and its bound."""
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng, batch=(3,))
     A[1, 0, 1] += 100 * eps(dtype)
     message = r"`W` must be skew \(A\^H = -A\); got .* = \d.*, above \d.* for torch"

@@ -1,4 +1,4 @@
-"""Tensors of subclasses: with memory of their own or, like DTensor, without."""
+"""Tensors of subclasses, with memory of their own or, like DTensor, without."""
 
 from typing import Any, Self
 
@@ -15,11 +15,11 @@ from tests.helpers import random_skew
 
 
 class Named(Tensor):
-    """Has memory of its own: a plain tensor by another name."""
+    """A subclass with memory of its own."""
 
 
 class Wrapped(Tensor):
-    """Has none: every operation is done by the tensor inside."""
+    """A subclass without memory: each operation is done on the tensor inside."""
 
     inner: Tensor
 
@@ -50,7 +50,7 @@ MAKE = {
 
 
 def plain(X: Tensor) -> Tensor:
-    """The memory behind a subclass."""
+    """The plain tensor behind a subclass."""
     if isinstance(X, TwoTensor):
         assert torch.equal(X.a, X.b)
         return X.a
@@ -60,7 +60,10 @@ def plain(X: Tensor) -> Tensor:
 @pytest.mark.parametrize("n", [6, 64, 128])
 @pytest.mark.parametrize("kind", MAKE)
 def test_the_exponential_of_a_subclass(kind, n, rng):
-    """Value and gradient are those of the plain matrix; it was a crash (SIGSEGV)."""
+    """Value and gradient of a subclass agree with the plain matrix.
+
+    It used to crash (SIGSEGV).
+    """
     A = random_skew(n, norm=2.0, dtype=torch.float32, rng=rng)
     G = torch.randn(n, n, generator=rng)
     B = torch.linalg.qr(torch.randn(n, n, generator=rng)).Q.contiguous()
@@ -70,7 +73,7 @@ def test_the_exponential_of_a_subclass(kind, n, rng):
         assert type(value) is type(Y)
         (g,) = torch.autograd.grad(value, Y, MAKE[kind](G))
         (g_expected,) = torch.autograd.grad(expected, X, G)
-        # eigenvectors or products: measured up to 1e-6 and 3e-6 (n = 128)
+        # by eigenvectors or products: measured up to 1e-6 and 3e-6 (n = 128)
         assert_close(plain(value.detach()), expected.detach(), rtol=0, atol=1e-5)
         assert_close(plain(g), g_expected, rtol=1e-5, atol=1e-5)
     Q = rotation(MAKE[kind](A), MAKE[kind](B))
@@ -85,7 +88,7 @@ def test_a_derivative_of_a_wrapper_says_what_to_do(rng):
 
 
 def test_counters_of_flops_see_the_products(rng):
-    """A mode that looks at torch's operations sees all of them: C would be hidden."""
+    """A mode that counts torch's operations sees all products; C would hide them."""
     from torch.utils.flop_counter import FlopCounterMode
 
     n = 64

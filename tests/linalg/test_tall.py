@@ -15,13 +15,13 @@ from isometry.linalg._tall import expm_tall
 from tests.helpers import DTYPES, differences, eps, random_skew, random_unitary
 from tests.helpers import wide as double
 
-# both algorithms (n > 2k and n <= 2k), and their border
+# sizes for both algorithms (n > 2k and n <= 2k), and for their border
 SHAPES = [(40, 3), (40, 12), (9, 4), (8, 4), (7, 4), (6, 6), (5, 1), (2, 1), (1, 1)]
 NORMS = [0.0, 1e-3, 0.1, 1.0, math.pi, 10.0, 100.0]
 
 
 def generator(X: Tensor, B: Tensor) -> Tensor:
-    """The skew A = X_perp B^H - B X_perp^H + B Omega B^H, of size n x n."""
+    """The n x n skew matrix A = X_perp B^H - B X_perp^H + B Omega B^H."""
     along = B.mH @ X
     X_perp = X - B @ along
     Omega = (along - along.mH) / 2
@@ -130,14 +130,14 @@ def test_gradient_at_zero_is_the_projection_to_the_tangent_space(n, k, dtype, rn
 
 
 def test_the_normal_part_drops_out(rng):
-    """The curve of X + B H is that of X for Hermitian H, and gets no gradient."""
+    """X + B H gives the curve of X for Hermitian H, which gets no gradient."""
     B, X, _ = tangent(9, 3, norm=2.0, dtype=torch.complex128, rng=rng)
     H = 1j * random_skew(3, norm=1.0, dtype=torch.complex128, rng=rng)
     assert_close(expm_tall(X + B @ H, B), expm_tall(X, B))
     h = torch.zeros((), dtype=torch.float64, requires_grad=True)
     Y = expm_tall(X + h * (B @ H), B)
     (g,) = torch.autograd.grad(Y.real.sum(), h)
-    # rounding alone
+    # both sides differ by rounding only
     assert abs(g) <= 100 * eps(torch.float64)
 
 
@@ -168,7 +168,7 @@ def test_square_matrices_are_the_group(rng):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e-10])
 def test_tiny_velocities_keep_their_digits(scale, dtype, rng):
-    """Y = B + X to first order: no underflow in X^H X disturbs the lower rows."""
+    """Y = B + X to first order; X^H X must not underflow."""
     X = torch.zeros(9, 2, dtype=dtype)
     X[2:] = scale * torch.randn(7, 2, dtype=dtype, generator=rng)
     Y = expm_tall(X)
@@ -179,7 +179,7 @@ def test_tiny_velocities_keep_their_digits(scale, dtype, rng):
 @pytest.mark.parametrize(("n", "k"), [(20, 4), (6, 4)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_huge_velocities_stay_orthonormal_or_are_nan(n, k, dtype, rng):
-    """Y^H Y = I at norm 1e4; NaN above 1/eps, where the angle has no digit left."""
+    """Y^H Y = I at norm 1e4; above 1/eps angles have no digits, and Y is NaN."""
     B, X, _ = tangent(n, k, norm=1e4, dtype=dtype, rng=rng)
     Y = expm_tall(X, B)
     eye = torch.eye(k, dtype=dtype)
@@ -190,9 +190,9 @@ def test_huge_velocities_stay_orthonormal_or_are_nan(n, k, dtype, rng):
 
 @pytest.mark.parametrize("norm", [30.0, 300.0, 1e4])
 def test_nearly_singular_velocities_stay_orthonormal_or_are_nan(norm, rng):
-    """Y^H Y = I for X_perp of rank 1: rounding in X^H X turns the null vectors.
+    """Y^H Y = I for X_perp of rank 1, though rounding in X^H X turns the null vectors.
 
-    At norm 1e4 in float32 the defect used to be 10, without a word.
+    At norm 1e4 in float32 the defect used to be 10, without an error.
     """
     u, v = (torch.randn(m, 1, generator=rng) for m in (36, 4))
     X = torch.randn(3, 40, 4, generator=rng)
@@ -201,8 +201,8 @@ def test_nearly_singular_velocities_stay_orthonormal_or_are_nan(norm, rng):
     Y = expm_tall(X)
     assert Y[::2].isfinite().all()
     if norm == 1e4:
-        # no digit is left, which the last step notices from a defect of 1/2 on (in all
-        # but 4 of 148 seeds), and of less it leaves at most 0.22
+        # No digit is left. The last step notices a defect from 1/2 on (in all but 4 of
+        # 148 seeds), and reduces a smaller one to at most 0.22.
         defect = matrix_norm(Y[1].mT @ Y[1] - torch.eye(4))
         assert Y[1].isnan().all() or defect <= 0.22
     else:
@@ -213,11 +213,11 @@ def test_nearly_singular_velocities_stay_orthonormal_or_are_nan(norm, rng):
 
 
 def test_matrices_of_a_batch_do_not_share_their_scaling(rng):
-    """A small X next to a large one is computed as if alone."""
+    """A small X in a batch with a large one has the result that it has alone."""
     B, X, _ = tangent(12, 3, norm=1.0, dtype=torch.float32, rng=rng, batch=(2,))
     X = X * torch.tensor([0.01, 100.0])[:, None, None]
     error = matrix_norm(expm_tall(X, B)[0] - expm_tall(X[0], B[0]))
-    # the batched product rounds otherwise; seven squarings would cost 128 eps
+    # the batched product rounds differently; seven squarings would cost 128 eps
     assert error <= 3 * eps(X.dtype)
 
 
@@ -233,7 +233,7 @@ def test_derivatives_agree_with_differences(norm, n, k, dtype, rng):
     for f in (expm_tall, lambda X: expm_tall(X, B)):
         assert gradcheck(f, X, **forward, **differences(dtype))
         assert gradgradcheck(f, X, check_fwd_over_rev=True, fast_mode=True)
-    # off the manifold the rounding step and the exponential part ways
+    # off the manifold the rounding step and the exponential differ
     E = 0.3 * torch.randn(n, n, dtype=dtype, generator=rng)
     E.requires_grad_()
     assert gradcheck(
@@ -244,7 +244,7 @@ def test_derivatives_agree_with_differences(norm, n, k, dtype, rng):
 
 
 def test_nothing_of_size_n_by_n_is_formed(rng):
-    """100000 x 3, forward and backward: one such matrix would take 40 GB."""
+    """100000 x 3, forward and backward: an n x n matrix would take 40 GB."""
     B, X, G = tangent(100_000, 3, norm=2.0, dtype=torch.float32, rng=rng)
     X.requires_grad_()
     Y = expm_tall(X, B)
@@ -254,9 +254,9 @@ def test_nothing_of_size_n_by_n_is_formed(rng):
 
 
 def test_vmap_of_the_gradient(rng):
-    """The number of squarings is read over the axis that vmap hides: it used to raise.
+    """vmap of the gradient works if one matrix needs squarings and the other none.
 
-    One matrix needs squarings and the other none.
+    The number of squarings is read over the axis that vmap hides, which used to raise.
     """
     X = torch.randn(2, 7, 2, dtype=torch.float64, generator=rng)
     X = X * torch.tensor([0.1, 10.0]).reshape(2, 1, 1)

@@ -1,4 +1,4 @@
-"""One row for each comparator: what it is, and what its definition says."""
+"""One row for each comparator: its class, its matrix and its nonlinearity."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,6 +110,6 @@ CASES = {
 
 
 def assert_near(X: Tensor, expected: Tensor, *, tol: float) -> None:
-    """Equal but for a part of the largest entry, or of 1e-3 where all are small."""
+    """Equal up to a fraction of the largest entry, or of 1e-3 if all are small."""
     scale = expected.abs().max().clamp(min=1e-3)
     assert ((X - expected).abs().max() <= tol * scale).item()

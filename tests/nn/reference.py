@@ -10,7 +10,7 @@ from torch import Tensor
 def states(
     x: Tensor, W: Tensor, kernel: Tensor, sigma: Callable[[Tensor], Tensor], h: Tensor
 ) -> Tensor:
-    """All states of one sequence x, (time, inputs), as columns W h + T x say."""
+    """All states of one sequence x, (time, inputs), by h' = sigma(W h + T x)."""
     found = []
     for x_t in x:
         h = sigma(torch.mv(W, h) + torch.mv(kernel, x_t.to(kernel.dtype)))
@@ -143,10 +143,10 @@ def jing_modrelu(z: Tensor, b: Tensor) -> Tensor:
 
 
 def leaky_relu(z: Tensor) -> Tensor:
-    """z, or a tenth of it below zero."""
+    """z if it is positive, else a tenth of it."""
     return torch.maximum(z, 0.1 * z)
 
 
 def by_parts(sigma: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """A real function of the real and of the imaginary part."""
+    """Apply a real function to the real and to the imaginary part."""
     return torch.complex(sigma(z.real), sigma(z.imag))

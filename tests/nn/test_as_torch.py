@@ -1,4 +1,4 @@
-"""Recurrent layers take what `nn.RNN`, `nn.LSTM` and `nn.GRU` take."""
+"""Recurrent layers accept the arguments of `nn.RNN`, `nn.LSTM` and `nn.GRU`."""
 
 import copy
 from typing import Any
@@ -30,7 +30,10 @@ def shapes(result: Any) -> Any:
 )
 @pytest.mark.parametrize("with_hx", [False, True])
 def test_empty_batches_pass(kind, options, with_hx):
-    """The last batch of a filtered data set; it was refused (issue 14)."""
+    """An empty batch, as the last one of a filtered data set, is accepted.
+
+    It used to be refused (issue 14).
+    """
     layer, theirs = (make(3, 5, **options) for make in PAIRS[kind])
     x = torch.zeros((0, 7, 3) if layer.batch_first else (7, 0, 3)).requires_grad_()
     hx = theirs(x)[1] if with_hx else None
@@ -45,7 +48,7 @@ def test_empty_batches_pass(kind, options, with_hx):
 @pytest.mark.parametrize("options", [{}, {"last_only": True, "chunk": 2}], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_empty_batches_of_comparators(name, options):
-    """Features or indices: the shapes say that nothing came."""
+    """An empty batch of features or of indices gives outputs of the right shapes."""
     network = CASES[name].network(bidirectional=True, **options)
     x = torch.zeros(7, 0, INPUTS, dtype=torch.float64)
     time = 1 if options else 7
@@ -63,7 +66,7 @@ def test_empty_batch_of_a_cell():
 @all_kinds
 @pytest.mark.parametrize("shape", [(0, 4, 3), (0, 0, 3), (0, 3)], ids=str)
 def test_no_time_steps_are_an_error(kind, shape):
-    """In torch too."""
+    """A sequence without time steps is an error, as in torch."""
     layer, theirs = (make(3, 5) for make in PAIRS[kind])
     with pytest.raises(RuntimeError, match="sequence length"):
         theirs(torch.zeros(shape))
@@ -83,7 +86,10 @@ def test_dropout_of_everything(kind, rate, rng):
 
 
 def test_two_states_in_a_list_or_a_tuple(rng):
-    """`nn.LSTM` takes both; checkpoints of states come back as lists."""
+    """Two states may come as a list or a tuple, as for `nn.LSTM`.
+
+    States in a checkpoint come back as lists.
+    """
     layer = ExpLSTM(3, 5, 2)
     x = torch.randn(7, 4, 3, generator=rng)
     hx = layer(x)[1]
@@ -109,7 +115,10 @@ def test_states_that_do_not_fit(hx, message):
 @all_kinds
 @pytest.mark.parametrize("strict", [True, False])
 def test_checkpoints_of_torchs_layers_need_load_foreign(kind, strict):
-    """As the error says. It used to advise what then refused the same state (B14)."""
+    """The error for a state of torch's layer names `load_foreign`.
+
+    It used to name a function that then refused the same state (B14).
+    """
     model = nn.Sequential(PAIRS[kind][0](3, 5))
     before = copy.deepcopy(model.state_dict())
     state = nn.Sequential(PAIRS[kind][1](3, 5)).state_dict()

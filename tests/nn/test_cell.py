@@ -1,4 +1,4 @@
-"""One step of the recurrence."""
+"""The cell: one time step of the recurrence."""
 
 import math
 
@@ -16,7 +16,7 @@ NONLINEARITIES = ["modrelu", "tanh", "relu", "identity"]
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_is_torchs_cell_with_an_orthogonal_weight(nonlinearity, bias, engine, rng):
-    """The same shapes in and out, with the weights of an `nn.RNNCell`."""
+    """The cell agrees with an `nn.RNNCell` that has the same weights."""
     cell = ExpRNNCell(3, 5, bias, nonlinearity)
     other = nn.RNNCell(3, 5, bias, nonlinearity)
     with torch.no_grad():
@@ -35,7 +35,7 @@ def test_is_torchs_cell_with_an_orthogonal_weight(nonlinearity, bias, engine, rn
 @pytest.mark.parametrize("unitary", [False, True])
 @pytest.mark.parametrize("nonlinearity", ["modrelu", "identity"])
 def test_steps_are_those_of_the_layer(nonlinearity, unitary, engine, rng):
-    """The layer is the cell, one step after the other."""
+    """A layer applies its cell at one time step after the other."""
     layer = ExpRNN(3, 5, 1, nonlinearity, unitary=unitary)
     x = torch.randn(6, 4, 3, generator=rng)
     states, last = layer(x)
@@ -72,7 +72,7 @@ def test_first_state_is_trained(rng):
 def test_gradient_reaches_every_parameter(nonlinearity, unitary, engine, rng):
     cell = ExpRNNCell(3, 5, nonlinearity=nonlinearity, unitary=unitary, train_h0=True)
     cell(torch.randn(4, 3, generator=rng)).abs().square().sum().backward()
-    # with h0 = 0 the recurrent weight has none
+    # with h0 = 0 the recurrent weight has no gradient
     gradients = {name: p.grad for name, p in cell.named_parameters()}
     without = [k for k, g in gradients.items() if g is None or not g.any()]
     assert without == ["parametrizations.weight_hh.original"]
@@ -94,7 +94,7 @@ def test_the_unitary_cell_computes_with_complex_numbers(unitary, engine, rng):
         expected = z / z.abs() * torch.clamp(z.abs() + cell.bias, min=0)
         assert_close(cell(x, h), expected)
         parameters = list(cell.parameters())
-        # one weight serves both: it is computed once
+        # both losses use one weight, which is computed once: keep its graph
         found = torch.autograd.grad(
             cell(x, h).abs().sum(), parameters, retain_graph=True
         )
@@ -183,7 +183,7 @@ def test_options_that_do_not_fit(options, message):
 
 
 def test_one_feature_has_no_angle():
-    """SO(1) is a point: h' = sigma(h + T x)."""
+    """SO(1) has one point, so h' = sigma(h + T x)."""
     cell = ExpRNNCell(1, 1, nonlinearity="identity")
     assert cell.weight_hh.item() == 1
     assert math.isfinite(cell(torch.ones(1)).item())

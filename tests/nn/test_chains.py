@@ -2,8 +2,8 @@
 
 A backward pass that is recorded (`create_graph=True`) recomputes the states. Its
 gradients were off by 50 to 280 percent in the chains below: asked for the gradient at
-the tensors that the scan had saved, autograd did not stop there where a weight lay
-upstream too, and counted what lies upstream twice (issue 14).
+the tensors that the scan had saved, autograd did not stop there if a weight lay
+upstream too, and counted the part upstream twice (issue 14).
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from tests.helpers import eps
 from tests.nn.comparators import CASES, N
 
 TIME, BATCH = 3, 2
-# of central differences, in a direction of length 1: so short that hardly any state
-# crosses a kink of its nonlinearity on the way
+# The step of central differences in a direction of length 1, so short that hardly any
+# state crosses a kink of its nonlinearity.
 STEP = 1e-6
 
-# twice the worst over all tests here and 20 seeds, 0.43
+# twice the worst over all tests in this file and 20 seeds, 0.43
 SAME = 1.0
-# the worst there was 1.2e-9, but near zero the curvature of the complex modReLU has no
-# bound; the wrong gradients were off by 0.5 and more
+# The worst difference was 1.2e-9, but near zero the curvature of the complex modReLU
+# has no bound. The wrong gradients were off by 0.5 and more.
 DIFFERENCE = 1e-6
 
 LAYERS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
@@ -42,14 +42,14 @@ LAYERS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
     "lstm": (ExpLSTM, {}),
     "gru": (ExpGRU, {}),
 }
-# the last state alone, with checkpoints on the way
+# layers that return only the last state, and recompute the others in chunks
 for chunked in ("exp", "exp unitary", *CASES):
     make, options = LAYERS[chunked]
     LAYERS[f"{chunked} in chunks"] = (make, {**options, "last_only": True, "chunk": 2})
 
 
 def in_a_loop(layer: Callable, x: Tensor) -> Tensor:
-    """As a cell is used: one step a call."""
+    """Call the layer once for each time step, as a cell."""
     outputs, hx = [], None
     for x_t in x.split(1):
         out, hx = layer(x_t, hx)
@@ -58,13 +58,13 @@ def in_a_loop(layer: Callable, x: Tensor) -> Tensor:
 
 
 def in_two_calls(layer: Callable, x: Tensor) -> Tensor:
-    """The state that one call returns is where the next one starts."""
+    """Start the second call from the state that the first one returns."""
     _, hx = layer(x)
     return layer(x, hx)[0]
 
 
 def on_its_output(layer: Callable, x: Tensor) -> Tensor:
-    """A layer that reads its own outputs, as deep networks with tied weights do."""
+    """Let a layer read its own outputs, as deep networks with tied weights do."""
     out = layer(x)[0]
     return layer(out[..., :N])[0]
 
@@ -76,7 +76,7 @@ all_chains = pytest.mark.parametrize("chain", CHAINS, ids=lambda f: f.__name__)
 
 
 def made(name: str, rng: torch.Generator) -> nn.Module:
-    """A layer away from the zeros at which some parameters start."""
+    """A layer whose parameters are moved away from zero, where some of them start."""
     make, options = LAYERS[name]
     layer = make(N, N, **options, generator=rng, dtype=torch.float64)
     return shaken(layer, rng)
@@ -98,14 +98,14 @@ def inputs_of(rng: torch.Generator) -> Tensor:
 
 
 def loss(H: Tensor) -> Tensor:
-    """A number that weighs the square of each part of each state."""
+    """A sum of squares of all parts of all states, with different weights."""
     parts = torch.view_as_real(H) if H.is_complex() else H
     weights = torch.arange(1.0, parts.numel() + 1, dtype=parts.dtype).sin()
     return (parts.square().flatten() * weights).mean()
 
 
 def along(gradients: list[Tensor], E: list[Tensor]) -> Tensor:
-    """The derivative in a direction, given the gradients."""
+    """The derivative in the direction E, from the gradients."""
     pairs = zip(gradients, E, strict=True)
     return torch.stack([(g.conj() * e).real.sum() for g, e in pairs]).sum()
 
@@ -119,7 +119,7 @@ def moved(inputs: list[Any], E: list[Tensor], t: float) -> None:
 def difference(
     value: Callable[[], Tensor], inputs: list[Any], E: list[Tensor]
 ) -> Tensor:
-    """The derivative of a value of these inputs in a direction, by differences."""
+    """The derivative of a value in the direction E of its inputs, by differences."""
     values = []
     for t in (STEP, -2 * STEP):
         moved(inputs, E, t)
@@ -135,7 +135,7 @@ def length(tensors: list[Tensor]) -> float:
 def check_first_gradients(
     call: Callable[[], Tensor], inputs: list[Any], rng: torch.Generator
 ) -> None:
-    """Recorded or not, gradients are the same, and those of differences."""
+    """Gradients with and without a graph are equal, and agree with differences."""
     value = loss(call())
     plain = list(torch.autograd.grad(value, inputs, retain_graph=True))
     recorded = list(torch.autograd.grad(value, inputs, create_graph=True))
@@ -150,7 +150,7 @@ def check_along(
     inputs: list[Any],
     rng: torch.Generator,
 ) -> None:
-    """In a random direction, the derivative is the one of differences."""
+    """The derivative in a random direction agrees with differences."""
     E = directions(inputs, rng)
     E = [e / length(E) for e in E]
     error = abs(along(gradients, E) - difference(value, inputs, E))
@@ -169,7 +169,7 @@ def test_recorded_gradients_are_the_gradients(name, chain, rng):
 @pytest.mark.parametrize("unitary", [False, True])
 @pytest.mark.parametrize("nonlinearity", ["modrelu", "identity"])
 def test_cell_in_a_loop(nonlinearity, unitary, engine, rng):
-    """The gradient of the last state, whose weights acted in every step."""
+    """The gradient of the last state, to which the weights of all steps contribute."""
     options = {"nonlinearity": nonlinearity, "unitary": unitary}
     made = ExpRNNCell(N, N, **options, generator=rng, dtype=torch.float64)
     cell, x = shaken(made, rng), inputs_of(rng).requires_grad_()
@@ -223,7 +223,10 @@ def test_meta_learning_step(name, rng):
 
 @pytest.mark.parametrize("name", ["exp", "scornn", "exp two layers"])
 def test_many_gradients_at_once_through_a_chain(name, rng):
-    """`is_grads_batched` is a loop; through two calls it was off as well."""
+    """`is_grads_batched` gives the gradients of a loop, through two calls as well.
+
+    They used to be wrong.
+    """
     layer, x = made(name, rng), inputs_of(rng)
     out = on_its_output(layer, x)
     inputs = list(layer.parameters())

@@ -27,7 +27,7 @@ from tests.helpers import new_generator
 from tests.nn import reference
 from tests.nn.comparators import CASES, INPUTS, Case, N, assert_near
 
-# no type says that it is a nonlinearity or a style
+# no type checker knows that this is a nonlinearity or a style
 UNKNOWN: Any = "gelu"
 
 
@@ -37,7 +37,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def shaken(network: Any, rng: torch.Generator) -> Any:
-    """Parameters away from the zeros at which some start, points as they are."""
+    """Move parameters away from zero, where some start; points stay on manifolds."""
     with torch.no_grad():
         for cell in network.cells:
             for name, p in cell.named_parameters():
@@ -49,7 +49,7 @@ def shaken(network: Any, rng: torch.Generator) -> Any:
 
 
 def slow(case: Case, network: Any, x: Tensor) -> Tensor:
-    """States of (time, batch, inputs), one sequence after the other."""
+    """States of a batch (time, batch, inputs), one sequence after the other."""
     (cell,) = network.cells
     W = case.weight(cell)
     h0 = torch.zeros(N, dtype=W.dtype) if cell.h0 is None else cell.h0
@@ -65,7 +65,7 @@ def slow(case: Case, network: Any, x: Tensor) -> Tensor:
 
 
 def gradients(H: Tensor, network: Any, x: Tensor) -> dict[str, Tensor]:
-    """Those of a number that weighs each part of each state."""
+    """Gradients of a weighted sum over all parts of all states."""
     weights = torch.arange(1.0, H.numel() + 1, dtype=torch.float64).sin().view_as(H)
     loss = (H.real * weights).sum()
     if H.is_complex():
@@ -77,7 +77,7 @@ def gradients(H: Tensor, network: Any, x: Tensor) -> dict[str, Tensor]:
 
 
 def test_recurrence_is_the_definition(case, engine, rng):
-    """States and gradients of every parameter, of input too, with and without C."""
+    """States and gradients, of the input too, agree with the definition."""
     network = shaken(case.network(), rng)
     x = torch.randn(6, 4, INPUTS, dtype=torch.float64, generator=rng)
     x.requires_grad_()
@@ -96,7 +96,7 @@ def test_recurrence_is_the_definition(case, engine, rng):
 
 
 def test_state_map_is_the_matrix(case, rng):
-    """What the loop does to rows is W, so that identities of W are those of the map."""
+    """The loop over rows applies the matrix W, so W has the properties of the map."""
     network = shaken(case.network(), rng)
     (cell,) = network.cells
     W = case.weight(cell)
@@ -104,7 +104,7 @@ def test_state_map_is_the_matrix(case, rng):
 
 
 def test_packed_sequences_are_those_by_themselves(case, rng):
-    """Lengths 5, 2, 7 in this order: outputs and last states of each."""
+    """Packed sequences of lengths 5, 2, 7 have the results that they have alone."""
     network = shaken(case.network(), rng)
     sequences = [
         torch.randn(length, INPUTS, dtype=torch.float64, generator=rng)
@@ -126,7 +126,7 @@ def test_class_indices_are_unit_vectors(case, rng):
 
 
 def test_chunks_change_nothing_but_memory(case, rng):
-    """The last states and all gradients, of sequences of several lengths."""
+    """Chunks change neither the last states nor any gradient."""
     whole = shaken(case.network(last_only=True), rng)
     chunked = copy.deepcopy(whole)
     chunked.chunk = 2
@@ -144,7 +144,10 @@ def test_chunks_change_nothing_but_memory(case, rng):
 
 
 def test_layers_and_directions(case, rng):
-    """Two layers, two directions: shapes as torch's, all parameters with gradients."""
+    """Two layers with two directions have torch's shapes.
+
+    All parameters get gradients.
+    """
     network = case.network(num_layers=2, bidirectional=True, batch_first=True)
     x = torch.randn(4, 6, INPUTS, dtype=torch.float64, generator=rng)
     H, last = network(x)
@@ -155,7 +158,7 @@ def test_layers_and_directions(case, rng):
 
 
 def test_a_state_goes_on(case, rng):
-    """Two halves, the second from the last state of the first, are the whole."""
+    """Two halves of a sequence, joined by the state, give what the whole gives."""
     network = shaken(case.network(), rng)
     x = torch.randn(6, 4, INPUTS, dtype=torch.float64, generator=rng)
     H, last = network(x)
@@ -166,7 +169,7 @@ def test_a_state_goes_on(case, rng):
 
 
 def test_autocast_leaves_the_recurrence_alone(case, rng):
-    """Weights of three digits would not be orthogonal: all is as without it."""
+    """Autocast changes nothing: weights with three digits would not be orthogonal."""
     network = case.network(dtype=torch.float32)
     x = torch.randn(6, 4, INPUTS, generator=rng)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -193,7 +196,7 @@ def test_survives_a_deepcopy_and_a_state_dict(case, rng):
 
 
 def test_the_signature_has_every_option(case):
-    """`help` shows all options, and a layer does not keep where it was made."""
+    """`help` shows all options; a layer has no attribute for device or generator."""
     parameters = inspect.signature(case.make).parameters
     shared = {"batch_first", "dropout", "bidirectional", "last_only", "chunk"}
     place = {"device", "dtype", "generator"}
@@ -208,7 +211,7 @@ def test_no_parameter_is_drawn_on_meta(case):
 
 @pytest.mark.parametrize("name", ["urnn", "scurnn", "full", "eurnn"])
 def test_gradients_at_zero_are_finite(name):
-    """A state of zeros, where |z| has no derivative."""
+    """At a state of zeros, where |z| has no derivative, gradients are finite."""
     network = CASES[name].network()
     with torch.no_grad():
         for cell in network.cells:
@@ -220,12 +223,12 @@ def test_gradients_at_zero_are_finite(name):
 
 
 def test_scornn_starts_at_rotations_in_the_first_quadrant():
-    """(I + A)^-1 (I - A) D has blocks of rotations by u in (0, pi / 2), times signs."""
+    """(I + A)^-1 (I - A) D has rotations by u in (0, pi / 2) as blocks, up to signs."""
     (cell,) = CASES["scornn"].network().cells
     signs = torch.tensor([1.0] * 5 + [-1.0] * 3, dtype=torch.float64)
     Z = cell.recurrent_weight() * signs
     even = torch.arange(0, N, 2)
-    # the cosine and the sine, above the diagonal negative in A and positive in Z
+    # cosine and sine of u: above the diagonal the sine is positive in Z, negative in A
     assert (Z[even, even] > 0).all()
     assert (Z[even, even + 1] > 0).all()
     assert_close(Z[even, even] ** 2 + Z[even, even + 1] ** 2, torch.ones(4).double())
@@ -241,7 +244,7 @@ def test_weights_of_descent_are_declared():
 
 
 def test_renormalizing_keeps_the_weight(rng):
-    """Unit columns, zero above the diagonal, and the same W."""
+    """Renormalizing gives unit columns, zero above the diagonal, and the same W."""
     network = shaken(CASES["householder"].network(), rng)
     (cell,) = network.cells
     W = cell.recurrent_weight().detach()
@@ -295,7 +298,7 @@ def test_bad_options_are_refused(make, message):
 @pytest.mark.usefixtures("no_shape_hook")
 @pytest.mark.parametrize("name", ["scornn", "scurnn", "urnn", "eurnn", "householder"])
 def test_compiles_in_one_graph(name, rng):
-    """The loop of autograd, and the scan, which is then a loop too."""
+    """Both loops compile to one graph: the scan is ordinary operations then."""
     network = shaken(CASES[name].network(), rng)
     x = torch.randn(2, 3, INPUTS, dtype=torch.float64, generator=rng)
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
@@ -303,7 +306,7 @@ def test_compiles_in_one_graph(name, rng):
 
 
 def test_the_recurrent_matrix_is_that_of_the_definition(case, rng):
-    """Every cell says which matrix moves its state, however it applies it."""
+    """Every cell tells the matrix that moves its state, however it applies it."""
     cell = shaken(case.network(), rng).typed_cells()[0]
     assert isinstance(cell, AbstractCell)
     # twice the worst over 30 seeds and all networks, 3.3 (lie relu)
@@ -313,7 +316,7 @@ def test_the_recurrent_matrix_is_that_of_the_definition(case, rng):
 
 @pytest.mark.parametrize("kind", [ExpRNN, ExpLSTM, ExpGRU])
 def test_our_cells_say_their_matrix_too(kind):
-    """That of the first gate, where there are several."""
+    """A gated cell tells the matrix of its first gate."""
     (cell,) = kind(INPUTS, N).typed_cells()
     W = cell.recurrent_matrix().detach()
     assert isinstance(cell, AbstractCell)

@@ -41,7 +41,7 @@ def randn(*shape: int, rng: torch.Generator) -> Tensor:
 
 
 def same(found: tuple, expected: tuple) -> None:
-    """Output and last states; of packed sequences their order too."""
+    """Assert equal outputs and last states, and for packed sequences equal order."""
     out, wanted = found[0], expected[0]
     assert type(out) is type(wanted)
     if isinstance(wanted, PackedSequence):
@@ -62,7 +62,7 @@ OPTIONS = [
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_takes_and_gives_what_nn_rnn_does(options, nonlinearity, engine, rng):
-    """Batches, single sequences, packed ones in any order; with and without states."""
+    """Batches, single and packed sequences, in any order, with and without states."""
     layer, other = pair(nonlinearity=nonlinearity, **options)
     states = len(layer.cells)
     x = randn(*((4, 7) if layer.batch_first else (7, 4)), 3, rng=rng)
@@ -88,7 +88,7 @@ def test_takes_and_gives_what_nn_rnn_does(options, nonlinearity, engine, rng):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gradients_are_those_of_nn_rnn(options, engine, rng):
-    """Of inputs, states, kernels and biases, through a packed sequence."""
+    """Gradients of inputs, states, kernels and biases through a packed sequence."""
     layer, other = pair(nonlinearity="tanh", **options)
     results = []
     sequences = [randn(T, 3, rng=rng).requires_grad_() for T in (2, 5, 1, 5)]
@@ -103,7 +103,7 @@ def test_gradients_are_those_of_nn_rnn(options, engine, rng):
 
 
 def test_a_packed_batch_is_its_sequences(engine, rng):
-    """With modReLU, which nn.RNN has not: each as if it were alone."""
+    """Each packed sequence has the states it has alone, with modReLU too."""
     layer = ExpRNN(3, 5, 2, bidirectional=True, dtype=DTYPE)
     sequences = [randn(T, 3, rng=rng) for T in (2, 6, 1, 4)]
     packed, last = layer(pack_sequence(sequences, enforce_sorted=False))
@@ -127,7 +127,10 @@ def test_without_bias(rng):
 
 
 def test_dropout_is_between_layers_in_training(rng):
-    """Of the first layer's outputs a part p is zero, the others grow by 1 / (1 - p)."""
+    """In training a part p of the first layer's outputs is zero.
+
+    The others grow by 1 / (1 - p).
+    """
     layer = ExpRNN(3, 50, 2, "identity", dropout=0.3, dtype=DTYPE)
     below, above = layer.cells
     nn.init.eye_(above.weight_ih)
@@ -136,7 +139,7 @@ def test_dropout_is_between_layers_in_training(rng):
     x = randn(40, 20, 3, rng=rng)
     out, last = layer(x)
     states, _ = layer.eval()(x)
-    # the second layer adds up what it reads: differences are its inputs
+    # the second layer is a running sum: differences of its states are its inputs
     read = torch.diff(out, dim=0, prepend=0 * out[:1])
     kept = torch.diff(states, dim=0, prepend=0 * states[:1])
     dropped = read == 0
@@ -144,7 +147,7 @@ def test_dropout_is_between_layers_in_training(rng):
     # 5 standard deviations, sqrt(0.3 * 0.7 / 40000)
     assert abs(fraction - 0.3) < 5 * 0.0023
     assert_close(read[~dropped], kept[~dropped] / 0.7)
-    # the top layer's outputs are not dropped, and in evaluation nothing is
+    # outputs of the top layer are not dropped, and in evaluation none are
     assert_close(last[1], out[-1])
     same(layer(x), layer(x))
     assert below.weight_ih.shape == (50, 3)
@@ -153,7 +156,7 @@ def test_dropout_is_between_layers_in_training(rng):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("chunk", [None, 1, 3])
 def test_last_only_is_the_last_output(options, chunk, engine, rng):
-    """Of each direction the state that has seen all, on a time axis of length 1."""
+    """`last_only` gives each direction's last state, on a time axis of length 1."""
     torch.manual_seed(shifted(1))
     short = ExpRNN(3, 5, dtype=DTYPE, last_only=True, chunk=chunk, **options)
     layer = ExpRNN(3, 5, dtype=DTYPE, **options)
@@ -179,7 +182,7 @@ def test_last_only_is_the_last_output(options, chunk, engine, rng):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
 def test_class_indices_are_one_hot_vectors(dtype, packed, engine, rng):
-    """Value and gradient, without the last axis."""
+    """Indices without the last axis have the value and gradient of unit vectors."""
     layer = ExpRNN(10, 5, 2, bidirectional=True, dtype=DTYPE)
     sequences = [torch.randint(10, (T,), generator=rng) for T in (4, 4, 4, 4)]
     if packed:
@@ -210,7 +213,7 @@ def test_batch_first_indices(rng):
 
 @pytest.mark.parametrize("unitary", [False, True])
 def test_a_sequence_in_two_parts(unitary, engine, rng):
-    """The last states are the first ones of what follows."""
+    """The last states of the first part are the first states of the second."""
     layer = ExpRNN(3, 5, 2, unitary=unitary, dtype=DTYPE)
     x = randn(9, 4, 3, rng=rng)
     whole, last = layer(x)
@@ -222,13 +225,13 @@ def test_a_sequence_in_two_parts(unitary, engine, rng):
 
 
 def test_states_do_not_grow_or_fade(engine, rng):
-    """|h_t| = |h_0| without input and nonlinearity, and so is the gradient's norm."""
+    """|h_t| = |h_0| without input and nonlinearity; the gradient keeps its norm too."""
     layer = ExpRNN(3, 20, 1, "identity", dtype=DTYPE)
     h0 = randn(1, 2, 20, rng=rng).requires_grad_()
     _, last = layer(torch.zeros(2000, 2, 3, dtype=DTYPE), h0)
     g = randn(1, 2, 20, rng=rng)
     (gradient,) = torch.autograd.grad(last, h0, g)
-    # 2000 steps of rounding, each below n eps
+    # rounding in 2000 steps, each below n eps
     tol = 2000 * 20 * torch.finfo(DTYPE).eps
     assert_close(last.norm(dim=-1), h0.norm(dim=-1), rtol=tol, atol=0)
     assert_close(gradient.norm(dim=-1), g.norm(dim=-1), rtol=tol, atol=0)

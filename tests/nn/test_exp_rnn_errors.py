@@ -1,4 +1,4 @@
-"""What ExpRNN says to input that does not fit."""
+"""Errors of ExpRNN for arguments that do not fit."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_types_that_do_not_fit(x, hx, message):
 
 
 def test_real_states_of_a_unitary_layer_are_an_error():
-    """They would be half of a complex one."""
+    """Real states of a unitary layer are refused: they would be half a complex one."""
     with pytest.raises(TypeError, match=r"torch.complex64; got torch.float32"):
         ExpRNN(3, 5, unitary=True)(X, torch.zeros(1, 4, 5))
 
@@ -112,7 +112,10 @@ def test_options_that_do_not_fit(options, message):
 )
 @pytest.mark.parametrize("value", ["tanh", 1, None], ids=repr)
 def test_flags_are_true_or_false(layer, flags, value):
-    """`ExpLSTM(3, 5, 1, "tanh")` was a layer with a bias (issue 14)."""
+    """A flag must be a bool.
+
+    `ExpLSTM(3, 5, 1, "tanh")` used to be a layer with a bias (issue 14).
+    """
     for flag in flags:
         message = rf"`{flag}` must be True or False; got {value!r}"
         with pytest.raises(TypeError, match=message):
@@ -121,20 +124,27 @@ def test_flags_are_true_or_false(layer, flags, value):
 
 @pytest.mark.parametrize("layer", [ExpRNN, ExpLSTM, ExpGRU, ScoRNN])
 def test_dropout_without_effect_is_a_warning(layer):
-    """As in torch; it was accepted in silence."""
+    """Dropout without a second layer gives a warning, as in torch.
+
+    It used to be accepted silently.
+    """
     message = r"`dropout` must be 0 with one layer.*0\.5"
     with pytest.warns(UserWarning, match=message) as warnings:
         layer(3, 5, dropout=0.5)
-    # the warning names the caller's line; for ScoRNN it named a line of the library
+    # The warning names the caller's line; for ScoRNN it used to name one in the
+    # library.
     assert layer is ExpLSTM or warnings[0].filename == __file__
     layer(3, 5, 2, dropout=0.5)
 
 
-# torch's own copies, of the input kernels
+# torch warns about the input weights, which it copies itself
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("unitary", [True, False])
 def test_a_checkpoint_of_the_other_field_is_refused(unitary):
-    """All keys matched, and the weight was 2.7 away."""
+    """A checkpoint of the other field is refused.
+
+    All keys matched, and the weight was off by 2.7.
+    """
     layer, other = ExpRNN(3, 4, unitary=unitary), ExpRNN(3, 4, unitary=not unitary)
     field = "complex" if unitary else "real"
     with pytest.raises(
@@ -144,7 +154,10 @@ def test_a_checkpoint_of_the_other_field_is_refused(unitary):
 
 
 def test_a_checkpoint_with_a_moving_base_names_the_option_of_the_layer():
-    """`use_trivialization` is not an argument of ExpRNN."""
+    """The error names the layer's option for a moving base.
+
+    `use_trivialization` is not an argument of ExpRNN.
+    """
     with pytest.raises(
         RuntimeError, match=r"saved with one\. .*if they have `rebase_e"
     ):
@@ -152,7 +165,7 @@ def test_a_checkpoint_with_a_moving_base_names_the_option_of_the_layer():
 
 
 def test_a_layer_survives_bad_input(rng):
-    """Nothing of a refused call is left."""
+    """A refused call leaves nothing behind."""
     layer = ExpRNN(3, 5)
     x = torch.randn(7, 4, 3, generator=rng)
     before = layer(x)[0]

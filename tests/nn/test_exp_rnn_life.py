@@ -1,4 +1,4 @@
-"""A life of an ExpRNN: how it starts, trains, moves its base and is kept."""
+"""The life of an ExpRNN: it starts, trains, moves its base and is saved."""
 
 import copy
 import math
@@ -16,7 +16,7 @@ MAPS = ["exp", "cayley", "pade-3"]
 
 
 def angles(layer: ExpRNN) -> Tensor:
-    """The blocks of A: the entry below the diagonal of each plane."""
+    """The entry of A below the diagonal in each plane."""
     W = layer.cells[0].weight_hh.detach()
     A = isometry.linalg.logm_unitary(W)
     return A[1::2, ::2].diagonal()
@@ -33,7 +33,7 @@ def defect(layer: ExpRNN) -> float:
 
 
 def train(model: nn.Module, x: Tensor, steps: int, lr: float = 1e-2) -> list[float]:
-    """Losses of a model that learns to end where it is told."""
+    """Train a model to end in a fixed state; return the losses."""
     target = torch.linspace(-1, 1, model.hidden_size)
     optimizer = torch.optim.RMSprop(isometry.param_groups(model, lr=lr))
     losses = []
@@ -49,7 +49,10 @@ def train(model: nn.Module, x: Tensor, steps: int, lr: float = 1e-2) -> list[flo
 @pytest.mark.parametrize("n", [400, 401])
 @pytest.mark.parametrize("init", ["henaff", "cayley"])
 def test_recurrent_weight_starts_as_in_the_paper(init, n):
-    """exp of planes: angles uniform in (-pi, pi), or tan(u / 2) with u < pi / 2."""
+    """W is exp of planes with angles uniform in (-pi, pi), or Cayley's angles.
+
+    The latter are tan(u / 2) with u < pi / 2.
+    """
     layer = ExpRNN(1, n, init=init, dtype=torch.float64)
     W = layer.cells[0].weight_hh.detach()
     blocks = torch.block_diag(
@@ -63,7 +66,7 @@ def test_recurrent_weight_starts_as_in_the_paper(init, n):
     low, high = (-1, 1) if init == "henaff" else (0, 0.5)
     assert low < u.min()
     assert u.max() < high
-    # Kolmogorov and Smirnov: 1.95 / sqrt(200) is passed once in 1000 seeds
+    # Kolmogorov and Smirnov: 1.95 / sqrt(200) is exceeded by one seed in 1000
     place = ((u.sort().values - low) / (high - low)) - torch.arange(200) / 200
     assert place.abs().max() < 1.95 / math.sqrt(200)
 
@@ -110,7 +113,7 @@ def test_number_of_parameters_is_the_papers(d, n, k):
     "base", [{}, {"rebase_every": 3}, {"rebase_radius": 0.5}], ids=str
 )
 def test_stays_orthogonal_and_learns(base, retraction, unitary, rng):
-    """With a fixed base and with one that moves; W is orthogonal to rounding."""
+    """Training reduces the loss and keeps W orthogonal, with either kind of base."""
     layer = ExpRNN(
         2, 8, 2, unitary=unitary, retraction=retraction, train_h0=True, **base
     )
@@ -130,7 +133,7 @@ def test_stays_orthogonal_and_learns(base, retraction, unitary, rng):
 
 @pytest.mark.parametrize("base", [{"rebase_every": 1}, {"rebase_radius": 1.0}], ids=str)
 def test_a_moving_base_moves(base, rng):
-    """The weight is the same at that moment, and its coordinates are zero."""
+    """Moving the base keeps the weight, and sets its coordinates to zero."""
     layer = ExpRNN(2, 8, **base)
     x = torch.randn(12, 4, 2, generator=rng)
     X = layer.cells[0].parametrizations.weight_hh.original
@@ -141,13 +144,13 @@ def test_a_moving_base_moves(base, rng):
     before.sum().backward()
     optimizer.step()
     assert not X.any()
-    # rounding of a new base, over twelve steps. 22: twice the worst over 60 seeds, 11
+    # rounding of a new base, in twelve steps. 22: twice the worst over 60 seeds, 11
     atol = 22 * eps(x.dtype) * float(before.detach().abs().max())
     assert_close(layer(x)[0], before, rtol=0, atol=atol)
 
 
 def test_trained_first_states_are_those_of_hx(rng):
-    """One vector a cell, for all sequences."""
+    """A trained first state acts as `hx`: one vector per cell, for all sequences."""
     layer = ExpRNN(2, 5, 2, bidirectional=True, train_h0=True)
     for cell in layer.cells:
         nn.init.normal_(cell.h0)
@@ -164,7 +167,7 @@ def test_trained_first_states_are_those_of_hx(rng):
     ids=str,
 )
 def test_checkpoints(options, rng):
-    """Strict loading into a new layer, a deepcopy, and a layer made on `meta`."""
+    """A state loads into a new layer, a deepcopy, and a layer made on `meta`."""
     layer = ExpRNN(2, 5, 2, bidirectional=True, **options)
     x = torch.randn(6, 3, 2, generator=rng)
     layer(x)[0].abs().sum().backward()
@@ -181,7 +184,7 @@ def test_checkpoints(options, rng):
     expected = layer(x)
     for other in (copied, fresh, empty, assigned):
         assert_close(other(x), expected, rtol=0, atol=0)
-    # and a copy is its own
+    # a copy has parameters of its own
     with torch.no_grad():
         copied.cells[0].weight_ih.zero_()
     assert_close(layer(x), expected, rtol=0, atol=0)
@@ -201,7 +204,7 @@ def test_folded_it_computes_the_same(rng):
 
 
 def test_evaluation_first_and_training_after(engine, rng):
-    """Neither inference mode nor another default device leaves a trace.
+    """A first call in inference mode, or on another default device, leaves no trace.
 
     Training used to raise "Inference tensors cannot be saved for backward".
     """
@@ -217,7 +220,7 @@ def test_evaluation_first_and_training_after(engine, rng):
 
 
 def test_under_autocast_inputs_are_cast(engine, rng):
-    """States are computed in the dtype of the parameters, also inside autocast."""
+    """Inside autocast states are computed in the dtype of the parameters."""
     layer, x = ExpRNN(2, 5, 2), torch.randn(6, 3, 2, generator=rng)
     narrow = x.bfloat16()
     expected = layer(narrow.float(), torch.ones(2, 3, 5))
@@ -230,7 +233,7 @@ def test_under_autocast_inputs_are_cast(engine, rng):
 
 
 def test_in_half_precision(rng):
-    """Coordinates stay in float32; the rest is bfloat16, and so are the states."""
+    """Coordinates stay in float32; all else is bfloat16, and so are the states."""
     layer = ExpRNN(2, 8)
     x = torch.randn(6, 3, 2, generator=rng)
     expected = layer(x)[0]
@@ -268,7 +271,7 @@ def test_compiled_it_is_one_graph_that_trains(backend, options, rng):
         (out[0].abs().square().sum() + out[1].abs().sum()).backward()
         gradients.append([*out, *(p.grad.clone() for p in layer.parameters())])
     for found, expected in zip(*gradients, strict=True):
-        # twice the worst over 25 seeds: the graph has torch's operations, and no C
+        # twice the worst over 25 seeds: the graph uses torch's operations instead of C
         atol = 7.5e-6 * float(expected.detach().abs().max())
         assert_close(found, expected, rtol=0, atol=atol)
 
@@ -283,7 +286,7 @@ def test_compiled_with_indices(rng):
 
 
 def test_a_batch_of_layers(rng):
-    """torch.func: an ensemble in one call, and gradients of each."""
+    """torch.func: one call computes an ensemble, and gradients of each member."""
     layers = [ExpRNN(2, 4, dtype=torch.float64) for _ in range(3)]
     x = torch.randn(5, 2, 2, dtype=torch.float64, generator=rng)
     for layer in layers:
@@ -309,7 +312,7 @@ def test_gradients_of_any_order(engine, rng):
     parameters = dict(layer.named_parameters())
 
     def penalty(*values: Tensor) -> Tensor:
-        # gradcheck writes through `.data`, which a remembered weight cannot see
+        # gradcheck writes through `.data`, which a cached weight cannot see
         state = {k: X.clone() for k, X in zip(parameters, values, strict=True)}
         out = torch.func.functional_call(layer, state, (x,))[0]
         (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)

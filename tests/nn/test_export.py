@@ -1,4 +1,4 @@
-"""Recurrent layers that leave Python: the batch may have any size, time has not."""
+"""Exported recurrent layers: the batch may have any size, the time steps are fixed."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ LAYERS = {
 
 
 def assert_near(result: Any, expected: Any) -> None:
-    """C computes the layer, and other operations in another order the program."""
+    """Equal up to the order of sums: C computes the layer, other code the program."""
     for X, wanted in zip(tree_leaves(result), tree_leaves(expected), strict=True):
         # 8: more than twice the worst over 6 seeds, 3.2 (onnxruntime)
         atol = 8 * eps(torch.float32) * float(wanted.detach().abs().max())
@@ -52,7 +52,10 @@ BATCH = Dim("batch")
     [*((name, False) for name in LAYERS), ("two layers", True), ("lstm", True)],
 )
 def test_a_program_takes_batches_of_any_size(name, strict, rng):
-    """`UserError: specialized to 4`: a length of a tensor is a fixed number (B6)."""
+    """A program accepts batches of any size.
+
+    It used to be `UserError: specialized to 4`: `len` of a tensor is fixed (B6).
+    """
     layer = isometry.fold(LAYERS[name]()).eval()
     x, y = (sequences(batch, layer, rng) for batch in (4, 9))
     shapes = ({0 if layer.batch_first else 1: BATCH},)
@@ -71,11 +74,15 @@ class Outputs(nn.Module):
         return self.layer(x)[0]
 
 
-# torch warns of its own tree of arguments
+# torch warns about its own tree of arguments
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("name", ["two layers", "lstm"])
 def test_onnx_takes_batches_of_any_size(name, tmp_path: Path, rng):
-    """It succeeded with a fixed batch; onnxruntime then refused every other size."""
+    """An ONNX program accepts batches of any size.
+
+    The export used to succeed with a fixed batch, and onnxruntime refused every other
+    size.
+    """
     layer = isometry.fold(LAYERS[name]()).eval()
     x, y = (sequences(batch, layer, rng) for batch in (4, 9))
     path = str(tmp_path / "layer.onnx")

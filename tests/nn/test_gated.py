@@ -1,4 +1,4 @@
-"""Gated cells with orthogonal recurrent maps, in the place of nn.LSTM and nn.GRU."""
+"""ExpLSTM and ExpGRU in the place of nn.LSTM and nn.GRU."""
 
 import copy
 import itertools
@@ -18,7 +18,7 @@ from isometry.nn import ExpGRU, ExpLSTM, _gated
 from tests.helpers import eps
 
 DTYPE = torch.float64
-# ours, torch's, and the number of maps
+# our layer, torch's layer, and the number of recurrent matrices
 KINDS = {"LSTM": (ExpLSTM, nn.LSTM, 4), "GRU": (ExpGRU, nn.GRU, 3)}
 OPTIONS = [
     dict(zip(("num_layers", "bidirectional", "batch_first"), values, strict=True))
@@ -30,14 +30,14 @@ both = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(params=["torch's loop", "unrolled"])
 def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """torch's own loop, and the one in ordinary operations for the transforms."""
+    """torch's own loop, and the loop in ordinary operations for the transforms."""
     if request.param == "unrolled":
         monkeypatch.setattr(_gated, "needs_plain_operations", lambda *_: True)
     return request.param
 
 
 def pair(kind: str, **options: Any) -> tuple[Any, Any]:
-    """A layer, and torch's with its weights."""
+    """One of our layers, and torch's layer with its weights."""
     ours, theirs, _ = KINDS[kind]
     layer = ours(3, 5, dtype=DTYPE, **options)
     other = theirs(3, 5, dtype=DTYPE, **options)
@@ -58,7 +58,7 @@ def randn(*shape: int, rng: torch.Generator) -> Tensor:
 
 
 def tensors(result: Any) -> list[Tensor]:
-    """What a layer returns, without its structure."""
+    """The tensors that a layer returns, in a flat list."""
     if isinstance(result, PackedSequence):
         return [result.data]
     if isinstance(result, tuple):
@@ -69,7 +69,7 @@ def tensors(result: Any) -> list[Tensor]:
 @both
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_takes_and_gives_what_torchs_layer_does(kind, options, loop, rng):
-    """Values and gradients: batches, single sequences, packed ones, first states."""
+    """Values and gradients agree with torch for all kinds of input and first states."""
     layer, other = pair(kind, **options)
     cells = len(layer.cells)
     x = randn(*((4, 7) if layer.batch_first else (7, 4)), 3, rng=rng)
@@ -102,7 +102,7 @@ def test_takes_and_gives_what_torchs_layer_does(kind, options, loop, rng):
 
 @both
 def test_gradient_of_every_map_is_torchs(kind, loop, rng):
-    """Folded, the weights are plain ones: (gates, n, n) and (gates * n, n)."""
+    """Each matrix has torch's gradient; (gates, n, n) becomes (gates * n, n)."""
     layer, other = pair(kind)
     isometry.fold(layer)
     x = pack_sequence([randn(T, 3, rng=rng) for T in (2, 5, 1)], enforce_sorted=False)
@@ -126,7 +126,7 @@ def test_without_bias(kind, loop, rng):
 @pytest.mark.parametrize("retraction", ["exp", "cayley", "pade-3", Pade(2)])
 @pytest.mark.parametrize("base", [{}, {"rebase_every": 3}], ids=str)
 def test_each_map_is_orthogonal_after_training(kind, retraction, base, rng):
-    """W_i^T W_i = I for each gate, not only of their stack; and it learns."""
+    """After training W_i^T W_i = I for each gate, and the loss has fallen."""
     layer = KINDS[kind][0](2, 6, 2, retraction=retraction, **base)
     x = torch.randn(9, 4, 2, generator=rng)
     before = [cell.weight_hh.detach().clone() for cell in layer.cells]
@@ -149,7 +149,7 @@ def test_each_map_is_orthogonal_after_training(kind, retraction, base, rng):
 
 
 def jacobian(layer: Any, x: Tensor, h: Tensor, c: Tensor) -> Tensor:
-    """dh' / dh of one step of one sequence."""
+    """dh' / dh for one time step of one sequence."""
 
     def step(h: Tensor) -> Tensor:
         state: Any = (h[None], c[None]) if isinstance(layer, ExpLSTM) else h[None]
@@ -161,7 +161,7 @@ def jacobian(layer: Any, x: Tensor, h: Tensor, c: Tensor) -> Tensor:
 @both
 @pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
 def test_no_step_lets_gradients_explode(kind, size, rng):
-    """The bound of the docstring, for kernels of any size."""
+    """The norm of a step's Jacobian obeys the bound of the docstring."""
     layer = KINDS[kind][0](3, 20, dtype=DTYPE)
     cell = layer.cells[0]
     with torch.no_grad():
@@ -175,12 +175,12 @@ def test_no_step_lets_gradients_explode(kind, size, rng):
         bound = (1.5 if kind == "LSTM" else 2) + float(free.abs().max()) / 4
         assert norm <= bound
         worst = max(worst, norm)
-    # it is no bound on nothing
+    # the bound is not trivial: the norm is not tiny
     assert worst > 0.2
 
 
 def test_an_unbounded_map_breaks_the_bound(rng):
-    """What the constraint is for: the test above can fail."""
+    """A matrix that is not orthogonal breaks the bound, so the test above can fail."""
     layer = isometry.fold(ExpLSTM(3, 20, dtype=DTYPE))
     with torch.no_grad():
         layer.cells[0].weight_hh.mul_(10)
@@ -205,7 +205,7 @@ def test_class_indices_are_one_hot_vectors(kind, rng):
 @both
 @pytest.mark.parametrize("n", [4, 5, 64])
 def test_number_of_parameters(kind, n):
-    """k (n (n - 1) / 2 + n d + n) for k gates."""
+    """The number of parameters is k (n (n - 1) / 2 + n d + n) for k gates."""
     ours, _, gates = KINDS[kind]
     layer = ours(3, n)
     plain = sum(p.numel() for k, p in layer.named_parameters() if "original" not in k)
@@ -215,7 +215,7 @@ def test_number_of_parameters(kind, n):
 
 @both
 def test_starts_as_torchs_layer_does(kind):
-    """Kernel and bias uniform in +-1 / sqrt(n); the maps differ from each other."""
+    """Kernel and bias are uniform in +-1 / sqrt(n); the recurrent matrices differ."""
     layer = KINDS[kind][0](50, 100)
     for parameter in (layer.cells[0].weight_ih, layer.cells[0].bias):
         values = parameter.detach()
@@ -229,7 +229,7 @@ def test_starts_as_torchs_layer_does(kind):
 
 @both
 def test_checkpoints(kind, rng):
-    """Strict loading, a deepcopy, and a layer that was made on `meta`."""
+    """A state loads into a new layer, a deepcopy, and a layer made on `meta`."""
     ours = KINDS[kind][0]
     options = {"num_layers": 2, "bidirectional": True}
     layer, fresh = ours(3, 5, **options), ours(3, 5, **options)
@@ -247,7 +247,7 @@ def test_checkpoints(kind, rng):
 
 @both
 def test_dropout_is_between_layers_in_training(kind, rng):
-    """The bottom layer's last state is the same, the top layer's is not."""
+    """Dropout changes the last state of the top layer, but not of the bottom layer."""
     layer = KINDS[kind][0](3, 5, 2, dropout=0.5)
     x = torch.randn(7, 4, 3, generator=rng)
     first, second = (tensors(layer(x))[1] for _ in range(2))
@@ -259,7 +259,7 @@ def test_dropout_is_between_layers_in_training(kind, rng):
 
 @both
 def test_derivatives_are_those_of_differences(kind, loop, rng):
-    """First and second, through a packed sequence."""
+    """First and second derivatives through a packed sequence."""
     layer = isometry.fold(KINDS[kind][0](2, 3, dtype=DTYPE))
     names = [name for name, _ in layer.named_parameters()]
     sequences = [randn(T, 2, rng=rng) for T in (1, 3)]
@@ -277,7 +277,7 @@ def test_derivatives_are_those_of_differences(kind, loop, rng):
 
 @both
 def test_second_derivatives_in_float32(kind, rng):
-    """There torch's loop is another one, oneDNN's."""
+    """In float32, where torch's loop is oneDNN's, second derivatives are right too."""
     wide = KINDS[kind][0](2, 4, dtype=DTYPE)
     layer = copy.deepcopy(wide).float()
     x = randn(6, 3, 2, rng=rng)
@@ -293,7 +293,7 @@ def test_second_derivatives_in_float32(kind, rng):
 
 @both
 def test_transforms(kind, rng):
-    """vmap is a loop, and <G, J E> = <J^T G, E>."""
+    """vmap agrees with a loop, and <G, J E> = <J^T G, E>."""
     layer = isometry.fold(KINDS[kind][0](2, 4, dtype=DTYPE))
 
     def call(x: Tensor) -> Tensor:
@@ -326,7 +326,7 @@ def test_compiled_it_is_one_graph_that_trains(kind, rng):
 
 @both
 def test_half_precision(kind, rng):
-    """Under autocast in the dtype of the parameters; in bfloat16 by `.to`."""
+    """Autocast keeps the dtype of the parameters; `.to` makes everything bfloat16."""
     layer = KINDS[kind][0](3, 5)
     x = torch.randn(7, 4, 3, generator=rng).bfloat16()
     expected = layer(x.float())[0]
@@ -342,7 +342,7 @@ def test_half_precision(kind, rng):
 
 @both
 def test_evaluation_can_be_differentiated(kind, loop, rng):
-    """`eval()` is about dropout; gradients with respect to the input still flow."""
+    """After `eval()`, which is about dropout, gradients still reach the input."""
     layer = KINDS[kind][0](3, 5).eval()
     x = torch.randn(7, 4, 3, generator=rng).requires_grad_()
     layer(x)[0].sum().backward()

@@ -21,9 +21,9 @@ SHAPE = (300, 1000)
 
 
 class States(Dataset):
-    """The states of a layer, computed by a worker: the i-th are i + 1 times the first.
+    """States computed by a worker; the i-th are i + 1 times the first.
 
-    Large enough to be kept.
+    They are so large that their memory is kept.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,10 @@ class States(Dataset):
 
 
 def test_batches_of_a_worker_stay_what_they_are():
-    """They were all the last one: a worker wrote where the other process still read."""
+    """Batches of a worker keep their values.
+
+    They all became the last one: the worker wrote where the other process still read.
+    """
     loader = DataLoader(
         States(), batch_size=None, num_workers=1, multiprocessing_context="fork"
     )
@@ -53,7 +56,10 @@ def test_batches_of_a_worker_stay_what_they_are():
     ids=["storage", "numpy", "detach", "view"],
 )
 def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
-    """A storage was not counted: Python has one object for it, which is kept."""
+    """Memory is not recycled while a storage, array or view refers to it.
+
+    A storage was not counted, since Python has one object for it, which is kept.
+    """
     memory.release_memory()
     like = torch.empty(0)
     X = memory.recycled(SHAPE, like)
@@ -66,23 +72,29 @@ def test_memory_is_not_free_while_somebody_holds_it(hold: Callable):
 
 
 def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
-    """Eight pieces of any size were kept: of sequences of half a gigabyte, four."""
+    """Sequences of many lengths do not fill the memory.
+
+    Eight pieces of any size were kept: four of half a gigabyte, for instance.
+    """
     monkeypatch.setattr(memory, "_MOST_BYTES", 2**22)
     memory.release_memory()
     like = torch.empty(0)
     for rows in range(1000, 1008):
         memory.recycled((rows, 300), like)
-    # 2^22 bytes are three of them
+    # three of them are below 2^22 bytes
     expected = [rows * 1200 for rows in (1005, 1006, 1007)]
     assert [len(s) for s in memory._shelf[0]] == expected
-    # one that is larger than that is not kept at all, and does not drive these out
+    # a larger piece is not kept at all, and does not drive these out
     memory.recycled((10_000, 300), like)
     assert [len(s) for s in memory._shelf[0]] == expected
     memory.release_memory()
 
 
 def test_backward_passes_under_vmap(engine, rng):
-    """`vmap` of `torch.autograd.grad` is a loop; it was an error about storage."""
+    """`vmap` of `torch.autograd.grad` agrees with a loop.
+
+    It used to be an error about storage.
+    """
     layer = ExpRNN(3, 40)
     x = torch.randn(5, 4, 3, generator=rng).requires_grad_()
     last = layer(x)[1]
@@ -95,20 +107,23 @@ def test_backward_passes_under_vmap(engine, rng):
     loop = zip(*(gradients(g) for g in G), strict=True)
     for found, wanted in zip(torch.func.vmap(gradients)(G), loop, strict=True):
         expected = torch.stack(wanted)
-        # twice the worst over 25 seeds: `vmap` goes by torch's operations, not by C
+        # twice the worst over 25 seeds; inside `vmap` torch computes instead of C
         atol = 1.2e-6 * float(expected.abs().max())
         assert_close(found, expected, rtol=0, atol=atol)
 
 
 def test_a_minus_that_is_put_off_is_seen(rng):
-    """torch may hold -X as X and a mark, which C does not see."""
+    """A lazily negated tensor is read correctly: torch keeps X and a flag for -X."""
     neg_view: Any = vars(torch)["_neg_view"]
     X = torch.randn(64, 64, generator=rng)
     assert torch.equal(skew(neg_view(X)), -skew(X))
 
 
 def test_backward_inside_autocast_is_the_same(engine, rng):
-    """Gradients and their gradients were those of bfloat16: 3 to 9 percent off."""
+    """A backward pass inside autocast gives the same gradients, of second order too.
+
+    They used to be computed in bfloat16: 3 to 9 percent off.
+    """
     layer, x = ExpRNN(3, 40), torch.randn(30, 4, 3, generator=rng)
     results = []
     for enabled in (False, True):
@@ -125,7 +140,7 @@ def test_backward_inside_autocast_is_the_same(engine, rng):
 
 
 def test_fake_tensors_have_shapes_only():
-    """Tools that estimate memory run a module so; C must not look for numbers."""
+    """Layers run on fake tensors, as tools that estimate memory do; C does not."""
     layer = ExpRNN(3, 64, last_only=True)
     mode = FakeTensorMode()
     state = {k: mode.from_tensor(X) for k, X in layer.state_dict().items()}
@@ -138,7 +153,7 @@ def test_fake_tensors_have_shapes_only():
 
 @pytest.mark.parametrize("layer", [ExpRNN, ExpLSTM, ExpGRU])
 def test_what_code_for_torchs_layers_asks_for(layer):
-    """`flatten_parameters` before a call, and the options by their names."""
+    """`flatten_parameters` and torch's option names work, as code for torch expects."""
     made = layer(3, 5, 2, bias=False)
     made.flatten_parameters()
     assert (made.hidden_size, made.num_layers, made.bias) == (5, 2, False)
@@ -154,6 +169,6 @@ def test_a_state_that_is_no_tensor_is_an_error(layer, hx):
 
 
 def test_import_does_not_load_the_compiler():
-    """Dynamo took longer than torch itself: 5.3 s of 9.5."""
+    """`import isometry` does not import Dynamo, which took 5.3 of 9.5 seconds."""
     code = "import isometry.nn, sys; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""sigma(z) = z / |z| max(|z| + b, 0)."""
+"""modReLU: sigma(z) = z / |z| max(|z| + b, 0)."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.helpers import DTYPES, random_unitary
 def layer(dtype: torch.dtype, n: int = 5) -> ModReLU:
     found = ModReLU(n, dtype=dtype.to_real())
     with torch.no_grad():
-        # some are negative, and some are not
+        # some thresholds are negative, and some are not
         found.bias.copy_(torch.linspace(-1, 1, n))
     return found
 
@@ -42,7 +42,7 @@ def test_commutes_with_phases(dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("threshold", [-0.1, 0.0, 0.1])
 def test_zero_is_zero_with_a_finite_gradient(threshold, dtype):
-    """sigma(0) = 0 and no gradient there; z / |z| is 0 / 0, and used to be NaN."""
+    """sigma(0) = 0 with gradient 0, although z / |z| is 0 / 0; it used to be NaN."""
     f = ModReLU(3, dtype=dtype.to_real())
     torch.nn.init.constant_(f.bias, threshold)
     z = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
@@ -69,11 +69,11 @@ def test_gradient(dtype, rng):
 
 
 def test_starts_near_the_identity():
-    """b is uniform in (-0.01, 0.01), by a generator that `torch.manual_seed` seeds."""
+    """b is uniform in (-0.01, 0.01), drawn from torch's global generator."""
     b = ModReLU(10_000).bias.detach()
     # a number close to the end of the range may be rounded to the end
     assert b.abs().max() <= torch.tensor(0.01)
-    # the standard deviation of the mean is 6e-5, and that of the deviation less
+    # the standard deviation of the mean is 6e-5, and that of the deviation is smaller
     assert abs(float(b.mean())) < 3e-4
     assert_close(float(b.std()), 0.01 / 3**0.5, rtol=0.05, atol=0)
 

@@ -18,7 +18,10 @@ ROWS = torch.zeros(6, 3)
     ids=str,
 )
 def test_packed_sequences_whose_sizes_do_not_add_up(layer, sizes):
-    """C wrote beyond its buffer: `free(): invalid size`, and growing sizes passed."""
+    """Packed sequences whose sizes do not add up, or grow, are refused.
+
+    C wrote beyond its buffer (`free(): invalid size`), and growing sizes passed.
+    """
     packed = PackedSequence(ROWS, torch.tensor(sizes, dtype=torch.int64))
     message = r"`input.batch_sizes` must be positive, .* the 6 rows .* got \["
     with pytest.raises(ValueError, match=message):
@@ -40,7 +43,10 @@ def test_packed_sequences_with_sizes_of_another_kind(sizes, message):
 
 @pytest.mark.parametrize("number", [2, 4])
 def test_packed_sequences_with_an_order_of_another_length(number):
-    """States were mixed up, or an error came from deep inside."""
+    """An order of another length is refused.
+
+    States were mixed up, or an error came from deep inside.
+    """
     order = torch.arange(number)
     packed = PackedSequence(ROWS, torch.tensor([3, 3]), order, order)
     message = rf"`input.sorted_indices` .* the 3 sequences; got shape \({number},\)"
@@ -53,7 +59,10 @@ def test_packed_sequences_with_an_order_of_another_length(number):
 
 @pytest.mark.parametrize("index", [-1, 3])
 def test_packed_sequences_with_an_order_out_of_range(index):
-    """torch's own error, as from its layers; -1 was taken for the last sequence."""
+    """An order out of range raises torch's error, as in its layers.
+
+    -1 used to be taken for the last sequence.
+    """
     order = torch.tensor([0, 1, index])
     packed = PackedSequence(ROWS, torch.tensor([3, 3]), torch.arange(3), order)
     with pytest.raises((IndexError, RuntimeError), match="out of"):

@@ -34,7 +34,10 @@ LAYERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_draw_their_first_values_again(name, rng):
-    """The recurrent weight too, by its `init`: it was left as it was."""
+    """`reset_parameters` draws all values again, the recurrent weight by its `init`.
+
+    That weight used to stay as it was.
+    """
     layer = LAYERS[name]()
     before = dict(layer.named_parameters())
     train(layer, rng)
@@ -49,7 +52,7 @@ def test_layers_draw_their_first_values_again(name, rng):
 
 
 def train(layer: Any, rng: torch.Generator) -> None:
-    """One step, so that nothing is where it started and counters have counted."""
+    """Make one step, so that all values and counters differ from the start."""
     cell = cells(layer)[0]
     x = torch.randn(4, 2, 3, generator=rng).to(cell.weight_ih.real.dtype)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -64,7 +67,7 @@ def cells(layer: Any) -> list[Any]:
 
 
 def test_a_layer_made_on_meta_is_drawn_by_its_reset():
-    """`to_empty` and then `reset_parameters`, as large models are built."""
+    """A layer made on meta is drawn by `to_empty` and `reset_parameters`."""
     layer = ExpRNN(3, 6, rebase_every=2, device="meta").to_empty(device="cpu")
     found = reset(layer, 1)
     torch.manual_seed(1)
@@ -75,7 +78,10 @@ def test_a_layer_made_on_meta_is_drawn_by_its_reset():
 @pytest.mark.errors
 @pytest.mark.parametrize("kind", [ExpRNN, ExpLSTM, ExpGRU])
 def test_the_usual_loop_over_recurrent_weights_is_refused(kind):
-    """It finds the coordinates, whose name has `weight_hh` in it, and filled them."""
+    """A loop that initializes every `weight_hh` is refused.
+
+    It finds the coordinates, whose names contain `weight_hh`, and used to fill them.
+    """
     layer = kind(3, 6)
     for key, p in layer.named_parameters():
         if "weight_hh" in key:
@@ -86,7 +92,10 @@ def test_the_usual_loop_over_recurrent_weights_is_refused(kind):
 
 @pytest.mark.parametrize("name", CASES)
 def test_comparators_draw_their_first_values_again(name):
-    """In the parameters that an optimizer has; there was no such method."""
+    """`reset_parameters` of a comparator draws into the existing parameters.
+
+    There was no such method before.
+    """
     network = CASES[name].network(num_layers=2, generator=None)
     before = dict(network.named_parameters())
     first, second, again = (reset(network, seed) for seed in (1, 2, 1))
@@ -101,7 +110,7 @@ def test_comparators_draw_their_first_values_again(name):
 
 
 def test_a_comparator_in_half_precision_on_meta():
-    """Shapes and dtypes stay what they are; on meta there is nothing to draw."""
+    """`reset_parameters` keeps shapes and dtypes, and does nothing on meta."""
     network = CASES["scornn"].network(dtype=torch.bfloat16)
     network.reset_parameters()
     assert all(p.dtype == torch.bfloat16 for p in network.parameters())

@@ -23,7 +23,7 @@ SIZES = {
     "batch of one": (1,) * 20,
     "one step": (3,),
 }
-# last_only and chunk; a chunk may be longer than all
+# `last_only` and `chunk`; a chunk may be longer than the sequence
 MODES = [(False, None), (True, None), (True, 1), (True, 4), (True, 50)]
 
 N, INPUTS = 6, 3
@@ -42,14 +42,14 @@ class Problem:
     sigma: Sigma
 
     def run(self, how=scan, *, last_only=False, chunk=None) -> list[Tensor]:
-        """The outputs that there are."""
+        """The outputs of a scan that are not None."""
         run = Pass(self.steps, last_only, chunk)
         weights = Weights(self.kernel, self.W, self.b, self.sigma)
         return [H for H in how(self.x, weights, self.h0, run) if H is not None]
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What has a gradient."""
+        """The arguments that require a gradient."""
         all_five = (self.x, self.kernel, self.W, self.b, self.h0)
         return [X for X in all_five if X.requires_grad]
 
@@ -64,7 +64,7 @@ def problem(
     n: int = N,
     inputs: int = INPUTS,
 ) -> Problem:
-    """Random, with a W that lets states live for the whole time."""
+    """Random arguments, with a W for which states neither fade nor explode."""
     steps = Steps(sizes)
 
     def randn(*shape: int, scale: float = 1.0) -> Tensor:
@@ -80,7 +80,7 @@ def problem(
 
 
 def rectified(z: Tensor, b: Tensor, sigma: Sigma) -> Tensor:
-    """The nonlinearity of one vector, from its definition."""
+    """The nonlinearity of one vector, by its definition."""
     if sigma == "identity":
         return z + b
     if sigma == "tanh":
@@ -97,7 +97,7 @@ def rectified(z: Tensor, b: Tensor, sigma: Sigma) -> Tensor:
 
 
 def twin(p: Problem) -> list[Tensor]:
-    """All states and the last ones, a sequence and a step at a time."""
+    """All states and the last ones, one sequence and one time step at a time."""
     H: list[Tensor] = [torch.empty(0)] * p.steps.rows
     last = []
     for i in range(p.steps.batch):
@@ -116,7 +116,7 @@ def cotangents(outputs: list[Tensor], rng: torch.Generator) -> list[Tensor]:
 
 
 def distance(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The relative error, in the norm of all of them together."""
+    """The relative error, in the norm of all tensors together."""
     with torch.no_grad():
         X, Y = (torch.cat([Z.flatten() for Z in side]) for side in (found, expected))
         return float(torch.dist(X, Y) / torch.linalg.norm(Y))
@@ -130,8 +130,8 @@ def test_values_and_gradients_are_those_of_the_twin(sigma, sizes, dtype, engine,
 
     `unrolled`, which serves the transforms, is compared too.
     """
-    # twice the worst over 100 seeds, 62.5 for complex modReLU, whose slope across a
-    # number near zero is large, and 11.6 for the others (relu)
+    # Twice the worst over 100 seeds: 62.5 for complex modReLU, whose slope is large
+    # across a number near zero, and 11.6 for the others (relu).
     tol = (125 if sigma == "complex_modrelu" else 24) * eps(dtype)
     calls = [*((scan, mode) for mode in MODES), *((unrolled, m) for m in MODES[:2])]
     for indices in (False, True):
@@ -150,7 +150,7 @@ def test_values_and_gradients_are_those_of_the_twin(sigma, sizes, dtype, engine,
 @pytest.mark.parametrize("dtype", REAL, ids=str)
 @pytest.mark.parametrize("sizes", [(200,) * 7, (300, 300, 299, 100, 1)], ids=str)
 def test_many_rows(sizes, dtype, engine, rng):
-    """More than what the gradient of W gathers: 512 rows in C, 8 steps in torch."""
+    """More rows than the gradient of W gathers at once: 512 in C, 8 steps in torch."""
     p = problem("modrelu", sizes, rng=rng, dtype=dtype)
     found, expected = p.run(), p.run(unrolled)
     G = cotangents(expected, rng)
@@ -162,7 +162,7 @@ def test_many_rows(sizes, dtype, engine, rng):
 
 @pytest.mark.parametrize("inputs", [64, 65, 1000])
 def test_indices_are_one_hot_vectors(inputs, engine, rng):
-    """T e_i = column i; few classes and many have their gradient in different ways."""
+    """T e_i is column i; many classes take another path in the gradient than few."""
     p = problem("tanh", (5, 5, 3), rng=rng, indices=True, inputs=inputs)
     hot = torch.nn.functional.one_hot(p.x, inputs).double()
     q = replace(p, x=hot)
@@ -174,7 +174,7 @@ def test_indices_are_one_hot_vectors(inputs, engine, rng):
 
 
 def strided(X: Tensor) -> Tensor:
-    """The same numbers at other places."""
+    """Copy a tensor to memory with gaps between its numbers."""
     far = X.new_empty(*X.shape, 2)
     far[..., 0] = X.detach()
     return far[..., 0].requires_grad_(X.requires_grad)
@@ -182,7 +182,7 @@ def strided(X: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("sizes", [SIZES["equal"], SIZES["varied"]], ids=str)
 def test_strides_do_not_matter(sizes, engine, rng):
-    """Neither of the inputs nor of the gradients that come back."""
+    """Strides of inputs and of incoming gradients do not matter."""
     p = problem("tanh", sizes, rng=rng)
     names = ("x", "kernel", "W", "b", "h0")
     q = replace(p, **{name: strided(getattr(p, name)) for name in names})
@@ -195,7 +195,7 @@ def test_strides_do_not_matter(sizes, engine, rng):
 
 
 def test_gradient_of_a_sum(engine, rng):
-    """The gradient of a sum has no strides at all: one number for all entries."""
+    """The gradient of a sum is one number for all entries: its strides are 0."""
     p = problem("modrelu", SIZES["equal"], rng=rng)
     found = torch.autograd.grad(p.run()[0].sum(), p.inputs)
     wanted = torch.autograd.grad(p.run(unrolled)[0].sum(), p.inputs)
@@ -204,7 +204,7 @@ def test_gradient_of_a_sum(engine, rng):
 
 @pytest.mark.parametrize("name", ["x", "kernel", "W", "b", "h0"])
 def test_one_gradient_alone(name, engine, rng):
-    """What is frozen has none, and the others are the same without it."""
+    """If all inputs but one are frozen, its gradient is the same."""
     p = problem("modrelu", SIZES["varied"], rng=rng)
     frozen = replace(
         p,
@@ -241,10 +241,11 @@ def test_one_output_alone(sigma, which, engine, rng):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_what_is_not_finite_stays_with_its_sequence(sigma, value, engine, rng):
-    """From its step on, it is in the states that it reaches, and in the gradient."""
+    """NaN or infinity reaches the gradient, and later states of its own sequence."""
     p = problem(sigma, (3,) * 5, rng=rng)
     x = p.x.detach().clone()
-    # Step 1 of sequence 2. In the first row infinity is positive, which relu keeps.
+    # Time step 1 of sequence 2. The sign makes the first entry of T x positive, which
+    # relu keeps.
     x[3 + 2, 0] = math.copysign(value, p.kernel[0, 0].item())
     q = replace(p, x=x.requires_grad_())
     found, expected = q.run(), q.run(unrolled)
@@ -263,7 +264,10 @@ def test_what_is_not_finite_stays_with_its_sequence(sigma, value, engine, rng):
 @pytest.mark.parametrize("name", ["W", "b", "h0", "kernel"])
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_nan_in_a_parameter_is_seen(sigma, name, engine, rng):
-    """Also at a state of zero, which modReLU keeps: NaN thresholds used to vanish."""
+    """NaN in a parameter reaches the states, even at a state of zero.
+
+    modReLU keeps zero, and NaN thresholds used to vanish there.
+    """
     p = problem(sigma, (3,) * 2, rng=rng)
     zero = replace(p, x=torch.zeros_like(p.x), h0=torch.zeros_like(p.h0))
     with torch.no_grad():
@@ -273,7 +277,7 @@ def test_nan_in_a_parameter_is_seen(sigma, name, engine, rng):
 
 @pytest.mark.parametrize("sigma", ["relu", "modrelu", "complex_modrelu"])
 def test_gradients_at_a_state_of_zero(sigma, engine, rng):
-    """They are zero, and finite, whatever the threshold is."""
+    """Gradients at a state of zero are zero, whatever the threshold is."""
     p = problem(sigma, (3,) * 2, rng=rng)
     p = replace(
         p,
@@ -288,9 +292,10 @@ def test_gradients_at_a_state_of_zero(sigma, engine, rng):
 
 @pytest.mark.parametrize("size", [1e-4, 1e-8, 1e-12])
 def test_complex_modrelu_near_zero(size, engine, rng):
-    """|h| / |z| across h, at most 1 / eps: |z| = |h| - b is rounded away by then.
+    """Across h, the gradient is |h| / |z|, but at most 1 / eps.
 
-    The gradient used to be NaN in float32, for |z| of 1e-9 and a threshold of 0.01.
+    There |z| = |h| - b is lost to rounding. The gradient used to be NaN in float32, for
+    |z| of 1e-9 and a threshold of 0.01.
     """
     n, dtype = 64, torch.float32
     z = (size * torch.randn(1, n, dtype=dtype, generator=rng)).requires_grad_()
@@ -314,7 +319,7 @@ def test_complex_modrelu_near_zero(size, engine, rng):
 
 
 def test_fading_gradients_end_at_zero(engine, rng):
-    """0.5^t: what is subnormal may be zero, and nothing else is."""
+    """A gradient that decays like 0.5^t may become zero only where it is subnormal."""
     T = 200
     x = torch.zeros(T, N)
     h0 = torch.ones(1, N, requires_grad=True)
@@ -328,5 +333,5 @@ def test_fading_gradients_end_at_zero(engine, rng):
         assert (H[:, 0] - exact).abs().max() < tiny
         (dh0,) = torch.autograd.grad(last.sum(), h0)
         assert (dh0.double() - 0.5**steps).abs().max() < tiny
-    # the processor's mode is as it was
+    # the processor's mode for subnormal numbers is restored
     assert torch.tensor(1e-40) * 1 > 0

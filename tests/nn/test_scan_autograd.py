@@ -1,4 +1,4 @@
-"""The scan as a citizen of autograd: any order, any mode, and little memory."""
+"""The scan and autograd: derivatives of any order, all modes, and little memory."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +20,12 @@ SIZES = (3, 3, 2, 1)
 
 
 def large(rng: torch.Generator) -> Problem:
-    """Of a size whose memory is kept: 2^19 bytes and more."""
+    """Arguments so large that their memory is kept: 2^19 bytes and more."""
     return problem("modrelu", (32,) * 40, n=64, rng=rng)
 
 
 def function(p: Problem, *, last_only: bool, chunk: int | None) -> Callable:
-    """The scan as a function of what has a gradient."""
+    """The scan as a function of the arguments that require a gradient."""
     run = Pass(p.steps, last_only, chunk)
 
     def call(x: Tensor, kernel: Tensor, W: Tensor, b: Tensor, h0: Tensor) -> tuple:
@@ -40,11 +40,11 @@ def function(p: Problem, *, last_only: bool, chunk: int | None) -> Callable:
 )
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_derivatives_are_those_of_differences(sigma, last_only, chunk, engine, rng):
-    """First and second, of all five inputs."""
+    """First and second derivatives of all five inputs agree with differences."""
     p = problem(sigma, SIZES, rng=rng, n=4, inputs=2)
     call = function(p, last_only=last_only, chunk=chunk)
     assert gradcheck(call, p.inputs)
-    # one direction, drawn anew for each test: the twin of `test_scan` has the rest
+    # one random direction per test; `test_scan` compares all entries
     assert gradgradcheck(call, p.inputs, fast_mode=True)
 
 
@@ -69,7 +69,7 @@ def test_forward_mode_is_the_adjoint_of_reverse_mode(sigma, engine, rng):
 
 
 def test_vmap_is_a_loop(rng):
-    """Over inputs, and over gradients of weights: an ensemble."""
+    """vmap over inputs, and over gradients of weights (an ensemble), is a loop."""
     p = problem("modrelu", SIZES, rng=rng)
     x, *rest = (X.detach() for X in p.inputs)
     call = function(p, last_only=False, chunk=None)
@@ -87,7 +87,7 @@ def test_vmap_is_a_loop(rng):
 
 
 def test_jacobian_in_one_call(engine, rng):
-    """`is_grads_batched`: many rows of the Jacobian at once."""
+    """`is_grads_batched` computes many rows of the Jacobian at once."""
     p = problem("tanh", SIZES, rng=rng)
     last = p.run()[1]
     basis = torch.eye(last.numel(), dtype=last.dtype).view(-1, *last.shape)
@@ -101,7 +101,7 @@ def test_jacobian_in_one_call(engine, rng):
 @pytest.mark.parametrize("sizes", [(5,) * 9, (5, 5, 4, 2, 1), (1, 1), (2, 1)], ids=str)
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_threads_take_their_own_sequences(sigma, sizes, rng):
-    """Two threads give what one gives; only the sums of gradients are in two parts."""
+    """Two threads give the states of one; only sums of gradients have another order."""
     p = problem(sigma, sizes, rng=rng)
     before = torch.get_num_threads()
     results = []
@@ -118,7 +118,7 @@ def test_threads_take_their_own_sequences(sigma, sizes, rng):
 
 
 def saved_bytes(run: Callable[[], object]) -> int:
-    """Memory that a graph keeps, a tensor that is kept twice counted once."""
+    """Bytes that a graph saves; a tensor that is saved twice counts once."""
     kept: dict[int, int] = {}
 
     def pack(X: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def saved_bytes(run: Callable[[], object]) -> int:
 
 
 def test_chunks_keep_one_state_in_so_many(engine, monkeypatch, rng):
-    """T / chunk states are kept; the backward pass has room for `chunk` at a time."""
+    """T / chunk states are saved; the backward pass has room for `chunk` at a time."""
     T, batch, n, chunk = 64, 3, 8, 8
     p = problem("modrelu", (batch,) * T, rng=rng, n=n)
     state = batch * n * 8
@@ -155,7 +155,10 @@ def test_chunks_keep_one_state_in_so_many(engine, monkeypatch, rng):
 
 
 def test_memory_is_not_taken_from_who_holds_it(engine, rng):
-    """Outputs and graphs of twelve calls, more than are kept, stay what they were."""
+    """Outputs and graphs of twelve calls keep their values.
+
+    This is more than the memory that is kept.
+    """
     memory.release_memory()
     p = large(rng)
     held, copies, gradients = [], [], []
@@ -166,7 +169,7 @@ def test_memory_is_not_taken_from_who_holds_it(engine, rng):
         copies.append([H.detach().clone(), last.detach().clone()])
         gradients.append(torch.autograd.grad(H, q.inputs, G, retain_graph=True))
         held.append((q, H, last))
-        # a training step beside it, whose memory goes back at once
+        # a training step in between, whose memory is recycled at once
         p.run()[0].sum().backward()
     for (q, H, last), copy, gradient in zip(held, copies, gradients, strict=True):
         assert torch.equal(H, copy[0])
@@ -177,7 +180,7 @@ def test_memory_is_not_taken_from_who_holds_it(engine, rng):
 
 
 def test_a_training_step_needs_no_new_memory(engine, rng):
-    """States and their gradients go where those of the step before were."""
+    """States and gradients of a step reuse the memory of the step before."""
     memory.release_memory()
     p = large(rng)
     places = set()
@@ -201,14 +204,17 @@ def test_a_graph_lasts_as_long_as_torch_says(engine, rng):
 
 
 def test_states_that_were_changed_are_no_basis_for_gradients(engine, rng):
-    """torch's own error, instead of a gradient of other states."""
+    """Changing the states before the backward pass raises torch's own error.
+
+    Otherwise the gradient would be that of other states.
+    """
     p = problem("tanh", SIZES, rng=rng)
     H, _ = p.run()
     H.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         H.sum().backward()
     _, last = p.run()
-    # the last states are copies: torch allows it
+    # the last states are copies, so torch allows changes
     last.mul_(2)
     found = torch.autograd.grad(last.sum(), p.inputs)
     wanted = torch.autograd.grad(2 * twin(p)[1].sum(), p.inputs)
@@ -216,7 +222,7 @@ def test_states_that_were_changed_are_no_basis_for_gradients(engine, rng):
 
 
 def test_half_precision_is_torchs(rng):
-    """bfloat16 goes through torch's operations, to its own accuracy."""
+    """bfloat16 is computed by torch's operations, to the accuracy of the dtype."""
     p = problem("modrelu", (4,) * 10, rng=rng, dtype=torch.bfloat16)
     H = p.run()[0]
     wide = {k: getattr(p, k).double() for k in ("x", "kernel", "W", "b", "h0")}

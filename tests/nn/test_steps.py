@@ -1,4 +1,4 @@
-"""Rows of sequences, one step after the other, as torch packs them."""
+"""Rows of sequences, one time step after the other, as torch packs them."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ LENGTHS = [[3, 3], [5, 3, 3, 1], [4], [1, 1, 1], [6, 1]]
 
 
 def packed(lengths: list[int]) -> tuple[torch.Tensor, Steps]:
-    """Row (i, t) holds sequence i at step t."""
+    """A packed tensor whose row (i, t) holds sequence i at time step t."""
     sequences = [
         torch.tensor([[i, t] for t in range(T)]) for i, T in enumerate(lengths)
     ]
@@ -26,7 +26,7 @@ def test_last_is_the_last_step_of_each_sequence(lengths):
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_reversed_turns_each_sequence_in_its_own_place(lengths):
-    """Step t of sequence i becomes its step T_i - 1 - t; twice is the identity."""
+    """Time step t of sequence i becomes its step T_i - 1 - t; twice is the identity."""
     rows, steps = packed(lengths)
     turned = [[i, lengths[i] - 1 - t] for i, t in rows.tolist()]
     assert steps.reversed(rows).tolist() == turned
@@ -36,7 +36,7 @@ def test_reversed_turns_each_sequence_in_its_own_place(lengths):
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("chunk", [None, 1, 2, 4, 100])
 def test_parts_are_all_of_it(lengths, chunk):
-    """Parts of at most `chunk` steps, one after the other, hold every row once."""
+    """Parts of at most `chunk` time steps contain every row once, in order."""
     rows, steps = packed(lengths)
     parts, slices = zip(*steps.cut(chunk), strict=True)
     assert sum((part.sizes for part in parts), ()) == steps.sizes
@@ -46,7 +46,7 @@ def test_parts_are_all_of_it(lengths, chunk):
 
 
 def test_equal_steps_are_remembered():
-    """A training step asks for the same sizes again and again."""
+    """Equal sizes share one object, since training asks for them again and again."""
     assert Steps.equal(7, 3) is Steps.equal(7, 3)
     assert Steps.equal(7, 3) == Steps((3,) * 7)
 
@@ -60,9 +60,9 @@ def test_the_table_for_c_counts_rows():
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (2, 2, 1)], ids=["equal", "varied"])
 def test_no_mode_is_remembered(sizes):
-    """What one mode or device made never meets another.
+    """Nothing made in one mode or on one device is reused in another.
 
-    Indices used to be kept as tensors, for all equal sizes in the process: after one
+    Indices used to be cached as tensors, for all equal sizes in the process: after one
     call in inference mode, training raised "Inference tensors cannot be saved".
     """
     steps = Steps.equal(3, 2) if sizes == (2, 2, 2) else Steps(sizes)

@@ -1,4 +1,4 @@
-"""Maps that are never a matrix: those of uRNN and of EURNN."""
+"""Maps that never form a matrix: the ones of uRNN and EURNN."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ STRUCTURED = {
 
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_structured_maps_never_make_a_matrix(name):
-    """The largest tensor of a step grows as n: fourfold from 256 to 1024, not 16."""
+    """The largest tensor of a step grows like n: fourfold from 256 to 1024."""
     found = []
     for n in (256, 1024):
         network = STRUCTURED[name](n)
@@ -49,7 +49,10 @@ def test_structured_maps_never_make_a_matrix(name):
     ("n", "capacity"), [(2, 2), (4, 2), (6, 6), (10, 14), (50, 12), (64, 40), (32, 16)]
 )
 def test_blocks_are_the_product_of_single_rotations(n, capacity):
-    """Blocks longer than n, blocks that do not fit n, several groups of layers."""
+    """The blocks of EURNN are products of single rotations, for all capacities.
+
+    Some blocks are longer than n, some do not divide n, and some have several groups.
+    """
     network = EURNN(1, n, capacity=capacity, dtype=torch.float64)
     cell: Any = network.cells[0]
     W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
@@ -59,9 +62,12 @@ def test_blocks_are_the_product_of_single_rotations(n, capacity):
 
 @pytest.mark.parametrize("n", [2, 4, 16, 32, 64])
 def test_blocks_are_the_product_of_an_fft(n):
-    """Fewer layers than a block takes, just as many, and more."""
+    """The blocks of the FFT style are products of single rotations.
+
+    There are fewer layers than a block takes, just as many, and more.
+    """
     network = EURNN(1, n, style="fft", dtype=torch.float64)
     cell: Any = network.cells[0]
     W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
-    # as above
+    # the tolerance of the test above
     assert_near(W, reference.eurnn_weight(cell, "fft"), tol=1.4e-15)

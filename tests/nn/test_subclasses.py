@@ -1,4 +1,4 @@
-"""Recurrent layers and tensors whose memory C cannot read: they go around it."""
+"""Recurrent layers compute on tensors whose memory C cannot read."""
 
 import copy
 from pathlib import Path
@@ -30,7 +30,7 @@ LAYERS = {
 
 
 class Named(Tensor):
-    """Has memory of its own: a plain tensor by another name."""
+    """A subclass with memory of its own."""
 
 
 def gradients(layer: Any, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -57,14 +57,14 @@ def unwrapped(X: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_wrappers_without_memory_compute(name, rng):
-    """The address of such a tensor is 0: C must not read it."""
+    """Wrappers without memory work: their address is 0, and C must not read it."""
     layer, x = LAYERS[name](), torch.randn(5, 4, 3, generator=rng)
     out, dx, others = gradients(layer, x.clone())
     found, found_dx, found_others = gradients(layer, TwoTensor(x.clone(), x.clone()))
     assert isinstance(found, TwoTensor)
     assert_near(unwrapped(found), out)
-    # a TwoTensor forgets under `view_as_real` that it is to be conjugated: gradients
-    # of complex numbers are wrong then, of torch's own operations too
+    # `view_as_real` of a TwoTensor loses the flag for conjugation, so gradients of
+    # complex numbers are wrong, also through torch's own operations.
     if out.is_complex():
         return
     for X, wanted in zip((found_dx, *found_others), (dx, *others), strict=True):
@@ -82,7 +82,7 @@ def test_subclasses_with_memory_compute(name, rng):
 
 @pytest.mark.once
 def test_sharded_layers_compute(tmp_path: Path):
-    """FSDP2 and `distribute_module`, in a process of its own."""
+    """Layers work with FSDP2 and `distribute_module`, in a process of their own."""
     spawn(_sharded, (str(tmp_path / "store"),), nprocs=1)
 
 

@@ -1,4 +1,4 @@
-"""Weights under torch's names, checkpoints from torch's layers, and layers for it."""
+"""Weights under torch's names, checkpoints of torch's layers, and `to_torch`."""
 
 import copy
 import io
@@ -64,7 +64,7 @@ def assert_near(result: Any, expected: Any) -> None:
 @all_kinds
 @all_options
 def test_names_are_those_of_torch(kind, options):
-    """The weights of torch's layer are attributes, with its shapes, and no others."""
+    """A layer has the weights of torch's layer as attributes, with torch's shapes."""
     layer, peer = layer_of(kind, **options), peer_of(kind, **options)
     for name, p in peer.named_parameters():
         assert getattr(layer, name).shape == p.shape
@@ -82,7 +82,10 @@ def test_names_are_those_of_torch(kind, options):
 
 
 def test_names_show_the_constrained_weights():
-    """A rotation for each gate; the gradient of an entry reaches the coordinates."""
+    """Under torch's name there is a rotation for each gate.
+
+    The gradient of an entry reaches the coordinates.
+    """
     lstm, rnn = ExpLSTM(3, 5, 2, bidirectional=True), ExpRNN(3, 5)
     W = lstm.weight_hh_l1_reverse
     assert torch.equal(W, lstm.cells[3].weight_hh.flatten(0, 1))
@@ -105,7 +108,7 @@ def test_the_threshold_of_modrelu_is_no_bias_of_torch():
 
 @pytest.mark.errors
 def test_torchs_names_are_for_reading():
-    """Torch's own assignment would make a parameter that nothing uses."""
+    """torch's names cannot be assigned: it would make a parameter that is not used."""
     layer = ExpRNN(3, 5)
     with pytest.raises(
         AttributeError, match=r"`weight_hh_l0` of ExpRNN is for reading"
@@ -117,7 +120,7 @@ def test_torchs_names_are_for_reading():
 @all_kinds
 @all_options
 def test_torchs_layer_computes_the_same(kind, options, rng):
-    """Outputs and last states, with a first state and without, in evaluation."""
+    """torch's layer has the same outputs and last states, with and without `hx`."""
     layer = layer_of(kind, **options).eval()
     peer = layer.to_torch()
     assert type(peer) is KINDS[kind][1]
@@ -139,7 +142,7 @@ def test_torchs_layer_computes_the_same_of_packed_sequences(kind, rng):
 
 
 def test_torchs_layer_drops_what_this_one_drops(rng):
-    """The same numbers are drawn, between the same layers."""
+    """torch's layer draws the same dropout, between the same layers."""
     layer = ExpLSTM(3, 5, 3, dropout=0.5, dtype=torch.float64)
     peer = layer.to_torch()
     assert peer.training
@@ -152,7 +155,10 @@ def test_torchs_layer_drops_what_this_one_drops(rng):
 
 @all_kinds
 def test_a_layer_for_torch_draws_no_numbers_and_shares_none(kind):
-    """Dtype, device and frozen parameters stay as they are."""
+    """`to_torch` draws no random numbers and shares no memory.
+
+    Dtype, device and frozen parameters stay as they are.
+    """
     layer = layer_of(kind, torch.float32)
     layer.cells[0].parametrizations.weight_hh.original.requires_grad_(False)
     state = torch.random.get_rng_state()
@@ -169,7 +175,7 @@ def test_a_layer_for_torch_draws_no_numbers_and_shares_none(kind):
 
 
 def test_a_layer_for_torch_trains_like_torchs_own(rng):
-    """All its parameters get gradients, and the next forward pass sees a step."""
+    """All parameters of torch's layer get gradients, and a step changes its output."""
     peer = ExpLSTM(3, 5, dtype=torch.float64).to_torch()
     x = inputs(peer, rng)
     before = peer(x)[0]
@@ -181,7 +187,7 @@ def test_a_layer_for_torch_trains_like_torchs_own(rng):
 @all_kinds
 @all_options
 def test_a_checkpoint_of_rotations_gives_the_same_network(kind, options, rng):
-    """Outputs of torch's layer, whose recurrent weights are rotations and stay so."""
+    """If torch's recurrent weights are rotations, our layer has the same outputs."""
     peer = peer_of(kind, **options).eval()
     with torch.no_grad():
         for name, p in peer.named_parameters():
@@ -200,7 +206,10 @@ def test_a_checkpoint_of_rotations_gives_the_same_network(kind, options, rng):
 
 @pytest.mark.parametrize("kind", ["tanh", "lstm", "gru, both biases"])
 def test_a_checkpoint_gives_the_nearest_rotations(kind, rng, caplog):
-    """For each gate by itself; all else is taken as it is, and the log says so."""
+    """Each gate's recurrent weight becomes the nearest rotation, and the log says so.
+
+    All other weights are copied.
+    """
     peer, layer = peer_of(kind), layer_of(kind)
     with caplog.at_level(logging.INFO, "isometry"):
         isometry.load_foreign(layer, peer.state_dict())
@@ -216,7 +225,7 @@ def test_a_checkpoint_gives_the_nearest_rotations(kind, rng, caplog):
 
 @all_kinds
 def test_there_and_back(kind, rng):
-    """What torch's layer of ours holds loads into a new one of ours."""
+    """The state of `to_torch` loads into a new layer of ours."""
     layer = layer_of(kind, num_layers=2, bidirectional=True)
     again = layer_of(kind, num_layers=2, bidirectional=True)
     isometry.load_foreign(again, layer.to_torch().state_dict())
@@ -226,7 +235,7 @@ def test_there_and_back(kind, rng):
 
 @pytest.mark.parametrize("unrolled", [False, True])
 def test_gradients_of_torchs_second_bias(unrolled, rng, monkeypatch):
-    """In torch's loop and in ordinary operations: the last third of `bias_hh`."""
+    """torch's second bias has a gradient in both loops: the last third of `bias_hh`."""
     if unrolled:
         monkeypatch.setattr(_gated, "needs_plain_operations", lambda *_: True)
     peer, layer = peer_of("gru"), isometry.fold(layer_of("gru, both biases"))
@@ -244,7 +253,7 @@ def test_gradients_of_torchs_second_bias(unrolled, rng, monkeypatch):
 
 
 def test_a_trained_first_state_becomes_zero():
-    """There is none in the checkpoint: torch's layers start at zero."""
+    """A trained first state becomes zero, as torch's layers start at zero."""
     layer = ExpRNN(3, 5, nonlinearity="tanh", train_h0=True)
     nn.init.ones_(layer.cells[0].h0)
     isometry.load_foreign(layer, nn.RNN(3, 5).state_dict())
@@ -252,7 +261,7 @@ def test_a_trained_first_state_becomes_zero():
 
 
 def test_a_folded_layer_takes_the_weights_as_they_are(rng):
-    """It has no constraint any more."""
+    """A folded layer has no constraint, and takes the weights as they are."""
     peer, layer = peer_of("lstm"), isometry.fold(layer_of("lstm"))
     isometry.load_foreign(layer, peer.state_dict())
     x = inputs(peer, rng)
@@ -276,7 +285,7 @@ def test_a_folded_layer_takes_the_weights_as_they_are(rng):
     ],
 )
 def test_checkpoints_that_do_not_fit(make, options, peer, message):
-    """Nothing is loaded then."""
+    """A checkpoint that does not fit is refused, and nothing is loaded."""
     model = nn.Sequential(make(3, 5, **options))
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match=message):
@@ -301,7 +310,7 @@ def test_layers_that_torch_does_not_have(options, message):
 
 
 class Tagger(nn.Module):
-    """A model around a layer, as TorchScript and quantization want one."""
+    """A model around a layer, as TorchScript and quantization need one."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -318,7 +327,7 @@ def tagger(kind: str) -> Tagger:
     return Tagger(layer.to_torch()).eval()
 
 
-# torch warns of what its own layer does while it is exported
+# torch warns about its own layer during the export
 @pytest.mark.filterwarnings("ignore:The tensor attributes self.layer._flat_weights")
 @pytest.mark.usefixtures("no_shape_hook")
 @all_kinds
@@ -331,7 +340,7 @@ def test_torchs_layer_is_exported_with_a_free_batch(kind, rng):
 
 @all_kinds
 def test_torchs_layer_is_scripted(kind, rng):
-    """And written, and read again."""
+    """torch's layer can be scripted, saved and loaded."""
     model = tagger(kind)
     file = io.BytesIO()
     torch.jit.save(torch.jit.script(model), file)
@@ -340,12 +349,12 @@ def test_torchs_layer_is_scripted(kind, rng):
     assert_near(torch.jit.load(file)(x), model(x))
 
 
-# torch has put its own functions for this on a list of things to remove
+# torch has deprecated its functions for this
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_torchs_layer_is_quantized(kind, rng):
-    """Weights of 8 bits: outputs are off by a few percent of the largest."""
+    """With weights of 8 bits, outputs are off by a few percent of the largest."""
     model = tagger(kind)
     small = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM, nn.GRU, nn.Linear})
     assert type(small.layer) is not type(model.layer)
