@@ -398,7 +398,7 @@ def test_a_network_reads_classes_as_unit_vectors(name):
     """
     task = OrderTask()
     network: Any = NETWORKS.find(f"tests.lab.own:{name}", trust=True)
-    model = network.model(task, 4, {}, Draw())
+    model = network.make_model(task, 4, {}, Draw())
     x = task.batch(0, size=2, seed=1).x
     assert torch.equal(model(x), model(torch.nn.functional.one_hot(x, 3).float()))
     assert copy.deepcopy(model).double()(x).dtype == torch.float64

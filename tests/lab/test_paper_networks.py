@@ -129,7 +129,7 @@ COUNTS = [
 @pytest.mark.parametrize(("name", "task", "n", "count"), COUNTS)
 def test_free_parameters_are_those_of_the_formula(name, task, n, count):
     """The count is the group's dimension, the other weights, and the output layer."""
-    model = by_name(name, task, n).model()
+    model = by_name(name, task, n).make_model()
     assert count_parameters(model) == FORMULAS[name](task, n) == count
 
 
@@ -147,7 +147,7 @@ def test_free_parameters_of_eurnn(task, options, count):
     recipe = by_name("eurnn", task, **options)
     if not options:
         assert eurnn(task, 512, recipe.options["capacity"]) == count
-    assert count_parameters(recipe.model()) == count
+    assert count_parameters(recipe.make_model()) == count
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,9 @@ def test_free_parameters_of_eurnn(task, options, count):
     ],
 )
 def test_free_parameters_of_the_others(name, options, count):
-    assert count_parameters(by_name(name, "copying", 8, **options).model()) == count
+    assert (
+        count_parameters(by_name(name, "copying", 8, **options).make_model()) == count
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -191,12 +193,6 @@ def test_counts_of_other_modules():
     assert count_parameters(nn.Linear(5, 5).requires_grad_(False)) == 0
 
 
-def optimizers(recipe: Recipe, model: SequenceModel) -> list[torch.optim.Optimizer]:
-    """The optimizers of a recipe, built by hand."""
-    pairs = recipe.groups(model)
-    return [wanted.kind(groups, **wanted.options) for wanted, groups in pairs]
-
-
 def example(task: str, rng: torch.Generator) -> Tensor:
     size = TASKS[task].input_size
     if task == "copying":
@@ -209,9 +205,9 @@ def example(task: str, rng: torch.Generator) -> Tensor:
 def test_trains_by_its_own_optimizers(name, task, rng):
     """Each parameter is moved by exactly one optimizer, and constraints hold."""
     recipe = by_name(name, task, 8)
-    model = recipe.model(generator=rng)
+    model = recipe.make_model(generator=rng)
     x = example(task, rng)
-    makers = optimizers(recipe, model)
+    makers = recipe.make_optimizers(model)
     moved = [
         p for made in makers for group in made.param_groups for p in group["params"]
     ]
@@ -270,13 +266,13 @@ def test_rates_of_the_appendix():
         rest, slow = by_name("exprnn", task, size).optimizers
         assert rest.options["lr"] == lr
         assert slow.options["lr"] == pytest.approx(lr / 10)
-        assert rest.kind is (Adam if task == "timit" else RMSprop)
-        assert slow.kind is RMSprop
+        assert rest.optimizer_class is (Adam if task == "timit" else RMSprop)
+        assert slow.optimizer_class is RMSprop
 
 
 def test_reflections_are_unit_vectors_after_a_step(rng):
     recipe = by_name("householder", "adding", 6)
-    model = recipe.model(generator=rng)
+    model = recipe.make_model(generator=rng)
     recipe.after_step(model)
     network: Any = model.network
     lengths = torch.linalg.vector_norm(network.cells[0].V.detach(), dim=0)
@@ -286,11 +282,14 @@ def test_reflections_are_unit_vectors_after_a_step(rng):
 def test_rates_of_descent_are_on_the_manifold(rng):
     """The unitary weight's parameter group has the manifold U(n), the others None."""
     recipe = by_name("rgd", "copying", 8)
-    groups = {w.kind: found for w, found in recipe.groups(recipe.model())}
+    groups = {
+        w.optimizer_class: found
+        for w, found in recipe.param_groups(recipe.make_model())
+    }
     assert [g["manifold"] for g in groups[RiemannianSGD]] == [U(8)]
     assert all(g["manifold"] is None for g in groups[RiemannianRMSprop])
     recipe = by_name("spectral", "copying", 8)
-    *_, (_, (both,)) = recipe.groups(recipe.model())
+    *_, (_, (both,)) = recipe.param_groups(recipe.make_model())
     assert both["manifold"] == SO(8)
     assert len(both["params"]) == 2
 
@@ -300,7 +299,7 @@ def test_lstm_is_that_of_tensorflow():
 
     torch's second bias is zero and stays zero.
     """
-    network: Any = by_name("lstm", "mnist", 16).model().network
+    network: Any = by_name("lstm", "mnist", 16).make_model().network
     bias = network.bias_ih_l0.detach()
     assert_close(bias[16:32], torch.ones(16))
     assert_close(bias[:16].abs().sum() + bias[32:].abs().sum(), torch.tensor(0.0))
@@ -322,7 +321,7 @@ def test_lstm_is_that_of_tensorflow():
     ],
 )
 def test_output_layers_start_as_their_authors_wrote(name, task, bound, bias, rng):
-    output = by_name(name, task, 32).model(generator=rng).output
+    output = by_name(name, task, 32).make_model(generator=rng).output
     assert 0.9 * bound <= output.weight.abs().max() <= bound
     # the largest of nine or ten uniform numbers is below 0.2 once in two million draws
     assert 0.2 * bias <= output.bias.abs().max() <= bias
@@ -331,7 +330,7 @@ def test_output_layers_start_as_their_authors_wrote(name, task, bound, bias, rng
 
 def test_options_replace_those_of_the_task():
     recipe = by_name("eurnn", "copying", 8, capacity=2)
-    network: Any = recipe.model().network
+    network: Any = recipe.make_model().network
     assert network.cells[0].theta.shape == (1, 7)
 
 

@@ -159,7 +159,7 @@ def test_padding_is_as_if_it_were_not_there(name, target, root, rng):
     batch = task.batch(0, size=4, seed=1)
     assert batch.lengths is not None
     assert batch.lengths.min() < batch.lengths.max()
-    model = recipe(name, task, 6).model(generator=rng)
+    model = recipe(name, task, 6).make_model(generator=rng)
     padded, G = gradient(task.loss(model(batch.x), batch), model)
     packed = pack_padded_sequence(batch.x, batch.lengths, enforce_sorted=False)
     outputs, _ = pad_packed_sequence(model(packed), total_length=len(batch.x))

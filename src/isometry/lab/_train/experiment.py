@@ -94,7 +94,7 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     epoch = _epoch(task, config.training.batch_size)
     resolved = config.resolved(recipe, epoch, torch.get_num_threads())
     resolved = replace(resolved, recipe=described(recipe, model), about=task.about())
-    return Experiment(resolved, task, recipe, model, make_optimizers(recipe, model))
+    return Experiment(resolved, task, recipe, model, recipe.make_optimizers(model))
 
 
 def _epoch(task: AbstractTask, size: int) -> int | None:
@@ -145,7 +145,7 @@ def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
     for optimizer in recipe.optimizers:
         for name in optimizer.parameters:
             one = replace(optimizer, parameters=(name,))
-            if not any(map(one.names, paths)):
+            if not any(map(one.names_parameter, paths)):
                 raise ValueError(
                     f"`parameters` in the schedule of {recipe.name} must name "
                     f"parameters of it; got {name!r}. It has {', '.join(paths)}."
@@ -184,7 +184,7 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
     # weights from the global generator.
     torch.manual_seed(training.seed)
     try:
-        return recipe.model(generator=torch.Generator().manual_seed(training.seed))
+        return recipe.make_model(generator=torch.Generator().manual_seed(training.seed))
     except (TypeError, ValueError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
@@ -205,7 +205,7 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
 
 def _options_of(name: str, task: AbstractTask) -> list[str]:
     """Names of the options of a network, besides its sizes."""
-    model = networks.recipe(name, task, 2).model(device="meta")
+    model = networks.recipe(name, task, 2).make_model(device="meta")
     network = type(getattr(model, "network", model))
     names: list[str] = []
     for kind in network.__mro__:
@@ -236,50 +236,6 @@ def make_task(config: Config, *, trust: Trust) -> AbstractTask:
     return make(TASKS.find(config.task, trust=trust), config.task_options)
 
 
-def make_optimizers(recipe: Recipe, model: nn.Module) -> list[Optimizer]:
-    """Make the optimizers of a recipe.
-
-    Args:
-        recipe: names the optimizers, their options and their parameters.
-        model: the network whose parameters the optimizers move.
-
-    Returns:
-        The optimizers, without those that would have no parameters to move.
-
-    Raises:
-        ValueError: if a plain optimizer would move a weight off its manifold, or an
-            optimizer does not take the parameters.
-    """
-    optimizers = []
-    for row, groups in recipe.groups(model):
-        name, kind = row.kind.__name__, row.kind
-        on_manifold = any(group["manifold"] is not None for group in groups)
-        if on_manifold and not hasattr(isometry.optim, name):
-            raise ValueError(
-                f"`optimizer` must be one of isometry.optim, since a weight of "
-                f"{recipe.name} lives on a manifold; got {name}. Leave it out for the "
-                f"optimizer of the paper."
-            )
-        if recipe.schedule.decay is not None:
-            if kind is torch.optim.Rprop:
-                raise ValueError(
-                    "`decay` must be left out for Rprop, which uses the learning rate "
-                    "only in its first step."
-                )
-            # `initial_lr` is the rate before any decay. Checkpoints keep it. torch's
-            # schedulers use the same name.
-            for group in groups:
-                group["initial_lr"] = row.options["lr"]
-        try:
-            optimizers.append(kind(groups, **row.options))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"`optimizer` must be one that takes these parameters; got "
-                f"{name}: {error}. Choose another, such as Adam."
-            ) from error
-    return optimizers
-
-
 def _adjusted(recipe: Recipe, training: Training) -> Recipe:
     """The recipe, in which the user's training options replace the paper's."""
     usual = recipe.schedule
@@ -290,15 +246,15 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
         ratio = row.options["lr"] / rest.options["lr"]
         if row.parameters and training.lr_ratio is not None:
             ratio = training.lr_ratio
-        kind, options = row.kind, dict(row.options)
+        optimizer_class, options = row.optimizer_class, dict(row.options)
         # RiemannianSGD moves a weight on its manifold by its own update rule, so the
         # option `optimizer` does not replace it.
-        if training.optimizer is not None and kind is not RiemannianSGD:
-            kind, options = _optimizer_class(training.optimizer), {}
+        if training.optimizer is not None and optimizer_class is not RiemannianSGD:
+            optimizer_class, options = _optimizer_class(training.optimizer), {}
         if training.retraction is not None and "retraction" in options:
             options["retraction"] = training.retraction
         options["lr"] = lr * ratio
-        rows.append(replace(row, kind=kind, options=options))
+        rows.append(replace(row, optimizer_class=optimizer_class, options=options))
     retracts = any("retraction" in row.options for row in rows)
     if training.retraction is not None and not retracts:
         raise ValueError(
@@ -339,7 +295,7 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
         "options": {k: v for k, v in options.items() if k not in places},
         "optimizers": [
             {
-                "name": row.kind.__name__,
+                "name": row.optimizer_class.__name__,
                 "options": dict(row.options),
                 "parameters": list(row.parameters),
             }
@@ -362,7 +318,7 @@ def _optimizer_class(name: str) -> type[Optimizer]:
     is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)
     if not is_optimizer:
         names = {n for n in (*dir(torch.optim), *dir(isometry.optim)) if n[0].isupper()}
-        # do not suggest what is refused below, or by `make_optimizers`
+        # do not suggest what is refused below, or by `Recipe.make_optimizers`
         names -= {*_UNSUITABLE, "Muon", "Optimizer"}
         raise ValueError(
             f"`optimizer` must be a class of torch.optim or isometry.optim, such as "

@@ -206,8 +206,8 @@ class Network:
     """A kind of network: how to make and train it, for every task and size.
 
     Attributes:
-        make: makes the network from a task, a size, options and a source of initial
-            values.
+        make_layer: makes the network, without its output layer, from a task, a size,
+            options and a source of initial values.
         training: returns the schedule for a task and a size.
         output: returns the initial values of the output layer for a task and a number
             of features; None if the network has its own output layer.
@@ -216,18 +216,18 @@ class Network:
         after_step: called with the network after each step of the optimizers.
     """
 
-    make: Callable[[AbstractTask, int, dict[str, Any], Draw], nn.Module]
+    make_layer: Callable[[AbstractTask, int, dict[str, Any], Draw], nn.Module]
     training: Callable[[str, int], Schedule]
     output: Callable[[AbstractTask, int], Output] | None = glorot_output
     options: Callable[[str, int], dict[str, Any]] = lambda _task, _size: {}
     parts: Parts = "both"
     after_step: Callable[[Any], None] = lambda _network: None
 
-    def model(
+    def make_model(
         self, task: AbstractTask, size: int, options: Mapping[str, Any], draw: Draw
     ) -> nn.Module:
         """Make the network with its output layer and initial values."""
-        network = self.make(task, size, dict(options), draw)
+        network = self.make_layer(task, size, dict(options), draw)
         ours = isinstance(network, AbstractRecurrent)
         if not ours and not getattr(network, "reads_classes", False):
             network.register_forward_pre_hook(partial(unit_vectors, task.input_size))
@@ -359,7 +359,7 @@ def recipe(
         **options: options of the network, which replace the usual ones.
 
     Returns:
-        The recipe. Its function `model` makes the network.
+        The recipe. Its function `make_model` makes the network.
 
     Raises:
         ValueError: if there is no such network, `task.recipe` is not known, or the task
@@ -380,13 +380,13 @@ def recipe(
     size = sizes[0] if hidden_size is None else hidden_size
     options = {**network.options(task.recipe, size), **options}
 
-    def make(**place: Any) -> nn.Module:
-        return network.model(task, size, options, Draw(**place))
+    def make_model(**place: Any) -> nn.Module:
+        return network.make_model(task, size, options, Draw(**place))
 
     return Recipe(
         name=model,
         hidden_size=size,
-        model=make,
+        make_model=make_model,
         options=options,
         schedule=network.training(task.recipe, size),
         after_step=lambda model: network.after_step(getattr(model, "network", model)),

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.optim import Adam, Optimizer, RMSprop
+from torch.optim import Adam, Optimizer, RMSprop, Rprop
 
+import isometry.optim
 from isometry.groups import AbstractManifold, manifold_of
 from isometry.optim import RiemannianRMSprop, RiemannianSGD
 
@@ -23,18 +24,18 @@ class OptimizerRecipe:
     """An optimizer, its options and the parameters that it moves.
 
     Attributes:
-        kind: the class, of `torch.optim` or of `isometry.optim`.
+        optimizer_class: a class of `torch.optim` or of `isometry.optim`.
         options: the arguments of the class.
         parameters: names of the parameters that the optimizer moves, such as
             "output.weight", or of the modules that hold them. If empty, it moves every
             parameter that no other optimizer moves.
     """
 
-    kind: type[Optimizer]
+    optimizer_class: type[Optimizer]
     options: Mapping[str, Any]
     parameters: tuple[str, ...] = ()
 
-    def names(self, path: str) -> bool:
+    def names_parameter(self, path: str) -> bool:
         """True if `parameters` names the parameter with this path in a network."""
         return any(f".{name}." in f".{path}." for name in self.parameters)
 
@@ -59,19 +60,19 @@ class Schedule:
     decay: Callable[[float], float] | None = None
 
     def __post_init__(self) -> None:
-        if all(wanted.parameters for wanted in self.optimizers):
-            named = [name for wanted in self.optimizers for name in wanted.parameters]
+        if all(row.parameters for row in self.optimizers):
+            named = [name for row in self.optimizers for name in row.parameters]
             raise ValueError(
                 f"`optimizers` must have one without `parameters`, which moves all "
                 f"parameters that the others leave; got only one for "
                 f"{', '.join(named) or 'nothing'}. Add it, such as "
                 f"`OptimizerRecipe(Adam, {{'lr': 1e-3}})`."
             )
-        for wanted in self.optimizers:
-            if "lr" not in wanted.options:
+        for row in self.optimizers:
+            if "lr" not in row.options:
                 raise ValueError(
                     f"`options` of an optimizer must have an `lr`; got "
-                    f"{dict(wanted.options)} for {wanted.kind.__name__}."
+                    f"{dict(row.options)} for {row.optimizer_class.__name__}."
                 )
 
 
@@ -82,8 +83,8 @@ class Recipe:
     Attributes:
         name: name of the network.
         hidden_size: number of features of the hidden state.
-        model: makes the network with its output layer and initial values. It takes the
-            keywords `device`, `dtype` (of the real parameters) and `generator` (the
+        make_model: makes the network with its output layer and initial values. It takes
+            the keywords `device`, `dtype` (of the real parameters) and `generator` (the
             source of the initial values). All may be left out.
         options: options of the network, besides its sizes, for the record.
         schedule: the optimizers, and the clipping and decay that go with them.
@@ -94,7 +95,7 @@ class Recipe:
 
     name: str
     hidden_size: int
-    model: Callable[..., Any]
+    make_model: Callable[..., Any]
     options: Mapping[str, Any]
     schedule: Schedule
     after_step: Callable[[nn.Module], None] = lambda _model: None
@@ -106,7 +107,7 @@ class Recipe:
         """The optimizers, each with the parameters that it moves."""
         return self.schedule.optimizers
 
-    def groups(
+    def param_groups(
         self, model: nn.Module
     ) -> list[tuple[OptimizerRecipe, list[dict[str, Any]]]]:
         """Pair each optimizer with its parameter groups.
@@ -115,26 +116,68 @@ class Recipe:
         is that manifold. All other parameters form a group whose entry is None.
 
         Args:
-            model: the network that `self.model` made.
+            model: the network that `make_model` made.
 
         Returns:
             Pairs of an optimizer and its parameter groups. Optimizers that would move
             nothing are left out.
         """
         pairs = []
-        for wanted in self.optimizers:
+        for row in self.optimizers:
             by_manifold: dict[AbstractManifold | None, list[nn.Parameter]] = {}
             for path, p in model.named_parameters():
-                named = any(other.names(path) for other in self.optimizers)
-                mine = wanted.names(path) if named else not wanted.parameters
-                if p.requires_grad and mine:
+                named = any(other.names_parameter(path) for other in self.optimizers)
+                moved = row.names_parameter(path) if named else not row.parameters
+                if p.requires_grad and moved:
                     owner, _, name = path.rpartition(".")
                     manifold = manifold_of(model.get_submodule(owner), name)
                     by_manifold.setdefault(manifold, []).append(p)
             groups = [{"params": ps, "manifold": m} for m, ps in by_manifold.items()]
             if groups:
-                pairs.append((wanted, groups))
+                pairs.append((row, groups))
         return pairs
+
+    def make_optimizers(self, model: nn.Module) -> list[Optimizer]:
+        """Make the optimizers.
+
+        Args:
+            model: the network that `make_model` made.
+
+        Returns:
+            The optimizers, without those that would have no parameters to move.
+
+        Raises:
+            ValueError: if a plain optimizer would move a weight off its manifold, or an
+                optimizer does not take the parameters.
+        """
+        optimizers = []
+        for row, groups in self.param_groups(model):
+            name = row.optimizer_class.__name__
+            on_manifold = any(group["manifold"] is not None for group in groups)
+            if on_manifold and not hasattr(isometry.optim, name):
+                raise ValueError(
+                    f"`optimizer` must be one of isometry.optim, since a weight of "
+                    f"{self.name} lives on a manifold; got {name}. Leave it out for "
+                    f"the optimizer of the paper."
+                )
+            if self.schedule.decay is not None:
+                if row.optimizer_class is Rprop:
+                    raise ValueError(
+                        "`decay` must be left out for Rprop, which uses the learning "
+                        "rate only in its first step."
+                    )
+                # `initial_lr` is the rate before any decay. Checkpoints keep it.
+                # torch's schedulers use the same name.
+                for group in groups:
+                    group["initial_lr"] = row.options["lr"]
+            try:
+                optimizers.append(row.optimizer_class(groups, **row.options))
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"`optimizer` must be one that takes these parameters; got "
+                    f"{name}: {error}. Choose another, such as Adam."
+                ) from error
+        return optimizers
 
 
 def cosine(done: float) -> float:
