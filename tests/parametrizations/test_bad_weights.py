@@ -1,7 +1,7 @@
 """Bad input gets the house error and leaves the module as it was."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -152,6 +152,21 @@ OPTIONS = {
         lambda m: isometry.constrain(m, "weight", U(4)),
         {},
         r"complex dtype for U\(n=4\); got torch.float32",
+    ),
+    "unknown map for unitary": (
+        lambda m: isometry.unitary(m, retraction="euler"),
+        COMPLEX,
+        r"`retraction` must be one of exp, .* for U.*got 'euler'",
+    ),
+    "no degree for unitary": (
+        lambda m: isometry.unitary(m, retraction="pade"),
+        COMPLEX,
+        r"`retraction` must name the degree.*got 'pade'",
+    ),
+    "None is no map of unitary": (
+        lambda m: isometry.unitary(m, retraction=cast("Any", None)),
+        COMPLEX,
+        r"`retraction` must be .*got None",
     ),
     "real weight for unitary": (isometry.unitary, {}, "Use `isometry.orthogonal`"),
     "a class for a group": (

@@ -133,7 +133,10 @@ def orthogonal(
     """
     target = target_of(module, name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    return _install_matrices(target, orthogonal_map, blocks, det, options)
+    phi = "exp" if orthogonal_map in _TORCH else orthogonal_map
+    return _install_matrices(
+        target, phi, blocks, det, options, argument="orthogonal_map"
+    )
 
 
 @outside_graphs
@@ -183,7 +186,9 @@ def unitary(
             f"{target.weight.dtype}. Use `isometry.orthogonal` for a real weight."
         )
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    return _install_matrices(target, retraction, blocks, None, options)
+    return _install_matrices(
+        target, retraction, blocks, None, options, argument="retraction"
+    )
 
 
 @outside_graphs
@@ -256,12 +261,17 @@ def constrain(
 
 def _install_matrices(
     target: Target[Layer],
-    orthogonal_map: str | AbstractMap | None,
+    retraction: str | AbstractMap,
     blocks: int,
     det: Literal[1] | None,
     options: Options,
+    *,
+    argument: str,
 ) -> Layer:
-    """Constrain a weight to the manifold for its shape, its dtype and `det`."""
+    """Constrain a weight to the manifold for its shape, its dtype and `det`.
+
+    Errors call the map by the name of the user's `argument`.
+    """
     weight, name = target.weight, target.name
     if weight.ndim < 2:
         raise ValueError(
@@ -271,9 +281,8 @@ def _install_matrices(
         )
     layout = matrix_layout(target.module, name, weight, blocks)
     manifold = _matrices(layout.points(weight), det)
-    value = "exp" if orthogonal_map in _TORCH else orthogonal_map
-    retraction = manifold.resolve_coordinates(value, name="orthogonal_map")
-    return install(target, manifold, layout, retraction, options)
+    phi = manifold.resolve_coordinates(retraction, name=argument)
+    return install(target, manifold, layout, phi, options)
 
 
 def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
