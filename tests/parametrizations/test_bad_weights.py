@@ -9,7 +9,7 @@ from torch import nn
 
 import isometry
 from isometry.groups import SO, SU, Sp, Sphere, Stiefel, U
-from tests.parametrizations.cases import Weight
+from tests.parametrizations.cases import Circle, Weight
 
 pytestmark = pytest.mark.errors
 
@@ -230,3 +230,10 @@ def test_the_map_of_orthogonal_has_torchs_name():
     call: Any = isometry.orthogonal
     with pytest.raises(TypeError, match=r"Pass `orthogonal_map='cayley'`"):
         call(nn.Linear(3, 3), retraction="cayley")
+
+
+def test_the_remedy_for_a_weight_on_a_users_group():
+    """The message must not look for the group in `isometry.groups`."""
+    layer = isometry.constrain(nn.Linear(4, 4), Circle())
+    with pytest.raises(ValueError, match=r"with `Circle\(\)\.nearest\(value\)`"):
+        layer.weight = torch.ones(4, 4)

@@ -271,9 +271,7 @@ def test_a_checkpoint_of_the_whole_weight_is_refused():
 def test_the_remedy_for_a_weight_projects_each_block():
     layer = isometry.orthogonal(nn.Linear(4, 12), blocks=3)
     value = torch.randn(12, 4)
-    call = (
-        r"\.O\(n=4\)\.nearest\(value.unflatten\(-2, \(3, -1\)\)\).reshape_as\(value\)"
-    )
+    call = r"`O\(n=4\).nearest\(value.unflatten\(-2, \(3, -1\)\)\).reshape_as\(value\)"
     with pytest.raises(ValueError, match=call):
         layer.weight = value
     W = O(4).nearest(value.unflatten(-2, (3, -1))).reshape_as(value)

@@ -156,8 +156,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
             back = ".reshape_as(value)"
         if layout.transpose:
             points, back = f"{points}.mT", f".mT{back}"
-        call = f"isometry.groups.{self.manifold}.nearest({points}){back}"
-        return f"Project it first, with `{call}`."
+        return f"Project it first, with `{self.manifold}.nearest({points}){back}`."
 
     def _map_bytes(self, device: torch.device | None = None) -> Tensor:
         name = list(self.retraction.name.encode())
