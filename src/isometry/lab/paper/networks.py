@@ -208,7 +208,7 @@ class Network:
     Attributes:
         make_layer: makes the network, without its output layer, from a task, a size,
             options and a source of initial values.
-        training: returns the schedule for a task and a size.
+        schedule: returns the schedule for a task and a size.
         output: returns the initial values of the output layer for a task and a number
             of features; None if the network has its own output layer.
         options: returns the default options for a task and a size.
@@ -217,7 +217,7 @@ class Network:
     """
 
     make_layer: Callable[[AbstractTask, int, dict[str, Any], Draw], nn.Module]
-    training: Callable[[str, int], Schedule]
+    schedule: Callable[[str, int], Schedule]
     output: Callable[[AbstractTask, int], Output] | None = glorot_output
     options: Callable[[str, int], dict[str, Any]] = lambda _task, _size: {}
     parts: Parts = "both"
@@ -298,43 +298,49 @@ NETWORKS: Registry[Network] = Registry(
     "isometry.networks",
     {
         "exprnn": Network(
-            made_by(layers.ExpRNN), training.train_exprnn, output_exprnn, options_exprnn
+            made_by(layers.ExpRNN),
+            training.schedule_exprnn,
+            output_exprnn,
+            options_exprnn,
         ),
         "scornn": Network(
-            made_by(layers.ScoRNN), training.train_scornn, output_scornn, options_scornn
+            made_by(layers.ScoRNN),
+            training.schedule_scornn,
+            output_scornn,
+            options_scornn,
         ),
-        "scurnn": Network(made_by(layers.ScuRNN), training.train_scurnn),
+        "scurnn": Network(made_by(layers.ScuRNN), training.schedule_scurnn),
         "urnn": Network(
-            made_by(layers.URNN), training.train_urnn, options=options_structured
+            made_by(layers.URNN), training.schedule_urnn, options=options_structured
         ),
         "rgd": Network(
             made_by(layers.FullCapacityURNN),
-            training.train_rgd,
+            training.schedule_rgd,
             options=options_structured,
         ),
         "eurnn": Network(
             made_by(layers.EURNN),
-            training.train_eurnn,
+            training.schedule_eurnn,
             output_eurnn,
             options_eurnn,
             parts="real",
         ),
         "householder": Network(
             made_by(layers.HouseholderRNN),
-            training.train_householder,
+            training.schedule_householder,
             after_step=layers.HouseholderRNN.renormalize_,
         ),
-        "spectral": Network(made_by(layers.SpectralRNN), training.train_spectral),
-        "lie": Network(made_by(layers.LieRNN), training.train_lie),
+        "spectral": Network(made_by(layers.SpectralRNN), training.schedule_spectral),
+        "lie": Network(made_by(layers.LieRNN), training.schedule_lie),
         # gated networks always return all hidden states
         "explstm": Network(
-            made_by(layers.ExpLSTM, without=["last_only"]), training.train_exp_gated
+            made_by(layers.ExpLSTM, without=["last_only"]), training.schedule_exp_gated
         ),
         "expgru": Network(
-            made_by(layers.ExpGRU, without=["last_only"]), training.train_exp_gated
+            made_by(layers.ExpGRU, without=["last_only"]), training.schedule_exp_gated
         ),
-        "lstm": Network(torch_lstm, training.train_lstm),
-        "gru": Network(torch_gru, training.train_gru),
+        "lstm": Network(torch_lstm, training.schedule_lstm),
+        "gru": Network(torch_gru, training.schedule_gru),
     },
     _accept,
 )
@@ -388,7 +394,7 @@ def recipe(
         hidden_size=size,
         make_model=make_model,
         options=options,
-        schedule=network.training(task.recipe, size),
+        schedule=network.schedule(task.recipe, size),
         after_step=lambda model: network.after_step(getattr(model, "network", model)),
         iterations=ITERATIONS.get(task.recipe),
         epochs=EPOCHS.get(task.recipe),

@@ -276,7 +276,7 @@ EXPRNN = {
 }
 
 
-def train_exprnn(task: str, size: int) -> Schedule:
+def schedule_exprnn(task: str, size: int) -> Schedule:
     """Schedule of ExpRNN: RMSprop, with a tenth of the rate for the orthogonal weight.
 
     On TIMIT, Adam moves all parameters except the orthogonal weight.
@@ -287,7 +287,7 @@ def train_exprnn(task: str, size: int) -> Schedule:
     return Schedule((rest, rmsprop(lr / 10, "weight_hh")), source)
 
 
-def train_scornn(task: str, _size: int) -> Schedule:
+def schedule_scornn(task: str, _size: int) -> Schedule:
     """Schedule of scoRNN: RMSprop, with a tenth of the rate for the skew matrix A.
 
     The options of RMSprop are TensorFlow's. On the adding problem, Adam moves all
@@ -298,7 +298,7 @@ def train_scornn(task: str, _size: int) -> Schedule:
     return Schedule((rest, A), OURS if task == "timit" else "[HWY18], its code")
 
 
-def train_scurnn(task: str, _size: int) -> Schedule:
+def schedule_scurnn(task: str, _size: int) -> Schedule:
     """Schedule of scuRNN, with three optimizers.
 
     One optimizer moves the skew matrix, one moves the angles of the diagonal matrix D,
@@ -311,14 +311,14 @@ def train_scurnn(task: str, _size: int) -> Schedule:
     return Schedule((adam(1e-3), rmsprop(1e-4, "X", like=inside), theta), source)
 
 
-def train_urnn(task: str, _size: int) -> Schedule:
+def schedule_urnn(task: str, _size: int) -> Schedule:
     """Schedule of uRNN: Keras's RMSprop on MNIST, and Theano's on other tasks."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
     return Schedule((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
 
 
-def train_rgd(task: str, size: int) -> Schedule:
+def schedule_rgd(task: str, size: int) -> Schedule:
     """Schedule of RGD: W moves on the unitary group, by Cayley retractions.
 
     W moves by Riemannian gradient descent or, on MNIST, by RMSprop. From the gradient
@@ -336,14 +336,14 @@ def train_rgd(task: str, size: int) -> Schedule:
     return Schedule((rest, W), "[WPH16], its code; adapted in the Lie algebra")
 
 
-def train_eurnn(task: str, _size: int) -> Schedule:
+def schedule_eurnn(task: str, _size: int) -> Schedule:
     """Schedule of EURNN: TensorFlow's RMSprop."""
     lr = 1e-4 if task in ("mnist", "pmnist") else 1e-3
     source = OURS if task in ("timit", "adding") else "[JSD17], its code"
     return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
 
 
-def train_lstm(task: str, _size: int) -> Schedule:
+def schedule_lstm(task: str, _size: int) -> Schedule:
     """Schedule of the LSTM: from [WPH16] on MNIST, permuted or not, else ours."""
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
@@ -352,27 +352,27 @@ def train_lstm(task: str, _size: int) -> Schedule:
     return Schedule((rmsprop(1e-3, like=TENSORFLOW),), OURS)
 
 
-def train_gru(task: str, size: int) -> Schedule:
+def schedule_gru(task: str, size: int) -> Schedule:
     """Schedule of the GRU: the optimizers of the LSTM."""
-    lstm = train_lstm(task, size)
+    lstm = schedule_lstm(task, size)
     return Schedule(lstm.optimizers, OURS, lstm.clip_norm)
 
 
-def train_exp_gated(task: str, size: int) -> Schedule:
+def schedule_exp_gated(task: str, size: int) -> Schedule:
     """Schedule of ExpLSTM and ExpGRU: the optimizers of ExpRNN."""
-    return Schedule(train_exprnn(task, size).optimizers, OURS)
+    return Schedule(schedule_exprnn(task, size).optimizers, OURS)
 
 
-def train_householder(_task: str, _size: int) -> Schedule:
+def schedule_householder(_task: str, _size: int) -> Schedule:
     """Schedule of HouseholderRNN: Adam, with normalized reflections after each step."""
     return Schedule((adam(1e-3),), "[MHRB17], its code")
 
 
-def train_spectral(_task: str, _size: int) -> Schedule:
+def schedule_spectral(_task: str, _size: int) -> Schedule:
     """Schedule of SpectralRNN: Riemannian descent for U and V, RMSprop for the rest."""
     return Schedule((rmsprop(1e-4), descent(1e-4, "U", "V")), OURS)
 
 
-def train_lie(_task: str, _size: int) -> Schedule:
+def schedule_lie(_task: str, _size: int) -> Schedule:
     """Schedule of LieRNN: RMSprop, with a tenth of the rate for its coefficients."""
     return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), OURS)
