@@ -14,8 +14,8 @@ from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
 from isometry.groups._free import AbstractFree
 from isometry.groups._group_log import derived_log
-from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
-from isometry.groups._maps import AbstractRetraction
+from isometry.groups._manifold import EXP, AbstractManifold, check_size
+from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import nearest_rotation, spectral_norm
 from isometry.linalg import expm_skew, logm_unitary, skew
 from isometry.linalg._expm.angles import krylov_norm
@@ -120,7 +120,7 @@ class AbstractGroup(AbstractManifold):
         del Q
         return (E.conj() * F).real.sum((-2, -1))
 
-    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
+    def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
         r"""$Q\,\phi(Q^H E)$, with $\phi$ the retraction at the identity."""
         # projected, because Q^H E is in the Lie algebra only up to rounding
         A = self.algebra_projection(Q.mH @ E)
@@ -198,7 +198,7 @@ class AbstractGroup(AbstractManifold):
         return torch.where(finite[..., 0], theta, math.nan)
 
     def point(
-        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
         # Every read of a weight calls this method, and passes a map of this manifold.
@@ -213,7 +213,7 @@ class AbstractGroup(AbstractManifold):
         return Q if B is None else B @ Q
 
     def coordinates(
-        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
+        self, P: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         """Coordinates of the smallest element of the algebra that takes `B` to `P`."""
         retraction = self.resolve(retraction)

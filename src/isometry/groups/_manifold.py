@@ -13,11 +13,17 @@ from torch import Tensor
 from isometry._checks import check_is_tensor, unitary_bound
 from isometry._torch import is_fake
 from isometry.groups._frames import AbstractFrame, AmbientFrame
-from isometry.groups._maps import KNOWN, AbstractMap, AbstractRetraction, Exp, parse_map
+from isometry.groups._maps import (
+    KNOWN,
+    AbstractMap,
+    AbstractRetraction,
+    Exp,
+    MapLike,
+    RetractionLike,
+    parse_map,
+)
 from isometry.groups._mean import mean
 
-#: a map, or its name
-Retraction = AbstractMap | str
 EXP = Exp()
 
 
@@ -67,7 +73,7 @@ class AbstractManifold(ABC):
         return self.project(Q, G)
 
     @abstractmethod
-    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
+    def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
         """The point reached from `Q` along `E` by a retraction (a map or its name)."""
 
     @abstractmethod
@@ -126,7 +132,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def point(
-        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         """The point with free coordinates `X` around the base `B`.
 
@@ -135,7 +141,7 @@ class AbstractManifold(ABC):
         """
 
     def coordinates(
-        self, P: Tensor, B: Tensor | None, retraction: Retraction = EXP
+        self, P: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         """The free coordinates around `B` that `point` maps to `P`.
 
@@ -323,12 +329,12 @@ class AbstractManifold(ABC):
             )
 
     def resolve(
-        self, retraction: Retraction, *, name: str = "retraction"
+        self, retraction: RetractionLike, *, name: str = "retraction"
     ) -> AbstractRetraction:
         """The retraction with this name, or the retraction itself, after a check.
 
         Args:
-            retraction: a map, or its name.
+            retraction: a retraction, or its name.
             name: what to call the argument in the message.
 
         Returns:
@@ -340,7 +346,7 @@ class AbstractManifold(ABC):
         return self._map(retraction, name, "steps")
 
     def resolve_coordinates(
-        self, retraction: Retraction, *, name: str = "retraction"
+        self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractMap:
         """The map with this name, or the map itself, if it can parametrize a weight."""
         return self._map(retraction, name, "parametrizes")

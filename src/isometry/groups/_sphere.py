@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._manifold import EXP, AbstractManifold, Retraction, check_size
-from isometry.groups._maps import AbstractRetraction
+from isometry.groups._manifold import EXP, AbstractManifold, check_size
+from isometry.groups._maps import AbstractRetraction, RetractionLike
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Sphere(AbstractManifold):
         del Q
         return _dot(E, F)
 
-    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
+    def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
         """Rotate in the plane of `Q` and `E`; polar and qr normalize `Q + E`."""
         return self.resolve(retraction).vector(E, Q)
 
@@ -86,7 +86,7 @@ class Sphere(AbstractManifold):
         return math.pi - torch.linalg.vector_norm(E, dim=-1)
 
     def point(
-        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         """The retraction along the tangent part of `X`."""
         B = self._base(B, like=X)

@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
 from isometry.groups._free import AbstractFree
-from isometry.groups._manifold import EXP, Retraction, check_size
-from isometry.groups._maps import AbstractRetraction
+from isometry.groups._manifold import EXP, check_size
+from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import normal_part, spectral_norm
 from isometry.groups._orthogonal import O
 from isometry.groups._stiefel_log import stiefel_log
@@ -96,7 +96,7 @@ class Stiefel(AbstractFree):
         r"""$G - Q G^H Q$."""
         return G - Q @ (G.mH @ Q)
 
-    def retract(self, Q: Tensor, E: Tensor, retraction: Retraction = EXP) -> Tensor:
+    def retract(self, Q: Tensor, E: Tensor, retraction: RetractionLike = EXP) -> Tensor:
         r"""$\phi(A) Q$ with the skew $A$ that moves $Q$ along $E$.
 
         The maps polar and qr instead take the factors of $Q + E$. They differ from exp
@@ -157,7 +157,7 @@ class Stiefel(AbstractFree):
         return math.pi - spectral_norm(_compressed(Q, E))
 
     def point(
-        self, X: Tensor, B: Tensor | None, retraction: Retraction = EXP
+        self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         """The retraction along `X`, whose part normal to the manifold has no effect."""
         return self.resolve(retraction).tall(X, B)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from isometry.groups import AbstractRetraction
+from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedRecurrent
 from isometry.nn._gated import GRU, LSTM, GatedCell, Gates
 from isometry.parametrizations._initial import Init
@@ -34,7 +34,7 @@ class AbstractGated(AbstractNamedRecurrent):
         dtype: torch.dtype | None = None,
         *,
         candidate_bias: bool = False,
-        retraction: str | AbstractRetraction = "exp",
+        retraction: MapLike = "exp",
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -131,7 +131,7 @@ class ExpLSTM(AbstractGated):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        retraction: str | AbstractRetraction = "exp",
+        retraction: MapLike = "exp",
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from isometry._backend.constants import Sigma, takes_threshold
 from isometry._checks import check_flags
-from isometry.groups import SO, AbstractGroup, AbstractRetraction, U
+from isometry.groups import SO, AbstractGroup, U
+from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
 from isometry.nn._recurrent import State, check_choice, check_sizes, check_state
 from isometry.nn._scan import Weights, complex_modrelu, modrelu, scan_field
@@ -109,7 +110,7 @@ class ExpRNNCell(AbstractNamedCell):
         dtype: torch.dtype | None = None,
         *,
         unitary: bool = False,
-        retraction: str | AbstractRetraction = "exp",
+        retraction: MapLike = "exp",
         init: Init = "henaff",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
@@ -329,7 +330,7 @@ class ExpRNN(AbstractNamedRecurrent):
         dtype: torch.dtype | None = None,
         *,
         unitary: bool = False,
-        retraction: str | AbstractRetraction = "exp",
+        retraction: MapLike = "exp",
         init: Init = "henaff",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,

@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 from isometry._backend.memory import recycled
 from isometry.groups import AbstractManifold
 from isometry.groups._frames import Update
-from isometry.groups._maps import AbstractMap
+from isometry.groups._maps import RetractionLike
 from isometry.optim._riemannian import AbstractRiemannian, Group, Past
 
 
@@ -69,7 +69,7 @@ class RiemannianAdam(AbstractRiemannian):
         amsgrad: bool = False,
         maximize: bool = False,
         manifold: AbstractManifold | None = None,
-        retraction: str | AbstractMap = "exp",
+        retraction: RetractionLike = "exp",
     ) -> None:
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(

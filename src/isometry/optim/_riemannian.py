@@ -12,7 +12,7 @@ from isometry._torch import autocast_off, is_fake
 from isometry.groups import AbstractManifold
 from isometry.groups._declare import points
 from isometry.groups._frames import Update
-from isometry.groups._maps import AbstractMap
+from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.optim._checks import (
     check_gradient,
     check_group,
@@ -239,8 +239,8 @@ def _count(steps: float) -> Tensor:
     return torch.tensor(steps, dtype=torch.float32, device="cpu")
 
 
-def _map_name(retraction: AbstractMap | str) -> str:
-    return retraction.name if isinstance(retraction, AbstractMap) else retraction
+def _map_name(phi: RetractionLike) -> str:
+    return phi.name if isinstance(phi, AbstractRetraction) else phi
 
 
 def _name(manifold: AbstractManifold | None) -> str | None:

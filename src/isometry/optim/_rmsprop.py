@@ -7,7 +7,7 @@ from torch.optim.rmsprop import rmsprop
 
 from isometry.groups import AbstractManifold
 from isometry.groups._frames import Update
-from isometry.groups._maps import AbstractMap
+from isometry.groups._maps import RetractionLike
 from isometry.optim._riemannian import AbstractRiemannian, Group, Past
 
 
@@ -80,7 +80,7 @@ class RiemannianRMSprop(AbstractRiemannian):
         sum_squares: bool = False,
         maximize: bool = False,
         manifold: AbstractManifold | None = None,
-        retraction: str | AbstractMap = "exp",
+        retraction: RetractionLike = "exp",
     ) -> None:
         super().__init__(
             params,

@@ -8,7 +8,7 @@ from torch.optim.sgd import sgd
 
 from isometry.groups import AbstractManifold
 from isometry.groups._frames import Update
-from isometry.groups._maps import AbstractMap
+from isometry.groups._maps import RetractionLike
 from isometry.optim._riemannian import AbstractRiemannian, Group, Past
 
 
@@ -71,7 +71,7 @@ class RiemannianSGD(AbstractRiemannian):
         nesterov: bool = False,
         maximize: bool = False,
         manifold: AbstractManifold | None = None,
-        retraction: str | AbstractMap = "exp",
+        retraction: RetractionLike = "exp",
     ) -> None:
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(

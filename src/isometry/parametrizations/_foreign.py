@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry.groups import Cayley, Exp, Householder
-from isometry.groups._maps import AbstractMap, parse_map
+from isometry.groups._maps import AbstractMap, MapLike, parse_map
 from isometry.parametrizations._constraint import worst_defect
 from isometry.parametrizations._coordinates import Constrained, constrained
 
@@ -39,7 +39,7 @@ def load_foreign(
     module: nn.Module,
     state_dict: Mapping[str, Tensor],
     *,
-    retraction: str | AbstractMap | Mapping[str, str | AbstractMap] | None = None,
+    retraction: MapLike | Mapping[str, MapLike] | None = None,
     strict: bool = True,
 ) -> Any:
     r"""Load a checkpoint whose weights were constrained elsewhere, or not at all.
@@ -209,7 +209,7 @@ def _is_torchs_rectangle(X: Tensor) -> bool:
     return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
 
 
-def _peer_map(value: str | AbstractMap) -> AbstractMap:
+def _peer_map(value: MapLike) -> AbstractMap:
     """The map with which torch or geotorch made a checkpoint."""
     # "expm" is the name of the exponential in geotorch, "matrix_exp" in torch
     result = parse_map("exp" if value in ("expm", "matrix_exp") else value)

@@ -11,7 +11,7 @@ from isometry._torch import outside_graphs
 from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, O, Stiefel, U
 from isometry.groups._manifold import check_manifold
-from isometry.groups._maps import AbstractMap
+from isometry.groups._maps import MapLike
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import Options, install
 from isometry.parametrizations._layout import layout_of, matrix_layout
@@ -46,7 +46,7 @@ def _names_its_map(function: _Function) -> _Function:
 def orthogonal(
     module: Layer,
     name: str = "weight",
-    orthogonal_map: str | AbstractMap | None = "exp",
+    orthogonal_map: MapLike | None = "exp",
     *,
     blocks: int = 1,
     use_trivialization: bool = True,
@@ -143,7 +143,7 @@ def orthogonal(
 def unitary(
     module: Layer,
     name: str = "weight",
-    retraction: str | AbstractMap = "exp",
+    retraction: MapLike = "exp",
     *,
     blocks: int = 1,
     use_trivialization: bool = True,
@@ -196,7 +196,7 @@ def constrain(
     module: Layer,
     name: str | AbstractManifold = "weight",
     manifold: AbstractManifold | None = None,
-    retraction: str | AbstractMap = "exp",
+    retraction: MapLike = "exp",
     *,
     blocks: int = 1,
     use_trivialization: bool = True,
@@ -261,7 +261,7 @@ def constrain(
 
 def _install_matrices(
     target: Target[Layer],
-    retraction: str | AbstractMap,
+    retraction: MapLike,
     blocks: int,
     det: Literal[1] | None,
     options: Options,

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from isometry.groups import SO, AbstractManifold, AbstractRetraction, U
-from isometry.groups._maps import AbstractMap
+from isometry.groups._maps import AbstractMap, RetractionLike
 from isometry.linalg import skew
 from isometry.testing._case import Case, norm
 
@@ -26,7 +27,7 @@ class _Claims:
 
 
 def check_map(
-    retraction: AbstractMap | str | Map,
+    retraction: RetractionLike | Map,
     *,
     n: int,
     is_complex: bool = False,
@@ -84,11 +85,12 @@ def check_map(
 
 
 def _claims(
-    group: AbstractManifold, retraction: AbstractMap | str | Map, inverse: Map | None
+    group: AbstractManifold, retraction: RetractionLike | Map, inverse: Map | None
 ) -> _Claims:
     if not isinstance(retraction, AbstractMap | str):
         return _Claims(retraction, inverse, 2.0, equivariant=True)
-    phi = group.resolve(retraction)
+    # `resolve` raises if the map is not a retraction
+    phi = group.resolve(cast("RetractionLike", retraction))
     if inverse is None and type(phi).inverse is not AbstractRetraction.inverse:
         inverse = phi.inverse
     return _Claims(phi.at_identity, inverse, phi.order, phi.equivariant)

@@ -3,11 +3,15 @@
 Maps are objects that are passed on. A name is read once, where a user passes it.
 """
 
-from isometry.groups._maps.abstract import AbstractMap
-from isometry.groups._maps.abstract import AbstractRetraction as AbstractRetraction
+from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
 from isometry.groups._maps.exponential import Exp
 from isometry.groups._maps.factors import QR, Householder, Polar
 from isometry.groups._maps.rational import Cayley, Pade
+
+#: a map, or its name
+MapLike = AbstractMap | str
+#: a retraction, or its name
+RetractionLike = AbstractRetraction | str
 
 #: one map of each class; "pade-m" stands for all degrees
 KNOWN: dict[str, AbstractMap] = {
