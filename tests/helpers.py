@@ -1,4 +1,4 @@
-"""Inputs for tests: every random number comes from an explicit generator."""
+"""Inputs for tests. Every random number comes from an explicit generator."""
 
 import math
 import os
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
-#: `--seed N` of pytest; a variable of the environment, so that child processes see it
+#: The environment variable for `--seed N` of pytest, so that child processes see it.
 SEED = "ISOMETRY_TEST_SEED"
 
 
 def needs_torch(version: str, feature: str) -> pytest.MarkDecorator:
-    """Skips a test of a feature that came to torch with `version`."""
+    """Skip a test of a feature that came to torch with `version`."""
     here = torch.__version__.split("+")[0]
     lacks = parsed(here) < parsed(version)
     reason = f"torch {here} lacks {feature}, which torch {version} has"
@@ -28,8 +28,8 @@ def parsed(version: str) -> list[int]:
 
 
 def shifted(seed: int) -> int:
-    """The seed to use in place of `seed`, which is the same unless `--seed` is set."""
-    # tests count seeds up from 0, so neighbours must stay apart
+    """The seed to use in place of `seed`; it is the same unless `--seed` is set."""
+    # tests count seeds from 0, so neighbours must stay apart
     return seed + 100_003 * int(os.environ.get(SEED, "0"))
 
 
@@ -101,17 +101,18 @@ def eps(dtype: torch.dtype) -> float:
 
 
 def edge_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
-    """All angles at the border: what a random spectrum hardly shows."""
+    """Skew matrices with all angles at the border, which random spectra rarely have."""
     pairs = n if dtype.is_complex else n // 2
     return torch.full((pairs,), 0.999 * norm if norm == math.pi else norm)
 
 
 def differences(dtype: torch.dtype) -> dict[str, Any]:
-    """How `gradcheck` compares: each entry if real; if complex, random sums of them.
+    """Options of `gradcheck`: compare each entry if real, random sums if complex.
 
-    Sums need a few evaluations, and not two for each entry. With the tolerances of
-    torch they missed an entry of the gradient that was wrong by 1%, which a comparison
-    of entries shows; with these they see 0.1%, which it does not.
+    Sums need a few evaluations instead of two for each entry. With torch's tolerances
+    they missed an entry of the gradient that was wrong by 1%, which a comparison of
+    entries shows; with these tolerances they show 0.1%, which a comparison of entries
+    misses.
     """
     if not dtype.is_complex:
         return {}

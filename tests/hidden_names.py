@@ -20,7 +20,7 @@ from torch.func import grad, hessian, jvp, vmap
 from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
-# attributes of objects; the names of functions are those that isometry asks for
+# attributes of objects; names of functions are recorded when isometry asks for them
 ATTRIBUTES = {
     "Tensor._version": torch.Tensor,
     "Tensor._cdata": torch.Tensor,
@@ -36,7 +36,10 @@ fork = multiprocessing.get_context("fork")
 
 
 class Module:
-    """A module of torch without the names in `hidden`; notes what it is asked for."""
+    """A module of torch without the names in `hidden`.
+
+    Records the names it is asked for.
+    """
 
     def __init__(self, module: Any, hidden: set[str]) -> None:
         self.module, self.hidden = module, hidden
@@ -50,13 +53,13 @@ class Module:
 
 
 def absent(_object: Any) -> Any:
-    """What a property does if the class has no such attribute."""
+    """A property that behaves as if the class had no such attribute."""
     raise AttributeError
 
 
 @contextmanager
 def without(hidden: set[str]) -> Iterator[None]:
-    """Hides names while isometry is imported; torch itself needs some of them later."""
+    """Hide names while isometry is imported; torch itself needs some of them later."""
     find = importlib.import_module
 
     def find_some(name: str, package: str | None = None) -> Any:
@@ -79,7 +82,7 @@ def without(hidden: set[str]) -> Iterator[None]:
 
 
 def use() -> None:
-    """Compute, differentiate and train; raises if a number is wrong."""
+    """Compute, differentiate and train; raise if a number is wrong."""
     import isometry
     from isometry.linalg import expm_skew, skew
 
@@ -95,7 +98,7 @@ def use() -> None:
     assert_close(jvp(ours, (X,), (X,)), jvp(torchs, (X,), (X,)))
     Y = X[0, :3, :3]
     assert_close(hessian(ours)(Y), hessian(torchs)(Y))
-    # twice forward mode, where torch drops a tangent of autograd functions
+    # forward mode twice, where torch drops a tangent of autograd functions
     twice = [
         jvp(lambda Y, f=f: jvp(f, (Y,), (Y,))[1], (Y,), (Y,)) for f in (ours, torchs)
     ]
@@ -107,7 +110,7 @@ def use() -> None:
 
 
 def train(isometry: Any) -> None:
-    """A layer with regions of both kinds of checkpointing, and writes to it."""
+    """Train a layer with both kinds of checkpointing, and with writes to it."""
     layer = isometry.orthogonal(torch.nn.Linear(8, 8), rebase_every=2)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     x = torch.ones(8, requires_grad=True)
@@ -142,7 +145,7 @@ def train(isometry: Any) -> None:
 
 
 def recur(isometry: Any) -> None:
-    """A recurrent layer, and an optimizer on the manifold."""
+    """Train a recurrent layer with an optimizer on the manifold."""
     from isometry import optim
     from isometry.nn import ExpRNN
 
@@ -161,10 +164,10 @@ def recur(isometry: Any) -> None:
 
 
 def use_without(hidden: set[str]) -> None:
-    """Use isometry without these names, and print how many warnings that made."""
+    """Use isometry without these names, and print the number of warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        # torch warns of itself in its formulas of forward mode
+        # torch warns about its own formulas of forward mode
         warnings.filterwarnings("ignore", "`torch.jit")
         with without(hidden):
             importlib.import_module("isometry._torch")
@@ -183,14 +186,14 @@ def run(function: Callable[..., None], *args: object) -> None:
 
 
 def send_names(queue: Any) -> None:
-    """Import isometry, and send what it asks of the private modules of torch."""
+    """Import isometry, and send the names that it asks torch's private modules for."""
     with without(set()):
         importlib.import_module("isometry._torch")
     queue.put(asked)
 
 
 if __name__ == "__main__":
-    # torch compiles its formulas of forward mode once, here and not in each copy
+    # torch compiles its formulas of forward mode once, here instead of in each copy
     jvp(grad(lambda Y: torch.matrix_exp(Y).sum()), (torch.eye(2),), (torch.eye(2),))
     names = fork.SimpleQueue()
     run(send_names, names)

@@ -1,4 +1,4 @@
-"""Checks of arguments: what passes, what does not, and what they say."""
+"""Checks of arguments: what they accept, what they refuse, and their messages."""
 
 import math
 
@@ -22,12 +22,12 @@ def test_skew_matrices_pass(shape, dtype, rng):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_skew_to_rounding_passes(dtype, rng):
-    """V A V^H of a skew A is skew up to rounding only, and passes after projection."""
+    """V A V^H of a skew A is skew up to rounding, and passes after projection."""
     A = random_skew(6, norm=3.0, dtype=dtype, rng=rng)
     V = random_unitary(6, dtype=dtype, rng=rng)
     B = V @ A @ V.mH
     checks.check_skew((B - B.mH) / 2)
-    # a defect of 2 eps in one entry is what a sum may leave behind
+    # a sum may leave a defect of 2 eps in one entry
     A[0, 1] *= 1 + 2 * eps(dtype)
     checks.check_skew(A)
 
@@ -42,7 +42,7 @@ def test_half_precision_has_its_own_bound(dtype, rng):
 @pytest.mark.errors
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_defect_is_named_with_its_bound(dtype, rng):
-    """One matrix of a batch, off by 1 percent in one entry, with numbers and remedy."""
+    """The error for one bad matrix of a batch has defect, bound and remedy."""
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng, batch=(3,))
     A[1, 0, 1] *= 1.01
     message = r"`X` must be skew \(A\^H = -A\); got .*, above .* for torch.*skew`, or"
@@ -55,7 +55,7 @@ def test_a_defect_is_named_with_its_bound(dtype, rng):
 @pytest.mark.errors
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_not_skew(bad):
-    """NaN + NaN is no number at all, and infinity - infinity neither."""
+    """Matrices with NaN or infinity are not skew, though their defect is NaN."""
     A = torch.zeros(2, 3, 3)
     A[1, 0, 1], A[1, 1, 0] = bad, -bad
     with pytest.raises(ValueError, match=r"must be skew .* = nan, above"):
@@ -64,7 +64,7 @@ def test_what_is_not_finite_is_not_skew(bad):
 
 @pytest.mark.errors
 def test_symmetric_and_complex_symmetric_are_not_skew():
-    """i I is skew-Hermitian; i times a skew-symmetric matrix is Hermitian."""
+    """i I is skew-Hermitian, but i times a skew-symmetric matrix is Hermitian."""
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     checks.check_skew(1j * torch.eye(2))
     for A in (torch.eye(2), 1j * J):
@@ -74,7 +74,7 @@ def test_symmetric_and_complex_symmetric_are_not_skew():
 
 @pytest.mark.errors
 def test_matrices_are_tensors_of_numbers_with_two_axes():
-    """Type, dtype and number of axes, each with its remedy."""
+    """Type, dtype and number of axes are checked, each with its remedy."""
     with pytest.raises(TypeError, match=r"`X` must be a torch.Tensor; got list.*as_t"):
         checks.check_matrix([[1.0]], name="X")  # pyright: ignore[reportArgumentType]
     for dtype in (torch.int64, torch.bool):
@@ -107,7 +107,7 @@ def test_square_matrices_are_square():
     ],
 )
 def test_two_arguments_agree(other, what):
-    """Shape, dtype and device, in this order."""
+    """Shape, dtype and device must agree, and are checked in this order."""
     X = torch.zeros(3, 3)
     checks.check_same_shape(X, X, names=("X", "Y"))
     with pytest.raises(ValueError, match=rf"`Y` must have the {what}.*Convert"):

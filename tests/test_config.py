@@ -13,7 +13,7 @@ from isometry.lab._cli import main
 
 
 def test_five_lines(capsys):
-    """Versions, BLAS, kernels, threads and cache, each with its name."""
+    """The five lines are versions, BLAS, kernels, threads and cache."""
     isometry.show_config()
     lines = capsys.readouterr().out.splitlines()
     names = [line.partition(":")[0] for line in lines]
@@ -29,7 +29,7 @@ def test_five_lines(capsys):
 
 @pytest.mark.parametrize("reason", ["the library is missing.", "the BLAS is strange."])
 def test_none_and_why(reason, monkeypatch, capsys):
-    """No library, or a BLAS that it cannot call: the warning is told again."""
+    """Without a library, or a BLAS that it can call, the warning is printed again."""
     monkeypatch.setattr(native, "reasons", [reason])
     monkeypatch.setattr(native, "native_backend", lambda _: None)
     isometry.show_config()
@@ -37,7 +37,7 @@ def test_none_and_why(reason, monkeypatch, capsys):
 
 
 def test_switched_off(monkeypatch):
-    """What was asked for is no warning, but it is told."""
+    """If kernels were switched off, this is no warning, but it is printed."""
     monkeypatch.setenv("ISOMETRY_NATIVE", "0")
     command = [sys.executable, "-m", "isometry", "config"]
     process = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, and what it cites exists."""
+"""The documentation is true: its code runs, and its citations exist."""
 
 import copy
 import re
@@ -24,7 +24,7 @@ def relative(path: Path) -> str:
 
 
 def code_of(page: Path) -> str:
-    """The page's python blocks, each on its own lines: a traceback names the page's."""
+    """The python blocks of a page, each at its own lines, so that tracebacks fit."""
     text = page.read_text()
     code = ""
     for block in BLOCK.finditer(text):
@@ -33,7 +33,7 @@ def code_of(page: Path) -> str:
     return code
 
 
-# torch's ONNX exporter warns of its own tree of arguments
+# torch's ONNX exporter warns about its own tree of arguments
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("page", [p for p in PAGES if code_of(p)], ids=relative)
 def test_code_runs_as_printed(page):
@@ -92,7 +92,7 @@ def test_citations_are_in_the_bibliography(source):
 
 
 def test_results_are_those_of_the_records():
-    """Results, ledger and the README's paragraph come from records/benchmarks."""
+    """Results, ledger and the README's paragraph are generated from the records."""
     measured = records.load()
     page = (ROOT / "docs" / "results.md").read_text()
     assert page == highlights.results(measured)
@@ -101,7 +101,7 @@ def test_results_are_those_of_the_records():
 
 
 def test_results_for_users_are_short():
-    """Figures, and at most six tables, without the musts and goals of developers."""
+    """The results page has figures and at most six tables, without our own goals."""
     page = highlights.results(records.load())
     assert page.count("\n| ---") <= 6
     assert "must" not in page

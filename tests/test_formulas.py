@@ -1,4 +1,4 @@
-"""Formulas of the pages and of the docstrings are MathML on the site."""
+"""Formulas of pages and docstrings become MathML on the site."""
 
 import ast
 import os
@@ -34,7 +34,7 @@ def prose(path: Path) -> str:
 
 
 def understood(formula: str) -> bool:
-    """latex2mathml copies what it does not know: a command, or a cell's end."""
+    """Whether latex2mathml knew all commands; it copies unknown ones to its output."""
     text = "".join(ET.fromstring(formula).itertext())
     return text != "" and not set(text) & set("\\&")
 
@@ -62,10 +62,10 @@ def site(tmp_path_factory) -> list[Path]:
 
 
 def test_the_site_shows_formulas_without_a_script(site):
-    """Every marked formula is MathML; scripts are the theme's, and ours for search."""
+    """Every formula is MathML; scripts are the theme's, and ours for the search."""
     text = {page: page.read_text() for page in site}
     formulas = [f for t in text.values() for f in re.findall(r"<math .*?</math>", t)]
-    # 808 in November 2026
+    # there were 808 in November 2026
     assert len(formulas) > 500
     assert all(map(understood, formulas))
     for page, html in text.items():
@@ -76,15 +76,16 @@ def test_the_site_shows_formulas_without_a_script(site):
 
 
 def test_the_site_can_be_read_and_searched_from_a_disk(site):
-    """Links name files, and the index of the search is a script beside the theme's.
+    """The site can be read and searched from a disk.
 
-    Links used to name folders, which a browser lists instead of opening their pages.
+    Links name files, and the index of the search is a script beside the theme's. Links
+    used to name folders, which a browser lists instead of opening their pages.
     """
     (home,) = (page for page in site if page.name == "404.html")
     index = home.parent / "search" / "search_index.js"
     assert index.read_text().startswith("var __index = {")
     for page in site:
-        # the page of errors is for a server, and has absolute links
+        # the 404 page is for a server, and has absolute links
         if page == home:
             continue
         for link in re.findall(r'<a [^>]*href="([^":#]+)"', page.read_text()):
@@ -98,7 +99,7 @@ def operators(latex: str) -> list[tuple[str | None, str | None]]:
 
 
 def test_a_sign_belongs_to_what_follows():
-    """`A = -A - B`: the first minus is a sign, the second is not."""
+    """In `A = -A - B` the first minus is a prefix, and the second is not."""
     minus = [form for text, form in operators("A = -A - B") if text == "−"]
     assert minus == ["prefix", None]
 
@@ -112,13 +113,13 @@ def test_bars_open_and_close(latex):
 
 
 def test_a_function_keeps_its_distance():
-    """`2 sin x` has thin spaces, `sin(x)` has none."""
+    """`2 sin x` has thin spaces around the function, `sin(x)` has none."""
     assert mathml(r"2 \sin x", display=False).count("mspace") == 2
     assert mathml(r"\sin(x)", display=False).count("mspace") == 0
 
 
 def test_letters_are_those_of_mathml_core():
-    """Fraktur by its own characters, capitals upright as TeX has them."""
+    """Fraktur has its own characters, and capitals are upright as in TeX."""
     assert "𝔰" in mathml(r"\mathfrak{so}(n)", display=False)
     assert "ℱ" in mathml(r"\mathcal F", display=False)
     assert '<mi mathvariant="normal">Ω</mi>' in mathml(r"\Omega", display=False)

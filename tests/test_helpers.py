@@ -4,7 +4,7 @@ from tests.helpers import SEED, new_generator
 
 
 def test_the_option_seed_changes_every_draw(monkeypatch):
-    """`--seed 1` draws other numbers than `--seed 0`, and the same at each run."""
+    """`--seed 1` draws other numbers than `--seed 0`, and the same ones in each run."""
 
     def drawn(seed: int, option: int) -> list[float]:
         monkeypatch.setenv(SEED, str(option))

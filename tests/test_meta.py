@@ -1,7 +1,7 @@
-"""Public functions on tensors without numbers: the meta device, and fake tensors.
+"""Public functions on tensors without numbers: meta and fake tensors.
 
 Models are built on the meta device before they are loaded, and in FakeTensorMode to
-plan memory. Only what returns or checks numbers may refuse such tensors.
+plan memory. Only functions that return or check numbers may refuse such tensors.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def pair(function: Callable[..., Any]) -> Row:
 
 
 def recurrent(name: str) -> Row:
-    """A layer on a sequence; the two that are no layers have other inputs."""
+    """Apply a layer to a sequence; ModReLU and the cell have other inputs."""
     kind = getattr(layers, name)
     if name == "ModReLU":
         return lambda device: kind(4, device=device)(zeros(device, 2, 4))
@@ -54,7 +54,7 @@ def recurrent(name: str) -> Row:
 
 
 def on(M: Any) -> Row:
-    """Everything of a manifold; the logarithm of one is a search, see `REFUSES`."""
+    """Call all methods of a manifold, except for a logarithm that is a search."""
 
     def run(device: str) -> Tensor:
         dtype = torch.complex64 if M.is_complex else torch.float32
@@ -74,7 +74,7 @@ def on(M: Any) -> Row:
 
 
 def trained(name: str) -> Row:
-    """Two steps on each kind of frame, and on one by each kind of map."""
+    """Two steps of an optimizer on each manifold, and by each kind of map."""
 
     def run(device: str) -> list[Tensor]:
         points = []
@@ -94,7 +94,7 @@ def trained(name: str) -> Row:
 
 
 def rebased(device: str) -> Tensor:
-    """A step of a layer that may move its base."""
+    """Make a step with a layer that moves its base."""
     linear = isometry.orthogonal(nn.Linear(4, 4, device=device), rebase_every=1)
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
     linear(zeros(device, 2, 4)).sum().backward()
@@ -166,25 +166,25 @@ ROWS: dict[str, Row] = {
     **{f"isometry.optim.{name}": trained(name) for name in optim.__all__},
     **{f"isometry.groups.{name}": on(M) for name, M in MANIFOLDS.items()},
 }
-# further ways through functions that have a row
+# further paths through functions that have a row
 MORE: dict[str, Row] = {
     "class indices": lambda d: layers.ExpRNN(3, 4, device=d)(
         torch.zeros(5, 2, dtype=torch.long, device=d)
     ),
     "a moving base": rebased,
 }
-# what is about numbers alone, and says so
+# functions that are about numbers, and say so
 REFUSES: dict[str, Row] = {
     "isometry.diagnose": lambda d: isometry.diagnose(layer(d)),
     "isometry.linalg.check_skew": square(linalg.check_skew),
-    # it goes on until the mean no longer moves
+    # the iteration ends when the mean no longer moves
     "SO.mean": lambda d: SO(4).mean(zeros(d, 2, 4, 4)),
     # Newton's method from several starts, until one of them ends at the point
     "Stiefel.log": lambda d: groups.Stiefel(4, 2).log(*two(d, 4, 2)),
-    # the same, for a group that is known by its algebra only
+    # the same method, for a group known by its algebra only
     "AbstractGroup.log": lambda d: Quadrupole().log(*two(d, 5, 5)),
 }
-# what has nothing to do with tensors, or with their numbers only
+# functions that have nothing to do with tensors, or only with their numbers
 EXEMPT = {
     "isometry.load_foreign": "reads a checkpoint",
     "isometry.show_config": "is about the machine",
@@ -197,7 +197,7 @@ EXEMPT = {
 
 
 def test_every_public_name_has_a_row():
-    """A new one needs a row, or a reason."""
+    """A new public name needs a row, or a reason for an exemption."""
     names = {
         f"{module.__name__}.{name}"
         for module in (isometry, linalg, groups, layers, optim, rotations)
@@ -211,10 +211,10 @@ def test_every_public_name_has_a_row():
 @pytest.mark.parametrize("device", ["meta", "fake"])
 @pytest.mark.parametrize("name", [*ROWS, *MORE])
 def test_results_have_no_numbers_either(name, device):
-    """They are on that device, and have gradients there, of the right shapes.
+    """Results are on the same device, and their gradients have the right shapes.
 
-    The Frechet derivative, logarithms, `declare`, `ExpRNN` and all optimizers looked at
-    the numbers of a fake tensor; each raised an error of torch.
+    The Frechet derivative, logarithms, `declare`, `ExpRNN` and all optimizers used to
+    look at the numbers of a fake tensor, and raised an error of torch.
     """
     is_fake = device == "fake"
     row = (ROWS | MORE)[name]

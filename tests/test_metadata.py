@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
-# modules of the standard library that 3.12, 3.13 or 3.14 has no more ("What's New")
+# modules that were removed from the standard library in 3.12, 3.13 or 3.14
 REMOVED = {
     *("asynchat", "asyncore", "distutils", "imp", "smtpd"),
     *("aifc", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "lib2to3"),
@@ -45,10 +45,10 @@ def test_the_classifiers_are_the_versions_from_the_oldest_on():
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_every_supported_python_reads_the_sources(path):
-    """The syntax is that of 3.11, and of nothing that a later one warns of.
+    """The syntax is that of 3.11, and no later version warns about it.
 
-    Those warn of unknown escapes in strings (3.12) and of jumps out of `finally`
-    (3.14). `make check` asks pyright for what later ones have removed.
+    Later versions warn about unknown escapes in strings (3.12) and jumps out of
+    `finally` (3.14). In `make check`, pyright looks for what they have removed.
     """
     text = path.read_text()
     with warnings.catch_warnings(action="error"):
@@ -62,10 +62,9 @@ def test_every_supported_python_reads_the_sources(path):
 
 
 def test_the_library_imports_what_it_declares():
-    """Everything but the laboratory: torch, numpy and Python itself.
+    """The library, except for the laboratory, imports torch, numpy and Python only.
 
-    Types of shapes are checked in the tests alone, by jaxtyping, and imported if it is
-    there.
+    jaxtyping is imported if it is installed; only the tests check shapes with it.
     """
     library = [p for p in SOURCES if "lab" not in p.relative_to(ROOT).parts]
     names = {n for p in library for n in imported(ast.parse(p.read_text()))}
@@ -75,7 +74,7 @@ def test_the_library_imports_what_it_declares():
 
 
 def test_what_an_index_shows():
-    """A license by its name, a page, and words to find it by."""
+    """The index shows a license by its name, a page, and keywords."""
     assert PROJECT["license"] == "MIT"
     assert PROJECT["readme"] == "README.md"
     assert PROJECT["dynamic"] == ["version"]

@@ -1,4 +1,4 @@
-"""The rules of the house that a linter cannot know."""
+"""Rules of the house that a linter cannot check."""
 
 import ast
 import importlib
@@ -29,7 +29,7 @@ def relative(path: Path) -> str:
 
 
 def public_modules() -> list[str]:
-    """Dotted names of isometry and of its parts without a leading underscore."""
+    """Dotted names of isometry and of its modules without a leading underscore."""
     found = pkgutil.walk_packages(isometry.__path__, prefix="isometry.")
     inner = [module.name for module in found]
     return ["isometry", *(name for name in inner if "._" not in name)]
@@ -40,13 +40,13 @@ def exported(module: str) -> list[str]:
 
 
 def test_import_leaves_torch_alone():
-    """A command that starts at once must not pay the seconds that torch takes."""
+    """`import isometry` does not import torch, which takes seconds."""
     code = "import isometry, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_library_needs_torch_and_numpy_alone():
-    """Every public module but the laboratory imports without any other package."""
+    """Every public module but the laboratory imports without other packages."""
     modules = [name for name in public_modules() if ".lab" not in name]
     lines = ["import sys", "sys.modules['jaxtyping'] = None"]
     lines += [f"import {name}" for name in modules]
@@ -58,7 +58,7 @@ def test_the_library_needs_torch_and_numpy_alone():
 
 
 def test_poisoned_empty_is_nan():
-    """The autouse fixture works: without it most of these are zeros."""
+    """The autouse fixture works: without it most of these numbers are zeros."""
     assert torch.empty(1000).isnan().all()
 
 
@@ -85,7 +85,7 @@ def test_dir_shows_what_is_exported():
 
 
 def test_few_public_names():
-    """What one reader meets at once: the front door, or one module of it."""
+    """A module has few public names, since a reader meets them all at once."""
     places = set(public_modules())
     for module in places:
         names = {f"{module}.{name}" for name in exported(module)}
@@ -126,9 +126,9 @@ def test_functions_are_short(path):
 
 
 def test_no_tracked_file_names_this_machine():
-    """Neither a path of the author's machine nor the host of a package registry."""
+    """No file contains a path of the author's machine or the host of a registry."""
     folders = "work|tmp|root|home|Users|opt|farm"
-    # brackets around one character keep the pattern from finding itself
+    # brackets around one character keep the pattern from matching itself
     forbidden = re.compile(
         rf"(?<![\w.])/(?:{folders})/[A-Za-z]|index[-]url|//registry[.]|/simple[/]"
     )
@@ -147,14 +147,14 @@ def test_no_tracked_file_names_this_machine():
 
 
 def test_names_of_maps_are_not_compared():
-    """A name becomes a map where a user passes it; behind, maps are objects.
+    """A name becomes a map where a user passes it; inside, maps are objects.
 
-    There used to be 37 such comparisons in 15 files.
+    There used to be 37 comparisons of names in 15 files.
     """
     names = {"exp", "cayley", "polar", "qr", "householder"}
     found = []
     for path in SOURCES:
-        # the method of `linalg.expm_skew` is an algorithm, and has such names too
+        # the methods of `linalg.expm_skew` are algorithms, some with the same names
         if not relative(path).startswith("src/") or "/linalg/" in relative(path):
             continue
         for node in ast.walk(ast.parse(path.read_text())):

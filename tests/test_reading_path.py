@@ -18,10 +18,10 @@ PACKAGE = Path(isometry.__file__).parent
 
 
 def files_of(step: Callable[[], None]) -> dict[str, Counter[str]]:
-    """Our files that the third call of `step` passes, and how often each function runs.
+    """Our files that the third call of `step` passes, with counts of their functions.
 
-    The first two calls fill caches and build what is kept. The profiler of Python sees
-    the functions that autograd calls as well, since it calls them in this thread.
+    The first two calls fill caches. Python's profiler also sees functions that autograd
+    calls, since it calls them in this thread.
     """
     files: dict[str, Counter[str]] = {}
 
@@ -53,7 +53,7 @@ def show(files: dict[str, Counter[str]]) -> None:
 
 
 def step_of_a_layer() -> Callable[[], None]:
-    """Forward, backward and a step of Adam."""
+    """Forward pass, backward pass and a step of Adam."""
     layer = isometry.orthogonal(nn.Linear(512, 512))
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
     x = torch.randn(8, 512)
@@ -67,7 +67,7 @@ def step_of_a_layer() -> Callable[[], None]:
 
 
 def step_of_a_recurrent_layer() -> Callable[[], None]:
-    """Forward and backward."""
+    """Forward and backward pass of a recurrent layer."""
     layer = isometry.nn.ExpRNN(4, 64)
     x = torch.randn(20, 8, 4)
     return lambda: layer(x)[0].square().mean().backward()
@@ -75,14 +75,17 @@ def step_of_a_recurrent_layer() -> Callable[[], None]:
 
 STEPS = {"layer": step_of_a_layer, "recurrent layer": step_of_a_recurrent_layer}
 
-# coordinates, cache, constraint, manifold, exponential and backend are six hops; a
-# recurrent layer adds the scan with its layer
+# Coordinates, cache, constraint, manifold, exponential and backend are six files; a
+# recurrent layer adds the scan and itself.
 MOST = {"layer": 9, "recurrent layer": 16}
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_training_step_passes_few_files(name):
-    """In a process of its own: earlier tests leave hooks on all optimizers."""
+    """A training step passes few files.
+
+    It runs in a new process, since earlier tests leave hooks on all optimizers.
+    """
     process = subprocess.run(
         [sys.executable, "-m", "tests.test_reading_path", name],
         check=True,
@@ -95,12 +98,15 @@ def test_a_training_step_passes_few_files(name):
 
 
 def test_the_library_has_few_files():
-    """There were 195 at the review, most of them parts of another one's idea."""
+    """The library has few files.
+
+    There were 195 at the review, most of which were parts of another file's idea.
+    """
     assert len(list(PACKAGE.rglob("*.py"))) <= 165
 
 
 def test_lines_of_code_leave_out_prose(tmp_path):
-    """A docstring, a comment and a blank line are no code; each line of a call is."""
+    """Docstrings, comments and blank lines do not count; each line of a call does."""
     path = tmp_path / "sample.py"
     path.write_text(
         '"""Two\nlines."""\n\n# why\ndef f():\n    """What."""\n'

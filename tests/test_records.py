@@ -1,4 +1,4 @@
-"""Numbers of one processor stand beside those of another."""
+"""Records keep the numbers of different processors apart."""
 
 import copy
 import json
@@ -45,7 +45,7 @@ def test_this_machine_says_what_numbers_depend_on():
 
 
 def test_a_part_is_added_to_the_record_of_its_processor(tmp_path, monkeypatch):
-    """The other parts stay, and the files of other processors are not touched."""
+    """Adding a part keeps the other parts, and the records of other processors."""
     for processor in ("One", "Other"):
         monkeypatch.setattr(_process, "processor", lambda name=processor: name)
         records.add({"kernel": [processor]}, tmp_path)
@@ -61,9 +61,9 @@ def test_a_part_is_added_to_the_record_of_its_processor(tmp_path, monkeypatch):
 
 
 def test_the_ledger_has_a_section_for_each_processor():
-    """Also if only some of its parts are measured, whichever came first."""
+    """Each processor has a section, even if only some parts were measured on it."""
     found = records.load()
-    # on another processor perhaps only a part was measured
+    # take the most complete record: on some processors only a part was measured
     one = max(found.values(), key=len)
     other = copy.deepcopy(one) | {"processor": "Another Processor"}
     part = {"layers": one["layers"] | {"processor": "Half a Processor"}}
@@ -78,7 +78,10 @@ def test_the_ledger_has_a_section_for_each_processor():
 
 
 def test_rows_of_another_processor_stay(tmp_path, monkeypatch):
-    """The soak used to keep one row a test, and one machine for all of them."""
+    """A second processor adds its own rows to the record of the soak.
+
+    There used to be one row per test, and one machine for all rows.
+    """
     path = tmp_path / "soak.json"
     for processor, seconds in (("One", 1.0), ("Other", 2.0), ("One", 3.0)):
         monkeypatch.setattr(_process, "processor", lambda name=processor: name)

@@ -59,7 +59,7 @@ def test_vectors_and_quaternions_come_back(length, dtype, rng):
 
 
 def test_quaternions_are_those_of_scipy(rng):
-    """The scalar is last, the length does not matter, and the sign is w >= 0."""
+    """The scalar part is last, the length does not matter, and w >= 0."""
     q = torch.randn(100, 4, dtype=torch.float64, generator=rng)
     R = torch.from_numpy(Rotation.from_quat(q.numpy()).as_matrix())
     for scale in (1.0, 1e200, 1e-200):
@@ -69,7 +69,7 @@ def test_quaternions_are_those_of_scipy(rng):
 
 
 def test_half_turns_around_every_axis(rng):
-    """Where the trace is -1, and the formula for the scalar part divides by 0."""
+    """Half turns work, where the trace is -1 and the usual formula divides by 0."""
     axes = torch.cat([torch.eye(3), torch.randn(50, 3, generator=rng)]).double()
     v = math.pi * axes / torch.linalg.vector_norm(axes, dim=-1, keepdim=True)
     back = to_vector(from_vector(v))
@@ -79,7 +79,10 @@ def test_half_turns_around_every_axis(rng):
 
 @pytest.mark.parametrize("length", [0.0, 1e-9, 0.1249, 0.1251, 0.99, 1.01, 3.0])
 def test_derivatives_of_first_and_second_order(length, rng):
-    """At zero, too, where `torch.sinc` has no second one, and where the series end."""
+    """First and second derivatives are right at zero, and where the series end.
+
+    `torch.sinc` has no second derivative at zero.
+    """
     v = vectors(length, rng=rng, dtype=torch.float64)[:3].requires_grad_()
     for function in (from_vector, lambda v: to_vector(from_vector(v))):
         assert gradcheck(function, v)
@@ -93,7 +96,7 @@ def test_derivatives_of_first_and_second_order(length, rng):
 def test_the_angle_of_equal_rotations_has_gradient_zero(rng):
     R = SO(3).random(4, generator=rng).requires_grad_()
     (G,) = torch.autograd.grad(angle(R, R.detach()).sum(), R)
-    # the root of what rounding leaves is 1e-3 or exactly 0; its gradient is at most 1
+    # the root of a rounding error is 1e-3 or exactly 0; its gradient is at most 1
     assert G.isfinite().all()
 
 
@@ -205,7 +208,10 @@ def test_points_without_a_mean():
     ids=str,
 )
 def test_weights_have_a_sum(weights, rng):
-    """They gave NaN: for a sum of zero, and of rounding errors, about as large."""
+    """Weights whose sum is zero, or rounding errors, are refused.
+
+    They used to give NaN.
+    """
     Q = SO(3).random(3, generator=rng)
     with pytest.raises(ValueError, match=r"`weights` must be finite with a sum other "):
         SO(3).mean(Q, weights=torch.tensor(weights))
@@ -213,7 +219,10 @@ def test_weights_have_a_sum(weights, rng):
 
 @pytest.mark.errors
 def test_every_point_has_a_weight(rng):
-    """torch's words spoke of the sizes of tensors that the user does not see."""
+    """There must be a weight for every point.
+
+    torch's error was about sizes of tensors that the user does not see.
+    """
     Q = SO(3).random(3, 2, generator=rng)
     for shape in ((2,), (3, 2), ()):
         message = r"`weights` must have shape \(3,\), one weight .* got"
@@ -222,7 +231,7 @@ def test_every_point_has_a_weight(rng):
     wrong: Any = [1.0, 2.0, 3.0]
     with pytest.raises(TypeError, match=r"`weights` must be a torch\.Tensor; got list"):
         SO(3).mean(Q, weights=wrong)
-    # negative weights, and integers, are fine
+    # negative weights and integers are accepted
     near = SO(3).exp(Q, 0.1 * SO(3).project(Q, torch.randn(3, 2, 3, 3, generator=rng)))
     same = torch.stack([Q[0], near[0]])
     twice = SO(3).mean(same, weights=torch.tensor([-2, 4]))

@@ -1,4 +1,4 @@
-"""The private names of torch: all in one file, and none that must be there."""
+"""Private names of torch: all are in one file, and none of them must exist."""
 
 import ast
 import json
@@ -23,7 +23,7 @@ from tests.helpers import parsed
 
 SOURCES = Path(_torch.__file__).parent
 ROOT = SOURCES.parents[1]
-# the window of torch that the manual promises
+# the range of torch versions that the manual promises
 VERSIONS = ("2.7.1", "2.10.0", "2.13.0", "2.15.0")
 
 # attributes that torch does not document, on objects of any name
@@ -35,7 +35,7 @@ ATTRIBUTES = {
 
 
 def private_names(path: Path) -> list[str]:
-    """What a file takes from inside of torch, with the lines."""
+    """Private names of torch that a file uses, with their lines."""
     hits = []
     for node in ast.walk(ast.parse(path.read_text())):
         name = ""
@@ -58,14 +58,14 @@ def test_only_one_file_touches_what_is_private():
     names = {
         path.relative_to(SOURCES).as_posix(): private_names(path) for path in files
     }
-    # the test sees what it looks for
+    # the test does find names
     assert len(names.pop("_torch.py")) >= 7
     assert not {file: hits for file, hits in names.items() if hits}
 
 
 @pytest.mark.once
 def test_a_torch_without_its_private_names():
-    """Numbers are right without any of them and without all, and nothing warns."""
+    """Numbers are right, without warnings, if any or all of the names are missing."""
     command = [sys.executable, "-m", "tests.hidden_names"]
     process = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=ROOT
@@ -75,14 +75,17 @@ def test_a_torch_without_its_private_names():
         *(line.split()[:2] for line in process.stdout.splitlines()), strict=True
     )
     assert set(warnings) == {"0"}, process.stdout
-    # the table in `_torch` has them all
+    # the table in `_torch` lists them all
     table = _torch.__doc__ or ""
     assert len(names) > 12
     assert not [n for n in names if n.rpartition(".")[2] not in table]
 
 
 def test_a_hook_on_saved_tensors_is_seen_without_private_names(monkeypatch):
-    """torch 2.7 does not show the hook, but says whether a saved tensor has one."""
+    """Hooks on saved tensors are noticed without private names.
+
+    torch 2.7 does not show the hook, but tells whether a saved tensor has one.
+    """
     monkeypatch.setattr(_torch, "_hooks_on_saved_tensors", None)
     assert _torch.packing_hook() is None
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
@@ -93,7 +96,10 @@ def test_a_hook_on_saved_tensors_is_seen_without_private_names(monkeypatch):
 
 
 def test_regions_with_a_hidden_hook_compute_their_own_weight(monkeypatch):
-    """Outside of them a weight is shared within its graph, as with newer versions."""
+    """Regions with a hidden hook compute their own weight.
+
+    Elsewhere a weight is shared within its graph, as with newer versions.
+    """
     monkeypatch.setattr(_torch, "_hooks_on_saved_tensors", None)
     layer = isometry.orthogonal(nn.Linear(4, 4))
     weight = layer.weight
@@ -106,7 +112,7 @@ def test_regions_with_a_hidden_hook_compute_their_own_weight(monkeypatch):
 
 
 class Report:
-    """What pytest says of one test."""
+    """The outcome of one test, as pytest reports it."""
 
     def __init__(self, name: str, outcome: str, reason: str = "") -> None:
         self.nodeid, self.when = name, "call"
@@ -125,7 +131,10 @@ def record(path: Path, *reports: Any, exitstatus: int = 0) -> None:
 
 @pytest.mark.once
 def test_a_run_is_one_row_of_the_record(tmp_path):
-    """A second run replaces it; a failure or an interruption leaves it as it was."""
+    """A second run replaces the row.
+
+    A failure or an interruption leaves it as it was.
+    """
     path = tmp_path / "torch.json"
     path.write_text('[{"torch": "99.0.0", "processor": "another"}]')
     good, lack = Report("a", "passed"), Report("b", "skipped", "torch 2 lacks b")
@@ -150,9 +159,12 @@ def recorded_rows() -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.once
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_version_has_passed_the_suite(version):
-    """A skip names what torch lacks, and none is in linalg, groups or optim."""
+    """Each version has passed the suite, and a skip names what it lacks.
+
+    Nothing is skipped in linalg, groups or optim.
+    """
     for row in recorded_rows()[version]:
-        # 9000 cases are the suite without the laboratory, and not a part of it
+        # 9000 cases are the suite without the laboratory
         assert row["passed"] > 9000
         assert row["failed"] == 0
         assert re.fullmatch(r"[0-9a-f]{12}", row["commit"])
@@ -165,7 +177,10 @@ def test_each_version_has_passed_the_suite(version):
 
 @pytest.mark.once
 def test_the_lower_bound_is_the_oldest_torch_that_passed():
-    """There is no upper bound, and the manual names the versions of the record."""
+    """The lower bound is the oldest torch that passed; the manual names all versions.
+
+    There is no upper bound.
+    """
     versions = recorded_rows()
     oldest = min(versions, key=parsed)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -175,7 +190,7 @@ def test_the_lower_bound_is_the_oldest_torch_that_passed():
 
 
 def cube(X: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """X^3 to the power n, with what the gradient needs."""
+    """X^3 to the power n, and what its gradient needs."""
     return X ** (3 * n), X.clone()
 
 
@@ -198,7 +213,7 @@ def operator():
 # torch 2.15 reads `.grad` of its own intermediate results
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_an_opaque_operator_is_one(operator, rng):
-    """Schema, shapes, derivative and tracing, as torch checks them."""
+    """The operator passes torch's checks of schema, shapes, derivative and tracing."""
     X = torch.randn(3, dtype=torch.float64, generator=rng).requires_grad_()
     torch.library.opcheck(operator, (X, 1))
     (g,) = torch.autograd.grad(operator(X, 1)[0].sum(), X)

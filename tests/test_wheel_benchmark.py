@@ -1,4 +1,4 @@
-"""`python -m benchmarks wheel`: each library stands for itself; rows and means."""
+"""`python -m benchmarks wheel`: its table, and the libraries that it compares."""
 
 import sys
 
@@ -28,7 +28,10 @@ def test_the_table_has_rows_and_means():
 @pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such wheel")
 def test_every_library_of_this_processor_takes_part():
-    """The last one runs everywhere; each process is asked which library it has."""
+    """All libraries that this processor can run take part, the baseline last.
+
+    Each process is asked which library it has.
+    """
     messages: list[str] = []
     record = wheel.measure(rounds=1, say=messages.append, cases=["kernels: 16"])
     names = [variant.name for variant in wheel.variants()]

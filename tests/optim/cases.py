@@ -1,4 +1,4 @@
-"""The manifolds and optimizers that the suites run over: a new one is one row."""
+"""The manifolds and optimizers that the suites run over. A new one is one row."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,7 +32,7 @@ MANIFOLDS: list[AbstractManifold] = [
     Product(SO(2), SO(3)),
     Quadrupole(),
     O(4),
-    # in the ambient space, and in the frame of tall matrices
+    # small ones are computed in the ambient space, tall ones in a frame
     Stiefel(4, 3),
     Stiefel(3, 2, is_complex=True),
     Stiefel(9, 3),
@@ -40,7 +40,7 @@ MANIFOLDS: list[AbstractManifold] = [
     Sphere(5),
 ]
 
-#: of one name, the class, the kind of the twin, and options
+#: by name: the class, the kind of its slow twin, and options
 OPTIMIZERS: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
     "SGD": (RiemannianSGD, "sgd", {}),
     "momentum": (RiemannianSGD, "sgd", {"momentum": 0.9}),
@@ -80,7 +80,7 @@ def single(manifold: AbstractManifold) -> torch.dtype:
 
 
 def loss(Q: Tensor, target: Tensor) -> Tensor:
-    """Not quadratic, and with no minimum on the manifold."""
+    """A loss that is not quadratic, and has no minimum on the manifold."""
     far = (Q - target).abs().square().sum()
     if Q.is_complex():
         return far + (Q.real**4).sum() - (Q.imag**3).sum()
@@ -88,5 +88,5 @@ def loss(Q: Tensor, target: Tensor) -> Tensor:
 
 
 def plain(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """A group for our optimizers that says that nothing in it is on a manifold."""
+    """A parameter group that says that nothing in it is on a manifold."""
     return [{"params": list(parameters), "manifold": None}]

@@ -28,12 +28,12 @@ LOOK = 17
 
 @dataclass(frozen=True)
 class Case:
-    """A manifold, a retraction, and the rule that makes the steps."""
+    """A manifold, a retraction, and the optimizer that makes the steps."""
 
     manifold: AbstractManifold
     retraction: str
     adam: bool = False
-    #: size of the normal part of the gradient; that of the tangent part is below 0.1
+    #: size of the normal part of the gradient; the tangent part is below 0.1
     pull: float = 0.0
 
     @property
@@ -52,7 +52,8 @@ CASES = [
     Case(SU(8), "polar"),
     Case(Sp(4), "cayley"),
     Case(Sphere(32), "exp"),
-    # what is left of a large normal gradient after the projection is not tangent
+    # Rounding in the projection of a large normal gradient leaves a part that is not
+    # tangent.
     *(Case(SO(32), name, adam=True, pull=10.0) for name in ("exp", "polar")),
     *(Case(Stiefel(32, 8), name, adam=True, pull=10.0) for name in NAMES),
     Case(Stiefel(8, 5), "exp", adam=True, pull=10.0),
@@ -62,18 +63,18 @@ CASES = [
 
 @dataclass(frozen=True)
 class Drift:
-    """What a run has seen; norms are those of Frobenius over sqrt(k)."""
+    """Measurements of a run; norms are Frobenius norms over sqrt(k)."""
 
     #: largest defect, evaluated in double precision
     defect: float
-    #: length of the path of the weight, from look to look
+    #: length of the weight's path, from look to look
     travelled: float
-    #: largest distance to the target, after the first half
+    #: largest distance to the target in the second half
     distance: float
 
 
 def drift(case: Case, *, steps: int, rng: torch.Generator) -> Drift:
-    """Follow a target that turns by 0.001 a step, and look at the weight."""
+    """Follow a target that turns by 0.001 a step, and measure the weight."""
     M = case.manifold
     p = nn.Parameter(M.random(dtype=single(M), generator=rng))
     rule = RiemannianAdam if case.adam else RiemannianSGD
@@ -104,7 +105,7 @@ def drift(case: Case, *, steps: int, rng: torch.Generator) -> Drift:
 def turning(
     manifold: AbstractManifold, start: Tensor, rng: torch.Generator
 ) -> Callable[[int], Tensor]:
-    r"""$t \mapsto T_0 e^{tS}$ in a group, else $e^{tS} T_0$, by 0.001 a step."""
+    r"""$t \mapsto T_0 e^{tS}$ in a group, else $e^{tS} T_0$; 0.001 a step."""
     group = isinstance(manifold, AbstractGroup)
     n = start.shape[0]
     S = random_skew(n, norm=1.0, dtype=double(start), rng=rng)
@@ -132,6 +133,6 @@ def size(E: Tensor) -> float:
 
 
 def defect(manifold: AbstractManifold, Q: Tensor) -> float:
-    """The manifold's own, which knows of determinants, over sqrt(k)."""
+    """The manifold's own defect, which includes the determinant, over sqrt(k)."""
     columns = Q.shape[-1] if Q.ndim > 1 else 1
     return float(manifold.defect(Q.to(double(Q)))) / math.sqrt(columns)

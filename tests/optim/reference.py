@@ -1,7 +1,7 @@
-"""The optimizers, slowly: tangent vectors are matrices, rotations are n x n.
+"""Slow twins of the optimizers: tangent vectors are matrices, rotations are n x n.
 
-By the definitions, in operations of torch alone, and in double precision. No state is
-in a frame: a group's momentum is translated, its entries are those of Q^H E.
+They follow the definitions, in torch's operations and double precision. No state is in
+a frame: a group's momentum is translated, and its entries are those of Q^H E.
 """
 
 import math
@@ -34,9 +34,9 @@ def gradient(manifold: AbstractManifold, Q: Tensor, G: Tensor) -> Tensor:
 
 
 def phi(A: Tensor, retraction: str) -> Tensor:
-    """exp, or the quotient of polynomials as it is in the books."""
+    """exp, or the quotient of polynomials by its textbook formula."""
     if retraction == "exp":
-        # torch.linalg.matrix_exp is wrong by 1e-13 at norm 0.01
+        # torch.linalg.matrix_exp has an error of 1e-13 at norm 0.01
         theta, V = torch.linalg.eigh(-1j * A)
         Q = (V * torch.exp(1j * theta)) @ V.mH
         return Q if A.is_complex() else Q.real
@@ -91,7 +91,7 @@ def carry(manifold: AbstractManifold, Q: Tensor, P: Tensor, E: Tensor) -> Tensor
 
 
 def entries(manifold: AbstractManifold, Q: Tensor, E: Tensor) -> Tensor:
-    """What adaptive rules look at: the algebra's entries, or those of the matrix."""
+    """The numbers that adaptive rules square: entries in the algebra, or of E."""
     A = Q.mH @ E if is_group(manifold) else E
     return torch.view_as_real(A.resolve_conj()) if A.is_complex() else A
 
@@ -102,10 +102,10 @@ def squares(manifold: AbstractManifold, Q: Tensor, E: Tensor) -> Tensor:
 
 
 def divided(manifold: AbstractManifold, Q: Tensor, E: Tensor, root: Tensor) -> Tensor:
-    """E over the root: entry by entry in the algebra, and projected to it again."""
+    """Divide E by the root, entry by entry in the algebra, and project it again."""
     if not is_group(manifold):
         return E / root
-    # a real skew matrix has zeros on the diagonal, and so has the root
+    # a real skew matrix has a zero diagonal, and so has the root
     X = entries(manifold, Q, E) / torch.where(root == 0, 1, root)
     A = torch.view_as_complex(X) if manifold.is_complex else X
     if isinstance(manifold, AbstractGroup):

@@ -1,4 +1,4 @@
-"""Parameters of equal shape are stepped as one batch: each as it would be alone."""
+"""Parameters of equal shape are stepped as one batch, each as if it were alone."""
 
 import pytest
 import torch
@@ -14,7 +14,10 @@ from tests.optim.cases import OPTIMIZERS, double, retractions
     "manifold", [SO(5), U(3), Stiefel(9, 2), Stiefel(4, 3), Sphere(4)], ids=str
 )
 def test_a_batch_is_its_matrices(manifold: AbstractManifold, name, rng):
-    """One of them begins later, one has no gradient for a while, one is a batch."""
+    """Each matrix of a batch moves as it would alone.
+
+    One starts later, one has no gradient for some steps, and one is itself a batch.
+    """
     make, _, options = OPTIMIZERS[name]
     shapes = [(), (), (3,), (), (2, 2)]
     starts = [
@@ -50,9 +53,10 @@ def test_a_batch_is_its_matrices(manifold: AbstractManifold, name, rng):
     ids=str,
 )
 def test_a_long_step_of_one_does_not_change_the_others(manifold, retraction, rng):
-    """The longest matrix decides how all of a batch are computed, to rounding.
+    """A long step of one matrix changes the others by rounding only.
 
-    Wide matrices among them, and the momentum of a second step.
+    The longest step decides how all of a batch are computed. Wide matrices are among
+    them, and there is the momentum of a second step.
     """
     dtype = double(manifold)
     starts, gradients = manifold.random(2, 3, dtype=dtype, generator=rng)
@@ -72,18 +76,21 @@ def test_a_long_step_of_one_does_not_change_the_others(manifold, retraction, rng
         for optimizer in many:
             optimizer.step()
     for p, q in zip(together, alone, strict=True):
-        # 2.8e-15 is the worst over 20 seeds (SO(5), exp: a step of ten radians)
+        # the worst over 20 seeds is 2.8e-15 (SO(5), exp: a step of ten radians)
         assert_close(p.mT if tall else p, q, rtol=0, atol=1e-14)
 
 
 def test_states_whose_sum_is_too_large_are_finite_each(rng):
-    """The sum that tests for NaN and infinity overflows over three points together."""
+    """Three finite states stay finite, although their sum overflows.
+
+    The test for NaN and infinity adds up all entries.
+    """
     make, _, options = OPTIMIZERS["Adagrad"]
     options = options | {"lr": 1e3, "initial_accumulator": 4e37, "manifold": SO(2)}
     starts = SO(2).random(3, dtype=torch.float32, generator=rng)
     together = [nn.Parameter(X.clone()) for X in starts]
     alone = [nn.Parameter(X.clone()) for X in starts]
-    # a tangent, so that each point moves: a random gradient may be nearly normal
+    # a tangent vector, so that each point moves: a random gradient may be nearly normal
     quarter_turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     for i, (p, q) in enumerate(zip(together, alone, strict=True)):
         p.grad = q.grad = (i + 1) * 1e15 * p.detach() @ quarter_turn
@@ -95,7 +102,10 @@ def test_states_whose_sum_is_too_large_are_finite_each(rng):
 
 
 def test_state_of_a_batch_is_separate(rng):
-    """Views of one tensor would be saved, and kept, whole."""
+    """The state of each parameter has its own memory.
+
+    A view of the batch would save and keep the whole batch.
+    """
     params = [nn.Parameter(SO(4).random(generator=rng)) for _ in range(3)]
     optimizer = OPTIMIZERS["Adam"][0](params, manifold=SO(4))
     for p in params:

@@ -1,4 +1,4 @@
-"""What every optimizer of torch does, these do: see each docstring."""
+"""These optimizers keep the conventions of torch's optimizers."""
 
 import copy
 import io
@@ -26,7 +26,7 @@ SOME: list[AbstractManifold] = [
 
 
 def problem(M: AbstractManifold, rng: torch.Generator, *batch: int):
-    """A point, as a parameter, and a target."""
+    """A point as a parameter, and a target."""
     start, target = M.random(2, *batch, dtype=single(M), generator=rng)
     return nn.Parameter(start.clone()), target
 
@@ -41,7 +41,10 @@ def train(optimizer: Any, p: nn.Parameter, target: torch.Tensor, steps: int) -> 
 @pytest.mark.parametrize("name", ["Nesterov", "AMSGrad", "RMSprop with momentum"])
 @pytest.mark.parametrize("manifold", SOME, ids=str)
 def test_a_checkpoint_continues_with_the_same_bits(manifold, name, rng):
-    """state_dict in the middle, by a file of tensors; geoopt#188 and #226 lost it."""
+    """A state loaded from a file of tensors goes on with the same bits.
+
+    geoopt#188 and #226 lost it.
+    """
     make, _, options = OPTIMIZERS[name]
     p, target = problem(manifold, rng)
     optimizer = make([p], lr=0.01, manifold=manifold, **options)
@@ -64,7 +67,10 @@ def test_a_checkpoint_continues_with_the_same_bits(manifold, name, rng):
 
 
 def test_a_deepcopy_of_model_and_optimizer_trains_alike(rng):
-    """geoopt#188: the copy has the manifold, and parameters of its own."""
+    """A deepcopy of model and optimizer has the manifold, and its own parameters.
+
+    geoopt#188: it did not.
+    """
     model = nn.Linear(4, 4)
     model.weight = nn.Parameter(SO(4).random(generator=rng))
     declare(model, "weight", SO(4))
@@ -107,12 +113,15 @@ def test_closures_are_called_once_and_with_gradients(rng):
 
 
 def test_steps_and_hooks_are_counted_once(rng):
-    """geoopt#164: Adam's step was counted twice, and so were its bias corrections."""
+    """Steps and hooks are counted once.
+
+    geoopt#164: Adam's step was counted twice, and so were its bias corrections.
+    """
     p, target = problem(SO(4), rng)
     plain = nn.Parameter(torch.ones(3))
     groups = [{"params": [p], "manifold": SO(4)}, {"params": [plain]}]
     optimizer = RiemannianAdam(groups, lr=0.01)
-    # after torch's own, whose `step` is wrapped for hooks too
+    # after torch's own optimizer, whose `step` is wrapped for hooks too
     torch.optim.Adam([nn.Parameter(torch.ones(1))])
     calls = []
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
@@ -124,7 +133,7 @@ def test_steps_and_hooks_are_counted_once(rng):
 
 
 def test_groups_have_their_own_rate_and_retraction(rng):
-    """Each as it would be alone."""
+    """Each parameter group has its own rate and retraction."""
     together, alone = [], []
     cases = [(SO(4), 0.1, "cayley"), (SO(4), 0.2, "qr"), (Sphere(4), 0.3, "exp")]
     for M, lr, retraction in cases:
@@ -145,7 +154,7 @@ def test_groups_have_their_own_rate_and_retraction(rng):
 
 @pytest.mark.parametrize("kind", ["cosine", "cycle"])
 def test_schedulers_set_the_rate(kind, rng):
-    """A rate of 0 leaves the point where it is; OneCycle sets the betas too."""
+    """Schedulers set the rate, and OneCycle the betas too; rate 0 moves nothing."""
     p, target = problem(Stiefel(7, 3), rng)
     optimizer = RiemannianAdam([p], lr=0.1, manifold=Stiefel(7, 3))
     scheduler = (
@@ -174,7 +183,7 @@ def test_maximize_is_the_other_direction(rng):
 
 
 def test_parameters_without_a_gradient_are_left_alone(rng):
-    """They have no state either, and take part once they have one."""
+    """A parameter without a gradient has no state, and takes part once it has one."""
     p, target = problem(SO(4), rng)
     q, _ = problem(SO(4), rng)
     optimizer = RiemannianSGD([p, q], lr=0.1, momentum=0.9, manifold=SO(4))
@@ -189,7 +198,7 @@ def test_parameters_without_a_gradient_are_left_alone(rng):
 
 
 def test_momentum_may_begin_later(rng):
-    """As in torch: the first buffer is the gradient."""
+    """If momentum is set later, the first buffer is the gradient, as in torch."""
     p, target = problem(SO(4), rng)
     optimizer = RiemannianSGD([p], lr=0.1, manifold=SO(4))
     train(optimizer, p, target, 2)
@@ -201,7 +210,10 @@ def test_momentum_may_begin_later(rng):
 
 
 def test_momentum_may_begin_for_one_of_two(rng):
-    """Both are at their second step then, and one of them has a buffer to keep."""
+    """Momentum may begin for one of two parameters at their second step.
+
+    One of them then has a buffer, and the other does not.
+    """
     p, target = problem(SO(4), rng)
     q, _ = problem(SO(4), rng)
     optimizer = RiemannianSGD([p, q], lr=0.1, manifold=SO(4))
@@ -220,7 +232,7 @@ def test_momentum_may_begin_for_one_of_two(rng):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_an_accumulator_survives_a_first_gradient_that_is_nan(momentum, rng):
-    """Its initial value is not 0."""
+    """A NaN in the first gradient leaves the accumulator at its initial value."""
     p, target = problem(SO(4), rng, 2)
     optimizer = RiemannianRMSprop(
         [p], momentum=momentum, initial_accumulator=0.5, manifold=SO(4)
@@ -237,7 +249,10 @@ def test_an_accumulator_survives_a_first_gradient_that_is_nan(momentum, rng):
 @pytest.mark.parametrize("name", ["SGD", "momentum", "Adam", "RMSprop with momentum"])
 @pytest.mark.parametrize("manifold", [*SOME, SU(3)], ids=str)
 def test_a_gradient_that_is_not_finite_is_no_step(manifold, name, bad, rng):
-    """geoopt#227, NaN loss: that matrix keeps weight and state, its neighbour moves."""
+    """A matrix with a NaN gradient keeps weight and state; its neighbour moves.
+
+    geoopt#227: the loss became NaN.
+    """
     make, _, options = OPTIMIZERS[name]
     p, target = problem(manifold, rng, 2)
     optimizer = make([p], lr=0.1, manifold=manifold, **options)
@@ -259,7 +274,7 @@ def test_a_gradient_that_is_not_finite_is_no_step(manifold, name, bad, rng):
 
 
 def test_a_grad_scaler_works(rng):
-    """Scaled gradients, and a skipped step where they overflow."""
+    """A GradScaler scales gradients, and skips a step if they overflow."""
     model = nn.Linear(4, 4, bias=False)
     model.weight = nn.Parameter(SO(4).random(generator=rng))
     optimizer = RiemannianAdam([model.weight], lr=0.1, manifold=SO(4))
@@ -276,12 +291,12 @@ def test_a_grad_scaler_works(rng):
             other.zero_grad()
             (x @ twin.mT).square().mean().backward()
             other.step()
-    # powers of two cost no digit
+    # scaling by powers of two costs no digit
     assert torch.equal(model.weight, twin)
 
 
 def test_autocast_does_not_reach_the_step(rng):
-    """Products in bfloat16 would leave a defect of 1e-2."""
+    """Autocast does not reach the step: bfloat16 would leave a defect of 1e-2."""
     p, target = problem(Stiefel(9, 3), rng)
     q = nn.Parameter(p.detach().clone())
     p.grad = q.grad = target
@@ -292,7 +307,10 @@ def test_autocast_does_not_reach_the_step(rng):
 
 
 def test_declared_weights_are_found_by_param_groups(rng):
-    """geotorch#43, "why no optimizer?": the front door, with a plain layer between."""
+    """`param_groups` finds declared weights, also beside a plain layer.
+
+    geotorch#43 asked: "why no optimizer?"
+    """
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2), nn.Linear(2, 6))
     for layer, manifold in ((0, SO(6)), (2, Stiefel(6, 2)), (3, Stiefel(6, 2))):
         linear = model[layer]
@@ -300,7 +318,7 @@ def test_declared_weights_are_found_by_param_groups(rng):
         linear.weight = nn.Parameter(Q.mT if layer == 2 else Q)
         declare(linear, "weight", manifold)
     optimizer = RiemannianAdam(isometry.param_groups(model, lr=0.05))
-    # the wide and the tall one are one group
+    # the wide and the tall weight share a parameter group
     assert [len(g["params"]) for g in optimizer.param_groups] == [3, 1, 2]
     x = torch.randn(32, 6, generator=rng)
     values = []
@@ -319,7 +337,7 @@ def test_declared_weights_are_found_by_param_groups(rng):
 
 
 def test_parameters_may_come_with_names(rng):
-    """As torch's optimizers take `named_parameters`."""
+    """Parameters may come with names, as torch's optimizers take them."""
     model = nn.Linear(4, 4, bias=False)
     model.weight = nn.Parameter(SO(4).random(generator=rng))
     optimizer = RiemannianSGD(model.named_parameters(), lr=0.1, manifold=SO(4))
@@ -332,7 +350,7 @@ def test_parameters_may_come_with_names(rng):
 
 
 def test_empty_batches_are_no_points():
-    """Neither has Stiefel(4, 0) any."""
+    """An empty batch and Stiefel(4, 0) have no points, and no step fails."""
     for M, shape in ((SO(3), (0, 3, 3)), (Stiefel(4, 0), (4, 0))):
         p = nn.Parameter(torch.zeros(shape))
         p.grad = torch.zeros(shape)

@@ -1,4 +1,4 @@
-"""What a step computes: products are counted, and nothing large is made."""
+"""The cost of a step: products are counted, and no tensor is large."""
 
 from collections import Counter
 from typing import Any
@@ -18,7 +18,7 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "baddbmm_")
 
 
 class Record(TorchDispatchMode):
-    """Counts operations, multiplications of products, and the largest tensor."""
+    """Counts operations, multiplications in products, and the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def record(
     adam: bool = False,
     after: int = 1,
 ) -> Record:
-    """The step that comes after some others."""
+    """Record a step that follows some others."""
     p = nn.Parameter(manifold.random(generator=rng))
     rule = RiemannianAdam if adam else RiemannianSGD
     options: dict[str, Any] = {} if adam else {"momentum": 0.9}
@@ -67,15 +67,15 @@ def record(
 @pytest.mark.parametrize("adam", [False, True])
 @pytest.mark.parametrize(("lr", "products"), [(1e-4, 4), (6e-3, 5)])
 def test_a_step_in_the_group_is_four_or_five_products(lr, products, adam, rng):
-    """Q^H G, the exponential in two or three, and Q times it."""
-    # of larger ones a square is out of sight, in C
+    """A step takes Q^H G, two or three products for the exponential, and one with Q."""
+    # larger matrices would be squared in C, out of sight of the counter
     n = 90
     seen = record(SO(n), "exp", rng, lr=lr if adam else 10 * lr, adam=adam)
     assert seen.multiplications == products * n**3
 
 
 def test_a_step_of_polar_is_four_products(rng):
-    """Q^H G, Q A, X^H X and one step of Newton and Schulz."""
+    """A step by polar takes Q^H G, Q A, X^H X and one Newton-Schulz product."""
     n = 64
     seen = record(SO(n), "polar", rng, lr=1e-3)
     assert seen.multiplications == 4 * n**3
@@ -83,7 +83,7 @@ def test_a_step_of_polar_is_four_products(rng):
 
 @pytest.mark.parametrize("adam", [False, True])
 def test_a_step_of_a_tall_matrix_is_seven_products(adam, rng):
-    """And small ones; nothing is n x n."""
+    """A step of a tall matrix takes seven large products, and nothing is n x n."""
     n, k = 1024, 8
     seen = record(Stiefel(n, k), "exp", rng, adam=adam)
     assert 7 <= seen.multiplications / (n * k * k) < 7.5
@@ -108,7 +108,7 @@ GROUPS = [SO(8), U(5), SU(4), Sp(2), Stiefel(12, 3), Stiefel(4, 3)]
     ids=str,
 )
 def test_no_decomposition_is_made(manifold, retraction, after, rng):
-    """Neither for a step nor for a polish, which is one step in sixteen."""
+    """Neither a step nor a polish, which comes every 16 steps, decomposes a matrix."""
     for lr in (1e-3, 0.3):
         seen = record(manifold, retraction, rng, lr=lr, after=after)
         found = [name for name in seen.calls if "svd" in name or "eig" in name]
@@ -116,7 +116,7 @@ def test_no_decomposition_is_made(manifold, retraction, after, rng):
 
 
 def test_equal_parameters_are_one_batch(rng):
-    """The number of operations of eight matrices is about that of one."""
+    """Eight equal matrices need about as many operations as one."""
     calls = []
     for count in (1, 8):
         params = [nn.Parameter(SO(6).random(generator=rng)) for _ in range(count)]

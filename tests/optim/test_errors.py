@@ -1,4 +1,4 @@
-"""Each message says what was expected, what came and what to do."""
+"""Each message says what was expected, what was passed and what to do."""
 
 import math
 from typing import Any
@@ -21,7 +21,10 @@ ALL = [RiemannianSGD, RiemannianAdam, RiemannianRMSprop]
 
 @pytest.mark.parametrize("make", ALL)
 def test_a_weight_is_on_its_manifold(make):
-    """When it is given, with the defect found, its bound and the remedy."""
+    """The constructor refuses a weight off its manifold.
+
+    The error has the defect, its bound and the remedy.
+    """
     p = nn.Parameter(2 * torch.eye(3))
     with pytest.raises(
         ValueError,
@@ -32,7 +35,10 @@ def test_a_weight_is_on_its_manifold(make):
 
 
 def test_a_weight_is_still_on_its_manifold_at_the_first_step():
-    """A checkpoint may be loaded between: it used to be kept as far off as it was."""
+    """The first step refuses a weight that has left its manifold since.
+
+    A checkpoint may have been loaded; its defect used to stay for good.
+    """
     p = nn.Parameter(torch.eye(3))
     optimizer = RiemannianSGD([p], manifold=SO(3))
     p.data.mul_(1.5)
@@ -64,7 +70,8 @@ def test_a_manifold_has_the_shape_of_its_weight():
         match=r"shape \(\*batch, 4, 4\) for SO\(n=4\); got \(3, 3\). Use a manifold",
     ):
         RiemannianSGD([p], manifold=SO(4))
-    # orthonormal columns, but the manifold has the columns and the rows of another
+    # its columns are orthonormal, but the manifold has another number of rows and
+    # columns
     with pytest.raises(ValueError, match=r"shape \(\*batch, 5, 2\) .* got \(3, 2\)"):
         RiemannianSGD([nn.Parameter(torch.eye(3, 2))], manifold=Stiefel(5, 2))
 
@@ -84,7 +91,7 @@ def test_half_precision_is_no_point(dtype):
 
 
 def test_sharded_parameters_are_no_points(tmp_path):
-    """A shard has no orthonormal columns."""
+    """A sharded parameter is refused, since a shard has no orthonormal columns."""
     dist.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )
@@ -131,7 +138,10 @@ def test_gradients_of_points_are_dense():
 
 @pytest.mark.parametrize("rule", [RiemannianAdam, RiemannianRMSprop], ids=str)
 def test_sparse_gradients_of_plain_parameters_are_refused_by_adaptive_rules(rule):
-    """As torch's own do: means of squares are dense."""
+    """Adaptive rules refuse sparse gradients, as torch's do.
+
+    Means of squares are dense.
+    """
     layer = nn.Embedding(4, 4, sparse=True)
     layer(torch.tensor([1])).sum().backward()
     optimizer = rule(plain(layer.parameters()), lr=0.1)
@@ -142,7 +152,7 @@ def test_sparse_gradients_of_plain_parameters_are_refused_by_adaptive_rules(rule
 
 
 def test_a_checkpoint_of_another_manifold_is_refused():
-    """O(3) has the reflections too, and a point that SO(3) may not have."""
+    """A checkpoint of O(3) is refused by SO(3), which lacks the reflections."""
     p = nn.Parameter(torch.eye(3))
     saved = RiemannianSGD([p], manifold=O(3)).state_dict()
     with pytest.raises(
@@ -152,7 +162,7 @@ def test_a_checkpoint_of_another_manifold_is_refused():
     with pytest.raises(ValueError, match=r"where this optimizer has None"):
         RiemannianSGD(plain([p])).load_state_dict(saved)
     two = [{"params": [p]}, {"params": [nn.Parameter(torch.eye(2))], "manifold": None}]
-    # torch's own message
+    # this is torch's own message
     with pytest.raises(ValueError, match="different number of parameter groups"):
         RiemannianSGD(two, manifold=SO(3)).load_state_dict(
             RiemannianSGD([p], manifold=SO(3)).state_dict()
@@ -167,7 +177,10 @@ def test_a_checkpoint_of_another_manifold_is_refused():
     ],
 )
 def test_a_checkpoint_of_another_rule_is_refused(make, theirs, options):
-    """They used to load, and went on by our rule without a word."""
+    """A checkpoint of another rule is refused.
+
+    It used to load, and training went on by our rule.
+    """
     p = nn.Parameter(torch.ones(3))
     saved = theirs([p], **options).state_dict()
     with pytest.raises(
@@ -207,7 +220,10 @@ def test_nesterov_has_a_momentum(options):
 
 @pytest.mark.parametrize("make", ALL)
 def test_somebody_says_where_parameters_live(make):
-    """`RiemannianAdam([Q])` was Adam without a word, and Q left the group."""
+    """The manifold must be named.
+
+    `RiemannianAdam([Q])` used to be plain Adam, and Q left the group.
+    """
     Q, p = nn.Parameter(torch.eye(3)), nn.Parameter(torch.ones(2))
     kind = make.__name__.removeprefix("Riemannian")
     message = rf"`manifold` must be given, .* plain, use `torch\.optim\.{kind}`"
@@ -219,7 +235,7 @@ def test_somebody_says_where_parameters_live(make):
         make(declared_model().parameters())
     with pytest.raises(ValueError, match=message):
         make(isometry.param_groups(nn.Linear(3, 3), lr=0.1))
-    # torch's own messages
+    # these are torch's own messages
     tensor: Any = Q
     with pytest.raises(TypeError, match="should be an iterable of Tensors"):
         make(tensor)
@@ -229,7 +245,7 @@ def test_somebody_says_where_parameters_live(make):
 
 @pytest.mark.parametrize("make", ALL)
 def test_plain_parameters_beside_points(make):
-    """One name of a manifold is enough, and None is one."""
+    """One named manifold is enough; None counts as a name."""
     Q, p = nn.Parameter(torch.eye(3)), nn.Parameter(torch.ones(2))
     mixed = make([{"params": [p]}, {"params": iter([Q]), "manifold": SO(3)}])
     assert [group["manifold"] for group in mixed.param_groups] == [None, SO(3)]
@@ -249,7 +265,10 @@ def declared_model() -> nn.Linear:
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW])
 def test_other_optimizers_do_not_step_on_a_manifold(make):
-    """They swallowed the option, and the weight left SO(3) silently (issue 14)."""
+    """torch's optimizers refuse groups with a manifold.
+
+    They ignored the option, and the weight left SO(3) silently (issue 14).
+    """
     model = declared_model()
     optimizer = make(isometry.param_groups(model, lr=0.1))
     model(torch.ones(3)).square().sum().backward()
@@ -263,9 +282,10 @@ def test_other_optimizers_do_not_step_on_a_manifold(make):
 @pytest.mark.errors
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.LBFGS])
 def test_a_declared_parameter_does_not_leave_its_manifold_silently(kind):
-    """`Adam(model.parameters())` used to: only groups of `param_groups` were looked at.
+    """`Adam(model.parameters())` refuses to move a declared parameter.
 
-    LBFGS computes its gradients after the hook has been called.
+    It used to: only the groups of `param_groups` were checked. LBFGS computes its
+    gradients after the hook has been called.
     """
     model = declared_model()
     optimizer = kind(model.parameters(), lr=0.1)
@@ -289,7 +309,10 @@ def test_a_declared_parameter_does_not_leave_its_manifold_silently(kind):
 
 
 def test_optimizers_that_know_manifolds_step_on_them():
-    """Ours, one that wraps ours, and others on plain parameters and coordinates."""
+    """Our optimizers step on manifolds, also inside of a wrapper.
+
+    torch's optimizers step on plain parameters and coordinates.
+    """
 
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inner: torch.optim.Optimizer) -> None:

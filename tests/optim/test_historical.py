@@ -1,4 +1,4 @@
-"""The optimizers of the older systems, against steps written out in numpy."""
+"""The optimizers of older systems, against steps written out in numpy."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ def run(**options: Any) -> np.ndarray:
 
 
 def test_rmsprop_of_tensorflow_1():
-    """Decay 0.9, an accumulator that starts at 1, epsilon inside of the root.
+    """TensorFlow 1: decay 0.9, accumulator from 1, epsilon inside the root.
 
-    With momentum and weight decay.
+    Momentum and weight decay are tested too.
     """
     p, ms, mom = np.ones(3), np.ones(3), np.zeros(3)
     for gradient in GRADIENTS:
@@ -48,7 +48,7 @@ def test_rmsprop_of_tensorflow_1():
 
 
 def test_rmsprop_of_the_unitary_rnn_in_theano():
-    """Decay 0.9, an accumulator that starts at 1e-3, no epsilon."""
+    """Theano's unitary RNN: decay 0.9, accumulator from 1e-3, no epsilon."""
     p, acc = np.ones(3), np.full(3, 1e-3)
     for g in GRADIENTS:
         acc = 0.9 * acc + 0.1 * g**2
@@ -59,7 +59,7 @@ def test_rmsprop_of_the_unitary_rnn_in_theano():
 
 
 def test_rmsprop_of_keras():
-    """Decay 0.9, epsilon outside of the root."""
+    """Keras: decay 0.9, epsilon outside of the root."""
     p, a = np.ones(3), np.zeros(3)
     for g in GRADIENTS:
         a = 0.9 * a + 0.1 * g * g
@@ -68,7 +68,7 @@ def test_rmsprop_of_keras():
 
 
 def test_adagrad_of_tensorflow_1():
-    """The sum of squares from 0.1 on, no epsilon."""
+    """TensorFlow 1: the sum of squares starts at 0.1, and there is no epsilon."""
     p, acc = np.ones(3), np.full(3, 0.1)
     for g in GRADIENTS:
         acc = acc + g * g
@@ -80,7 +80,7 @@ def test_adagrad_of_tensorflow_1():
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_real_and_imaginary_parts_are_apart(inside, rng):
-    """As for the weights of scuRNN: a complex parameter is two real ones."""
+    """A complex parameter is treated as two real ones, as for the weights of scuRNN."""
     options: dict[str, Any] = {
         "alpha": 0.9,
         "eps": 1e-8,
@@ -103,7 +103,10 @@ def test_real_and_imaginary_parts_are_apart(inside, rng):
 
 
 def test_a_zero_gradient_without_epsilon_is_no_step():
-    """0 / 0: a parameter that is not used would become NaN."""
+    """A zero gradient without epsilon is no step.
+
+    0 / 0 would make an unused parameter NaN.
+    """
     p = nn.Parameter(torch.ones(3))
     for inside in (False, True):
         optimizer = RiemannianRMSprop(

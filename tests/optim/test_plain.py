@@ -47,7 +47,7 @@ def parameters(rng: torch.Generator, *, clones: int) -> list[list[nn.Parameter]]
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_plain_parameters_are_those_of_torch(name, rng):
-    """With a rotation beside them, whose group has its own options."""
+    """Plain parameters have torch's bits, beside a rotation with its own options."""
     ours, theirs, options = PAIRS[name]
     first, second = parameters(rng, clones=2)
     W = nn.Parameter(SO(4).random(generator=rng))
@@ -57,7 +57,7 @@ def test_plain_parameters_are_those_of_torch(name, rng):
         W.grad = torch.randn(4, 4, generator=rng)
         for p, q in zip(first, second, strict=True):
             g = torch.randn(p.shape, dtype=p.dtype, generator=rng)
-            # one of them has no gradient now and then
+            # one of them has no gradient in some steps
             absent = step % 4 == 3 and p.ndim == 1
             p.grad, q.grad = (None, None) if absent else (g, g.clone())
         optimizer.step()
@@ -70,7 +70,10 @@ def test_plain_parameters_are_those_of_torch(name, rng):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_checkpoints_of_torch_load(name, rng):
-    """Their groups have fewer options; the continuation has the same bits."""
+    """A checkpoint of torch loads, and training goes on with the same bits.
+
+    Its parameter groups have fewer options.
+    """
     ours, theirs, options = PAIRS[name]
     first, second = parameters(rng, clones=2)
     twin = theirs(second, **options)
@@ -95,7 +98,10 @@ def test_checkpoints_of_torch_load(name, rng):
 
 @pytest.mark.parametrize("name", ["Adam", "AMSGrad", "RMSprop"])
 def test_old_checkpoints_with_a_number_of_steps_load(name, rng):
-    """torch stored `step` as a number once; "'int' has no attribute" said ours."""
+    """A checkpoint whose `step` is a number loads, as torch stored it once.
+
+    It used to raise "'int' has no attribute".
+    """
     ours, theirs, options = PAIRS[name]
     first, second = parameters(rng, clones=2)
     W = nn.Parameter(SO(4).random(generator=rng))
@@ -122,7 +128,7 @@ def test_old_checkpoints_with_a_number_of_steps_load(name, rng):
 
 
 def test_plain_embeddings_may_have_sparse_gradients(rng):
-    """Where torch's SGD takes them, ours does."""
+    """Sparse gradients work where torch's SGD accepts them."""
     start = torch.randn(5, 3, generator=rng)
     embeddings = [nn.Embedding(5, 3, sparse=True) for _ in range(2)]
     for layer in embeddings:
@@ -135,7 +141,7 @@ def test_plain_embeddings_may_have_sparse_gradients(rng):
 
 
 def test_weight_decay_does_nothing_on_a_manifold(rng):
-    """The gradient of |Q|^2 is normal to it."""
+    """Weight decay does nothing on a manifold: the gradient of |Q|^2 is normal."""
     start = SO(4).random(generator=rng)
     results = []
     for weight_decay in (0.0, 10.0):

@@ -1,4 +1,4 @@
-"""Real problems with known optima, reached in double precision."""
+"""Real problems whose optima are known, solved in double precision."""
 
 from collections.abc import Callable
 from itertools import product
@@ -47,7 +47,7 @@ def test_orthogonal_procrustes(retraction, rng):
     """min |A Q - B|^2 over rotations: U diag(1, ..., det) V^T of A^T B = U S V^T."""
     n = 8
     A = gaussian(20, n, rng=rng)
-    # far from a reflection: there the smallest singular value would be a saddle's
+    # far from a reflection, where the smallest singular value belongs to a saddle
     B = A @ SO(n).random(dtype=torch.float64, generator=rng)
     B = B + 0.3 * gaussian(20, n, rng=rng)
     U_, _, Vh = torch.linalg.svd(A.mT @ B)
@@ -115,7 +115,7 @@ def test_joint_diagonalization_of_commuting_matrices(rng):
 
     assert off(start) > 1
     assert off(Q).sqrt() < TOLERANCE
-    # columns are those of V, in another order and with another phase
+    # the columns are those of V, in another order and with other phases
     overlap = (V.mH @ Q).abs()
     assert torch.dist(overlap.max(0).values, torch.ones(n)) < TOLERANCE
 
@@ -148,13 +148,16 @@ def test_independent_components_of_a_mixture(rng):
 
 
 def test_adam_with_a_decreasing_rate_gets_there_too(rng):
-    """Procrustes on the Stiefel manifold, where the second moment is one number."""
+    """Adam with a decreasing rate solves Procrustes on the Stiefel manifold.
+
+    There the second moment is one number.
+    """
     manifold = Stiefel(12, 3)
     target = manifold.random(dtype=torch.float64, generator=rng)
     B = target + 0.2 * gaussian(12, 3, rng=rng)
     U_, _, Vh = torch.linalg.svd(B, full_matrices=False)
     p = nn.Parameter(manifold.random(dtype=torch.float64, generator=rng))
-    # a short memory: the second moment is to follow the gradient down
+    # a short memory lets the second moment follow the gradient down
     optimizer = RiemannianAdam([p], lr=0.1, betas=(0.9, 0.9), manifold=manifold)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.95)
     for _ in range(400):

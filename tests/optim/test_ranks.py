@@ -1,4 +1,4 @@
-"""Data-parallel training of two real processes; geoopt#168 did not synchronize."""
+"""Data-parallel training in two real processes; geoopt#168 did not synchronize."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 def train(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     optimizer = RiemannianAdam(isometry.param_groups(network, lr=0.1))
-    # DDP adds "module." to names, and the manifolds are still found
+    # DDP puts "module." in front of names, and manifolds are still found
     assert sum(g["manifold"] is not None for g in optimizer.param_groups) == 2
     for _ in range(20):
         optimizer.zero_grad()
@@ -48,7 +48,7 @@ def train(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def work(rank: int, folder: str) -> None:
-    """One rank: half of the batch."""
+    """One rank trains on half of the batch."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
@@ -61,7 +61,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def test_two_processes_are_as_one(tmp_path):
-    """The same bits on both ranks, and the weights of one process."""
+    """Both ranks have the same bits, and the weights of one process."""
     spawn(work, (str(tmp_path),), nprocs=2)
     first, second = (
         torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)
@@ -71,6 +71,7 @@ def test_two_processes_are_as_one(tmp_path):
     train(alone, *data())
     for key, value in alone.state_dict().items():
         assert torch.equal(first[key], second[key]), key
-        # means of halves are rounded otherwise, and Adam divides; 2e-14 was measured
+        # the mean of two halves rounds differently, and Adam divides; 2e-14 was
+        # measured
         assert_close(first[key], value, rtol=0, atol=1e-11)
         assert not torch.equal(value, start[key])

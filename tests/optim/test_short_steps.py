@@ -1,4 +1,4 @@
-"""The kernels of a step, against decompositions in double precision."""
+"""The formulas for short steps, against decompositions in double precision."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tests.helpers import DTYPES, eps, random_skew, wide
 
 
 def expm1(A: Tensor) -> Tensor:
-    """exp(A) - I in double precision, with the digits of A: no 1 is ever there."""
+    """exp(A) - I in double precision with all digits of A, since no 1 is subtracted."""
     theta, V = torch.linalg.eigh(-1j * A.to(wide(A.dtype)))
     values = torch.complex(-2 * (theta / 2).sin() ** 2, theta.sin())
     N = (V * values[..., None, :]) @ V.mH
@@ -25,17 +25,17 @@ def expm1(A: Tensor) -> Tensor:
 @pytest.mark.parametrize("norm", [0.0, 1e-6, 1e-3, 0.01, 0.07, 0.1, 0.25, 0.5, 10.0])
 @pytest.mark.parametrize("n", [1, 2, 7, 32])
 def test_increments_have_the_digits_of_the_step(n, norm, dtype, rng):
-    """exp(A) - I to rounding of A, and angle by angle to eps; or None."""
+    """exp(A) - I is right relative to A, and angle by angle to eps, or it is None."""
     A = random_skew(n, norm=norm, dtype=dtype, rng=rng, batch=(3,))
     N = Exp().increment(A.clone())
     if N is None:
-        # as soon as there may be angles above 0.347, 0.0197 in double precision
+        # None if there may be angles above 0.347, or 0.0197 in double precision
         assert norm * n**0.25 > (0.347 if eps(dtype) > 1e-10 else 0.0197)
         return
     # 1: twice the worst over 30 seeds, 0.53 (float32, n = 7, norm 0.1)
     tol = eps(dtype) * (torch.linalg.matrix_norm(A) + n**0.5)
     assert (torch.linalg.matrix_norm(N - expm1(A)) <= tol).all()
-    # the end of the series spoils the angles only
+    # the end of the series affects the angles only
     R = (N + torch.eye(n)).to(wide(dtype))
     assert (U(n).defect(R) <= 2 * tol).all()
 
@@ -43,7 +43,10 @@ def test_increments_have_the_digits_of_the_step(n, norm, dtype, rng):
 @pytest.mark.parametrize("edge", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 8, 33])
 def test_angles_are_bounded_from_above(n, edge, rng):
-    """Random ones, and one plane only, where Samuelson's inequality is sharp."""
+    """The bound holds for random angles and for one plane.
+
+    For one plane Samuelson's inequality is sharp.
+    """
     for dtype in (torch.float64, torch.complex128):
         A = random_skew(n, norm=0.1, dtype=dtype, rng=rng)
         if edge:
@@ -54,7 +57,7 @@ def test_angles_are_bounded_from_above(n, edge, rng):
             A = (V * (1j * theta)) @ V.mH
             A = A if dtype.is_complex else A.real
         bound = samuelson_bound(A[None], (A @ A)[None])
-        # rounding of the variance, a difference, where all angles are equal
+        # rounding of the variance, which is a difference, if all angles are equal
         assert bound >= 0.1 * (1 - 1e-7)
         if edge:
             assert bound == pytest.approx(0.1, rel=1e-6)
@@ -63,14 +66,14 @@ def test_angles_are_bounded_from_above(n, edge, rng):
 @pytest.mark.parametrize("retraction", ["cayley", "pade-2", "pade-3", "pade-5"])
 @pytest.mark.parametrize("norm", [0.0, 1e-3, 0.3, 100.0])
 def test_rational_increments_are_the_retraction_less_one(norm, retraction, rng):
-    """r(A) - I, from degree 1 to 5; long steps are left to the group."""
+    """r(A) - I for degrees 1 to 5; long steps return None."""
     A = random_skew(6, norm=norm, dtype=torch.float64, rng=rng, batch=(3,))
     phi = SO(6).resolve(retraction)
     N = phi.increment(A.clone())
     assert (N is None) == (norm == 100.0)
     if N is not None:
         expected = phi.at_identity(A) - torch.eye(6)
-        # r(A) itself has errors of 1e-16, of the size of the identity
+        # r(A) itself has errors of 1e-16 relative to the identity
         assert_close(N, expected, rtol=0, atol=2e-15)
 
 
@@ -84,7 +87,7 @@ def test_increments_of_what_is_not_finite_are_left_to_the_group():
 @pytest.mark.parametrize("step", [0.0, 1e-4, 0.02, 0.3, 3.0, 100.0])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_polar_by_products_is_that_of_the_decomposition(dtype, step, rng):
-    """U V^H of Q + E = U S V^H, for tangent E of any size."""
+    """The polar factor is U V^H of Q + E = U S V^H, for tangent E of any size."""
     for M in (
         (U(5), Stiefel(7, 3, is_complex=True), U(1))
         if dtype.is_complex
@@ -94,16 +97,16 @@ def test_polar_by_products_is_that_of_the_decomposition(dtype, step, rng):
         E = step * M.project(Q, X)
         P = Polar().factor(Q, E)
         expected = polar((Q + E).to(wide(dtype)))
-        # twice the worst over 30 seeds: 6.9 at step 100; 30 in double precision, of
-        # which the decomposition has its share
+        # Twice the worst over 30 seeds: 6.9 at step 100; 30 in double precision, to
+        # which the decomposition contributes.
         c = 14 if eps(dtype) > 1e-10 else 60
         assert_close(P.to(wide(dtype)), expected, rtol=0, atol=c * eps(dtype))
-        # 3.7
+        # twice 3.7 eps
         assert (M.defect(P.to(wide(dtype))) < 8 * eps(dtype)).all()
 
 
 def test_polar_ends_in_smaller_groups_too(rng):
-    """Determinants are divided out, quaternionic matrices stay so."""
+    """Polar stays in smaller groups: determinants are divided out, Sp(n) is kept."""
     for group in (SU(3), Sp(2), Torus(3)):
         Q, X = group.random(2, 4, dtype=torch.complex128, generator=rng)
         E = group.project(Q, X)
@@ -114,7 +117,10 @@ def test_polar_ends_in_smaller_groups_too(rng):
 
 
 def test_polar_of_what_is_hopeless_is_nan_and_alone(rng):
-    """Steps of 1e4 in float32 have no digit left; nor has NaN."""
+    """A step of 1e4 in float32 has no digits left: NaN, for that matrix only.
+
+    So is the result of a NaN.
+    """
     Q, X = SO(4).random(2, 4, generator=rng)
     E = SO(4).project(Q, X)
     E[0], E[1, 0, 0], E[2] = 1e6 * E[0], torch.nan, torch.inf
@@ -126,7 +132,7 @@ def test_polar_of_what_is_hopeless_is_nan_and_alone(rng):
 @pytest.mark.parametrize("step", [0.0, 1e-4, 0.02, 0.3, 3.0, 100.0])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_qr_by_cholesky_is_that_of_the_decomposition(dtype, step, rng):
-    """The Q of Q + E, for tangent E of any size; the diagonal of R is positive."""
+    """Q by Cholesky is the Q of Q + E with a positive diagonal of R, for any E."""
     for n, k in ((7, 3), (4, 3), (9, 1), (40, 12)):
         M = Stiefel(n, k, is_complex=dtype.is_complex)
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)

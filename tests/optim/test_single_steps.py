@@ -1,4 +1,4 @@
-"""Single steps: against SciPy, of any length, and with any rate."""
+"""Single steps against SciPy, of any length and with any rate."""
 
 import math
 import threading
@@ -42,7 +42,7 @@ def moved(
 @pytest.mark.parametrize("lr", [1e-3, 0.1, 2.0])
 @pytest.mark.parametrize("manifold", [SO(6), U(5), O(6)], ids=str)
 def test_descent_is_the_exponential_of_scipy(manifold, lr, rng):
-    """Q expm(-lr Q^H grad f)."""
+    """A step of SGD is Q expm(-lr Q^H grad f)."""
     dtype = double(manifold)
     Q = manifold.random(dtype=dtype, generator=rng)
     G = torch.randn(Q.shape, dtype=dtype, generator=rng)
@@ -57,7 +57,10 @@ def test_descent_is_the_exponential_of_scipy(manifold, lr, rng):
 @pytest.mark.parametrize("lr", [1e-3, 0.05, 1.0])
 @pytest.mark.parametrize("shape", [(9, 3), (4, 3), (50, 5)], ids=str)
 def test_descent_on_tall_matrices_is_the_geodesic_of_the_books(shape, lr, rng):
-    """(Q, N) expm [[A, -R^T], [R, 0]], N R = (I - Q Q^T) H, H = -lr (G - Q G^T Q)."""
+    """A step is (Q, N) expm [[A, -R^T], [R, 0]], the textbook geodesic.
+
+    Here N R = (I - Q Q^T) H and H = -lr (G - Q G^T Q).
+    """
     manifold, k = Stiefel(*shape), shape[1]
     Q = manifold.random(dtype=torch.float64, generator=rng)
     G = torch.randn(shape, dtype=torch.float64, generator=rng)
@@ -85,8 +88,8 @@ SPACES: list[AbstractManifold] = [
     Stiefel(4, 3),
     Sphere(5),
 ]
-# orders of agreement with the geodesic: cayley is pade-1, and pade-m has 2m + 1. The
-# polar factor is of third order, but of second where a tangent vector has two parts
+# Orders of agreement with the geodesic: cayley is pade-1, and pade-m has 2m + 1. The
+# polar factor has order three, but two where a tangent vector has two parts.
 ORDER = {"cayley": 3, "pade-2": 5, "pade-3": 7, "polar": 3, "qr": 2}
 TALL_POLAR = [(Stiefel(9, 3), "polar"), (Stiefel(4, 3), "polar")]
 
@@ -102,10 +105,10 @@ TALL_POLAR = [(Stiefel(9, 3), "polar"), (Stiefel(4, 3), "polar")]
     ids=str,
 )
 def test_retractions_agree_with_exp_to_their_order(manifold, retraction, rng):
-    """Half of the step is 2^-order of the difference."""
+    """Halving the step divides the difference from exp by 2^order."""
     Q = manifold.random(dtype=double(manifold), generator=rng)
     G = torch.randn(Q.shape, dtype=Q.dtype, generator=rng)
-    # of length 0.5 and 0.25: shorter, pade-3 would differ by rounding only
+    # steps of length 0.5 and 0.25: shorter ones would differ by rounding for pade-3
     lr = 0.5 / float(torch.dist(manifold.gradient(Q, G), torch.zeros(())))
     far, near = (
         torch.dist(moved(manifold, Q, G, s, retraction), moved(manifold, Q, G, s))
@@ -134,10 +137,11 @@ def test_retractions_agree_with_exp_to_their_order(manifold, retraction, rng):
 def test_a_finite_step_without_digits_does_not_destroy_the_weight(
     manifold, retraction, momentum, rng
 ):
-    """Gradients of 1e3 to 1e18 made reflections of rotations, and a defect of 1e26.
+    """A finite gradient so large that no digit is left does not destroy the weight.
 
-    Nothing was NaN then: odd skew matrices are singular, so that the solve and the QR
-    of a long step have a row of pure rounding, and a Pade denominator has its power.
+    Gradients of 1e3 to 1e18 made reflections of rotations, and a defect of 1e26.
+    Nothing was NaN then: odd skew matrices are singular, so the solve and the QR of a
+    long step have a row of pure rounding, and a Pade denominator has a power of it.
     """
     dtype = single(manifold)
     for size in (1e1, 1e2, 1e3, 1e4, 1e6, 1e8, 1e10, 1e14, 1e18):
@@ -149,14 +153,14 @@ def test_a_finite_step_without_digits_does_not_destroy_the_weight(
             G = torch.randn(p.shape, dtype=dtype, generator=rng)
             p.grad = size * G / G.flatten(1).norm(dim=1).view(-1, *[1] * (G.ndim - 1))
             optimizer.step()
-        # that of SO knows of determinants
+        # the defect of SO includes the determinant
         worst = manifold.defect(p.detach().to(double(manifold))).max()
-        # twice the worst of 10 seeds: 1.15e-6, a random point that did not move
+        # twice the worst of 10 seeds: 1.15e-6, of a random point that did not move
         assert worst < 2.3e-6, size
 
 
 def test_long_steps_that_have_digits_are_made(rng):
-    """A turn or a hundred: exp to the accuracy that the angle has."""
+    """Steps of one turn or a hundred are as accurate as their angle."""
     for manifold in (SO(5), Stiefel(9, 3)):
         for size in (10.0, 300.0):
             Q = manifold.random(generator=rng)
@@ -178,7 +182,10 @@ def test_long_steps_that_have_digits_are_made(rng):
     ids=str,
 )
 def test_a_rate_may_be_a_tensor_of_another_precision(manifold, make, weight, rate, rng):
-    """On tall matrices a float64 rate ended in an error about dtypes."""
+    """The rate may be a tensor of another precision.
+
+    On tall matrices a float64 rate used to raise an error about dtypes.
+    """
     dtype = weight.to_complex() if manifold.is_complex else weight
     Q = manifold.random(dtype=dtype, generator=rng)
     G = torch.randn(Q.shape, dtype=dtype, generator=rng)
@@ -190,7 +197,7 @@ def test_a_rate_may_be_a_tensor_of_another_precision(manifold, make, weight, rat
             p.grad = G
             optimizer.step()
         ends.append(p.detach())
-    # Adam divides the rate by the correction of its bias, in the rate's precision
+    # Adam divides the rate by its bias correction, in the rate's precision
     eps = max(torch.finfo(weight).eps, torch.finfo(rate).eps)
     assert_close(*ends, rtol=0, atol=10 * eps)
 
@@ -204,7 +211,10 @@ RULES: list[tuple[Any, dict[str, Any]]] = [
 
 
 def interleaved(seed: int) -> list[Tensor]:
-    """Many optimizers by turns, short steps and a long one; all that they leave."""
+    """Step many optimizers in turns, with short and long steps.
+
+    Return their results.
+    """
     rng = new_generator(seed)
     jobs = []
     for M in LARGE:
@@ -220,7 +230,7 @@ def interleaved(seed: int) -> list[Tensor]:
 
 
 def test_memory_that_is_kept_is_never_read_by_another(monkeypatch):
-    """The same bits with kept and with fresh memory, and from two threads at once."""
+    """Results have the same bits with kept and fresh memory, and in two threads."""
     results: dict[int, list[Tensor]] = {}
 
     def work(seed: int) -> None:
@@ -239,7 +249,10 @@ def test_memory_that_is_kept_is_never_read_by_another(monkeypatch):
 
 @pytest.mark.parametrize("make", [RiemannianSGD, RiemannianAdam, RiemannianRMSprop])
 def test_steps_are_counted_whatever_the_default_dtype_is(make, rng):
-    """bfloat16 counts to 256 and no further: polish and bias stopped or never did."""
+    """Steps are counted in float32, whatever the default dtype is.
+
+    bfloat16 counts to 256 and no further, so polish and bias correction stopped.
+    """
     p = nn.Parameter(SO(3).random(dtype=torch.float32, generator=rng))
     plain = nn.Parameter(torch.ones(2))
     before = torch.get_default_dtype()
@@ -252,5 +265,5 @@ def test_steps_are_counted_whatever_the_default_dtype_is(make, rng):
     finally:
         torch.set_default_dtype(before)
     assert optimizer.state[p]["step"] == 300
-    # SGD has no count of plain parameters, as in torch
+    # SGD does not count steps of plain parameters, as in torch
     assert optimizer.state[plain].get("step", 300) == 300

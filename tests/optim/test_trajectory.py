@@ -1,4 +1,4 @@
-"""Step by step, the optimizers are those of their equations."""
+"""Step by step, the optimizers follow their equations."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def follow(
     *,
     steps: int = 20,
 ) -> float:
-    """Some steps of both; how far the point went."""
+    """Step an optimizer and its twin; return how far the point moved."""
     make, kind, options = OPTIMIZERS[name]
     dtype = double(manifold)
     start, target = manifold.random(2, dtype=dtype, generator=rng)
@@ -34,7 +34,7 @@ def follow(
         ours.step()
         slow.step(lambda Q: loss(Q, target))
         # ten times the worst over 5 seeds, 1.0e-13 (Quadrupole, RMSprop): a rule that
-        # divides by small gradients amplifies what rounding there is
+        # divides by small gradients amplifies rounding
         assert_close(p.detach(), slow.Q, rtol=0, atol=1e-12)
     assert manifold.contains(p.detach())
     return float(torch.dist(p.detach(), start))
@@ -43,7 +43,7 @@ def follow(
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("manifold", MANIFOLDS, ids=str)
 def test_twenty_steps_are_those_of_the_equations(manifold, name, rng):
-    """With n x n rotations and matrices for tangent vectors, in float64."""
+    """Twenty steps agree with the slow twin, which uses n x n matrices, in float64."""
     moved = follow(manifold, name, "exp", 0.02, rng)
     assert moved > 0.1 or manifold.dimension == 0
 
@@ -54,7 +54,10 @@ def test_twenty_steps_are_those_of_the_equations(manifold, name, rng):
     ids=str,
 )
 def test_every_retraction_is_taken(manifold, retraction, rng):
-    """Steps of all lengths, for which there is code of its own."""
+    """Every retraction agrees with the twin, for short and long steps.
+
+    Different lengths take different code.
+    """
     for lr in (2e-5, 1e-3, 0.01, 0.2):
         follow(manifold, "momentum", retraction, lr, rng, steps=6)
 
@@ -62,7 +65,7 @@ def test_every_retraction_is_taken(manifold, retraction, rng):
 @pytest.mark.parametrize("name", ["Nesterov", "Adam"])
 @pytest.mark.parametrize("shape", [(2, 3, 9), (4, 9)], ids=str)
 def test_wide_matrices_are_steps_of_their_transpose(shape, name, rng):
-    """W of orthonormal rows; W^T is the point."""
+    """A W with orthonormal rows is stepped as the point W^T."""
     make, _, options = OPTIMIZERS[name]
     manifold = Stiefel(9, shape[-2])
     start, target = manifold.random(2, *shape[:-2], dtype=torch.float64, generator=rng)
@@ -74,13 +77,16 @@ def test_wide_matrices_are_steps_of_their_transpose(shape, name, rng):
         wide.grad = loss_gradient(wide.mT, target).mT
         ours.step()
         other.step()
-    # products of transposed matrices add up in another order; 4e-16 was measured
+    # products of transposed matrices sum in another order; 4e-16 was measured
     assert_close(wide.mT, tall, rtol=0, atol=4e-15)
     assert torch.dist(tall, start) > 0.1
 
 
 def test_second_moments_are_the_gradients_that_autograd_gives(rng):
-    """Q <- Q exp(X): at X = 0 the gradient in the algebra is that of autograd."""
+    """At X = 0 the gradient of Q exp(X) by autograd is the gradient in the algebra.
+
+    Its squares are the second moments.
+    """
     manifold = SO(4)
     Q, target = manifold.random(2, dtype=torch.float64, generator=rng)
     p = nn.Parameter(Q.clone())

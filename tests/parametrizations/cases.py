@@ -1,4 +1,4 @@
-"""One registry of constrained modules: a new map or shape is one row."""
+"""The constrained modules that the suites run over. A new map or shape is one row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ MAPS = ["exp", "cayley", "pade-3", "householder"]
 
 
 class Weight(nn.Module):
-    """A module that is nothing but its weight."""
+    """A module that consists of its weight."""
 
     def __init__(self, W: Tensor) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Weight(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A weight's shape and the manifold on which it is put; None is `orthogonal`."""
+    """The shape and the manifold of a weight; None stands for `orthogonal`."""
 
     shape: tuple[int, ...]
     manifold: AbstractManifold | None = None
@@ -56,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Circle(AbstractGroup):
-    """A group that a user writes: rotations of two planes by the same angle."""
+    """A group as a user would write it: two planes turn by the same angle."""
 
     @property
     def size(self) -> int:
@@ -100,7 +100,7 @@ def orthonormality(W: Tensor) -> float:
 
 
 def defect(case: Case, W: Tensor) -> float:
-    """How far the weight is from where it shall be."""
+    """The largest defect of a weight, by its manifold or by orthonormality."""
     if case.manifold is None:
         return orthonormality(W)
     return float(case.manifold.defect(W.detach()).max())

@@ -22,14 +22,14 @@ class Case:
     name: str
     k: int = 32
     options: dict[str, Any] = field(default_factory=dict)
-    #: largest angle by which the target turns away from where it began
+    #: largest angle between the target and its start
     angle: float = math.inf
 
 
 CASES = [
-    # within the radius of the exponential, there and back
+    # the target turns back before it leaves the radius of the exponential
     Case("fixed base", angle=2.5),
-    # the base is multiplied again and again: nothing may add up
+    # the base is multiplied again and again, and errors must not add up
     Case("moving base", options={"rebase_every": 100}),
     Case("tall", k=8, options={"rebase_every": 100}),
     Case("cayley", options={"orthogonal_map": "cayley", "rebase_radius": 1.0}),
@@ -38,11 +38,11 @@ CASES = [
 
 @dataclass(frozen=True)
 class Drift:
-    """What a run has seen; norms are those of Frobenius over sqrt(k)."""
+    """Measurements of a run; norms are Frobenius norms over sqrt(k)."""
 
-    #: largest W^T W - I, evaluated in double precision
+    #: largest norm of W^T W - I, evaluated in double precision
     defect: float
-    #: length of the path of the weight, from look to look
+    #: length of the weight's path, from look to look
     travelled: float
     #: largest distance to the target
     distance: float
@@ -69,7 +69,7 @@ def orbit(case: Case, start: Tensor, rng: torch.Generator) -> Callable[[int], Te
 
 
 def drift(case: Case, *, steps: int, rng: torch.Generator) -> Drift:
-    """Follow the target with Adam, and look at the weight every few steps."""
+    """Follow the target with Adam, and measure the weight every few steps."""
     layer = nn.Linear(case.k, 32, bias=False)
     start = random_unitary(32, k=case.k, dtype=torch.float32, rng=rng)
     layer.weight = nn.Parameter(start.clone())

@@ -1,7 +1,8 @@
 """Random lives of constrained modules, and a slow model of what should happen.
 
-The model is the weight itself: a tensor in double precision, which each operation
-leaves as it is or replaces by what torch's own operations say, from the state before.
+The model is a tensor in double precision that should equal the weight. Each operation
+leaves it as it is, or replaces it by what torch's own operations compute from the state
+before.
 """
 
 from collections.abc import Callable
@@ -25,15 +26,15 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
 
 @dataclass(frozen=True)
 class Kind:
-    """A module with a weight to constrain, and what its forward pass takes."""
+    """A module with a weight to constrain, and the shapes of its inputs."""
 
     make: Callable[..., nn.Module]
-    #: shapes of the inputs; a kind without any is nothing but its weight
+    #: shapes of the inputs; without any, the module is just its weight
     inputs: tuple[tuple[int, ...], ...] = ()
     name: str = "weight"
-    #: whether torch has it for real numbers only
+    #: whether torch supports it for real numbers only
     real: bool = False
-    #: the name of a group among the cases
+    #: the name of a group in CASES
     case: str | None = None
 
     @property
@@ -84,7 +85,8 @@ KINDS = {
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.5),
-    # divided by small numbers, rounding errors would be steps; hence eps
+    # eps keeps rounding errors from becoming steps when they are divided by small
+    # numbers
     "Adam": lambda p: torch.optim.Adam(p, lr=0.05, eps=0.1),
     "fused": lambda p: torch.optim.Adam(p, lr=0.05, eps=0.1, fused=True),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.02, eps=0.1, momentum=0.5),
@@ -93,7 +95,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What a life begins with."""
+    """The choices with which a life begins."""
 
     kind: str
     dtype: torch.dtype
@@ -109,7 +111,7 @@ ROWS = [
     for map_name in kind.maps
     for optimizer in OPTIMIZERS
     for policy in ({}, {"rebase_every": 2}, {"rebase_radius": 0.2})
-    # reflections have no base, and with it no policy; fused is for real numbers only
+    # reflections have no base, and so no policy; fused optimizers need real numbers
     if (map_name != "householder" or not policy)
     and (optimizer != "fused" or not dtype.is_complex)
 ]
@@ -126,8 +128,6 @@ class Life:
         self.new_optimizer()
         #: what the weight should be
         self.model = self.slow(self.X)
-
-    # what the module is
 
     def fresh(self) -> nn.Module:
         return self.constrain(self.kind.make(dtype=self.row.dtype))
@@ -154,10 +154,8 @@ class Life:
     def weight(self) -> Any:
         return getattr(self.module, self.kind.name)
 
-    # what it should be
-
     def buffers(self) -> dict[str, Tensor]:
-        """Base and phases, in double precision, of their own."""
+        """Copies of the base and the phases in double precision."""
         named = self.holder[0].named_buffers()
         return {k: v.to(self.double, copy=True) for k, v in named if k != "map"}
 
@@ -173,7 +171,7 @@ class Life:
         buffers = self.buffers() if buffers is None else buffers
         name, points = self.kind.case, self.points(X.to(self.double))
         if name is None:
-            # the cases of these names are matrices of any size
+            # the cases of these names accept matrices of any size
             name = "wide" if points.shape[-2] < points.shape[-1] else "tall"
             if "base" in buffers:
                 buffers["base"] = self.points(buffers["base"])
@@ -192,7 +190,7 @@ class Life:
         return y[0] if isinstance(y, tuple) else y
 
     def slow_output(self, W: Tensor, inputs: list[Tensor]) -> Tensor:
-        """That of an unconstrained module in double precision with this weight."""
+        """The output of an unconstrained module with this weight, in double."""
         if not inputs:
             return W
         others = {
@@ -210,9 +208,9 @@ class Life:
 
     @property
     def tolerance(self) -> float:
-        """Of weights, and of gradients relative to their largest entries."""
-        # twice the worst of 6,000 lives: 2.7 eps in half precision, 7.9 in single. In
-        # double precision it is torch.matrix_exp that is off, by up to 2.2e-10
+        """Tolerance of weights, and of gradients relative to their largest entries."""
+        # Twice the worst of 6,000 lives: 2.7 eps in half precision, 7.9 in single. In
+        # double precision the error is that of torch.matrix_exp, up to 2.2e-10.
         return max(5e-10, (6 if self.row.dtype in HALF else 16) * self.eps)
 
     def close(self, W: Tensor, expected: Tensor) -> None:
@@ -221,7 +219,7 @@ class Life:
         assert_close(W, expected.to(self.double), rtol=0, atol=self.tolerance)
 
     def check(self) -> None:
-        """The weight is that of the model and of its state, and on the manifold."""
+        """The weight equals the model, fits its state, and is on the manifold."""
         W = self.weight.detach()
         self.close(W, self.model)
         self.model = self.slow(self.X).detach()

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of the maps: torch.matrix_exp, solve, and loops; autograd."""
+"""Slow, obvious twins of the maps, by torch.matrix_exp, solve, loops and autograd."""
 
 import math
 
@@ -41,7 +41,7 @@ def mover(B: Tensor, X: Tensor) -> Tensor:
 
 
 def tall(B: Tensor, X: Tensor, name: str) -> Tensor:
-    """The geodesic, or its approximant, in n x n."""
+    """The geodesic or its approximant for tall matrices, by n x n matrices."""
     return apply_map(mover(B, X), name) @ B
 
 

@@ -15,7 +15,7 @@ POLICIES = [{}, *MOVING]
 
 
 def network(dtype: torch.dtype = torch.float64, **policy) -> nn.Sequential:
-    """A tall, a square and a plain layer; the same numbers at each call."""
+    """A tall, a square and a plain layer, with the same numbers at each call."""
     torch.manual_seed(shifted(7))
     return nn.Sequential(
         isometry.orthogonal(nn.Linear(4, 9, dtype=dtype), **policy),
@@ -55,7 +55,7 @@ def train(
     steps: int,
     after: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """The loss before each step; `after` is called after each."""
+    """Train; return the loss before each step. `after` is called after each step."""
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -71,6 +71,6 @@ def train(
 
 
 def same(first: nn.Module, second: nn.Module) -> bool:
-    """Whether base, coordinates, counters and all else are the same bits."""
+    """Whether two models have the same bits in all parameters and buffers."""
     a, b = first.state_dict(), second.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)

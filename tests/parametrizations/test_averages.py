@@ -1,4 +1,4 @@
-"""Averages of models over training: torch.optim.swa_utils."""
+"""Averages of models during training, by torch.optim.swa_utils."""
 
 import copy
 from typing import Any
@@ -38,7 +38,7 @@ AVERAGES: dict[str, dict[str, Any]] = {
 
 
 def mean(seen: list[Tensor], name: str) -> Tensor:
-    """What torch averages them to."""
+    """The mean of tensors as torch averages them."""
     if name == "SWA":
         return torch.stack(seen).mean(0)
     total = seen[0]
@@ -49,14 +49,14 @@ def mean(seen: list[Tensor], name: str) -> Tensor:
 
 @pytest.mark.parametrize("name", AVERAGES)
 def test_a_fixed_base_has_a_mean_of_coordinates(name):
-    """W = B exp(mean of A), orthogonal; read before and after updates, never stale."""
+    """W = B exp(mean of A) is orthogonal, and up to date after each update."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     average = AveragedModel(model, **AVERAGES[name])
     seen = []
     for _ in range(10):
         train(model, optimizer, 1)
-        # remembered, and no step of an optimizer tells that it changes
+        # the weight is cached, and no optimizer's step announces its change
         before = average.module[2].weight
         average.update_parameters(model)
         assert average.module[2].weight is not before
@@ -73,7 +73,10 @@ def test_a_fixed_base_has_a_mean_of_coordinates(name):
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("name", AVERAGES)
 def test_an_average_can_be_loaded(name, map_name):
-    """Means of all buffers include the name of the map: 'exp' became 'dxo'."""
+    """An average with all buffers can be loaded.
+
+    The name of the map is a buffer, and was averaged too: 'exp' became 'dxo'.
+    """
     layer = isometry.orthogonal(nn.Linear(5, 5), "weight", map_name)
     average = AveragedModel(layer, **AVERAGES[name])
     for _ in range(20):
@@ -88,7 +91,10 @@ def test_an_average_can_be_loaded(name, map_name):
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("read", [True, False], ids=["read", "saved"])
 def test_an_average_with_buffers_stays_on_the_manifold(read, map_name, rng):
-    """Bases have means too, which are off it: by 0.09 to 2.4 after 20 steps, once."""
+    """An average with buffers stays on the manifold.
+
+    A mean of bases is off it, and the weight was: by 0.09 to 2.4 after 20 steps.
+    """
     policy = {} if map_name == "householder" else {"rebase_every": 1}
     layer = isometry.orthogonal(nn.Linear(6, 6), "weight", map_name, **policy)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
@@ -108,7 +114,7 @@ def test_an_average_with_buffers_stays_on_the_manifold(read, map_name, rng):
 
 
 def test_a_mean_of_bases_becomes_the_nearest_point():
-    """With `rebase_every=1` coordinates are zero: polar(mean of weights) is left."""
+    """With `rebase_every=1` coordinates are zero, and W = polar(mean of weights)."""
     model = network(rebase_every=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     average = AveragedModel(model, use_buffers=True)
@@ -126,9 +132,9 @@ def folded(model: nn.Module) -> nn.Module:
 
 
 def test_a_moving_base_has_no_mean_of_coordinates():
-    """The weight rests while its base moves: the mean of coordinates is another.
+    """If the base moves and the weight does not, the mean of coordinates is wrong.
 
-    The mean of the weights of folded copies is the weight.
+    The mean of folded copies is right.
     """
     model = network(rebase_every=10)
     coordinates_of(model).data.normal_(std=0.3)
@@ -149,7 +155,7 @@ def test_a_moving_base_has_no_mean_of_coordinates():
     "policy", [{}, {"rebase_every": 3}, {"rebase_radius": 0.1}], ids=str
 )
 def test_the_mean_of_folded_copies_is_projected_once(policy, name):
-    """The recipe of the manual: the point nearest to the mean of the weights."""
+    """The manual's recipe gives the point nearest to the mean of the weights."""
     model = network(**policy)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     average = AveragedModel(folded(model), **AVERAGES[name])
@@ -166,7 +172,7 @@ def test_the_mean_of_folded_copies_is_projected_once(policy, name):
         assert_close(W, expected, rtol=0, atol=1e-12)
         assert orthonormality(W) <= 1e-13
     assert_close(final[4].weight, mean(plain, name), rtol=0, atol=1e-12)
-    # it goes on training, from there
+    # training goes on from there
     losses = train(final, torch.optim.Adam(final.parameters(), lr=0.02), 10)
     assert losses[-1] < losses[0]
 

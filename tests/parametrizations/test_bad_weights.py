@@ -1,4 +1,4 @@
-"""Bad input gets the house error and leaves the module as it was."""
+"""Wrong arguments give errors in the house form, and leave the module as it was."""
 
 import math
 from typing import Any, cast
@@ -218,7 +218,10 @@ def test_stiefel_of_a_wide_shape():
 
 
 def test_a_class_is_not_a_group():
-    """`constrain(layer, SO)` said that the class must be a parameter of the module."""
+    """A class in place of a group is refused.
+
+    `constrain(layer, SO)` used to say that the class must be a parameter.
+    """
     with pytest.raises(
         TypeError, match=r"`manifold` must .* such as SO\(4\); got .*\.SO'>"
     ):

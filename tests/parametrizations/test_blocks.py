@@ -1,4 +1,4 @@
-"""Several matrices in one weight, one above the other, each of them orthogonal."""
+"""Several orthogonal matrices in one weight, one above the other."""
 
 import copy
 
@@ -33,7 +33,7 @@ def build(what: str, **options: object) -> nn.Module:
 
 
 def parts(what: str, module: nn.Module) -> tuple[Tensor, ...]:
-    """The matrices, cut out of the weight by hand."""
+    """The blocks of a weight, cut out by hand."""
     _, name, blocks = LAYERS[what]
     W = getattr(module, name).detach()
     if isinstance(module, nn.Conv2d):
@@ -59,7 +59,10 @@ def output(module: nn.Module, rng: torch.Generator) -> Tensor:
 
 @pytest.mark.parametrize(("what", "map_name"), ROWS)
 def test_every_block_is_the_orthogonal_matrix_nearest_to_it(what, map_name):
-    """Of attention constrained as a whole, the query block had singular value 0.006."""
+    """Every block becomes the nearest orthogonal matrix.
+
+    If attention is constrained as a whole, its query block had a singular value 0.006.
+    """
     make, name, blocks = LAYERS[what]
     plain = make()
     module = copy.deepcopy(plain)
@@ -75,7 +78,7 @@ def test_every_block_is_the_orthogonal_matrix_nearest_to_it(what, map_name):
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
 @pytest.mark.parametrize(("what", "map_name"), ROWS)
 def test_blocks_train_and_survive(what, map_name, rng):
-    """Steps, checkpoint, fold, diagnosis, rebase, plain checkpoint, assignment."""
+    """Blocks survive steps, checkpoints, fold, diagnosis, rebase and assignment."""
     _, name, _ = LAYERS[what]
     module, other = (build(what, orthogonal_map=map_name) for _ in range(2))
     optimizer = torch.optim.Adam(isometry.param_groups(module, lr=0.1))
@@ -118,7 +121,7 @@ def test_a_base_that_moves_by_itself(what, rng):
 @pytest.mark.parametrize("what", ["attention", "linear", "convolution"])
 @pytest.mark.usefixtures("no_shape_hook")
 def test_one_compiled_graph(what, rng):
-    """With the numbers of eager mode."""
+    """One compiled graph has the values of eager mode."""
     torch._dynamo.reset()
     module = build(what)
     state = rng.get_state()
@@ -142,7 +145,7 @@ def test_tied_weights_follow(rng):
 
 
 def test_initial_weights_are_drawn_for_each_block(rng):
-    """The determinant, too, is that of each block."""
+    """Initial weights and determinants are drawn for each block."""
     module = isometry.orthogonal(
         nn.Linear(5, 15), blocks=3, init="haar", det=1, generator=rng
     )
@@ -169,7 +172,10 @@ def test_unitary_and_other_groups():
 
 
 def test_skew_coordinates_are_no_initialized_weight():
-    """Three logarithms, all angles 1: skew, and orthogonal one above the other."""
+    """Coordinates of three logarithms, all angles 1, are accepted.
+
+    They are skew, and orthogonal one above the other, like an initialized weight.
+    """
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).repeat(3, 1)
     rotation = torch.linalg.matrix_exp(J[:2]).repeat(3, 1)
     layer = nn.Linear(2, 6)
@@ -197,7 +203,7 @@ class Gain(nn.Module):
 
 @pytest.mark.parametrize("what", ["attention", "LSTM", "linear"])
 def test_a_gain_on_top(what, rng):
-    """It is learned, saved and folded; and the weight below it is computed once."""
+    """The gain is learned, saved and folded; the weight below is computed once."""
     _, name, blocks = LAYERS[what]
     module, other = build(what), build(what)
     for one in (module, other):
@@ -259,7 +265,7 @@ def test_blocks_must_fit_the_group():
 
 @pytest.mark.errors
 def test_a_checkpoint_of_the_whole_weight_is_refused():
-    """And the other way round."""
+    """A checkpoint of the whole weight is refused by blocks, and vice versa."""
     whole = isometry.orthogonal(nn.Linear(4, 12))
     three = isometry.orthogonal(nn.Linear(4, 12), blocks=3)
     for one, other in ((whole, three), (three, whole)):

@@ -18,7 +18,7 @@ from tests.parametrizations.cases import CASES, ROWS, Weight
 
 
 class Counted:
-    """How often the weight of a layer was computed."""
+    """Counts how often the weight of a layer is computed."""
 
     def __init__(self, layer: nn.Module, name: str = "weight") -> None:
         self.calls = 0
@@ -61,7 +61,7 @@ def reference_gradient(layer: nn.Module, times: int = 1) -> torch.Tensor:
 
 
 def test_reading_many_times_in_training_computes_once():
-    """An RNN cell in a loop, tied weights: one graph, one exponential."""
+    """Many reads in training, as in a loop over a cell, compute the weight once."""
     layer, counted = make()
     total = sum(loss(layer) for _ in range(100))
     assert counted.calls == 1
@@ -70,7 +70,10 @@ def test_reading_many_times_in_training_computes_once():
 
 
 def test_forward_backward_forward_backward_without_a_step():
-    """pytorch#71062: "backward a second time" with a naive cache."""
+    """Two forward and backward passes without a step work.
+
+    pytorch#71062: a naive cache raised "backward a second time".
+    """
     layer, counted = make()
     for _ in range(3):
         loss(layer).backward()
@@ -92,7 +95,7 @@ def test_two_backwards_through_one_graph():
     y.backward(retain_graph=True)
     y.backward()
     loss(layer).backward()
-    # once for the graph, once more for its second pass, once for the new one
+    # once for the graph, once more for its second pass, once for the new graph
     assert counted.calls == 3
     assert_close(gradient(layer), reference_gradient(layer, 3), rtol=1e-4, atol=1e-4)
 
@@ -141,7 +144,10 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_of_any_optimizer_is_seen(name):
-    """Fused ones change the coordinates without a trace in their version."""
+    """A step of any optimizer is noticed.
+
+    Fused ones change the coordinates without changing their version.
+    """
     layer, _ = make()
     optimizer = OPTIMIZERS[name](layer.parameters())
     for _ in range(3):
@@ -170,7 +176,7 @@ def test_rebase_load_cast_and_assignment_are_seen():
 
 
 def test_writing_into_a_handed_out_weight_does_not_stay():
-    """`nn.init.orthogonal_(layer.weight)`, say."""
+    """A write to a weight, as by `nn.init.orthogonal_(layer.weight)`, has no effect."""
     layer, _ = make()
     with torch.no_grad():
         W = layer.weight
@@ -204,7 +210,7 @@ def test_functional_call_sees_its_own_coordinates():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpointing(reentrant):
-    """The region reads the weight twice, and a read comes before and after it."""
+    """A checkpointed region reads the weight twice, between other reads."""
     layer, _ = make()
     x = X.clone().requires_grad_()
 
@@ -255,7 +261,7 @@ def test_threads_read_the_same_weight():
 
 
 def test_shared_list_of_coordinates_ties_two_layers():
-    """One weight, one computation, gradients of both."""
+    """Layers that share their coordinates have one weight and one computation."""
     first, counted = make()
     second = isometry.orthogonal(nn.Linear(6, 6))
     second.parametrizations["weight"] = first.parametrizations["weight"]
@@ -286,7 +292,7 @@ def test_every_map_is_computed_once(name, map_name, rng):
 
 @pytest.mark.parametrize("again", [False, True], ids=["two losses", "retain_graph"])
 def test_backward_passes_through_one_weight(again):
-    """Two reads have only the weight in common: each loss goes back on its own."""
+    """Two losses that share only the weight can be differentiated separately."""
     layer = isometry.orthogonal(nn.Linear(8, 8, dtype=torch.float64))
     x, y = torch.randn(2, 3, 8, dtype=torch.float64)
     (layer(x).square().sum() + layer(y).pow(3).sum()).backward()
@@ -303,7 +309,10 @@ def test_backward_passes_through_one_weight(again):
 
 
 def test_a_second_backward_pass_after_a_step():
-    """The weight of the graph is gone: an error, as torch has for a plain weight."""
+    """A second backward pass after a step is an error, as for a plain weight.
+
+    The weight of the old graph no longer exists.
+    """
     layer = isometry.orthogonal(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     first, second = layer(torch.randn(3, 8)).sum(), layer(torch.randn(3, 8)).sum()
@@ -314,7 +323,7 @@ def test_a_second_backward_pass_after_a_step():
 
 
 def test_a_backward_pass_frees_what_made_the_weight():
-    """While the loss is still held, as in every training loop."""
+    """A backward pass frees the graph of the weight, while the loss is still held."""
     layer = isometry.orthogonal(nn.Linear(64, 64))
     loss = layer(torch.randn(3, 64)).sum()
     node: Any = layer.weight.grad_fn

@@ -1,6 +1,6 @@
-"""Gradients of a layer in chains: used twice, under a penalty, in a step of its own.
+"""Gradients of a layer in chains: used twice, with a penalty, and in an inner step.
 
-The first gradient with `create_graph=True` must be the one without it.
+The first gradient must be the same with `create_graph=True` and without it.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from isometry.linalg import expm_skew, skew
 
 N = 5
 KEY = "parametrizations.weight.original"
-# sizes below and above the one from which the kernels in C take a whole rotation
+# sizes below and above the one from which C computes a rotation in one piece
 SIZES = [N, 40]
 
 
@@ -29,19 +29,19 @@ def make(n: int, rng: torch.Generator) -> nn.Linear:
 
 
 def plain(layer: nn.Linear) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The coordinates, and the weight as ordinary operations make it of others."""
+    """The coordinates, and a function that computes the weight in plain operations."""
     B = layer.parametrizations.weight[0].base
     X = layer.parametrizations.weight.original.detach().clone().requires_grad_()
     return X, lambda X: B @ expm_skew(skew(X))
 
 
 def twice(x: Tensor, read: Callable[[], Tensor]) -> Tensor:
-    """The input of the second use depends on the coordinates."""
+    """Apply the layer twice: the second input depends on the coordinates."""
     return ((x @ read().mT).tanh() @ read().mT).square().sum()
 
 
 def penalty(x: Tensor, read: Callable[[], Tensor]) -> Tensor:
-    """A gradient with respect to the input, squared."""
+    """The squared gradient with respect to the input."""
     x = x.clone().requires_grad_()
     y = ((x @ read().mT).tanh() @ read().mT).pow(3).sum()
     (g,) = torch.autograd.grad(y, x, create_graph=True)
@@ -68,7 +68,7 @@ def test_the_gradient_of_a_chain(loss, create_graph, n, rng):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_a_step_of_meta_learning(n, rng):
-    """The coordinates after an inner step depend on the ones before it."""
+    """Coordinates after an inner step depend on the coordinates before it."""
     layer = make(n, rng)
     x = torch.randn(3, n, generator=rng, dtype=torch.float64)
     first = layer.parametrizations.weight.original
@@ -92,7 +92,7 @@ def test_a_step_of_meta_learning(n, rng):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_two_layers_and_a_batch_of_cotangents(n, rng):
-    """`is_grads_batched=True` pulls many back through a layer that follows another."""
+    """`is_grads_batched=True` pulls many cotangents back through two layers."""
     first, second = make(n, rng), make(n, rng)
     x = torch.randn(2, n, generator=rng, dtype=torch.float64)
     parameters = [layer.parametrizations.weight.original for layer in (first, second)]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_shape_hook", "fresh_compiler")
 
 @pytest.fixture
 def fresh_compiler() -> None:
-    """No code of the test before."""
+    """Discard the compiled code of earlier tests."""
     torch._dynamo.reset()
 
 
@@ -35,7 +35,7 @@ def loss(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def lives(model: nn.Module, run: Callable, x: Tensor) -> list[Tensor]:
-    """Outputs and gradients of six steps, with a growing norm and a moved base."""
+    """Outputs and gradients of six steps, with growing norms and a moved base."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     seen = []
     for step in range(6):
@@ -44,7 +44,7 @@ def lives(model: nn.Module, run: Callable, x: Tensor) -> list[Tensor]:
         loss(run, x).backward()
         seen += [p.grad.clone() for p in model.parameters()]
         optimizer.step()
-        # norms of 0.05, 0.5 and 5: other plans of the exponential, after a rebase too
+        # norms of 0.05, 0.5 and 5 have different plans, after a rebase too
         if step in (1, 3):
             with torch.no_grad():
                 for part in model.modules():
@@ -73,7 +73,7 @@ def inputs(layer: nn.Linear, rng: torch.Generator) -> Tensor:
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_one_graph_trains_as_eager_does(name, map_name, rng):
-    """Whatever the norm, and after rebasing: no second compilation, the same bits.
+    """One graph has the bits of eager mode for all norms, and after a rebase.
 
     A tall exponential used to be torch's own when compiled, 40 percent slower than ours
     in a training step of 1024 x 64, with a gradient that was ten times less accurate.
@@ -95,7 +95,10 @@ def test_one_graph_trains_as_eager_does(name, map_name, rng):
     ("name", "map_name"), [("square", "exp"), ("U", "householder")]
 )
 def test_inductor_trains_as_eager_does(name, map_name, rng):
-    """Complex reflections once failed in torch 2.7, and had wrong strides in 2.13."""
+    """Inductor trains as eager mode does.
+
+    Complex reflections failed in torch 2.7, and had wrong strides in 2.13.
+    """
     model = LAYERS[name](map_name)
     twin = copy.deepcopy(model)
     x = inputs(model, rng)
@@ -108,7 +111,7 @@ def test_inductor_trains_as_eager_does(name, map_name, rng):
 
 
 def test_inference_sees_what_changes(rng):
-    """The weight is computed in each call: after a step, a rebase and a load too."""
+    """Compiled inference sees a step, a rebase and a load."""
     layer, other = (isometry.orthogonal(nn.Linear(6, 6)).eval() for _ in range(2))
     x = inputs(layer, rng)
     counter = CompileCounterWithBackend("aot_eager")
@@ -131,7 +134,7 @@ def test_inference_sees_what_changes(rng):
 
 
 class Loop(nn.Module):
-    """A cell that is read at each step; if told so, in torch's own cache."""
+    """A cell that is read at each time step, optionally in torch's own cache."""
 
     def __init__(self, map_name: str, cached: bool) -> None:
         super().__init__()
@@ -152,7 +155,7 @@ class Loop(nn.Module):
 
 
 def counting(counts: Counter[str]) -> Callable[..., Any]:
-    """A backend that notes the operations of both graphs, and runs them as they are."""
+    """A backend that lists the operations of both graphs, and runs them unchanged."""
 
     def note(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
         counts.update(str(node.target) for node in graph.graph.nodes)
@@ -163,9 +166,10 @@ def counting(counts: Counter[str]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_cell_in_a_compiled_loop(cached, rng):
-    """Under torch's `cached()` one exponential for all four steps, and one gradient.
+    """torch's `cached()` makes one exponential and one gradient for four time steps.
 
-    In a graph nothing is remembered: without it each step computes the weight anew.
+    A graph remembers nothing by itself: without `cached()` each time step computes the
+    weight anew.
     """
     model = Loop("exp", cached)
     twin = copy.deepcopy(model)
@@ -186,9 +190,9 @@ def test_a_cell_in_a_compiled_loop(cached, rng):
 @pytest.mark.filterwarnings("ignore:.*Profiler function")
 @pytest.mark.parametrize("policy", [{}, {"rebase_every": 2}, {"rebase_radius": 0.1}])
 def test_a_compiled_step_of_the_optimizer(policy, rng):
-    """With a moving base it used to go on with a gradient that was dropped.
+    """A compiled optimizer step moves the base too.
 
-    The weight was 0.37 away from where it should be, after eight steps.
+    It used to drop the gradient then: after eight steps the weight was off by 0.37.
     """
     layer = isometry.orthogonal(nn.Linear(4, 4), **policy)
     twin = copy.deepcopy(layer)
@@ -202,14 +206,15 @@ def test_a_compiled_step_of_the_optimizer(policy, rng):
             optimizer.zero_grad()
             loss(model, x).backward()
             step()
-    # 1e-6: torch 2.7 sums in another order when it compiles, and was 1.9e-7 away
+    # 1e-6: torch 2.7 sums in another order when it compiles, and was 1.9e-7 off
     assert_close(layer.weight, twin.weight, rtol=0, atol=1e-6)
 
 
 def test_registering_inside_a_compiled_function(rng):
-    """pytorch#115744, #121304: it breaks the graph, and is what it is in eager mode.
+    """Registering inside a compiled function breaks the graph, and works as usual.
 
-    With torch 2.15 it left a tensor in a set that every later call looked at.
+    pytorch#115744, #121304. With torch 2.15 it left a tensor in a set that every later
+    call looked at.
     """
     layer = nn.Linear(4, 4)
     twin = copy.deepcopy(layer)
@@ -227,7 +232,7 @@ def test_registering_inside_a_compiled_function(rng):
 
 @pytest.mark.errors
 def test_registering_does_not_fit_into_one_graph():
-    """The error names the line; the layer is as it was."""
+    """With fullgraph, registering is an error with its line, and changes nothing."""
     layer = nn.Linear(4, 4)
     compiled = torch.compile(isometry.orthogonal, fullgraph=True, backend="aot_eager")
     with pytest.raises(torch._dynamo.exc.Unsupported, match=r"_torch\.py"):
@@ -237,7 +242,7 @@ def test_registering_does_not_fit_into_one_graph():
 
 @pytest.fixture
 def one_process(tmp_path) -> Iterator[None]:
-    """A group of one: enough for DDP to cut the graph of a compiled module."""
+    """A process group of one, enough for DDP to cut the graph of a compiled module."""
     dist.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )
@@ -246,7 +251,7 @@ def one_process(tmp_path) -> Iterator[None]:
 
 
 class TwoLayers(nn.Module):
-    """Of our own: Dynamo looks into torch's containers only from outside of torch."""
+    """A module of ours: Dynamo traces torch's containers only from outside of torch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,11 +263,14 @@ class TwoLayers(nn.Module):
 
 
 def test_compiled_data_parallel_training(one_process, monkeypatch, rng):
-    """pytorch#113415: an error on parametrized modules. Here the numbers of eager."""
+    """Compiled data-parallel training has the numbers of eager mode.
+
+    pytorch#113415: it was an error for parametrized modules.
+    """
     model = TwoLayers()
     twin = copy.deepcopy(model)
     x = torch.randn(8, 6, generator=rng)
-    # a bucket for each layer, between which the graph is cut
+    # one bucket for each layer, between which the graph is cut
     monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1)
     parallel = DistributedDataParallel(model, bucket_cap_mb=1e-4)
     counter = CompileCounterWithBackend("aot_eager")

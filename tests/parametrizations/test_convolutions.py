@@ -1,4 +1,4 @@
-"""The kernel of a convolution: one matrix, or one for each of its groups."""
+"""The kernel of a convolution is one matrix, or one for each of its groups."""
 
 import copy
 
@@ -24,7 +24,7 @@ GROUPED = {
 
 
 def parts(layer: nn.Module) -> list[torch.Tensor]:
-    """The matrix of each group, from the convolution of that group alone."""
+    """The matrix of each group, from a convolution of that group alone."""
     return [W.flatten(1) for W in layer.weight.detach().chunk(layer.groups)]
 
 
@@ -40,10 +40,10 @@ def input_of(layer: nn.Module, j: int, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("what", GROUPED)
 def test_every_group_is_orthogonal(what, map_name):
-    """They never meet, and used to be one matrix.
+    """The matrix of every group of channels is orthogonal.
 
-    The filters of a depthwise convolution had norms from 0.59 to 0.92, and filters of
-    different groups were orthogonal.
+    All groups used to form one matrix: the filters of a depthwise convolution had norms
+    from 0.59 to 0.92, and filters of different groups were orthogonal.
     """
     plain = GROUPED[what]()
     layer = copy.deepcopy(plain)
@@ -58,7 +58,7 @@ def test_every_group_is_orthogonal(what, map_name):
 
 @pytest.mark.parametrize("what", GROUPED)
 def test_the_groups_are_those_of_the_convolution(what):
-    """Each group, as a convolution of its own, computes its channels."""
+    """Each group, as a convolution by itself, computes the same channels."""
     layer = isometry.orthogonal(GROUPED[what]())
     x = image(layer)
     y = layer(x).detach()
@@ -74,7 +74,10 @@ def test_the_groups_are_those_of_the_convolution(what):
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("what", ["grouped", "depthwise", "transposed"])
 def test_a_grouped_convolution_trains_and_survives(what, map_name):
-    """Checkpoint, fold, copy, diagnosis, rebase, plain checkpoint, assignment."""
+    """A kernel in groups survives checkpoint, fold, copy, diagnosis and rebase.
+
+    So it does a plain checkpoint and an assignment.
+    """
     layer, other = (
         isometry.orthogonal(GROUPED[what](), "weight", map_name) for _ in range(2)
     )
@@ -110,7 +113,7 @@ def test_constrain_sees_the_groups_too():
 
 @pytest.mark.errors
 def test_a_checkpoint_across_groups_is_refused():
-    """As this library made it before: one matrix for all groups."""
+    """A checkpoint of earlier versions, with one matrix for all groups, is refused."""
     layer = isometry.orthogonal(nn.Conv2d(16, 16, 3, groups=16))
     one = isometry.orthogonal(nn.Conv2d(1, 16, 3))
     with pytest.raises(RuntimeError, match=r"0\.base` must be a point of Stiefel"):

@@ -14,7 +14,7 @@ from tests.parametrizations.cases import Weight, orthonormality
 
 
 def jacobian_condition(A: torch.Tensor, map_name: str) -> float:
-    """By finite dimension: the derivative as a matrix in an orthonormal basis."""
+    """Condition of the derivative as a matrix in an orthonormal basis."""
     n = A.shape[-1]
     reals = n * n * (2 if A.is_complex() else 1)
     units = torch.eye(reals, dtype=torch.float64).reshape(reals, -1)
@@ -58,7 +58,7 @@ def test_condition_is_that_of_the_jacobian(n, dtype, map_name, rng):
 
 
 def test_condition_grows_towards_the_border(rng):
-    """theta_1 + theta_2 -> 2 pi, where dexp is singular."""
+    """The condition grows as theta_1 + theta_2 -> 2 pi, where dexp is singular."""
     conditions = []
     for angle in (0.0, 1.0, 3.0, 3.14, math.pi):
         A = skew_with_angles(torch.tensor([angle] * 2), dtype=torch.float64, rng=rng)
@@ -105,7 +105,10 @@ def test_every_constrained_weight_is_reported_by_name():
 
 
 def test_a_broken_base_is_reported_as_the_layer_uses_it(rng):
-    """A base that someone wrote to is moved to the nearest point, and both see it."""
+    """A base that was overwritten is moved to the nearest point.
+
+    Both the layer and the diagnosis use that point.
+    """
     layer = isometry.orthogonal(nn.Linear(4, 4))
     layer.parametrizations.weight[0].base.mul_(1.1)
     error = isometry.diagnose(layer)["weight"].orthogonality_error
@@ -127,7 +130,10 @@ DIVERGED = {
 @pytest.mark.parametrize("map_name", ["exp", "cayley", "householder"])
 @pytest.mark.parametrize("kind", DIVERGED)
 def test_a_weight_that_diverged_is_reported_as_nan(kind, map_name, value):
-    """The eigenvalues of NaN used to kill the interpreter, in MKL's SGEBAL."""
+    """A weight that diverged is reported as NaN.
+
+    The eigenvalues of NaN used to kill the interpreter, in MKL's SGEBAL.
+    """
     layer = isometry.orthogonal(DIVERGED[kind](), "weight", map_name)
     X = layer.parametrizations.weight.original
     with torch.no_grad():
@@ -147,7 +153,10 @@ def test_a_weight_that_diverged_is_reported_as_nan(kind, map_name, value):
 
 
 def test_declared_weights_are_diagnosed_too(rng):
-    """An average of models leaves the manifold, and this is the way to see it."""
+    """Declared weights are diagnosed too.
+
+    An average of models leaves the manifold, and this is how a user sees it.
+    """
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     model[0].weight = nn.Parameter(SO(4).random(generator=rng))
     model[1].weight = nn.Parameter(Stiefel(4, 2).random(generator=rng).mT)

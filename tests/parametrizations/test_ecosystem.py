@@ -1,6 +1,6 @@
 """Constrained weights in the libraries around torch.
 
-safetensors, transformers (models of a local config, nothing is downloaded) and
+These are safetensors, transformers (models from a local config, without downloads) and
 Accelerate.
 """
 
@@ -27,7 +27,7 @@ from tests.parametrizations.cases import MAPS, orthonormality
 
 
 def model(map_name: str = "exp") -> nn.Sequential:
-    """Square, wide and complex weights, not at their bases."""
+    """Square, wide and complex weights, away from their bases."""
     network = nn.Sequential(
         isometry.orthogonal(nn.Linear(8, 8), "weight", map_name),
         isometry.orthogonal(nn.Linear(8, 3), "weight", map_name),
@@ -47,7 +47,7 @@ def outputs(network: nn.Sequential) -> Tensor:
 @pytest.mark.parametrize("way", ["model", "state_dict"])
 @pytest.mark.parametrize("map_name", MAPS)
 def test_safetensors_keep_every_bit(map_name, way, tmp_path):
-    """Strict, with the same outputs; still orthogonal, 1e-6."""
+    """safetensors keep every bit: strict loading gives the same orthogonal weights."""
     file = tmp_path / "model.safetensors"
     saved, fresh = model(map_name), model(map_name)
     assert not torch.equal(outputs(saved), outputs(fresh))
@@ -75,9 +75,9 @@ def tied(map_name: str = "exp") -> nn.Sequential:
 
 @pytest.mark.parametrize("map_name", MAPS)
 def test_safetensors_of_tied_weights(map_name, tmp_path):
-    """`save_model` writes one of them, `load_model` finds both.
+    """`save_model` writes one of two tied weights, and `load_model` finds both.
 
-    It used to raise, since we made up the counter of the one that is not there.
+    It used to raise, since the counter of the missing one was made up.
     """
     file = tmp_path / "model.safetensors"
     saved, fresh = tied(map_name), tied(map_name)
@@ -101,7 +101,10 @@ def constrain(network: LlamaForCausalLM) -> None:
 
 
 class OrthogonalLlama(LlamaForCausalLM):
-    """The recipe: constrain where the layers are made, and `from_pretrained` works."""
+    """The manual's recipe: constrain where the layers are made.
+
+    `from_pretrained` works.
+    """
 
     built_on_meta: bool
 
@@ -165,7 +168,10 @@ def load(kind: type, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]
 
 
 def test_a_pretrained_model_is_restored(words, tmp_path):
-    """adapters#805: `from_pretrained` builds on the meta device, and lost the base."""
+    """`from_pretrained` restores the base, though it builds on the meta device.
+
+    adapters#805: it lost the base.
+    """
     network = trained(words)
     network.save_pretrained(tmp_path)
     restored, info = load(OrthogonalLlama, tmp_path)
@@ -183,7 +189,7 @@ def test_a_pretrained_model_is_restored(words, tmp_path):
 
 
 def test_a_folded_model_is_one_for_everybody(words, tmp_path):
-    """The class of the library reads it, without isometry."""
+    """The library's own class reads a folded model, without isometry."""
     network = trained(words)
     isometry.fold(copy.deepcopy(network)).save_pretrained(tmp_path)
     plain, info = load(LlamaForCausalLM, tmp_path)
@@ -192,7 +198,10 @@ def test_a_folded_model_is_one_for_everybody(words, tmp_path):
 
 
 def test_a_plain_checkpoint_is_constrained_after_loading(words, tmp_path):
-    """At the nearest weights, in place or by `load_foreign`."""
+    """After loading a plain checkpoint, weights are constrained at the nearest points.
+
+    This works in place and by `load_foreign`.
+    """
     LlamaForCausalLM(config()).save_pretrained(tmp_path)
     plain, _ = load(LlamaForCausalLM, tmp_path)
     before = projections(plain)
@@ -205,14 +214,14 @@ def test_a_plain_checkpoint_is_constrained_after_loading(words, tmp_path):
         # 1.2e-6: twice the worst of 20 seeds
         assert_close(one, polar(old), rtol=0, atol=1.2e-6)
         assert torch.equal(two, one)
-    # the class that constrains does not find its tensors, and is told so
+    # the class that constrains does not find its tensors, and the error says so
     _, info = load(OrthogonalLlama, tmp_path)
     assert len(info["missing_keys"]) == 8 * 4
     assert len(info["unexpected_keys"]) == 8
 
 
 def forget_accelerate() -> None:
-    """Its state is one for the process; a page of the manual leaves one as well."""
+    """Reset Accelerate's global state, which a page of the manual leaves too."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
@@ -237,7 +246,7 @@ def parts() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
 
 
 class Run:
-    """Training by Accelerate: two batches for a step, bfloat16, clipped gradients."""
+    """Training by Accelerate: two batches per step, bfloat16, clipped gradients."""
 
     def __init__(self) -> None:
         self.accelerator = Accelerator(
@@ -263,7 +272,7 @@ class Run:
 
 
 def train_by_hand(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """The same loop, in torch alone."""
+    """The same loop in plain torch."""
     network, optimizer, schedule = parts()
     for i in range(0, len(x), 2):
         for x_i, y_i in zip(x[i : i + 2], y[i : i + 2], strict=True):
@@ -283,7 +292,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def test_accelerate_trains_and_resumes(fresh_accelerate, rng, tmp_path):
-    """The bits of a plain loop; from a saved state those of a run that went on."""
+    """Accelerate has the bits of a plain loop, and resumes with the same bits."""
     x = torch.randn(10, 4, 8, generator=rng)
     y = torch.randn(10, 4, 3, generator=rng)
     run = Run()
@@ -306,10 +315,11 @@ def test_accelerate_trains_and_resumes(fresh_accelerate, rng, tmp_path):
 
 
 def test_functional_call_by_the_name_of_the_weight():
-    """pytorch PR#186565: torch assigns it, and assigns the old one when it is done.
+    """`functional_call` accepts the name of the weight.
 
-    So it must be on the manifold, and the base moves; by the name of the coordinates
-    nothing does, under the transforms of torch.func too (test_cache.py).
+    pytorch PR#186565: torch assigns the weight, and then the old one again. So the
+    weight must be on the manifold, and the base moves. Under the name of the
+    coordinates nothing moves, under the transforms of torch.func too (test_cache.py).
     """
     network = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)))
     W = network[0].weight.detach().clone()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_shape_hook")
 
 
 def model(map_name: Any = "exp") -> nn.Sequential:
-    """Square and tall, not at their bases, in evaluation mode."""
+    """Square and tall weights away from their bases, in evaluation mode."""
     network = nn.Sequential(
         isometry.orthogonal(nn.Linear(6, 6), "weight", map_name),
         nn.Tanh(),
@@ -38,7 +38,7 @@ def model(map_name: Any = "exp") -> nn.Sequential:
 
 
 def operations(program: ExportedProgram) -> list[str]:
-    """All calls of the program, in its inner graphs too."""
+    """All calls of a program, including its inner graphs."""
     graphs = [
         m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)
     ]
@@ -49,7 +49,10 @@ def operations(program: ExportedProgram) -> list[str]:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("map_name", MAPS)
 def test_a_program_has_the_numbers_of_the_model(map_name, strict, rng):
-    """Of any batch; with other coordinates too, for which it computes the weight."""
+    """An exported program has the outputs of the model for any batch size.
+
+    With other coordinates it computes the weight anew.
+    """
     network = model(map_name)
     x, y = torch.randn(4, 6, generator=rng), torch.randn(7, 6, generator=rng)
     batch = ({0: Dim("batch")},)
@@ -63,10 +66,10 @@ def test_a_program_has_the_numbers_of_the_model(map_name, strict, rng):
 
 
 def test_a_folded_program_has_plain_weights(rng):
-    """pytorch#167645: a program ignored the cache, and was 25 times slower.
+    """An exported folded model has only its linear maps and tanh.
 
-    One of a constrained model computes its weights in each call; folded, it has
-    nothing but two linear maps and the tanh between them.
+    pytorch#167645: an exported model ignored the cache, and was 25 times slower. A
+    constrained one computes its weights in each call.
     """
     network = model()
     x = torch.randn(4, 6, generator=rng)
@@ -78,8 +81,8 @@ def test_a_folded_program_has_plain_weights(rng):
     assert operations(folded) == [linear, "aten.tanh.default", linear]
     assert set(folded.state_dict) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert torch.equal(folded.module()(x), network(x))
-    # 5e-7: twice the worst of 20 seeds; the weights are the same, but their strides
-    # are not, and products sum in another order
+    # 5e-7: twice the worst of 20 seeds; the weights are equal, but their strides are
+    # not, and products sum in another order
     assert_close(network(x), y, rtol=0, atol=5e-7)
 
 
@@ -98,7 +101,7 @@ class Twice(nn.Module):
         return self.layer(self.layer(x))
 
 
-# of the dictionary of `cached()`, which is empty before and after
+# torch warns about the dictionary of `cached()`, which is empty before and after
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
 @pytest.mark.parametrize(
     ("cached", "strict"),
@@ -113,7 +116,7 @@ class Twice(nn.Module):
     ],
 )
 def test_a_program_computes_at_each_read_but_under_cached(cached, strict, rng):
-    """A graph remembers nothing; torch's `cached()` in the forward pass is seen."""
+    """A program computes the weight at each read, but once under `cached()`."""
     network = Twice(cached).eval()
     x = torch.randn(2, 4, generator=rng)
     program = export(network, (x,), strict=strict)
@@ -122,11 +125,11 @@ def test_a_program_computes_at_each_read_but_under_cached(cached, strict, rng):
     assert torch.equal(program.module()(x), network(x))
 
 
-# torch 2.10 warns of its own way to read the file
+# torch 2.10 warns about its own way to read the file
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 @pytest.mark.parametrize("map_name", [*MAPS, Exp(reach=3.0)], ids=str)
 def test_a_program_survives_a_file(map_name, rng, tmp_path):
-    """Loading it needs isometry, whose operators it calls.
+    """A program survives a file; loading it needs isometry, whose operators it calls.
 
     Torch before 2.10 refuses NaN in the file, which tall weights used to contain.
     """
@@ -152,7 +155,7 @@ def onnx_file(network: nn.Module, x: Tensor, path: Path) -> Path:
     return path
 
 
-# torch warns of itself: of its own tree of arguments, and of the lists of nn.RNN
+# torch warns about its own tree of arguments, and about the lists of nn.RNN
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.filterwarnings(r"ignore:The tensor attributes self\._flat_weights")
 @pytest.mark.parametrize("name", NETWORKS)
@@ -169,14 +172,14 @@ def test_onnxruntime_has_the_numbers_of_the_model(name, rng, tmp_path):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (first, *_) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     expected = expected if isinstance(expected, Tensor) else expected[0]
-    # 2e-6: twice the worst of 5 seeds, 9.5e-7 (conv); sums in another order
+    # 2e-6: twice the worst of 5 seeds, 9.5e-7 (conv); sums go in another order
     assert_close(torch.as_tensor(first), expected.detach(), rtol=0, atol=2e-6)
 
 
 @pytest.mark.errors
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_onnx_without_fold_names_the_operator(rng, tmp_path):
-    """ONNX has no exponential of matrices: torch says which operator it lacks."""
+    """torch names the operator that ONNX lacks: there is no matrix exponential."""
     x = torch.randn(4, 6, generator=rng)
     with pytest.raises(torch.onnx.OnnxExporterError, match=r"isometry\.expm_skew"):
         onnx_file(model(), x, tmp_path / "model.onnx")
@@ -187,7 +190,10 @@ def test_onnx_without_fold_names_the_operator(rng, tmp_path):
     "make", [torch.jit.script, lambda m: torch.jit.trace(m, (torch.ones(2, 6),))]
 )
 def test_torchscript_wants_a_folded_model(make):
-    """pytorch#60971: the error was about a lambda, or a constant with a gradient."""
+    """TorchScript needs a folded model.
+
+    pytorch#60971: the error was about a lambda, or a constant with a gradient.
+    """
     network = model()
     with pytest.raises(TypeError, match=r"must have plain weights.*isometry\.fold"):
         make(network)
@@ -199,9 +205,9 @@ def test_torchscript_wants_a_folded_model(make):
 @pytest.mark.errors
 @pytest.mark.parametrize("save", [torch.save, pickle.dump])
 def test_pickling_is_refused_before_anything_is_lost(save):
-    """mlflow#8214, darts#2638, geotorch#6: a file that could not be read again.
+    """Pickling is refused, as in torch; the remedies are `state_dict` and `fold`.
 
-    torch refuses to write it; the `state_dict` and a folded copy are the ways.
+    mlflow#8214, darts#2638, geotorch#6: the file could not be read again.
     """
     network = model()
     with pytest.raises(RuntimeError, match=r"only supported through state_dict\(\)"):

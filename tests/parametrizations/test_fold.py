@@ -28,7 +28,10 @@ def test_folded_weight_is_the_constrained_one(name, map_name, rng):
 
 
 def test_fold_reaches_everything_inside_and_only_what_is_ours():
-    """Other parametrizations stay; a weight that did not train does not train."""
+    """`fold` reaches all modules, but leaves other parametrizations alone.
+
+    A frozen weight stays frozen.
+    """
     model = nn.Sequential(
         isometry.orthogonal(nn.Linear(4, 4)),
         nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
@@ -45,7 +48,7 @@ def test_fold_reaches_everything_inside_and_only_what_is_ours():
 
 
 class Turn(nn.Module):
-    """A parametrization of the user's own, which contains a constrained weight."""
+    """A user's parametrization that contains a constrained weight."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -56,7 +59,10 @@ class Turn(nn.Module):
 
 
 def test_what_fold_leaves_is_removed_from_the_copy_alone():
-    """torch's own removal took the weight of the original away: they share a class."""
+    """Removing what `fold` leaves does not affect the original.
+
+    torch's removal took its weight away, since copies share a class.
+    """
     model = nn.Sequential(nn.Linear(4, 4))
     parametrize.register_parametrization(model[0], "weight", Turn(4))
     x = torch.ones(2, 4)
@@ -85,7 +91,10 @@ def test_torch_removes_the_constraint_of_a_copy_alone():
 
 @pytest.mark.parametrize("inner", ["words", "heads"])
 def test_tied_weights_stay_tied_wherever_they_are(inner):
-    """Folding one of a pair silently untied it, and the other stayed constrained."""
+    """Folding keeps tied weights tied.
+
+    Folding one of a pair used to untie it, and the other stayed constrained.
+    """
     heads = nn.ModuleList(nn.Linear(4, 9, bias=False) for _ in range(2))
     model = nn.ModuleDict({"words": nn.Embedding(9, 4), "heads": heads})
     for head in heads:
@@ -102,7 +111,10 @@ def test_tied_weights_stay_tied_wherever_they_are(inner):
 
 
 def test_fold_looks_at_all_objects_only_for_weights_in_several_modules(monkeypatch):
-    """That takes up to a second in a large program."""
+    """`fold` searches all objects only if several modules hold a weight.
+
+    The search takes up to a second in a large program.
+    """
     model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 4))
     model.append(model[0])
     model[1].weight = nn.Parameter(torch.ones(4, 4))
@@ -151,7 +163,10 @@ def test_param_groups_separate_the_coordinates():
 
 
 def test_param_groups_leave_the_decay_of_plain_parameters_to_the_optimizer():
-    """Every group used to say 0.0, which switched AdamW's decay of 0.01 off."""
+    """`param_groups` leaves the decay of plain parameters to the optimizer.
+
+    Every group used to say 0.0, which switched AdamW's decay of 0.01 off.
+    """
     model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 4))
     for options, decay in (({}, 0.01), ({"weight_decay": 0.1}, 0.1)):
         optimizer = torch.optim.AdamW(isometry.param_groups(model, lr=0.1), **options)
@@ -172,7 +187,7 @@ def test_param_groups_name_the_manifold_of_a_declared_parameter():
 
 
 def test_param_groups_put_declared_parameters_of_one_manifold_together():
-    """Optimizers step them as one batch."""
+    """Declared parameters of one manifold share a group, and so a batch."""
     layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
     for layer, manifold in zip(layers, (SO(4), O(4), SO(4)), strict=True):
         layer.weight.data = torch.eye(4)

@@ -51,7 +51,10 @@ def loaded(peer: nn.Module, ours: str, **options) -> nn.Module:
 )
 @pytest.mark.parametrize("trivialize", [True, False])
 def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
-    """Same weight, same bias; what torch cannot do is not tested."""
+    """Torch's checkpoint gives the same weight and bias.
+
+    Combinations that torch does not have are left out.
+    """
     torch.manual_seed(shifted(0))
     peer = Weights(shape, dtype)
     parametrizations.orthogonal(
@@ -73,7 +76,7 @@ def test_checkpoints_of_geotorch(triv, shape):
 
 
 def test_the_map_of_the_checkpoint_can_be_another():
-    """A Cayley checkpoint goes on with the exponential."""
+    """A checkpoint of the Cayley map can be loaded for the exponential."""
     torch.manual_seed(shifted(0))
     peer = Weights((5, 5), torch.float64)
     parametrizations.orthogonal(peer, orthogonal_map="cayley")
@@ -82,9 +85,10 @@ def test_the_map_of_the_checkpoint_can_be_another():
 
 
 def test_the_default_map_of_torch_is_not_guessed():
-    """torch takes exp for square weights and reflections for others, and tells nobody.
+    """The map must be named for a checkpoint of torch's default.
 
-    A first version took exp for both: the keys matched, and the weight was another.
+    torch takes exp for square weights and reflections for others, and does not record
+    it. A first version took exp for both: the keys matched, and the weight was wrong.
     """
     torch.manual_seed(shifted(0))
     peer = nn.Sequential(
@@ -110,7 +114,10 @@ def test_the_default_map_of_torch_is_not_guessed():
 @pytest.mark.errors
 @pytest.mark.parametrize("library", ["torch", "geotorch"])
 def test_a_kernel_of_the_peers_is_another_constraint(library):
-    """They have a batch of kh x kw matrices; projecting it would be another layer."""
+    """A convolution kernel of other libraries is refused.
+
+    They have a batch of kh x kw matrices; projecting it would give another layer.
+    """
     peer = nn.Conv2d(3, 4, 3)
     if library == "torch":
         parametrizations.orthogonal(peer)
@@ -122,7 +129,10 @@ def test_a_kernel_of_the_peers_is_another_constraint(library):
 
 
 def test_plain_weights_start_at_the_nearest_point():
-    """A pretrained layer that was never constrained (geotorch#12 randomizes it)."""
+    """A pretrained plain layer starts at the nearest point.
+
+    geotorch#12 starts at a random one.
+    """
     peer = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 2))
     model = nn.Sequential(isometry.orthogonal(nn.Linear(5, 5)), nn.Linear(5, 2))
     isometry.load_foreign(model, peer.state_dict())
@@ -172,10 +182,11 @@ def test_result_with_strict_false():
 
 @pytest.mark.errors
 def test_parameters_alone_are_not_the_model(caplog):
-    """The base is a buffer. A file without it used to give another weight silently.
+    """A checkpoint without the base, which is a buffer, is refused.
 
-    `load_state_dict` refused it, but named `load_foreign` as the only remedy, which
-    took the identity for the base: the weights were as far apart as two random ones.
+    It used to give another weight silently. `load_state_dict` refused it, but named
+    `load_foreign` as the only remedy, which took the identity for the base: the weights
+    were as far apart as two random ones.
     """
     one, other = (isometry.orthogonal(nn.Linear(8, 8)) for _ in range(2))
     state = {name: p.detach().clone() for name, p in one.named_parameters()}
@@ -187,7 +198,7 @@ def test_parameters_alone_are_not_the_model(caplog):
     assert (record.name, record.levelname) == ("isometry", "WARNING")
     assert record.getMessage().startswith("weight: the checkpoint has no base, so")
     assert torch.dist(one.weight, other.weight) > 1
-    # the whole state is the model, and says nothing
+    # the whole state restores the model, without a message
     caplog.clear()
     isometry.load_foreign(other, one.state_dict())
     assert torch.equal(one.weight, other.weight)
@@ -196,7 +207,10 @@ def test_parameters_alone_are_not_the_model(caplog):
 
 @pytest.mark.errors
 def test_a_missing_weight_has_its_plain_name():
-    """The message listed keys of coordinates, which a plain checkpoint never has."""
+    """The error names the plain weight that is missing.
+
+    It used to list keys of coordinates, which a plain checkpoint never has.
+    """
     model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4, bias=False)})
     model["b"].weight = model["a"].weight
     isometry.orthogonal(model["a"])

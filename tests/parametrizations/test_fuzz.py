@@ -1,4 +1,4 @@
-"""Random sequences of what users do, against a slow model of what should happen."""
+"""Random sequences of operations on modules, against a slow model of the weight."""
 
 import copy
 import io
@@ -41,7 +41,7 @@ def write_into_the_weight(life: Life) -> None:
 
 
 def rebase(life: Life) -> None:
-    """The momentum moves the weight as before."""
+    """Rebase; the momentum still moves the weight in the same direction."""
 
     def velocities() -> list[Tensor]:
         state = life.optimizer.state.get(life.X, {})
@@ -81,7 +81,7 @@ def copy_it(life: Life) -> None:
 
 
 def save_and_load(life: Life) -> None:
-    """Through a file, with the optimizer, into a module that was read already."""
+    """Load module and optimizer from a file, into a module that was already read."""
     file = io.BytesIO()
     torch.save([life.module.state_dict(), life.optimizer.state_dict()], file)
     life.module = life.fresh()
@@ -94,7 +94,7 @@ def save_and_load(life: Life) -> None:
 
 
 def load_by_assignment(life: Life) -> None:
-    """Into a module that was made on the meta device; to the last bit."""
+    """Load into a module made on the meta device, to the last bit."""
     W = life.weight.detach().clone()
     state = copy.deepcopy(life.module.state_dict())
     with torch.device("meta"):
@@ -121,7 +121,7 @@ def load_a_plain_weight(life: Life) -> None:
 
 
 def cast_and_back(life: Life) -> None:
-    """Narrower and wider; the coordinates are never narrow."""
+    """Cast to narrower and wider dtypes; the coordinates are never narrow."""
     if not life.row.dtype.is_complex:
         life.module.to(torch.bfloat16)
         assert life.weight.dtype == torch.bfloat16
@@ -132,7 +132,7 @@ def cast_and_back(life: Life) -> None:
 
 
 def call_with_other_coordinates(life: Life) -> None:
-    """What `functional_call` is given is not kept."""
+    """Call with other coordinates; `functional_call` does not keep them."""
     inputs, other = life.inputs(), 0.5 * life.X.detach()
     if inputs:
         coordinates = {f"parametrizations.{life.kind.name}.original": other}
@@ -140,7 +140,7 @@ def call_with_other_coordinates(life: Life) -> None:
 
 
 def backward(life: Life) -> Tensor:
-    """The gradient is that of the slow model, which is returned."""
+    """Compare the gradient with the slow model's, and return that one."""
     return differentiate(life, lambda loss: loss.backward())
 
 
@@ -177,7 +177,8 @@ def differentiate(
     W = life.slow(twin)
     slow = times * (life.slow_output(W, inputs) - target.to(life.double)).abs() ** 2
     G_W, G = torch.autograd.grad(slow.sum(), (W, twin))
-    # that of the weight too: a reflection of a line has no derivative but for rounding
+    # The tolerance includes the weight's gradient: a reflection of a line has a zero
+    # derivative up to rounding.
     atol = life.tolerance * (1 + float(G.abs().max() + G_W.abs().max()))
     assert_close(life.X.grad.to(life.double), G, rtol=0, atol=atol)
     return G
@@ -195,12 +196,12 @@ def step(life: Life) -> None:
         if value.is_complex():
             state["state"][0][key] = value.to(life.double)
     twin = nn.Parameter(life.X.detach().to(life.double, copy=True))
-    # fused optimizers read memory as it lies, whatever its strides
+    # fused optimizers read memory in order, whatever its strides
     twin.grad = G.contiguous()
     life.optimizer.step()
     with torch.no_grad():
         seen = life.weight.clone()
-    # only now: the step of any optimizer would tell that something has changed
+    # created only now, since the step of any optimizer would clear the cache
     other = OPTIMIZERS[life.row.optimizer]([twin])
     other.load_state_dict(state)
     other.step()
@@ -238,7 +239,7 @@ OPERATIONS: list[Callable[[Life], object]] = [
     backward,
     backward_twice,
     backward_through_a_checkpoint,
-    # more often: all else matters most between two of them
+    # listed several times: all else matters most between two of them
     step,
     step,
     step,
@@ -263,7 +264,10 @@ def live(sequence: tuple) -> None:
 @pytest.mark.filterwarnings("ignore:Complex modules")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_short_life_of_each_kind(kind):
-    """A hundred random lives may miss a kind, and did miss convolutions in groups."""
+    """Each kind of module has a short life, since a hundred random lives may miss one.
+
+    They did miss convolutions in groups.
+    """
     rows = [row for row in ROWS if row.kind == kind and row.policy]
     others = [row for row in ROWS if row.kind == kind and not row.policy]
     for row in (rows[0], others[-1]):
@@ -278,7 +282,7 @@ checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 @settings(max_examples=100, suppress_health_check=checks, **options)
 @given(sequences)
 def test_a_hundred_lives(sequence):
-    """Whatever is done, in any order, the weight is that of its state."""
+    """After any sequence of operations the weight is what its state says."""
     live(sequence)
 
 
@@ -287,5 +291,5 @@ def test_a_hundred_lives(sequence):
 @settings(max_examples=2000, suppress_health_check=checks, **options)
 @given(sequences)
 def test_two_thousand_lives(sequence):
-    """The same, for longer."""
+    """Two thousand random lives, each longer than in the short test."""
     live(sequence)

@@ -24,7 +24,7 @@ def parts(layer: nn.Module) -> set[torch.dtype]:
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("order", ["cast first", "cast later"])
 def test_only_the_weight_is_narrow(order, map_name, dtype):
-    """Rounding moves Q^H Q by at most eps sqrt(k); the float32 weight is exact."""
+    """Q^H Q is off by eps sqrt(k) at most; cast back, it is as good as before."""
     layer = nn.Linear(32, 32)
     if order == "cast first":
         layer = isometry.orthogonal(layer.to(dtype), "weight", map_name)
@@ -39,7 +39,7 @@ def test_only_the_weight_is_narrow(order, map_name, dtype):
     assert layer.parametrizations.weight.original.grad.dtype == torch.float32
     layer.float()
     assert layer.weight.dtype == torch.float32
-    # 1e-6: the issue's bound for the float32 weight, scaled by sqrt(n)
+    # 1e-6: the bound of the issue for the float32 weight, scaled by sqrt(n)
     assert orthonormality(layer.weight) <= 1e-6 * 32**0.5
 
 
@@ -54,7 +54,10 @@ def test_a_rounded_orthogonal_matrix_can_be_assigned(dtype, rng):
 
 
 def test_autocast_leaves_the_weight_alone():
-    """The weight is computed in float32; the layer's product is narrow."""
+    """Under autocast the weight is computed in float32.
+
+    The layer's product is narrow.
+    """
     layer = isometry.orthogonal(nn.Linear(16, 16))
     with torch.autocast("cpu", torch.bfloat16):
         W = layer.weight
@@ -65,7 +68,7 @@ def test_autocast_leaves_the_weight_alone():
 
 
 def test_casts_back_and_forth_lose_nothing():
-    """torch's module would be rounded to bfloat16 for good."""
+    """Casts back and forth lose nothing; torch's module would stay rounded."""
     layer = isometry.orthogonal(nn.Linear(16, 16))
     W = layer.weight.detach().clone()
     layer.to(torch.bfloat16).float()
@@ -77,7 +80,10 @@ def test_casts_back_and_forth_lose_nothing():
 @pytest.mark.parametrize("options", [{}, {"use_trivialization": False}], ids=str)
 @pytest.mark.parametrize("map_name", ["exp", "householder"])
 def test_a_weight_whose_coordinates_are_double_can_be_assigned(map_name, options, rng):
-    """Once in double precision, they stay: torch refused coordinates in single."""
+    """Coordinates in double precision accept an assigned weight.
+
+    torch refused to set them from coordinates in single precision.
+    """
     layer = nn.Linear(6, 6, dtype=torch.float64)
     isometry.orthogonal(layer, "weight", map_name, init="identity", **options)
     layer.to(torch.bfloat16)

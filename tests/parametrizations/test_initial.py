@@ -23,7 +23,7 @@ def generator() -> torch.Generator:
 @pytest.mark.parametrize("init", ["haar", "identity", "henaff", "cayley"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_init_is_drawn_from_the_generator(dtype, init, trivialize):
-    """The same seed gives the same weight, with a base or without."""
+    """The same seed gives the same weight, with and without a base."""
     weights = [
         isometry.orthogonal(
             Weight(torch.randn(8, 8, dtype=dtype)),
@@ -44,7 +44,7 @@ def test_identity():
 
 
 def test_henaff_angles_are_uniform():
-    """s uniform in (-pi, pi), in planes (2j, 2j + 1)."""
+    """The angles s are uniform in (-pi, pi), in planes (2j, 2j + 1)."""
     layer = isometry.orthogonal(
         Weight(torch.zeros(400, 400)), init="henaff", generator=generator()
     )
@@ -85,7 +85,7 @@ def test_any_angle_sampler(rng):
 @pytest.mark.parametrize("shape", [(7, 3), (7, 4), (3, 7), (5, 5), (2, 6, 3)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_rectangular_init_is_the_first_columns_of_the_square_one(shape, dtype):
-    """Q e_1, ..., Q e_k of the element of the torus, without anything n x n."""
+    """A tall init is Q e_1, ..., Q e_k of the square one; nothing n x n is made."""
     n, k = max(shape[-2:]), min(shape[-2:])
     layer = isometry.orthogonal(
         Weight(torch.zeros(shape, dtype=dtype)), init="henaff", generator=generator()
@@ -121,7 +121,10 @@ def test_bad_inits_say_what_is_known():
 
 @pytest.mark.errors
 def test_the_advice_for_a_weight_that_cannot_be_reached_works():
-    """It used to recommend `init='henaff'`, which fails for a tall weight too."""
+    """The advice for a weight out of reach works.
+
+    It used to recommend `init='henaff'`, which fails for a tall weight too.
+    """
     W = torch.diag(torch.tensor([-1.0, 1, 1, 1]))
     with pytest.raises(ValueError, match=r"use_trivialization=True`, or pass `det=1`"):
         isometry.orthogonal(Weight(W.clone()), use_trivialization=False)

@@ -1,4 +1,4 @@
-"""Initializing a layer that is constrained already: it is right, or it raises."""
+"""Initializing a layer that is already constrained gives a right result, or raises."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ LAYERS = {
     "MultiheadAttention": (lambda: nn.MultiheadAttention(4, 2), "in_proj_weight"),
 }
 
-# they draw parameter by parameter, and the coordinates are the last in their order
+# these initializers draw parameter by parameter, and coordinates come last
 RECURRENT = ("RNN", "LSTM", "GRUCell")
 
 
@@ -37,7 +37,7 @@ def reset(layer: nn.Module, seed: int = 0) -> None:
 @pytest.mark.parametrize("map_name", ["exp", "householder"])
 @pytest.mark.parametrize("what", LAYERS)
 def test_reset_parameters_starts_at_the_nearest_matrix(what, map_name):
-    """As a layer that is reset first and constrained then.
+    """Reset after constraining agrees with constraining after the reset.
 
     It used to do nothing or, in recurrent modules, to fill the coordinates.
     """
@@ -99,7 +99,7 @@ def test_reset_parameters_draws_again_where_init_says():
 
 
 def test_a_layer_made_on_meta_is_initialized_by_its_reset():
-    """`to_empty` and `reset_parameters`, as large models are built."""
+    """A layer made on meta is initialized by `to_empty` and `reset_parameters`."""
     with torch.device("meta"):
         layer = isometry.orthogonal(nn.Linear(6, 6))
         layer.reset_parameters()
@@ -159,7 +159,7 @@ FILLS = {
         (fill, map_name)
         for fill in FILLS
         for map_name in ("exp", "householder")
-        # a diagonal weight has these vectors of reflections
+        # the vectors of reflections of a diagonal weight
         if (fill, map_name) != ("eye_", "householder")
     ],
 )
@@ -167,9 +167,10 @@ FILLS = {
 def test_coordinates_that_are_initialized_like_a_weight_are_refused(
     read, fill, map_name
 ):
-    """The usual loop finds the coordinates: their name has `weight_hh` in it.
+    """Coordinates initialized like a weight are refused.
 
-    The weight used to be the exponential of what was asked for.
+    The usual loop finds them, since their name contains `weight_hh`; the weight used to
+    be the exponential of what was asked for.
     """
     rnn = isometry.orthogonal(nn.LSTM(4, 8), "weight_hh_l0", map_name)
     x = torch.ones(3, 2, 4)
@@ -200,7 +201,10 @@ def test_the_loop_over_a_recurrent_layer_of_ours(kind):
 
 @pytest.mark.parametrize("map_name", MAPS)
 def test_other_values_of_the_coordinates_are_not_refused(map_name, rng):
-    """Gaussian ones, signs times a rate (Adam's first step), orthogonal skew ones."""
+    """Gaussian coordinates, signs times a rate, and orthogonal skew ones are accepted.
+
+    Adam's first step makes signs times a rate.
+    """
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     signs = torch.tensor([[1.0, 1], [1, -1], [1, 1], [1, -1]])
     for value in (torch.randn(6, 3, generator=rng), 0.01 * signs, J, J.new_ones(4, 4)):
@@ -224,11 +228,14 @@ def test_a_fixed_base_reads_orthogonal_logarithms():
 
 
 def test_a_weight_of_zeros_starts_at_the_identity():
-    """It has no nearest orthogonal matrix; the docstring says which one is taken."""
+    """A weight of zeros starts at the identity, as the docstring says.
+
+    It has no nearest orthogonal matrix.
+    """
     for shape in ((4, 4), (6, 3), (3, 6)):
         layer = isometry.orthogonal(Weight(torch.zeros(shape)))
         assert_close(layer.weight, torch.eye(*shape), rtol=0, atol=1e-6)
-    # of rank one: some orthogonal matrix that is nearest, |W - Q|^2 = 4 - 2 + 1
+    # of rank one: one of the nearest orthogonal matrices, |W - Q|^2 = 4 - 2 + 1
     W = torch.zeros(4, 4)
     W[0, 1] = 1.0
     Q = isometry.orthogonal(Weight(W.clone())).weight.detach()

@@ -15,7 +15,10 @@ from tests.parametrizations.cases import MAPS, Weight, orthonormality
 
 
 def test_folding_a_copy_leaves_the_module_alone():
-    """torch keeps the weight in a class that copies share, and would remove it."""
+    """Folding a copy leaves the module alone.
+
+    torch keeps the weight in a class that copies share, and would remove it there.
+    """
     for module in (nn.Linear(4, 4), nn.RNN(3, 4)):
         name = "weight" if isinstance(module, nn.Linear) else "weight_hh_l0"
         isometry.orthogonal(module, name)
@@ -43,9 +46,12 @@ def test_an_rnn_survives_torchs_own_removal():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_an_optimizer_made_before_trains_the_weight(dtype):
-    """In half precision too, where the coordinates are wider than the weight was."""
+    """An optimizer made before the constraint trains the weight.
+
+    In half precision the coordinates are wider than the weight was.
+    """
     layer = nn.Linear(6, 6).to(dtype)
-    # a larger step can turn the weight all the way round, back to where it was
+    # a larger step can turn the weight by a full turn, back to its start
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
     isometry.orthogonal(layer)
     W = layer.weight.detach().clone()
@@ -73,7 +79,10 @@ def test_shared_memory_reaches_base_and_coordinates():
 
 
 def test_sampling_does_not_depend_on_the_default_device():
-    """As with `torch.set_default_device("cuda")` and a generator of the CPU."""
+    """Sampling does not depend on the default device.
+
+    With `torch.set_default_device("cuda")` a generator of the CPU still works.
+    """
     layer = nn.Linear(6, 6)
     rng = new_generator(0)
     with torch.device("meta"):
@@ -118,7 +127,10 @@ def test_constrain_sees_wide_weights_and_kernels_as_tall_ones():
 
 
 def test_constrain_takes_the_weight_unless_another_name_is_given():
-    """`constrain(layer, manifold)` raised, where `orthogonal(layer)` has a default."""
+    """`constrain(layer, manifold)` takes the weight, as `orthogonal(layer)` does.
+
+    It used to raise.
+    """
     W = torch.eye(4)
     for options in ((SO(4),), ("weight", SO(4))):
         layer = isometry.constrain(Weight(W.clone()), *options)

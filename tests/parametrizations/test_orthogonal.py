@@ -22,7 +22,7 @@ from tests.parametrizations.cases import (
 @pytest.mark.parametrize("double", [False, True], ids=["single", "double"])
 @pytest.mark.parametrize(("name", "map_name"), ROWS)
 def test_registered_weight_is_the_nearest_point(name, map_name, double, rng):
-    """W = argmin |Q - W0|, and on the manifold to rounding."""
+    """W = argmin |Q - W0|, on the manifold up to rounding."""
     case = CASES[name]
     dtype = case.dtype(double)
     W = case.random(rng, dtype)
@@ -46,7 +46,7 @@ def test_determinant_is_kept(sign, map_name, rng):
 
 @pytest.mark.parametrize("map_name", MAPS)
 def test_det_1_is_the_nearest_rotation(map_name, rng):
-    """For a reflection W0 the nearest rotation turns the smallest singular vector."""
+    """For a reflection W0, the nearest rotation flips the smallest singular vector."""
     W = torch.randn(5, 5, generator=rng, dtype=torch.float64)
     W[0] *= -torch.linalg.det(W).sign()
     module = isometry.orthogonal(Weight(W.clone()), "weight", map_name, det=1)
@@ -70,7 +70,7 @@ def test_det_1_is_the_nearest_rotation(map_name, rng):
     ids=repr,
 )
 def test_kernel_of_a_convolution_is_one_matrix(layer, map_name):
-    """(out, in * kh * kw), orthonormal in its rows or columns; it runs and trains."""
+    """A kernel is the matrix (out, in * kh * kw), with orthonormal rows or columns."""
     before = layer.weight.detach().clone()
     layer = type(layer)(
         layer.in_channels, layer.out_channels, layer.kernel_size, groups=layer.groups
@@ -143,7 +143,7 @@ def special_points(n: int, dtype: torch.dtype, rng: torch.Generator) -> dict:
 )
 @pytest.mark.parametrize("map_name", MAPS)
 def test_every_orthogonal_matrix_can_be_assigned(map_name, dtype, rng):
-    """layer.weight = Q gives Q to rounding, then trains from there."""
+    """layer.weight = Q gives Q up to rounding, and training goes on from there."""
     for Q in special_points(6, dtype, rng).values():
         layer = Weight(torch.randn(6, 6, dtype=dtype, generator=rng))
         isometry.orthogonal(layer, "weight", map_name)
@@ -170,7 +170,7 @@ def test_every_rectangular_orthogonal_matrix_can_be_assigned(shape, map_name, rn
 @pytest.mark.errors
 @pytest.mark.parametrize("map_name", MAPS)
 def test_assigning_another_matrix_is_refused(map_name, rng):
-    """torch projects it, silently."""
+    """A matrix off the manifold cannot be assigned; torch would project it silently."""
     layer = isometry.orthogonal(nn.Linear(4, 4), "weight", map_name)
     W = layer.weight.detach().clone()
     with pytest.raises(ValueError, match=r"must be a point of O\(.*\.nearest\(value\)"):
@@ -186,14 +186,14 @@ def test_assigning_another_matrix_is_refused(map_name, rng):
 
 @pytest.mark.parametrize("map_name", ["exp", "cayley", "pade-3", "householder"])
 def test_without_trivialization_the_coordinates_are_those_of_the_weight(map_name, rng):
-    """W = phi(skew X) with no base, whatever W of determinant +1 was registered."""
+    """W = phi(skew X) without a base, for any registered W of determinant +1."""
     W = random_unitary(6, dtype=torch.float64, rng=rng)
     W[0] *= torch.linalg.det(W)
     layer = isometry.orthogonal(
         Weight(W.clone()), "weight", map_name, use_trivialization=False
     )
     assert getattr(layer.parametrizations.weight[0], "base", None) is None
-    # 1e-12: Cayley loses digits by the distance of an eigenvalue from -1
+    # 1e-12: Cayley loses digits near the eigenvalue -1
     assert_close(layer.weight, W, rtol=0, atol=1e-12)
     Q = random_unitary(6, dtype=torch.float64, rng=rng)
     Q[0] *= torch.linalg.det(Q)
@@ -210,7 +210,7 @@ def test_without_trivialization_a_tall_weight_has_its_logarithm(rng):
 
 @pytest.mark.errors
 def test_without_trivialization_what_cannot_be_reached_is_refused(rng):
-    """And the module is as it was."""
+    """A weight that cannot be reached is refused, and the module is unchanged."""
     reflection = torch.diag(torch.tensor([-1.0, 1, 1, 1]))
     for map_name in ("exp", "cayley", "pade-3"):
         layer = Weight(reflection.clone())
@@ -227,7 +227,7 @@ def test_without_trivialization_what_cannot_be_reached_is_refused(rng):
 
 @pytest.mark.parametrize("shape", [(4, 4), (6, 3)])
 def test_meta_weight_can_be_constrained(shape):
-    """Shapes only; the values come with a checkpoint."""
+    """A weight on meta has shapes only; values come with a checkpoint."""
     with torch.device("meta"):
         layer = isometry.orthogonal(Weight(torch.empty(shape)))
     assert layer.weight.is_meta
@@ -246,7 +246,10 @@ def test_unitary_is_orthogonal_of_a_complex_weight(rng):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("n", [32, 170, 512])
 def test_what_torch_computes_can_be_assigned(n, dtype, rng):
-    """matrix_exp in float64, n = 170, was refused: a defect of 4.5e-13 over 3.8e-13."""
+    """What torch.matrix_exp computes at n = 170 can be assigned.
+
+    It was refused: a defect of 4.5e-13 against a bound of 3.8e-13.
+    """
     layer = isometry.orthogonal(nn.Linear(n, n, dtype=dtype), init="identity")
     X = torch.randn(n, n, dtype=dtype, generator=rng)
     points = (

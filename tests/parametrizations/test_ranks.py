@@ -1,4 +1,4 @@
-"""Training in real runs of two processes: data-parallel, and with sharded weights."""
+"""Training in two real processes: data-parallel, and with sharded weights."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def whole(X: Any) -> torch.Tensor:
 
 
 def train(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[int]:
-    """Returns the steps after which the first base was moved."""
+    """Train; return the steps after which the first base was moved."""
     layer = getattr(network, "module", network)[0]
     optimizer = torch.optim.Adam(network.parameters(), lr=0.05)
     moved = []
@@ -67,7 +67,7 @@ CASES = [(kind, policy) for kind in ("DDP", "FSDP") for policy in POLICIES]
 
 
 def work(rank: int, folder: str) -> None:
-    """One rank, in all cases: half of the batch."""
+    """One rank of all cases trains on half of the batch."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
@@ -78,7 +78,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def run(rank: int, checkpoint: str, kind: str, policy: dict) -> dict[str, Any]:
-    """The state after training, and when the first base was moved."""
+    """The state after training, and the steps at which the first base moved."""
     x, y = (t[rank * 4 : rank * 4 + 4] for t in data())
     network = model(policy)
     network = DistributedDataParallel(network) if kind == "DDP" else sharded(network)
@@ -96,7 +96,7 @@ def run(rank: int, checkpoint: str, kind: str, policy: dict) -> dict[str, Any]:
 
 
 def test_two_processes_are_as_one(tmp_path):
-    """Base, counter and coordinates: the same bits on both ranks, as of one process.
+    """Both ranks have the bits of one process, in base, counter and coordinates.
 
     All cases share the two processes, whose start takes longer than their training.
     """

@@ -41,7 +41,7 @@ def test_rebase_keeps_the_weight_and_zeroes_the_coordinates(name, map_name, rng)
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize(("name", "map_name"), MOVABLE)
 def test_momentum_moves_the_weight_as_before(name, map_name, optimizer, rng):
-    """dW = dphi_X(m) before, and dphi_0(m') after, are the same tangent vector."""
+    """dphi_X(m) before and dphi_0(m') after are the same tangent vector dW."""
     case = CASES[name]
     dtype = case.dtype(double=True)
     module = case.constrain(Weight(case.random(rng, dtype)), map_name)
@@ -67,8 +67,8 @@ def test_momentum_moves_the_weight_as_before(name, map_name, optimizer, rng):
     isometry.rebase(module, optim)
     assert_close(velocity(), before, rtol=0, atol=1e-13 * max(1, before.abs().max()))
     if squares is not None:
-        # raised to the square of the new momentum, and nowhere lowered; after three
-        # steps both are below what they are averages of
+        # The second moment is raised to the square of the new momentum, and never
+        # lowered; after three steps both are below what they average.
         floor = (real(optim.state[X]["exp_avg"]) / (1 - 0.9**3)) ** 2 * (1 - 0.999**3)
         expected = torch.maximum(real(squares), floor)
         assert_close(real(optim.state[X]["exp_avg_sq"]), expected, rtol=1e-12, atol=0)
@@ -79,7 +79,7 @@ def real(X: torch.Tensor) -> torch.Tensor:
 
 
 def problem(seed: int = 0):
-    """A rotation to be found: four eighths of a turn away, so coordinates grow."""
+    """A rotation to be found, four eighths of a turn away, so coordinates grow."""
     rng = new_generator(seed)
     x = torch.randn(64, 8, generator=rng, dtype=torch.float64)
     A = torch.randn(8, 8, generator=rng, dtype=torch.float64)
@@ -89,7 +89,7 @@ def problem(seed: int = 0):
 
 @functools.cache
 def fixed_curve(optimizer: str) -> list[float]:
-    """What three policies are compared with."""
+    """The curve with a fixed base, with which three policies are compared."""
     return curve(300, optimizer)
 
 
@@ -121,18 +121,18 @@ def curve(steps: int, optimizer: str, **options) -> list[float]:
     ids=str,
 )
 def test_a_training_curve_with_rebasing_does_not_jump(policy, optimizer):
-    """Each step changes the loss about as much as with a fixed base, and it solves."""
+    """Steps change the loss as much as with a fixed base, and the problem is solved."""
     fixed = fixed_curve(optimizer)
     moving = curve(300, optimizer, **policy)
     largest = max(b - a for a, b in itertools.pairwise(fixed))
     worst = max(b - a for a, b in itertools.pairwise(moving))
-    # momentum overshoots with a fixed base too; a jump would be of the size of the loss
+    # momentum overshoots with a fixed base too; a jump would be as large as the loss
     assert worst <= max(2 * largest, 0.02 * fixed[0])
     assert moving[-1] <= 1e-2 * moving[0]
 
 
 def test_dropped_momentum_would_be_noticed():
-    """What the test above is about: zeroing the momentum changes the next step."""
+    """Zeroing the momentum changes the next step, so the test above can fail."""
     x, y = problem()
     results = []
     for keep in (True, False):
@@ -195,7 +195,7 @@ def test_radius_bounds_the_coordinates(name, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [2, 3, 5, 40, 100, 300])
 def test_largest_angle(n, dtype, rng):
-    """Never below the true one, and at most 10 percent above."""
+    """The estimate is never below the largest angle, and at most 10 percent above."""
     module = isometry.orthogonal(
         Weight(torch.randn(n, n, dtype=dtype, generator=rng)), rebase_radius=1.0
     )
@@ -240,7 +240,7 @@ def test_every_optimizer_rebases(kind):
 
 
 def test_policy_and_counter_survive_copies_and_checkpoints():
-    """A deepcopy rebases itself; a checkpoint in the middle continues identically."""
+    """A deepcopy rebases itself, and a checkpoint goes on with the same bits."""
     x, y = problem()
 
     def train(layer: nn.Module, optim: torch.optim.Optimizer, steps: int) -> None:

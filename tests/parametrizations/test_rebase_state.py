@@ -1,4 +1,4 @@
-"""What rebasing does to an optimizer, and what must not happen."""
+"""What rebasing does to the state of an optimizer, and what it must not do."""
 
 import copy
 import gc
@@ -54,7 +54,10 @@ ADAMS = {
 @pytest.mark.parametrize("name", ADAMS)
 @pytest.mark.parametrize(("out", "inner"), [(12, 6), (12, 12), (40, 4)])
 def test_no_step_of_adam_is_longer_for_rebasing(out, inner, name):
-    """A momentum pushed onto entries with small squares made steps 14 times as long."""
+    """Rebasing makes no step of Adam longer.
+
+    Momentum pushed onto entries with small squares made steps 14 times as long.
+    """
     fixed, _ = longest_step(out, inner, 200, ADAMS[name])
     moving, loss = longest_step(out, inner, 200, ADAMS[name], rebase_every=50)
     # 1.1: the worst was 1.02; without raising the squares it was 14
@@ -63,7 +66,10 @@ def test_no_step_of_adam_is_longer_for_rebasing(out, inner, name):
 
 
 def test_centered_rmsprop_stays_finite():
-    """Its average is subtracted from that of the squares: pushed alone, it gave NaN."""
+    """Centered RMSprop stays finite.
+
+    It subtracts its mean from the squares: pushing the mean alone gave NaN.
+    """
 
     def make(p):
         return torch.optim.RMSprop(p, lr=0.01, alpha=0.9, centered=True)
@@ -80,9 +86,12 @@ def train_once(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def test_a_removed_constraint_is_forgotten_at_once():
-    """The hook used to zero the parameter that torch left behind."""
+    """A removed constraint is forgotten at once.
+
+    The hook used to zero the parameter that torch left behind.
+    """
     layer = isometry.orthogonal(nn.Linear(4, 4), rebase_every=1)
-    # layers of other tests, which a collection in between would take away
+    # layers of other tests, which a garbage collection in between would remove
     gc.collect()
     known = len(MOVING)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
@@ -93,7 +102,7 @@ def test_a_removed_constraint_is_forgotten_at_once():
 
 
 class Wrapper(torch.optim.Optimizer):
-    """An optimizer that steps by another, as Lookahead does."""
+    """An optimizer that wraps another one, as Lookahead does."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -120,7 +129,7 @@ def test_an_exception_in_a_step_does_not_stop_the_counting():
 
     with pytest.raises(KeyboardInterrupt):
         optimizer.step(closure)
-    # nor does it stop another optimizer, while the first one is still there
+    # nor does it stop another optimizer while the first one still exists
     train_once(layer, torch.optim.SGD(layer.parameters(), lr=0.01))
     assert int(layer.parametrizations.weight[0].steps) == 1
     train_once(layer, optimizer)
@@ -128,7 +137,10 @@ def test_an_exception_in_a_step_does_not_stop_the_counting():
 
 
 def test_a_step_in_another_thread_does_not_stop_the_counting():
-    """As in training by several threads on shared weights."""
+    """A step in another thread does not stop the counting.
+
+    This happens if several threads train shared weights.
+    """
     layer, other = (
         isometry.orthogonal(nn.Linear(4, 4), rebase_every=100) for _ in range(2)
     )
@@ -149,7 +161,7 @@ def test_a_step_in_another_thread_does_not_stop_the_counting():
     "policy", [{"rebase_every": 1}, {"rebase_radius": 0.5}], ids=str
 )
 def test_nan_does_not_reach_the_base(policy):
-    """A gradient of NaN gives a weight of NaN, as ever; the base stays as it was."""
+    """A NaN gradient makes the weight NaN, but the base stays as it was."""
     layer = isometry.orthogonal(nn.Linear(4, 4), **policy)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
     train_once(layer, optimizer)
@@ -184,7 +196,10 @@ def test_gradient_of_the_old_coordinates_is_dropped():
 
 @pytest.mark.parametrize("shape", [(16, 16), (16, 5)])
 def test_a_thousand_rebases_do_not_drift(shape):
-    """Without a correction the base drifts to 1.1e-5 in float32."""
+    """A thousand rebases do not drift.
+
+    Without a correction the base drifts by 1.1e-5 in float32.
+    """
     layer = isometry.orthogonal(Weight(torch.randn(shape)))
     X = layer.parametrizations.weight.original
     for step in range(1000):
@@ -214,10 +229,11 @@ def test_rebasing_under_autocast_is_in_full_precision():
 
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_momentum_of_another_dtype_is_pushed_too(by_hand):
-    """`module.double()` leaves the state of an optimizer in float32.
+    """Momentum of another dtype is pushed too.
 
-    torch goes on then, and so did a fixed base, but a rebase raised a RuntimeError: "m1
-    and m2 to have the same dtype".
+    `module.double()` leaves the state of an optimizer in float32. torch goes on then,
+    and so did a fixed base, but a rebase raised a RuntimeError: "m1 and m2 to have the
+    same dtype".
     """
     layer = isometry.orthogonal(nn.Linear(4, 4), rebase_every=None if by_hand else 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)

@@ -17,7 +17,7 @@ SIZES = (3, 5)
 
 
 def states(module: nn.RNNBase, x: Tensor) -> Tensor:
-    """The recurrence of torch's documentation, in a loop, with the weights as read."""
+    """The recurrence of torch's documentation in a loop, with the current weights."""
     W_ih, W_hh = module.weight_ih_l0, module.weight_hh_l0
     b = module.bias_ih_l0, module.bias_hh_l0
     h = c = x.new_zeros(x.shape[1], module.hidden_size)
@@ -41,7 +41,7 @@ def states(module: nn.RNNBase, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l0"])
 def test_trains_like_the_reference_recurrence(kind, name, rng):
-    """Twenty steps of SGD, weight by weight; the coordinates get their gradient."""
+    """Twenty steps of SGD agree with the loop, and the coordinates get gradients."""
     torch.manual_seed(shifted(0))
     module = kind(*SIZES, dtype=torch.float64)
     isometry.orthogonal(module, name)
@@ -56,7 +56,7 @@ def test_trains_like_the_reference_recurrence(kind, name, rng):
             optimizer.zero_grad()
             (run() - target).square().sum().backward()
             optimizer.step()
-    # 1e-10: rounding, over twenty steps; the worst was 4e-13
+    # 1e-10: rounding, in twenty steps; the worst was 4e-13
     assert_close(getattr(module, name), getattr(twin, name), rtol=0, atol=1e-10)
     assert torch.dist(getattr(module, name), before) > 0.1
 
@@ -72,7 +72,7 @@ def test_a_weight_is_computed_once_in_a_forward_pass():
 
 
 def test_state_after_a_forward_pass_is_not_stale():
-    """No-grad read first, then training, deepcopy, load and move: all are seen."""
+    """After a read without gradients, training, deepcopy, load and move are seen."""
     module = isometry.orthogonal(nn.GRU(*SIZES), "weight_hh_l0")
     x = torch.randn(4, 2, 3)
     with torch.no_grad():

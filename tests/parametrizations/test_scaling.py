@@ -1,4 +1,4 @@
-"""Scaled gradients and autocast: training in half precision."""
+"""Training in half precision: scaled gradients and autocast."""
 
 import math
 
@@ -24,7 +24,7 @@ KERNELS = [{}, {"foreach": True}, {"fused": True}]
 
 
 def scaled(model: nn.Module, optimizer: Optimizer, losses: list[float]) -> list[int]:
-    """Train with a GradScaler on multiples of the loss; the counter after each step."""
+    """Train with a GradScaler; return the counter after each step."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
     counts = []
     for factor in losses:
@@ -39,7 +39,7 @@ def scaled(model: nn.Module, optimizer: Optimizer, losses: list[float]) -> list[
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_scaled_gradients_make_the_same_steps(policy, kernel):
-    """By a power of two: the same bits."""
+    """Gradients scaled by a power of two make the same steps, bit by bit."""
     model, twin = (network(torch.float32, **policy) for _ in range(2))
     makers = [
         torch.optim.Adam(m.parameters(), lr=0.01, **kernel) for m in (model, twin)
@@ -51,7 +51,10 @@ def test_scaled_gradients_make_the_same_steps(policy, kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_a_step_that_was_skipped_is_not_counted(kernel):
-    """A GradScaler calls fused optimizers all the same: they used to be counted."""
+    """A skipped step is not counted.
+
+    A GradScaler calls fused optimizers even then, and they used to be counted.
+    """
     model = network(torch.float32, rebase_every=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **kernel)
     counts = scaled(model, optimizer, [1.0, math.inf, 1.0, math.nan, 1.0, 1.0])
@@ -65,7 +68,7 @@ def test_a_step_that_was_skipped_is_not_counted(kernel):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_training_under_autocast(policy, dtype):
-    """The weight is exact in float32; cast, it is as good as the dtype allows."""
+    """Under autocast the weight is exact in float32, and rounded once when cast."""
     model = network(torch.float32, **policy)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)

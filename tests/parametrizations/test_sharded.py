@@ -1,6 +1,6 @@
 """Constrained weights as DTensors, outside of a forward pass.
 
-Everything runs in a process of its own: it used to be a crash (SIGSEGV).
+Everything runs in a process of its own, since it used to crash (SIGSEGV).
 """
 
 import copy
@@ -28,7 +28,7 @@ OPTIONS = [
 
 
 def trained(n: int, options: dict[str, Any]) -> nn.Sequential:
-    """A square and a tall weight, away from where they started."""
+    """A square and a tall weight, away from their starts."""
     torch.manual_seed(n)
     model = nn.Sequential(
         isometry.orthogonal(nn.Linear(n, n), **options),
@@ -44,7 +44,7 @@ def trained(n: int, options: dict[str, Any]) -> nn.Sequential:
 
 
 def check_fully_shard(n: int, options: dict[str, Any], mesh: Any) -> None:
-    """Reading, diagnosing, moving and folding give what the plain model gives."""
+    """Reading, diagnosing, moving and folding agree with the plain model."""
     plain = trained(n, options)
     model = fully_shard(copy.deepcopy(plain), mesh=mesh)
     x = torch.randn(5, n)
@@ -64,7 +64,7 @@ def check_fully_shard(n: int, options: dict[str, Any], mesh: Any) -> None:
 
 
 def check_distribute_module(n: int, options: dict[str, Any], mesh: Any) -> None:
-    """All tensors are DTensors, and so is the weight."""
+    """With `distribute_module` all tensors are DTensors, including the weight."""
     plain = trained(n, options)
     model = distribute_module(copy.deepcopy(plain), mesh)
     x = torch.randn(5, n)
@@ -84,7 +84,7 @@ def work(_rank: int, folder: str) -> None:
     )
     mesh = init_device_mesh("cpu", (1,))
     for options in OPTIONS:
-        # below and above the size from which the kernels in C serve
+        # below and above the size from which C is used
         for n in (6, 64):
             check_fully_shard(n, options, mesh)
             check_distribute_module(n, options, mesh)

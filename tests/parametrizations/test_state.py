@@ -1,4 +1,4 @@
-"""What a checkpoint of a constrained layer says, and what is refused."""
+"""What a checkpoint of a constrained layer contains, and which ones are refused."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ from tests.parametrizations.cases import CASES, MAPS, ROWS, Weight, orthonormali
 
 @pytest.mark.parametrize(("name", "map_name"), ROWS)
 def test_state_dict_is_the_whole_state(name, map_name, rng):
-    """Strict, and to the last bit; tensors only."""
+    """A state contains tensors only, and restores the layer to the last bit."""
     case = CASES[name]
     dtype = case.dtype(double=False)
     first, second = (
@@ -32,7 +32,10 @@ def test_state_dict_is_the_whole_state(name, map_name, rng):
 @pytest.mark.errors
 @pytest.mark.parametrize("saved", MAPS)
 def test_a_checkpoint_of_another_map_is_refused(saved):
-    """Its coordinates mean another weight: with matching keys it used to load."""
+    """A checkpoint of another map is refused.
+
+    Its coordinates mean another weight; as the keys match, it used to load.
+    """
     state = isometry.orthogonal(nn.Linear(4, 4), "weight", saved).state_dict()
     for map_name in set(MAPS) - {saved}:
         layer = isometry.orthogonal(nn.Linear(4, 4), "weight", map_name)
@@ -44,10 +47,10 @@ def test_a_checkpoint_of_another_map_is_refused(saved):
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_base_is_saved_if_and_only_if_there_is_one(saved, strict):
-    """Otherwise the same coordinates are another weight.
+    """A checkpoint with a base, and a layer without, do not fit; nor vice versa.
 
-    torch spoke of an unexpected or missing key, and with `strict=False` it loaded
-    another weight silently.
+    The same coordinates mean another weight. torch spoke of an unexpected or missing
+    key, and with `strict=False` it loaded another weight silently.
     """
     one, other = (
         isometry.orthogonal(nn.Linear(4, 4), det=1, use_trivialization=has_base)
@@ -80,7 +83,10 @@ def test_a_base_that_is_not_orthogonal_is_refused():
 
 @pytest.mark.errors
 def test_a_base_of_other_blocks_is_refused():
-    """The message said only that the base is not a point of Stiefel(24, 8)."""
+    """The error for a base with other blocks names the blocks.
+
+    It used to say only that the base is not a point of Stiefel(24, 8).
+    """
     blocks = isometry.orthogonal(nn.Linear(8, 24), blocks=3)
     whole = isometry.orthogonal(nn.Linear(8, 24))
     for saved, loaded in ((blocks, whole), (whole, blocks)):
@@ -93,7 +99,10 @@ def test_a_base_of_other_blocks_is_refused():
 @pytest.mark.parametrize("options", [{}, {"use_trivialization": False}])
 @pytest.mark.parametrize("map_name", MAPS)
 def test_a_checkpoint_of_the_other_field_is_refused(map_name, options, strict):
-    """torch dropped the imaginary parts: the weight was orthogonal, but another one."""
+    """A checkpoint of the other field is refused.
+
+    torch dropped the imaginary parts: the weight was orthogonal, but wrong.
+    """
     Q = torch.eye(4)
     real = isometry.orthogonal(Weight(Q), "weight", map_name, det=1, **options)
     unitary = isometry.unitary(Weight(Q + 0j), "weight", map_name, **options)
@@ -121,7 +130,10 @@ def test_plain_weights_may_become_complex_but_not_real(rng):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_checkpoint_that_was_rounded_on_disk_is_orthogonal_again(dtype):
-    """It used to leave a defect of 2.4e-3 at n = 64, for good."""
+    """A checkpoint that was rounded on disk is orthogonal again after loading.
+
+    It used to leave a defect of 2.4e-3 at n = 64, for good.
+    """
     layer = isometry.orthogonal(nn.Linear(64, 64))
     W = layer.weight.detach().clone()
     state = {
@@ -143,7 +155,10 @@ def test_the_checkpoint_of_torch_is_pointed_to_the_right_door():
 
 
 def test_a_checkpoint_without_the_layer_leaves_it_as_it_is():
-    """Missing keys are returned, as torch does; `strict=False` used to raise."""
+    """Keys that are missing in a checkpoint are returned, as by torch.
+
+    `strict=False` used to raise.
+    """
     model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 4))
     before = model[0].weight.detach().clone()
     head = {
@@ -158,7 +173,10 @@ def test_a_checkpoint_without_the_layer_leaves_it_as_it_is():
 
 @pytest.mark.errors
 def test_a_checkpoint_that_has_the_weight_otherwise_is_refused_in_any_case():
-    """Not strict either: it would leave the weight out without a word."""
+    """A checkpoint with the plain weight is refused even if not strict.
+
+    Otherwise the weight would be skipped without a word.
+    """
     model = nn.Sequential(isometry.orthogonal(nn.Linear(4, 4)))
     with pytest.raises(RuntimeError, match=r"Missing key.*0\.parametrizations\.weight"):
         model.load_state_dict({})
@@ -179,13 +197,16 @@ def swapping() -> Iterator[None]:
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("map_name", MAPS)
 def test_loading_by_swaps_after_a_forward_pass(map_name, grad):
-    """Used to raise: torch swaps no tensor that the remembered weight refers to."""
+    """Loading by swaps works after a forward pass.
+
+    It used to raise: torch swaps no tensor that a cached weight refers to.
+    """
     layer, other = (
         isometry.orthogonal(nn.Linear(4, 4), "weight", map_name) for _ in range(2)
     )
     with torch.set_grad_enabled(grad):
         y = layer(torch.ones(2, 4))
-    # torch swaps no tensor of a live graph either
+    # nor does torch swap a tensor of a live graph
     del y
     layer.load_state_dict(other.state_dict())
     assert torch.equal(layer.weight, other.weight)

@@ -1,4 +1,4 @@
-"""A parameter that several modules hold: all of them see the constrained weight."""
+"""A parameter held by several modules: all of them see the constrained weight."""
 
 import copy
 import pickle
@@ -16,7 +16,7 @@ from tests.parametrizations.cases import MAPS, orthonormality
 
 
 class Tied(nn.Module):
-    """An embedding whose weight is that of the head too."""
+    """An embedding that shares its weight with the head."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -32,7 +32,10 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("map_name", MAPS)
 @pytest.mark.parametrize("first", ["words", "head"])
 def test_both_uses_see_the_constrained_weight(first, map_name, dtype):
-    """The other one computed with the coordinates: logits of exactly 0."""
+    """Both uses see the constrained weight.
+
+    The other one computed with the coordinates: logits were exactly 0.
+    """
     model = Tied(dtype)
     isometry.orthogonal(getattr(model, first), "weight", map_name)
     W = model.words.weight
@@ -140,7 +143,7 @@ def test_a_tied_weight_is_reported_and_counted_once():
     (group,) = isometry.param_groups(model, lr=0.1)
     assert len(group["params"]) == 1
     isometry.rebase(model)
-    # n k - k (k + 1) / 2 of a 9 x 4 matrix
+    # n k - k (k + 1) / 2 for a 9 x 4 matrix
     assert isometry.count_parameters(model) == 26
 
 
@@ -155,7 +158,7 @@ def test_tied_weights_compile():
 
 
 def test_an_embedding_of_transformers_that_is_tied_to_the_head():
-    """Tying is the default of GPT-2."""
+    """GPT-2's embedding, tied to its head by default, can be constrained."""
     config = GPT2Config(
         vocab_size=32,
         n_embd=16,
@@ -180,7 +183,7 @@ def test_an_embedding_of_transformers_that_is_tied_to_the_head():
 
 
 def test_other_references_to_the_parameter_are_no_ties():
-    """An optimizer, a variable, a shallow copy: none of them computes with it."""
+    """An optimizer, a variable or a shallow copy that holds the parameter is no tie."""
     layer = nn.Linear(4, 4)
     weight, shallow = layer.weight, copy.copy(layer)
     named = dict(layer.named_parameters())
@@ -193,7 +196,10 @@ def test_other_references_to_the_parameter_are_no_ties():
 
 @pytest.mark.errors
 def test_a_constrained_weight_cannot_be_tied_afterwards():
-    """The coordinates are no weight, and the weight is no parameter."""
+    """A constrained weight cannot be tied afterwards.
+
+    Its coordinates are not a weight, and the weight is not a parameter.
+    """
     model, head = Tied(), nn.Linear(4, 9)
     isometry.orthogonal(model.words)
     with pytest.raises(
@@ -230,7 +236,10 @@ LIVES = {
 @pytest.mark.errors
 @pytest.mark.parametrize("life", LIVES)
 def test_coordinates_are_known_after_each_way_to_replace_them(life):
-    """torch makes a new parameter in each of these, without what was set on the old."""
+    """Coordinates are recognized after each way to replace them.
+
+    torch makes a new parameter each time, without the attributes of the old one.
+    """
     owner = isometry.orthogonal(nn.Linear(4, 4))
     before = owner.parametrizations.weight.original
     owner.parametrizations.weight = LIVES[life](owner)
@@ -240,7 +249,10 @@ def test_coordinates_are_known_after_each_way_to_replace_them(life):
 
 
 def test_saved_parameters_load_without_isometry(tmp_path):
-    """The mark on coordinates is a plain bool, which `weights_only` lets through."""
+    """Saved parameters load without isometry.
+
+    The mark on coordinates is a plain bool, which `weights_only` accepts.
+    """
     layer = isometry.orthogonal(nn.Linear(4, 4))
     torch.save(list(layer.parameters()), tmp_path / "parameters.pt")
     values = torch.load(tmp_path / "parameters.pt", weights_only=True)
@@ -270,7 +282,10 @@ def test_a_tie_that_cannot_be_constrained_changes_nothing():
 
 @pytest.mark.errors
 def test_torchs_own_removal_of_one_of_two_is_refused():
-    """It writes the weight over the coordinates, which the other still needs."""
+    """torch's own removal for one of two tied modules is refused.
+
+    It writes the weight over the coordinates, which the other one still needs.
+    """
     model = Tied()
     isometry.orthogonal(model.words)
     with pytest.raises(ValueError, match=r"`isometry\.fold`"):

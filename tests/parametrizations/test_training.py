@@ -1,4 +1,4 @@
-"""Constrained weights in the training loops that people write.
+"""Constrained weights in training loops as users write them.
 
 Scaled gradients are in test_scaling.py, averages of models in test_averages.py.
 """
@@ -45,7 +45,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.003, momentum=0.5),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "Adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0),
-    # steps in proportion to the coordinates, or to the second eps where they are zero
+    # steps are proportional to the coordinates, or to the second eps where they are
+    # zero
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1, eps=(None, 0.1)),
     "Muon": lambda p: torch.optim.Muon(p, lr=0.02, weight_decay=0.0),
     "LBFGS": lambda p: torch.optim.LBFGS(p, max_iter=4, line_search_fn="strong_wolfe"),
@@ -61,14 +62,17 @@ NAMES = [
 
 
 def matrices(model: nn.Module) -> list[Tensor]:
-    """What Muon takes: no biases."""
+    """The parameters that Muon accepts: no biases."""
     return [p for p in model.parameters() if p.ndim == 2]
 
 
 @pytest.mark.parametrize("policy", MOVING, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_optimizer_trains(name, policy):
-    """The loss falls, the weights move and stay orthogonal: 1e-6, in float32."""
+    """With every optimizer the loss falls, and weights move and stay orthogonal.
+
+    The bound is 1e-6, in float32.
+    """
     model = network(torch.float32, **policy)
     before = weights(model)
     losses = train(model, OPTIMIZERS[name](matrices(model)), 15)
@@ -80,9 +84,10 @@ def test_every_optimizer_trains(name, policy):
 
 @pytest.mark.parametrize("name", ADAMS)
 def test_early_rebasing_does_not_slow_adam_down(name):
-    """Moments were compared without correcting their start at zero.
+    """Early rebasing does not slow Adam down.
 
-    The loss after 60 steps was 0.82 (Adam), and is 0.042 with a fixed base.
+    Moments were compared without correcting their start at zero: the loss after 60
+    steps was 0.82 (Adam), and is 0.042 with a fixed base.
     """
     _, loss = longest_step(12, 12, 60, ADAMS[name], rebase_every=3)
     # 0.07: twice the worst, 0.033 (Adamax)
@@ -92,7 +97,7 @@ def test_early_rebasing_does_not_slow_adam_down(name):
 @pytest.mark.parametrize("policy", MOVING, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_resuming_from_a_file_is_going_on(name, policy):
-    """Base, counter, momentum and rate: the same bits, with a schedule that goes on."""
+    """Training resumed from a file has the same bits, in base, counter and rates."""
 
     def start() -> tuple[nn.Module, Optimizer, Any]:
         model = network(**policy)
@@ -132,7 +137,7 @@ def two_groups(model: nn.Module) -> Optimizer:
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_is_its_rates(name, policy):
-    """Set by hand, rates and momenta give the same bits; the ratio of groups stays."""
+    """A schedule has the bits of rates set by hand, and keeps the ratio of groups."""
     model, seen = network(**policy), []
     optimizer = two_groups(model)
     schedule = SCHEDULES[name](optimizer)
@@ -145,7 +150,7 @@ def test_a_schedule_is_its_rates(name, policy):
         train(model, optimizer, 1, schedule.step)
     assert len({rates[0] for rates in seen}) > 3
     for (plain, _), (slow, _) in seen:
-        # the last digit: a schedule may multiply each of them on its own
+        # the last digit: a schedule may multiply each rate separately
         assert slow == pytest.approx(0.1 * plain, rel=1e-12)
 
     twin = network(**policy)
@@ -158,7 +163,10 @@ def test_a_schedule_is_its_rates(name, policy):
 
 
 def test_one_rate_for_all_groups_undoes_their_ratio():
-    """What `param_groups` warns of: `OneCycleLR` with a number sets all of them."""
+    """One rate for all groups undoes their ratio, as `param_groups` warns.
+
+    `OneCycleLR` with a number sets all of them.
+    """
     optimizer = two_groups(network())
     lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=20)
     plain, slow = optimizer.param_groups
@@ -167,7 +175,7 @@ def test_one_rate_for_all_groups_undoes_their_ratio():
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_accumulated_gradients_are_those_of_one_batch(policy):
-    """Four parts of a batch, one step: steps are counted, not backward passes."""
+    """Four parts of a batch give the step of the whole: steps count, not passes."""
     whole, parts = network(**policy), network(**policy)
     train(whole, two_groups(whole), 8)
     optimizer = two_groups(parts)
@@ -192,9 +200,9 @@ def test_accumulated_gradients_are_those_of_one_batch(policy):
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_a_clipped_gradient_bounds_the_step(policy, foreach):
-    r"""||dW|| <= sqrt(2) lr ||dX||: skew doubles the entries, dexp lengthens nothing.
+    """||dW|| <= sqrt(2) lr ||dX||: skew doubles the entries, dexp lengthens nothing.
 
-    By norm at most sqrt(2) lr c, by value at most lr c sqrt(n (n - 1)).
+    Clipping by norm gives at most sqrt(2) lr c, by value at most lr c sqrt(n (n - 1)).
     """
     bound, lr, n = 1e-3, 0.5, 9
     limits = {
@@ -218,7 +226,7 @@ def test_a_clipped_gradient_bounds_the_step(policy, foreach):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_nan_is_gone_with_the_last_checkpoint(policy):
-    """A gradient of NaN spoils coordinates and momentum, and nothing beyond them."""
+    """After a NaN gradient, the last checkpoint restores everything."""
     model, twin = network(**policy), network(**policy)
     optimizer, other = two_groups(model), two_groups(twin)
     train(model, optimizer, 5)
@@ -239,10 +247,10 @@ def test_nan_is_gone_with_the_last_checkpoint(policy):
     "policy", [{}, {"rebase_every": 2}, {"rebase_radius": 0.5}], ids=str
 )
 def test_lbfgs_with_a_line_search(policy, shape):
-    """mctorch#24: every evaluation sees its own coordinates, and the target is found.
+    """LBFGS with a line search finds the target: each evaluation sees its coordinates.
 
-    Its history is about the coordinates: it is gone when the base has moved, and the
-    search begins anew.
+    mctorch#24. Its history is about the coordinates, so it is dropped when the base
+    moves, and the search begins anew.
     """
     n, k = shape
     rng = new_generator(0)
@@ -292,7 +300,7 @@ def test_lbfgs_with_a_line_search(policy, shape):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_maximizing_is_minimizing_the_negative(policy):
-    """The same bits, with a momentum that is pushed to each new base."""
+    """Maximizing has the bits of minimizing the negative, also with pushed momentum."""
     models = []
     for sign, maximize in ((1, False), (-1, True)):
         model = network(**policy)
@@ -309,7 +317,10 @@ def test_maximizing_is_minimizing_the_negative(policy):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_gradients_set_to_zero_are_as_good_as_none(policy):
-    """The same bits: memory that is kept holds nothing of old coordinates."""
+    """`zero_grad(set_to_none=False)` gives the same bits.
+
+    Gradients that stay in memory hold nothing of old coordinates.
+    """
     models = []
     for to_none in (True, False):
         model = network(**policy)
@@ -324,7 +335,10 @@ def test_gradients_set_to_zero_are_as_good_as_none(policy):
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_decay_of_param_groups_spares_the_coordinates(kind):
-    """Given to all, it pulls a weight to its base; no gradient asks for that."""
+    """`param_groups` exempts coordinates from weight decay.
+
+    Decay would pull a weight to its base, which no gradient asks for.
+    """
     moves = []
     for grouped in (True, False):
         model = network()
@@ -347,7 +361,10 @@ def test_decay_of_param_groups_spares_the_coordinates(kind):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_a_frozen_weight_keeps_its_bits(policy):
-    """Its base used to move to it, which rounds: 3.6e-7 after three steps, float32."""
+    """A frozen weight keeps its bits.
+
+    Its base used to move to it, which rounds: 3.6e-7 after three steps in float32.
+    """
     model = network(torch.float32, **policy)
     coordinates_of(model).data.normal_()
     coordinates_of(model).requires_grad_(False)
@@ -363,7 +380,7 @@ def test_a_frozen_weight_keeps_its_bits(policy):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_steps_inside_of_the_backward_pass(policy):
-    """One optimizer for each parameter, stepped as soon as its gradient is there."""
+    """An optimizer for each parameter may step inside of the backward pass."""
     model, twin = network(**policy), network(**policy)
     optimizers = {p: torch.optim.Adam([p], lr=0.01) for p in model.parameters()}
 

@@ -1,4 +1,4 @@
-"""Training through our maps is training through torch's, step by step."""
+"""Training through our maps agrees with training through torch's, step by step."""
 
 from collections.abc import Callable
 from itertools import cycle
@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def reference_weight(name: str, map_name: str, X: Tensor, buffers: dict) -> Tensor:
-    """The weight with coordinates X, in operations of torch alone."""
+    """The weight with coordinates X, in torch's operations only."""
     case = CASES[name]
     if isinstance(case.manifold, AbstractGroup) and map_name != "householder":
         A = reference.algebra(name, X)
@@ -43,20 +43,20 @@ def reference_weight(name: str, map_name: str, X: Tensor, buffers: dict) -> Tens
 
 
 def loss(W: Tensor, target: Tensor) -> Tensor:
-    """Not quadratic, and with no minimum on the manifold."""
+    """A loss that is not quadratic, and has no minimum on the manifold."""
     if W.is_complex():
         return ((W - target).abs() ** 2).sum() + (W.real**4).sum() - (W.imag**3).sum()
     return ((W - target) ** 2).sum() + (W**4).sum()
 
 
-# the optimizers are torch's on both sides: each takes its turn, as three have no
-# common factor with the four maps
+# The optimizers are torch's on both sides, and take turns: three has no common factor
+# with the four maps.
 TURNS = [(*row, optimizer) for row, optimizer in zip(ROWS, cycle(OPTIMIZERS))]
 
 
 @pytest.mark.parametrize(("name", "map_name", "optimizer"), TURNS)
 def test_twenty_steps_are_those_of_torch(name, map_name, optimizer, rng):
-    """Weight by weight, with torch.matrix_exp, solve, and autograd in float64."""
+    """Twenty steps agree with torch.matrix_exp, solve and autograd in float64."""
     case = CASES[name]
     dtype = case.dtype(double=True)
     module = case.constrain(Weight(case.random(rng, dtype)), map_name)

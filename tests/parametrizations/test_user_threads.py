@@ -1,4 +1,4 @@
-"""What users of other libraries ask and complain of, and where it is answered.
+"""Questions and complaints of users of other libraries, each with its answer.
 
 `user_threads.py` lists the threads, each with the tests that answer it. The tests here
 are the ones that no other file has.
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_thread_is_answered():
-    """By tests, or by the reason why it is not ours; there are 38."""
+    """Each of 38 threads is answered by tests, or has a reason why it is not ours."""
     assert list(THREADS) == list(range(1, 39))
     for number, thread in THREADS.items():
         assert re.fullmatch(r"[\w.-]+#\d+(, ([\w.-]*)#\d+)*", thread.where), number
@@ -44,7 +44,7 @@ def test_the_tests_that_answer_a_thread_exist(number):
 
 
 class Seen(TorchDispatchMode):
-    """What torch is asked to do."""
+    """Records the operations that torch executes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Seen(TorchDispatchMode):
 
 
 def trained_once(module: nn.Module, coordinates: Tensor) -> Seen:
-    """What a forward and a backward pass through the weight are made of."""
+    """Operations of a forward and a backward pass through the weight."""
     module.parametrizations.weight.original.data.copy_(coordinates)
     with Seen() as seen:
         module.weight.square().sum().backward()
@@ -76,16 +76,17 @@ def trained_once(module: nn.Module, coordinates: Tensor) -> Seen:
 @pytest.mark.parametrize("shape", [(32, 32), (96, 12), (12, 96)], ids=str)
 @pytest.mark.parametrize("map_name", MAPS)
 def test_no_matrix_is_larger_than_it_must_be(map_name, shape, rng):
-    """pytorch#105225, diffBloch#174, geotorch#30: neither 2n x 2n, nor n x n if tall.
+    """No matrix is 2n x 2n, and none is n x n if the weight is tall.
 
-    torch's backward pass multiplies matrices of twice the size.
+    pytorch#105225, diffBloch#174, geotorch#30. torch's backward pass multiplies
+    matrices of twice the size.
     """
     module = isometry.orthogonal(Weight(torch.eye(*shape)), "weight", map_name)
     X = 0.1 * torch.randn(shape, generator=rng)
-    # but for up to eight matrices that are summed up, each flattened to a row
+    # except for up to eight matrices that are summed up, each flattened to a row
     sizes = {size for size in trained_once(module, X).sizes if min(size) > 8}
     n, k = max(shape), min(shape)
-    # a tall exponential is made of matrices of 2k x 2k
+    # a tall exponential consists of 2k x 2k matrices
     inner = k if n == k else 2 * k
     assert sizes
     assert {size for size in sizes if min(size) > inner or max(size) > n} == set()
@@ -93,7 +94,10 @@ def test_no_matrix_is_larger_than_it_must_be(map_name, shape, rng):
 
 @pytest.mark.parametrize("map_name", MAPS)
 def test_a_batch_is_not_computed_one_by_one(map_name, rng):
-    """pytorch#107291: batches of tiny matrices were scaled in a loop."""
+    """A batch is computed at once.
+
+    pytorch#107291: batches of tiny matrices were scaled in a loop.
+    """
     X = torch.randn(10, 3, 3, generator=rng)
     counts = []
     for times in (1, 100):
@@ -102,14 +106,18 @@ def test_a_batch_is_not_computed_one_by_one(map_name, rng):
         names = trained_once(module, X.repeat(times, 1, 1)).names
         # `detach` computes nothing, and torch 2.7 calls it twice as often as 2.13
         counts.append(sum(name != "detach" for name in names))
-    # equal for four seeds of five; if few matrices need a plan of their own, a small
-    # batch may take up to 25 operations more, and a large one never did in 200 seeds
+    # The counts are equal for four seeds of five. If few matrices need a plan of their
+    # own, a small batch may take up to 25 operations more; a large one never did in 200
+    # seeds.
     assert counts[1] <= counts[0]
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (96, 8)], ids=str)
 def test_the_default_map_factorizes_nothing(shape, rng):
-    """pytorch#136692: matrix_exp is missing on some devices; products are on all."""
+    """The default map factorizes nothing and needs products only.
+
+    pytorch#136692: matrix_exp is missing on some devices.
+    """
     module = isometry.orthogonal(Weight(torch.eye(*shape)))
     seen = trained_once(module, 0.1 * torch.randn(shape, generator=rng))
     rare = re.compile(r"inv|solve|lu_|qr$|eig|svd|cholesky|matrix_exp|householder")
@@ -118,7 +126,10 @@ def test_the_default_map_factorizes_nothing(shape, rng):
 
 @pytest.mark.parametrize("ratio", [1, 2])
 def test_reflections_are_not_applied_one_by_one(ratio, rng):
-    """householder#7: the backward pass took a thousand times the forward pass."""
+    """Reflections are applied in blocks.
+
+    householder#7: the backward pass took a thousand times as long as the forward pass.
+    """
     counts = []
     for n in (8, 64):
         shape = (n, n // ratio)
@@ -129,7 +140,10 @@ def test_reflections_are_not_applied_one_by_one(ratio, rng):
 
 
 def test_the_keys_of_a_checkpoint_do_not_change_with_use(rng):
-    """expRNN#7: after a forward pass there was a key more, which did not load."""
+    """The keys of a checkpoint do not change with use.
+
+    expRNN#7: after a forward pass there was one more key, which did not load.
+    """
     layer = isometry.orthogonal(nn.Linear(5, 5), rebase_every=1)
     fresh = isometry.orthogonal(nn.Linear(5, 5))
     keys = list(layer.state_dict())
@@ -145,7 +159,10 @@ def test_the_keys_of_a_checkpoint_do_not_change_with_use(rng):
 
 
 def test_a_checkpoint_of_the_first_version_is_read(rng):
-    """peft#2219: adapters of an older version did not load. The format is fixed."""
+    """A checkpoint of the first version is read: the format is fixed.
+
+    peft#2219: adapters of an older version did not load.
+    """
     X = 0.1 * torch.randn(5, 5, generator=rng)
     B = random_unitary(5, dtype=torch.float32, rng=rng)
     layer = isometry.orthogonal(nn.Linear(5, 5, bias=False))
@@ -176,9 +193,10 @@ def test_a_checkpoint_of_the_first_version_is_read(rng):
 
 @pytest.mark.parametrize("map_name", MAPS)
 def test_a_model_made_on_meta_is_whole_after_loading(map_name):
-    """adapters#805: the base was not seen, and stayed there.
+    """A model made on meta is complete after loading.
 
-    Here it was the name of the map, and the model could not be moved.
+    adapters#805: the base stayed on meta. Here it was the name of the map, and the
+    model could not be moved.
     """
     with torch.device("meta"):
         layer = isometry.orthogonal(nn.Linear(5, 5), "weight", map_name)
@@ -190,7 +208,10 @@ def test_a_model_made_on_meta_is_whole_after_loading(map_name):
 
 
 def test_it_is_the_coordinates_that_have_a_gradient(rng):
-    """geotorch#44: "grad is None". The weight is computed; its parameter has one."""
+    """The coordinates have the gradient, since the weight is computed.
+
+    geotorch#44: "grad is None".
+    """
     layer = isometry.orthogonal(nn.Linear(5, 5))
     W = layer.weight
     W.retain_grad()
@@ -201,7 +222,7 @@ def test_it_is_the_coordinates_that_have_a_gradient(rng):
 
 
 def orthogonal_matrices(n: int, rng: torch.Generator) -> dict[str, Tensor]:
-    """As people come by them, in single precision."""
+    """Orthogonal matrices as users obtain them, in single precision."""
     X = torch.randn(n, n, generator=rng)
     U, _, Vh = torch.linalg.svd(X)
     Q = random_unitary(n, dtype=torch.float32, rng=rng)
@@ -223,17 +244,23 @@ def orthogonal_matrices(n: int, rng: torch.Generator) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 64, 200])
 def test_what_is_orthogonal_to_rounding_is_taken(n, rng):
-    """geotorch#15: assignments failed at random, by a tolerance that was too small."""
+    """A matrix that is orthogonal up to rounding can be assigned.
+
+    geotorch#15: assignments failed at random, by a tolerance that was too small.
+    """
     layer = isometry.orthogonal(Weight(torch.eye(n)))
     for _ in range(3):
         for Q in orthogonal_matrices(n, rng).values():
             layer.weight = Q
-            # 1.1e-5: twice the worst entry, which matrix_exp is off by at n = 200
+            # 1.1e-5: twice the worst entry, the error of matrix_exp at n = 200
             assert_close(layer.weight, Q, rtol=0, atol=1.1e-5)
 
 
 def test_a_copy_lives_on_the_same_manifold():
-    """geoopt#188: a deepcopy was a plain tensor, and left the manifold in training."""
+    """A copy stays on the manifold.
+
+    geoopt#188: a deepcopy was a plain tensor, and left the manifold in training.
+    """
     layer = isometry.orthogonal(nn.Linear(5, 5), det=1)
     twin = copy.deepcopy(layer)
     assert manifold_of(twin, "weight") == SO(5)

@@ -1,6 +1,6 @@
-"""A remembered weight is never stale, whoever writes to it or to what it is made of.
+"""A cached weight is never stale, whoever writes to it or to its coordinates.
 
-Until now a write that torch's version counter does not see left the old weight in use.
+A write that torch's version counter does not see used to leave the old weight in use.
 """
 
 import copy
@@ -38,7 +38,7 @@ def base(layer: nn.Module) -> Any:
 
 
 def fresh(layer: nn.Module) -> Any:
-    """The weight as a copy of the layer computes it, which remembers nothing."""
+    """The weight as computed by a copy of the layer, whose cache is empty."""
     with torch.no_grad():
         return copy.deepcopy(layer).weight
 
@@ -51,7 +51,7 @@ def gradients(request):
 
 @pytest.fixture(params=["C", "Python"])
 def comparison(request, monkeypatch):
-    """With the kernel, and as it is without kernels."""
+    """Compare bytes with the kernel, and as on machines without kernels."""
     if request.param == "Python":
         monkeypatch.setattr(memory, "_watch", lambda: None)
 
@@ -76,7 +76,10 @@ WRITES = {
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_to_the_coordinates_is_seen(name, gradients, comparison):
-    """The next read is the new weight; all of these returned the old one."""
+    """After any of these writes the weight is new.
+
+    They all used to return the old one.
+    """
     layer = make()
     before = layer.weight.detach().clone()
     WRITES[name](coordinates(layer))
@@ -108,7 +111,7 @@ def test_every_dtype_is_compared(dtype, gradients, comparison):
 
 
 def test_a_lazy_conjugate_is_seen(gradients, comparison):
-    """`p.data = p.data.conj()` leaves every byte, and the value is another."""
+    """`p.data = p.data.conj()` changes no byte, but the value."""
     layer = make(torch.complex64)
     coordinates(layer).data.mul_(1 + 1j)
     before = layer.weight.detach().clone()
@@ -118,7 +121,7 @@ def test_a_lazy_conjugate_is_seen(gradients, comparison):
 
 @pytest.mark.parametrize("shape", [(4, 9), (9, 4), (300, 300)], ids=str)
 def test_tall_wide_and_large_weights_are_compared(shape, gradients, comparison):
-    """Large ones are compared by several threads."""
+    """Tall, wide and large weights are compared, large ones by several threads."""
     layer = isometry.orthogonal(nn.Linear(*shape))
     X = coordinates(layer)
     for entry in (1, X.numel() // 2 + 1, X.numel() - 2):
@@ -132,7 +135,7 @@ def test_tall_wide_and_large_weights_are_compared(shape, gradients, comparison):
 
 
 def test_nan_equals_itself_and_negative_zero_differs(comparison):
-    """Bytes are compared, not values."""
+    """Bytes are compared: NaN equals itself, and -0.0 differs from 0.0."""
     layer = isometry.orthogonal(nn.Linear(N, N))
     with torch.no_grad():
         first = layer.weight
@@ -168,7 +171,11 @@ HANDED_OUT = {
 
 @pytest.mark.parametrize("name", HANDED_OUT)
 def test_a_write_to_a_weight_changes_nothing(name, gradients, comparison):
-    """The layer computed with it, off by 2.0 from orthogonal; `diagnose` said 8e-8."""
+    """A write to a weight changes nothing.
+
+    The layer used to compute with it, off by 2.0 from orthogonal, while `diagnose` said
+    8e-8.
+    """
     layer = make()
     expected = fresh(layer)
     x = torch.ones(2, N)
@@ -183,7 +190,10 @@ def test_a_write_to_a_weight_changes_nothing(name, gradients, comparison):
 
 
 def test_gradcheck_over_a_layer():
-    """It perturbs the coordinates through `.data`; the Jacobian was zero."""
+    """gradcheck, which perturbs the coordinates through `.data`, passes.
+
+    Its Jacobian used to be zero.
+    """
     layer = make(torch.float64)
     x = torch.linspace(-1, 1, 2 * N, dtype=torch.float64).reshape(2, N)
 
@@ -206,7 +216,10 @@ def test_vector_to_parameters(gradients):
 
 
 def test_swapping_averages_in_and_out(gradients):
-    """Every EMA does it by `p.data.copy_`; the evaluation was of the other weights."""
+    """Averages can be swapped in and out by `p.data.copy_`, as every EMA does.
+
+    The evaluation used to be of the other weights.
+    """
     layer = make()
     x = torch.ones(1, N)
     average = {key: 0.5 * p.detach() for key, p in layer.named_parameters()}
@@ -233,12 +246,15 @@ def _train_shared(layer: nn.Module, x: Tensor, y: Tensor) -> None:
 
 @pytest.mark.once
 def test_training_in_shared_memory(gradients, rng):
-    """A child trains, the parent evaluates: its loss was 2.10 where 0.0002 is true."""
+    """A child trains in shared memory, and the parent sees it.
+
+    Its loss was 2.10 instead of 0.0002.
+    """
     layer = make().share_memory()
     x = torch.randn(32, N, generator=rng)
     goal = copy.deepcopy(layer)
     with torch.no_grad():
-        # in reach: the same base, and coordinates of the other sign
+        # within reach: the same base, and coordinates of the other sign
         coordinates(goal).neg_()
         y = goal(x)
     before = (layer(x) - y).detach().square().mean()
@@ -250,13 +266,16 @@ def test_training_in_shared_memory(gradients, rng):
     child.join(120)
     assert child.exitcode == 0
     after = (layer(x) - y).detach().square().mean()
-    # the worst over 20 seeds is 1e-4 of what it was
+    # the worst over 20 seeds is 1e-4 of the loss before
     assert after < 0.5 * before
     assert torch.equal(layer.weight, fresh(layer))
 
 
 def test_a_second_backward_pass_after_an_unseen_write():
-    """The graph would be made anew of other coordinates: an error, as after a step."""
+    """A second backward pass after an unseen write is an error, as after a step.
+
+    The graph would be recomputed from other coordinates.
+    """
     layer = make()
     first, second = layer(torch.ones(1, N)).sum(), layer(torch.ones(2, N)).sum()
     first.backward()
@@ -266,7 +285,10 @@ def test_a_second_backward_pass_after_an_unseen_write():
 
 
 def test_inference_mode_remembers():
-    """Nothing was remembered there: one exponential for every read."""
+    """In inference mode the weight is cached.
+
+    It used to be computed for every read.
+    """
     layer = make()
     with torch.inference_mode():
         first = layer.weight
@@ -278,7 +300,10 @@ def test_inference_mode_remembers():
 
 
 def test_a_weight_without_bytes_is_kept_by_its_graph_only(monkeypatch):
-    """As on other devices: a write through `.data` is seen once the graph is gone."""
+    """Where bytes cannot be compared, only a graph keeps the weight.
+
+    A write through `.data`, as on other devices, is seen once the graph is gone.
+    """
     monkeypatch.setattr(_cache, "is_block", lambda _: False)
     layer = make()
     x = torch.ones(1, N, requires_grad=True)
@@ -303,7 +328,10 @@ def test_a_weight_without_bytes_is_kept_by_its_graph_only(monkeypatch):
 
 
 def test_other_devices_remember_within_a_graph_only():
-    """To compare bytes there would wait for the device; meta stands in for one."""
+    """Other devices cache the weight within a graph only.
+
+    To compare bytes, the host would wait for the device; meta stands in for one.
+    """
     layer = isometry.orthogonal(nn.Linear(N, N, device="meta"))
     with torch.no_grad():
         assert layer.weight is not layer.weight
@@ -314,7 +342,10 @@ def test_other_devices_remember_within_a_graph_only():
 
 
 def test_threads_train_and_read_one_layer():
-    """Each thread has a graph of its own; one raised through the other's step."""
+    """Threads train and read one layer, each with its own graph.
+
+    One used to raise because of the other's step.
+    """
     layer = make(n=32)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
     x = torch.ones(3, 32)

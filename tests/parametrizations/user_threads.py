@@ -1,6 +1,6 @@
-"""What users of the peers ask and complain of; gathered in November 2026.
+"""Questions and complaints of the users of other libraries, from November 2026.
 
-Peers: torch, geotorch, geoopt, expRNN, adapters, pyreft, peft and others.
+The libraries are torch, geotorch, geoopt, expRNN, adapters, pyreft, peft and others.
 """
 
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Thread:
-    """One row: where it was said, what, and the tests that answer it."""
+    """A thread: where it is, what was said, and the tests that answer it."""
 
     where: str
     gist: str
     tests: tuple[str, ...] = ()
-    #: why it is not ours, or not all of it
+    #: why it does not concern this library, or not entirely
     reason: str = ""
 
 
