@@ -144,9 +144,6 @@ def made_by(
 
 TORCH_LACKS = ("generator", "last_only")
 
-# has the initial values of torch
-torch_gru = made_by(nn.GRU, without=TORCH_LACKS)
-
 
 def torch_lstm(
     task: AbstractTask, size: int, options: dict[str, Any], draw: Draw
@@ -340,7 +337,8 @@ NETWORKS: Registry[Network] = Registry(
             made_by(layers.ExpGRU, without=["last_only"]), training.schedule_exp_gated
         ),
         "lstm": Network(torch_lstm, training.schedule_lstm),
-        "gru": Network(torch_gru, training.schedule_gru),
+        # has the initial values of torch
+        "gru": Network(made_by(nn.GRU, without=TORCH_LACKS), training.schedule_gru),
     },
     _accept,
 )
