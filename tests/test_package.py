@@ -165,17 +165,19 @@ def test_names_of_maps_are_not_compared():
 
 
 def documented() -> Iterator[tuple[str, str]]:
-    """Every docstring of the library, with its place."""
+    """Every docstring of the library and of its tests, with its place."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for path in sorted((ROOT / "src").rglob("*.py")):
+    paths = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    for path in sorted(paths):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, kinds) and (text := ast.get_docstring(node)):
                 yield f"{relative(path)}:{getattr(node, 'lineno', 1)}", text
 
 
 def test_a_docstring_makes_sense_alone():
-    """In a tooltip nobody sees what "that" or "those" would point to."""
-    beginnings = ("Of ", "That ", "Those ", "The same")
+    """In a tooltip nobody sees what "that", "those" or "it" would point to."""
+    beginnings = ("Of ", "That ", "Those ", "The same", "And ", "Also ")
+    beginnings += ("It ", "Its ", "They ", "Their ")
     stumbles = [place for place, text in documented() if text.startswith(beginnings)]
     assert stumbles == []
 

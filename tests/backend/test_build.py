@@ -56,7 +56,7 @@ def finish(process: subprocess.Popen) -> str:
 
 
 def test_processes_that_race(tmp_path):
-    """Of two processes that start at once, one builds and the other waits."""
+    """If two processes start at once, one builds and the other waits."""
     both = [start(tmp_path) for _ in range(2)]
     for process in both:
         assert "native True True\nlibrary True" in finish(process)

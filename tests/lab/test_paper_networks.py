@@ -295,7 +295,7 @@ def test_rates_of_descent_are_on_the_manifold(rng):
 
 
 def test_lstm_is_that_of_tensorflow():
-    """As TensorFlow's LSTM it has one bias vector, with forget gate 1.
+    """The LSTM has one bias vector, whose forget gate is 1, as TensorFlow's has.
 
     torch's second bias is zero and stays zero.
     """

@@ -63,7 +63,7 @@ def test_an_option_that_is_new_is_one_that_was_left_out():
 
 
 def test_a_seed_twice_is_no_second_sample():
-    """The same seed twice counts once: equal numbers would narrow the spread."""
+    """A seed counts once: equal numbers would narrow the spread."""
     assert seeds_of(groups([run_of(1), run_of(1), run_of(2)])) == [[1, 2], [1]]
 
 

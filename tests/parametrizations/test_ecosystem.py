@@ -272,7 +272,7 @@ class Run:
 
 
 def train_by_hand(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """The same loop in plain torch."""
+    """The training loop of `Run` in plain torch."""
     network, optimizer, schedule = parts()
     for i in range(0, len(x), 2):
         for x_i, y_i in zip(x[i : i + 2], y[i : i + 2], strict=True):

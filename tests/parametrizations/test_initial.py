@@ -23,7 +23,7 @@ def generator() -> torch.Generator:
 @pytest.mark.parametrize("init", ["haar", "identity", "henaff", "cayley"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_init_is_drawn_from_the_generator(dtype, init, trivialize):
-    """The same seed gives the same weight, with and without a base."""
+    """Equal seeds give equal weights, with and without a base."""
     weights = [
         isometry.orthogonal(
             Weight(torch.randn(8, 8, dtype=dtype)),
