@@ -72,10 +72,7 @@ def test_the_line_of_the_paper():
 
 
 def test_the_command_of_a_run_makes_the_same_run():
-    """The command that a run records makes the same run.
-
-    This holds for values from a file, and for options of the network too.
-    """
+    """The recorded command makes the run again, also with values from a file."""
     config = config_of(
         "train copying --lag 7 --lr 0.001 --model-options rebase_every=3 "
         "--model-options retraction=cayley --tensorboard --answer after-marker "
@@ -153,8 +150,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         # the error used to say "`name` must be", but there is no such option
         (["--model", "exprn"], "`--model` must be one of exprnn"),
         (["--model", "exprn"], "got 'exprn'. Do you mean exprnn?"),
-        # The error used to be "got init, rebase_ever", but `init` came from the paper's
-        # settings and not from the command line.
+        # it used to be "got init, rebase_ever", but `init` is the paper's option
         (
             ["--model-options", "rebase_ever=3"],
             "got rebase_ever. Do you mean rebase_every? It has",
@@ -166,8 +162,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         (["--optimizer", "adm"], "got 'adm'. Do you mean Adam?"),
         # the error used to ask "Do you mean LBFGS?", which is refused as well
         (["--optimizer", "LBFGSS"], "such as Adam; got 'LBFGSS'.\n"),
-        # the error used to say "It has num_layers, epsilon, bias_bound, num_layers,
-        # make_cell, num_layers"
+        # the list used to have internal options, and `num_layers` three times
         (
             ["--model", "urnn", "--model-options", "foo=3"],
             "got foo. It has num_layers, batch_first, dropout, bidirectional, last",
@@ -210,10 +205,7 @@ def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
     ],
 )
 def test_a_value_of_another_kind_is_named(line, message, tmp_path, capsys):
-    """A value of the wrong type in a file is named, as one on the command line is.
-
-    It used to fail somewhere in the middle of the run.
-    """
+    """A wrong type in a file is named at once, as on the command line."""
     (tmp_path / "run.toml").write_text(line)
     task = [] if line.startswith("task") else ["copying"]
     words = ["--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
@@ -263,10 +255,7 @@ def test_the_root_is_found_from_anywhere(tmp_path, monkeypatch):
     ],
 )
 def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
-    """A mistyped option is reported with the usage of its own command.
-
-    argparse printed the usage of `isometry`, which has none of these options.
-    """
+    """A mistyped option is reported with the usage of its own command."""
     with pytest.raises(SystemExit, match="2"):
         _cli.main(shlex.split(words))
     said = capsys.readouterr().err
@@ -283,8 +272,7 @@ def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
             "rebase_every=3 retraction=cayley",
             "retraction=cayley. Repeat --model-options for each NAME=VALUE.",
         ),
-        # the error used to be "`rebase_every` must be a positive number; got
-        # '3,retraction=cayley'"
+        # it used to be "must be a positive number; got '3,retraction=cayley'"
         (
             "rebase_every=3,retraction=cayley",
             "got 'rebase_every=3,retraction=cayley'. Repeat the option for each name",
@@ -314,10 +302,7 @@ def test_options_of_a_network_are_given_one_by_one(pairs, message, capsys):
     ],
 )
 def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, capsys):
-    """`--resume` refuses options that it does not take, by name.
-
-    They were ignored silently, or one was taken for the task.
-    """
+    """`--resume` refuses other options; they used to be ignored, or to be the task."""
     start(small(iterations=1), tmp_path / "run")
     line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
     assert _cli.main(line) == 2
@@ -343,10 +328,7 @@ def test_options_may_come_before_the_task(tmp_path):
 
 @pytest.mark.parametrize("words", ["mnist --validation 0", "timit --validation core"])
 def test_a_task_reads_what_came_before_it(words):
-    """The task decides how to read an option that came before its name.
-
-    `--validation` is a number of images, or the name of a set of speakers.
-    """
+    """`--validation` is a number of images, or the name of a set of speakers."""
     task, *option = words.split()
     before = config_of(f"train {' '.join(option)} {task}")
     assert before == config_of(f"train {words}")
@@ -369,10 +351,7 @@ def test_a_mistyped_choice_has_a_suggestion(words, close, capsys):
     [("train mnist --root {}", "--root"), ("data get mnist --folder {}", "--folder")],
 )
 def test_a_folder_that_is_not_there_is_named_as_typed(words, option, tmp_path, capsys):
-    """The error names the option for the folder as typed.
-
-    `--root X` used to say "`folder` must be a folder".
-    """
+    """`--root X` used to say "`folder` must be a folder"."""
     missing = tmp_path / "nowhere"
     assert _cli.main(words.format(missing).split()) == 2
     said = capsys.readouterr().err
@@ -382,10 +361,7 @@ def test_a_folder_that_is_not_there_is_named_as_typed(words, option, tmp_path, c
 # optimizers that multiply or divide the rate before they use it
 @pytest.mark.parametrize("model", ["exprnn", "scurnn", "rgd", "householder", "lstm"])
 def test_the_largest_rate_diverges_and_is_recorded(model, tmp_path, capsys):
-    """A run with the largest rate diverges, and this is recorded.
-
-    From 1e38 on, torch raised in the middle of a step.
-    """
+    """A huge rate is recorded as divergence; from 1e38 on torch raised in the step."""
     words = [*SMALL, "--lr", "1e15", "--lr-ratio", "1e15", "--model", model]
     assert _cli.main(["train", "copying", *words, "--out", str(tmp_path / "run")]) == 1
     assert "diverged at step" in capsys.readouterr().err
@@ -400,10 +376,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
 
 
 def test_ctrl_c_before_training_is_no_traceback(monkeypatch, capsys):
-    """Ctrl-C during the imports, which take seconds, prints no traceback.
-
-    At that time no step is running that could be finished first.
-    """
+    """Ctrl-C during the imports, which take seconds, prints no traceback."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -342,10 +342,7 @@ def test_a_mistake_after_recorded_steps_keeps_the_folder(monkeypatch, tmp_path):
 
 @pytest.mark.errors
 def test_the_way_on_after_a_full_disk_names_trust(monkeypatch, tmp_path):
-    """The command in the message for a full disk has `--trust`.
-
-    It used to lack it, and was refused.
-    """
+    """Without `--trust`, the command in the message would be refused."""
 
     def full(*_: object, **_options: object) -> None:
         raise OSError("No space left on device")
@@ -356,10 +353,7 @@ def test_the_way_on_after_a_full_disk_names_trust(monkeypatch, tmp_path):
 
 
 def test_folders_may_be_strings(tmp_path, monkeypatch):
-    """Folders may be strings.
-
-    `start` and `write_report` used to call methods of a path on them.
-    """
+    """`start` and `write_report` used to call methods of a path on a string."""
     monkeypatch.chdir(tmp_path)
     start(config(), "run")
     assert write_report(["run"], "report").exists()

@@ -36,7 +36,6 @@ from tests.linalg.registry import ROWS, Row, itself
 DOUBLE = [torch.float64, torch.complex128]
 HALF = [torch.float16, torch.bfloat16]
 
-
 CONTRACTS: list[Callable[..., None]] = []
 
 
@@ -155,10 +154,7 @@ def test_empty(row, rng):
 
 
 def spoil(row: Row, X: Tensor, bad: float, place: int = -1) -> Tensor:
-    """Put a bad value into a block beside zeros.
-
-    LAPACK would leave the other blocks finite.
-    """
+    """Put a bad value beside zeros, where LAPACK leaves other blocks finite."""
     X = X.clone()
     X[1] = row.domain(torch.zeros_like(X[1]))
     X[1, place, 0] = bad
