@@ -154,7 +154,7 @@ def recur(isometry: Any) -> None:
     assert all(p.grad is not None for p in layer.parameters())
     layer = torch.nn.Linear(6, 6)
     layer.weight.data.copy_(torch.eye(6))
-    isometry.groups.declare(layer, "weight", isometry.groups.SO(6))
+    isometry.declare(layer, "weight", isometry.groups.SO(6))
     optimizer = optim.RiemannianSGD(isometry.param_groups(layer, lr=0.1))
     before = layer.weight.detach().clone()
     layer(torch.ones(6))[0].backward()

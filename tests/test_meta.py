@@ -125,6 +125,7 @@ ROWS: dict[str, Row] = {
     "isometry.constrain": lambda d: (
         isometry.constrain(nn.Linear(4, 4, device=d), SO(4)).weight
     ),
+    "isometry.declare": lambda d: isometry.declare(nn.Linear(4, 4, device=d), SO(4)),
     "isometry.fold": lambda d: isometry.fold(layer(d)).weight,
     "isometry.rebase": lambda d: isometry.rebase(layer(d)).weight,
     "isometry.param_groups": lambda d: isometry.param_groups(layer(d), lr=0.1),
@@ -150,9 +151,6 @@ ROWS: dict[str, Row] = {
     ),
     "isometry.groups.Polar": lambda d: SO(4).retract(*two(d, 4, 4), groups.Polar()),
     "isometry.groups.QR": lambda d: SO(4).retract(*two(d, 4, 4), groups.QR()),
-    "isometry.groups.declare": lambda d: groups.declare(
-        nn.Linear(4, 4, device=d), "weight", SO(4)
-    ),
     "isometry.rotations.angle": lambda d: rotations.angle(*two(d, 2, 3, 3)),
     "isometry.rotations.from_quaternion": lambda d: rotations.from_quaternion(
         zeros(d, 2, 4)
@@ -192,7 +190,7 @@ EXEMPT = {
     "isometry.groups.AbstractManifold": "is a base class",
     "isometry.groups.AbstractGroup": "is a base class",
     "isometry.groups.AbstractRetraction": "is a base class",
-    "isometry.groups.manifold_of": "looks a name up",
+    "isometry.manifold_of": "looks a name up",
 }
 
 

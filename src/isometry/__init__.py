@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from isometry import rotations as rotations
     from isometry import testing as testing
     from isometry._config import show_config as show_config
+    from isometry._declare import declare as declare
+    from isometry._declare import manifold_of as manifold_of
     from isometry.nn._count import count_parameters as count_parameters
     from isometry.parametrizations._diagnose import diagnose as diagnose
     from isometry.parametrizations._fold import fold as fold
@@ -32,6 +34,8 @@ _PLACES = {
     "orthogonal": "isometry.parametrizations._register",
     "unitary": "isometry.parametrizations._register",
     "constrain": "isometry.parametrizations._register",
+    "declare": "isometry._declare",
+    "manifold_of": "isometry._declare",
     "fold": "isometry.parametrizations._fold",
     "rebase": "isometry.parametrizations._rebase",
     "param_groups": "isometry.parametrizations._param_groups",
@@ -44,6 +48,8 @@ __all__ = [
     "orthogonal",
     "unitary",
     "constrain",
+    "declare",
+    "manifold_of",
     "fold",
     "rebase",
     "param_groups",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import isometry
+from isometry import declare
 from isometry.groups import (
     QR,
     SO,
@@ -26,7 +27,6 @@ from isometry.groups import (
     Torus,
     U,
     _stiefel_log,
-    declare,
 )
 from isometry.linalg import cayley, skew
 from tests.groups.registry import Quadrupole

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import isometry
+from isometry import manifold_of
 from isometry.groups import (
     SO,
     SU,
@@ -26,7 +27,6 @@ from isometry.groups import (
     Stiefel,
     Torus,
     U,
-    manifold_of,
 )
 from isometry.linalg import cayley, skew
 from isometry.optim import RiemannianAdam, RiemannianSGD

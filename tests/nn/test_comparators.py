@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.testing import assert_close
 
-from isometry.groups import SO, U, manifold_of
+from isometry import manifold_of
+from isometry.groups import SO, U
 from isometry.nn import (
     EURNN,
     URNN,

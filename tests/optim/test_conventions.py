@@ -11,7 +11,8 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 import isometry
-from isometry.groups import SO, SU, AbstractManifold, Sphere, Stiefel, U, declare
+from isometry import declare
+from isometry.groups import SO, SU, AbstractManifold, Sphere, Stiefel, U
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
 from tests.optim.cases import OPTIMIZERS, loss, single
 

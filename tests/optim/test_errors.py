@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import isometry
-from isometry.groups import SO, SU, O, Sphere, Stiefel, U, declare
+from isometry import declare
+from isometry.groups import SO, SU, O, Sphere, Stiefel, U
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
 from tests.optim.cases import plain
 

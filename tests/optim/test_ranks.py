@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 import isometry
-from isometry.groups import SO, Stiefel, declare
+from isometry import declare
+from isometry.groups import SO, Stiefel
 from isometry.optim import RiemannianAdam
 from tests.helpers import new_generator
 

@@ -6,7 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import isometry
-from isometry.groups import SO, Sphere, Stiefel, declare
+from isometry import declare
+from isometry.groups import SO, Sphere, Stiefel
 from isometry.parametrizations._diagnose import map_condition
 from tests.helpers import random_skew, skew_with_angles
 from tests.parametrizations import reference

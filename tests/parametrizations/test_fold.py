@@ -9,7 +9,8 @@ from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
 import isometry
-from isometry.groups import SO, O, Sphere, declare, manifold_of
+from isometry import declare, manifold_of
+from isometry.groups import SO, O, Sphere
 from tests.parametrizations.cases import CASES, ROWS, Weight
 
 

@@ -6,7 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import isometry
-from isometry.groups import SO, Exp, manifold_of
+from isometry import manifold_of
+from isometry.groups import SO, Exp
 from isometry.linalg import polar
 from tests.helpers import random_unitary
 from tests.parametrizations.cases import (

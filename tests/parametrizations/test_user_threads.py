@@ -17,7 +17,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import isometry
-from isometry.groups import SO, O, Stiefel, manifold_of
+from isometry import manifold_of
+from isometry.groups import SO, O, Stiefel
 from tests.helpers import random_skew, random_unitary
 from tests.parametrizations import reference
 from tests.parametrizations.cases import MAPS, Weight

@@ -284,7 +284,7 @@ THREADS = {
         "a copy forgets its manifold; the state of the optimizer cannot be saved",
         (
             f"{HERE}a_copy_lives_on_the_same_manifold",
-            "groups/test_declare.py::test_a_copy_is_declared_too_and_by_itself",
+            "test_declare.py::test_a_copy_is_declared_too_and_by_itself",
             f"{TRAINING}resuming_from_a_file_is_going_on",
         ),
         reason="as for 32",

@@ -1,6 +1,5 @@
 """Compact Lie groups of matrices and their homogeneous spaces: geometry objects."""
 
-from isometry.groups._declare import declare, manifold_of
 from isometry.groups._group import AbstractGroup
 from isometry.groups._manifold import AbstractManifold
 from isometry.groups._maps import (
@@ -38,6 +37,4 @@ __all__ = [
     "QR",
     "Householder",
     "AbstractRetraction",
-    "declare",
-    "manifold_of",
 ]

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from isometry.groups._declare import declared_parameters
+from isometry._declare import declared_parameters
 from isometry.nn._recurrent import AbstractCell
 from isometry.parametrizations._coordinates import constrained
 

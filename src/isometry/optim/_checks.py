@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from isometry._declare import points
 from isometry._dtypes import HALF
 from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
-from isometry.groups._declare import points
 from isometry.groups._manifold import check_manifold
 
 # options of torch's RMSprop and AdamW that our optimizers do not have
@@ -28,7 +28,7 @@ def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> N
             f"`manifold` must be given, or a group of `params` must name one; got "
             f"neither, so every parameter would be plain. Pass `manifold=SO(4)` or "
             f"another manifold of isometry.groups; for a model use "
-            f"`isometry.param_groups` after `groups.declare`. If all parameters are "
+            f"`isometry.param_groups` after `isometry.declare`. If all parameters are "
             f"plain, use `torch.optim.{plain}`, or a group with `manifold` None."
         )
 

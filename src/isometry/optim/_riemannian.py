@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from isometry._declare import points
 from isometry._torch import autocast_off, is_fake
 from isometry.groups import AbstractManifold
-from isometry.groups._declare import points
 from isometry.groups._frames import Update
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.optim._checks import (

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from isometry._checks import check_has_numbers, is_finite
+from isometry._declare import declared_parameters, points
 from isometry._dtypes import in_float32_or_wider
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.groups._declare import declared_parameters, points
 from isometry.linalg._orthonormal import unitarity_defect
 from isometry.parametrizations._coordinates import constrained
 from isometry.parametrizations._layout import whole

@@ -12,10 +12,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from isometry._declare import record
 from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Layer
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.groups._declare import record
 from isometry.groups._maps import AbstractMap
 from isometry.parametrizations._cache import count_step
 from isometry.parametrizations._constraint import AbstractConstraint

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from isometry._declare import declared_parameters, guard_steps
 from isometry.groups import AbstractManifold
-from isometry.groups._declare import declared_parameters, guard_steps
 from isometry.parametrizations._coordinates import constrained
 
 
@@ -25,7 +25,7 @@ def param_groups(
     as `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list of rates.
     `LBFGS` does not accept groups.
 
-    Parameters that `groups.declare` has put on a manifold form one group for each
+    Parameters that `isometry.declare` has put on a manifold form one group for each
     manifold, for the optimizers of `isometry.optim`, which step parameters of equal
     shape as one batch. With any other optimizer they would leave the manifold, so the
     first step of such an optimizer raises.

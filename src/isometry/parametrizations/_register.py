@@ -7,10 +7,10 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor
 
+from isometry._declare import name_and_manifold
 from isometry._torch import outside_graphs
 from isometry._typing import Layer
 from isometry.groups import SO, AbstractManifold, O, Stiefel, U
-from isometry.groups._manifold import check_manifold
 from isometry.groups._maps import MapLike
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._install import Options, install
@@ -242,16 +242,9 @@ def constrain(
     References:
         [LM19]; [Lez19] for a moving base.
     """
-    if not isinstance(name, str):
-        if manifold is not None:
-            raise TypeError(
-                f"`name` must be a string; got {name!r}. In the short form, "
-                f"`constrain(module, manifold)`, pass all other options by keyword."
-            )
-        name, manifold = "weight", name
+    name, manifold = name_and_manifold(name, manifold, function="constrain")
     target = target_of(module, name)
     weight = target.weight
-    manifold = check_manifold(manifold)
     layout = layout_of(module, name, weight, manifold, blocks)
     manifold.check_tensor(layout.points(weight), name=name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)

@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
+from isometry._declare import manifold_of
 from isometry._dtypes import DTYPES
 from isometry._torch import is_fake
 from isometry._typing import Layer
-from isometry.groups._declare import manifold_of
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import (
     Constrained,

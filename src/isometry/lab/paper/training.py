@@ -15,7 +15,8 @@ from torch import nn
 from torch.optim import Adam, Optimizer, RMSprop, Rprop
 
 import isometry.optim
-from isometry.groups import AbstractManifold, manifold_of
+from isometry._declare import manifold_of
+from isometry.groups import AbstractManifold
 from isometry.optim import RiemannianRMSprop, RiemannianSGD
 
 

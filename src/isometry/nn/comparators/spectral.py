@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from isometry._backend.constants import Sigma
+from isometry._declare import record
 from isometry.groups import SO
-from isometry.groups._declare import record
 from isometry.nn._exp_rnn import NONLINEARITIES
 from isometry.nn._recurrent import check_choice
 from isometry.nn.comparators.cell import (

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold, check_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
@@ -54,7 +55,11 @@ class Declarations:
 
 
 @torch.no_grad()
-def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Module:
+def declare(
+    module: Layer,
+    name: str | AbstractManifold = "weight",
+    manifold: AbstractManifold | None = None,
+) -> Layer:
     """Declare that a parameter is a point of a manifold, without changing its value.
 
     This is for optimizers that move on the manifold itself. The parameter must be a
@@ -66,7 +71,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
 
     Args:
         module: the module that owns the parameter.
-        name: name of the parameter.
+        name: name of the parameter. `declare(module, manifold)` declares "weight".
         manifold: the manifold of the parameter. Leading axes of the parameter are batch
             axes. A wide matrix with orthonormal rows counts as its transpose.
 
@@ -79,6 +84,7 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
         ValueError: if the parameter is constrained already, or is not a point of the
             manifold.
     """
+    name, manifold = name_and_manifold(name, manifold, function="declare")
     if parametrize.is_parametrized(module, name):
         raise ValueError(
             f"`{name}` must be a plain parameter; got one with a parametrization, and "
@@ -92,9 +98,23 @@ def declare(module: nn.Module, name: str, manifold: AbstractManifold) -> nn.Modu
             f"`name` must be a parameter of the module; {type(module).__name__} has "
             f"no parameter {name!r}. Its parameters are {list(parameters)}."
         )
-    check_manifold(manifold).check(points(parameters[name], manifold), name=name)
+    manifold.check(points(parameters[name], manifold), name=name)
     record(module, name, manifold, guarded=True)
     return module
+
+
+def name_and_manifold(
+    name: str | AbstractManifold, manifold: AbstractManifold | None, *, function: str
+) -> tuple[str, AbstractManifold]:
+    """Both arguments after a check, also in the short form without a name."""
+    if not isinstance(name, str):
+        if manifold is not None:
+            raise TypeError(
+                f"`name` must be a string; got {name!r}. In the short form, "
+                f"`{function}(module, manifold)`, pass all other options by keyword."
+            )
+        name, manifold = "weight", name
+    return name, check_manifold(manifold)
 
 
 def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
@@ -132,15 +152,15 @@ def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:
     return {} if declarations is None else declarations.manifolds
 
 
-def manifold_of(module: nn.Module, name: str) -> AbstractManifold | None:
-    """The manifold that was declared for the tensor `name` of `module`.
+def manifold_of(module: nn.Module, name: str = "weight") -> AbstractManifold | None:
+    """The manifold of a weight that is constrained, or of a declared parameter.
 
     Args:
-        module: the module that owns the tensor.
-        name: name of the tensor.
+        module: the module that owns the weight.
+        name: name of the weight or parameter.
 
     Returns:
-        The manifold, or None if nothing was declared.
+        The manifold; None if the weight is neither constrained nor declared.
     """
     return _manifolds(module).get(name)
 

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import isometry
-from isometry.groups import SO, O, Stiefel, declare, manifold_of
-from isometry.groups._declare import declared, points, record
+from isometry import declare, manifold_of
+from isometry._declare import declared, points, record
+from isometry.groups import SO, O, Stiefel
 
 
 def rotation() -> nn.Linear:
@@ -29,6 +30,15 @@ def test_a_declaration_is_found_and_leaves_the_weight_alone():
     assert manifold_of(module, "weight") == SO(3)
     assert manifold_of(module, "bias") is None
     assert module.weight is weight
+
+
+def test_the_short_form_means_the_weight():
+    module = declare(rotation(), SO(3))
+    assert manifold_of(module) == SO(3)
+    with pytest.raises(TypeError, match=r"`name` must be a string.*`declare\(module, "):
+        declare(module, SO(3), SO(3))
+    with pytest.raises(TypeError, match="`manifold` must be a manifold"):
+        declare(module, "weight")
 
 
 def test_a_copy_is_declared_too_and_by_itself():
