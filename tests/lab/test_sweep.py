@@ -16,7 +16,7 @@ from isometry.lab._cli import main
 from isometry.lab._report.runs import read_run
 from isometry.lab._sweep import engine, local
 from isometry.lab._sweep.engine import Engine
-from isometry.lab._sweep.plan import SweepRun, expand, save
+from isometry.lab._sweep.plan import SweepRun, expand, write_plan
 from isometry.lab._sweep.view import View, log_of, work
 from tests.lab.fake_runs import fake_run
 from tests.lab.small_runs import assert_same_run, start
@@ -51,7 +51,7 @@ def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
     """Done and diverged runs stay; interrupted and killed ones are resumed."""
     line = ["sweep", "copying", *words(seed=[1, 2, 3, 4, 5]), "--out", str(tmp_path)]
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5]})
-    save(tmp_path, runs)
+    write_plan(tmp_path, runs)
     for run in runs[:2]:
         start(run.config, tmp_path / run.name)
     diverged = tmp_path / runs[1].name / "summary.json"

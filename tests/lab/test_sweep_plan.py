@@ -7,7 +7,7 @@ import pytest
 
 from isometry.lab import RunError
 from isometry.lab._cli import main
-from isometry.lab._sweep.plan import expand, fit, load, save
+from isometry.lab._sweep.plan import expand, read_plan, with_known_names, write_plan
 from isometry.lab._train.command import read
 from tests.lab.small_sweeps import SMALL, names
 
@@ -89,19 +89,19 @@ def test_the_file_says_the_same_as_the_line(tmp_path, capsys):
 def test_a_plan_is_extended(tmp_path):
     """A run keeps its name when the plan is extended, though more options vary."""
     first = expand("copying", SMALL | {"lr": 0.001})
-    save(tmp_path, fit(tmp_path, first))
-    more = fit(tmp_path, expand("copying", SMALL | {"lr": [0.001, 0.1]}))
+    write_plan(tmp_path, with_known_names(tmp_path, first))
+    more = with_known_names(tmp_path, expand("copying", SMALL | {"lr": [0.001, 0.1]}))
     assert names(more) == [first[0].name, "copying-exprnn-6-lr=0.1-seed=5544"]
-    save(tmp_path, more)
-    assert load(tmp_path) == more
+    write_plan(tmp_path, more)
+    assert read_plan(tmp_path) == more
 
 
 @pytest.mark.errors
 def test_a_run_keeps_its_options(tmp_path):
-    save(tmp_path, fit(tmp_path, expand("copying", SMALL)))
+    write_plan(tmp_path, with_known_names(tmp_path, expand("copying", SMALL)))
     before = (tmp_path / "sweep.json").read_bytes()
     with pytest.raises(RunError, match="must keep its options; got lag 5, and it has"):
-        fit(tmp_path, expand("copying", SMALL | {"lag": 5}))
+        with_known_names(tmp_path, expand("copying", SMALL | {"lag": 5}))
     assert (tmp_path / "sweep.json").read_bytes() == before
 
 
@@ -117,7 +117,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
     runs = expand("copying", SMALL)
     (tmp_path / runs[0].name).mkdir()
     with pytest.raises(RunError, match=r"exists, and .*sweep\.json does not know it"):
-        fit(tmp_path, runs)
+        with_known_names(tmp_path, runs)
 
 
 @pytest.mark.errors
@@ -168,7 +168,7 @@ def test_mistakes_are_told_before_anything_runs(line, message, tmp_path, capsys)
 def test_a_damaged_plan_is_told(text, tmp_path):
     (tmp_path / "sweep.json").write_text(text)
     with pytest.raises(RunError, match="must be the plan of a sweep; got"):
-        load(tmp_path)
+        read_plan(tmp_path)
 
 
 def test_help_imports_nothing_heavy():

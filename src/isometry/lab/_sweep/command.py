@@ -11,7 +11,13 @@ from typing import Any
 
 from isometry.lab._options import add_fields, as_typed, make, option_of
 from isometry.lab._sweep.engine import Engine, sweep
-from isometry.lab._sweep.plan import SweepRun, check_trust, expand, fit, load
+from isometry.lab._sweep.plan import (
+    SweepRun,
+    check_trust,
+    expand,
+    read_plan,
+    with_known_names,
+)
 from isometry.lab._train.command import add_tasks, add_trust, read_file, words_of
 from isometry.lab._train.folder import RunError
 
@@ -52,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
                 "resumes it."
             )
         runs = _planned(values, out, resume=resume is not None, trust=trust)
-        return (fit(out, runs) if dry_run else runs), out, machine
+        return (with_known_names(out, runs) if dry_run else runs), out, machine
 
     own = trust or any(":" in str(values.get(key)) for key in ("task", "model"))
     again = f"Go on with: isometry sweep --resume {out}{' --trust' if own else ''}"
@@ -110,7 +116,7 @@ def _planned(
                 f"`--resume` cannot be combined with options of the runs; got "
                 f"{', '.join(unwanted)}. Add runs by `--out {out}` instead."
             )
-        runs = load(out)
+        runs = read_plan(out)
         check_trust(runs, trust=trust)
         return runs
     file = values.pop("config", None)

@@ -12,7 +12,7 @@ from typing import Literal
 from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import ENDED, read_run
 from isometry.lab._report.table import results
-from isometry.lab._sweep.plan import SweepRun, fit, load, save
+from isometry.lab._sweep.plan import SweepRun, read_plan, with_known_names, write_plan
 from isometry.lab._sweep.view import View
 from isometry.lab._train.folder import divergence, locked
 
@@ -102,12 +102,14 @@ def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]
 
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        runs = fit(out, runs)
-        save(out, runs)
+        runs = with_known_names(out, runs)
+        write_plan(out, runs)
         failed = carry_out(runs, out, engine)
         verdicts = {r.name: _verdict(out / r.name, failed.get(r.name)) for r in runs}
         # the report also has the runs of earlier commands
-        folders = [out / run.name for run in load(out) if (out / run.name).exists()]
+        folders = [
+            out / run.name for run in read_plan(out) if (out / run.name).exists()
+        ]
         if folders:
             page = write_report(folders, out / "report")
             sys.stderr.write(f"report {page}\n")

@@ -65,7 +65,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     return list(runs.values())
 
 
-def fit(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
+def with_known_names(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
     """Give runs the names that they already have in the plan of a folder.
 
     Args:
@@ -79,11 +79,11 @@ def fit(out: Path, runs: Sequence[SweepRun]) -> list[SweepRun]:
         RunError: if a name already belongs to another run, or to a folder that is not
             part of this sweep.
     """
-    known = load(out) if (out / PLAN).exists() else []
-    return [_fit(out, run, known) for run in runs]
+    known = read_plan(out) if (out / PLAN).exists() else []
+    return [_with_known_name(out, run, known) for run in runs]
 
 
-def _fit(out: Path, run: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
+def _with_known_name(out: Path, run: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
     options = _flat(run.config)
     for other in known:
         if _flat(other.config) == options:
@@ -105,20 +105,20 @@ def _fit(out: Path, run: SweepRun, known: Sequence[SweepRun]) -> SweepRun:
     return run
 
 
-def save(out: Path, runs: Sequence[SweepRun]) -> None:
+def write_plan(out: Path, runs: Sequence[SweepRun]) -> None:
     """Add runs to the plan of a folder.
 
     Args:
         out: folder of a sweep, which may have no plan yet.
-        runs: the runs that `fit` returned.
+        runs: the runs that `with_known_names` returned.
     """
-    known = load(out) if (out / PLAN).exists() else []
+    known = read_plan(out) if (out / PLAN).exists() else []
     merged = {run.name: run.config for run in (*known, *runs)}
     plan = {name: json.loads(config.to_json()) for name, config in merged.items()}
     write_atomically(out / PLAN, as_json({"runs": plan}))
 
 
-def load(out: Path) -> list[SweepRun]:
+def read_plan(out: Path) -> list[SweepRun]:
     """Read the plan of a folder.
 
     Args:
