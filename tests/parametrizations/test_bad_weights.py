@@ -153,6 +153,16 @@ OPTIONS = {
         {},
         r"complex dtype for U\(n=4\); got torch.float32",
     ),
+    "unknown retraction": (
+        lambda m: isometry.orthogonal(m, retraction="euler"),
+        {},
+        r"`retraction` must be one of exp, .* for O.*got 'euler'",
+    ),
+    "two names of the map": (
+        lambda m: isometry.orthogonal(m, "weight", "exp", retraction="cayley"),
+        {},
+        r"must be equal, because .*; got 'exp' and 'cayley'\. Pass one of them",
+    ),
     "unknown map for unitary": (
         lambda m: isometry.unitary(m, retraction="euler"),
         COMPLEX,
@@ -226,13 +236,6 @@ def test_a_class_is_not_a_group():
         TypeError, match=r"`manifold` must .* such as SO\(4\); got .*\.SO'>"
     ):
         isometry.constrain(nn.Linear(3, 3), SO)
-
-
-def test_the_map_of_orthogonal_has_torchs_name():
-    """Every other function calls it `retraction`, which was an unexpected keyword."""
-    call: Any = isometry.orthogonal
-    with pytest.raises(TypeError, match=r"Pass `orthogonal_map='cayley'`"):
-        call(nn.Linear(3, 3), retraction="cayley")
 
 
 def test_the_remedy_for_a_weight_on_a_users_group():

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry import manifold_of
-from isometry.groups import SO, Exp
+from isometry.groups import SO, Cayley, Exp
 from isometry.linalg import polar
 from tests.helpers import random_unitary
 from tests.parametrizations.cases import (
@@ -262,3 +262,11 @@ def test_what_torch_computes_can_be_assigned(n, dtype, rng):
         layer.weight = Q
         bound = layer.parametrizations.weight[0].manifold.tolerance(dtype)
         assert torch.dist(layer.weight, Q) <= bound
+
+
+@pytest.mark.parametrize("phi", ["cayley", "householder", Cayley()])
+def test_retraction_is_another_name_of_the_map(phi):
+    by_keyword = isometry.orthogonal(nn.Linear(4, 4), retraction=phi)
+    twice = isometry.orthogonal(nn.Linear(4, 4), "weight", phi, retraction=phi)
+    one = isometry.orthogonal(nn.Linear(4, 4), orthogonal_map=phi)
+    assert repr(by_keyword) == repr(twice) == repr(one)

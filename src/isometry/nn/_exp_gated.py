@@ -100,8 +100,8 @@ class ExpLSTM(AbstractGated):
         proj_size: must be 0: a map from a projected output would not be square.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
-            `orthogonal_map` in `isometry.orthogonal`.
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+            `isometry.orthogonal`.
         init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
             for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.
@@ -191,8 +191,8 @@ class ExpGRU(AbstractGated):
         dtype: dtype of the parameters.
         candidate_bias: whether there is a bias $b_{hn}$ inside the reset gate, as in
             torch.
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
-            `orthogonal_map` in `isometry.orthogonal`.
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+            `isometry.orthogonal`.
         init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
             for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.

@@ -85,8 +85,8 @@ class ExpRNNCell(AbstractNamedCell):
             imaginary parts.
         unitary: whether $W$ is unitary and $h$ complex. The nonlinearity must then be
             "modrelu" or "identity".
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
-            `orthogonal_map` in `isometry.orthogonal`.
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+            `isometry.orthogonal`.
         init: how $W$ starts: "henaff" (as in the paper's copying task and TIMIT),
             "cayley" (as in its MNIST), or any other `init` of `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
@@ -295,8 +295,8 @@ class ExpRNN(AbstractNamedRecurrent):
             imaginary parts.
         unitary: whether the recurrent weight is unitary and the states are complex. The
             nonlinearity must then be "modrelu" or "identity".
-        retraction: the map: "exp", "cayley", "pade-m" or a map object, as for
-            `orthogonal_map` in `isometry.orthogonal`.
+        retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
+            `isometry.orthogonal`.
         init: how the recurrent weight starts: "henaff" (as in the paper's copying task
             and TIMIT), "cayley" (as in its MNIST), or any other `init` of
             `isometry.orthogonal`.

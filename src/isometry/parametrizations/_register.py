@@ -1,8 +1,6 @@
 """The functions that constrain a weight: `orthogonal`, `unitary`, `constrain`."""
 
-import functools
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,37 +15,18 @@ from isometry.parametrizations._install import Options, install
 from isometry.parametrizations._layout import layout_of, matrix_layout
 from isometry.parametrizations._target import Target, target_of
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
 # values of `orthogonal_map` that mean the exponential here, as they do for the square
 # weights of torch's `orthogonal`
 _TORCH = (None, "matrix_exp")
 
 
-def _names_its_map(function: _Function) -> _Function:
-    """Let `orthogonal` say what its map is called, if a call names a `retraction`."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        if "retraction" in options:
-            value = options["retraction"]
-            raise TypeError(
-                f"`orthogonal` must get its map as `orthogonal_map`, the name that "
-                f"torch has given it; got `retraction={value!r}`. Pass "
-                f"`orthogonal_map={value!r}`."
-            )
-        return function(*args, **options)
-
-    return cast("_Function", call)
-
-
-@_names_its_map
 @outside_graphs
 def orthogonal(
     module: Layer,
     name: str = "weight",
-    orthogonal_map: MapLike | None = "exp",
+    orthogonal_map: MapLike | None = None,
     *,
+    retraction: MapLike | None = None,
     blocks: int = 1,
     use_trivialization: bool = True,
     init: Init = None,
@@ -100,8 +79,8 @@ def orthogonal(
         name: name of the parameter.
         orthogonal_map: $\phi$: "exp" (also called "matrix_exp" or None), "cayley",
             "pade-m" with a degree m, or "householder"; or a map object of
-            `isometry.groups` or of your own. The name of this argument is torch's;
-            everywhere else in isometry it is `retraction`.
+            `isometry.groups` or of your own. The name of this argument is torch's.
+        retraction: another name for `orthogonal_map`, used everywhere else in isometry.
         blocks: number of matrices of equal size, one above the other in the weight.
             Each of them is orthogonal.
         use_trivialization: whether there is a base that can move.
@@ -131,12 +110,18 @@ def orthogonal(
         [LM19]; [Lez19] for a moving base; [HSL16] for the initialization "henaff" and
         [HWY18] for "cayley".
     """
+    argument, phi = "orthogonal_map", orthogonal_map
+    if retraction is not None:
+        if orthogonal_map not in (None, retraction):
+            raise ValueError(
+                f"`orthogonal_map` and `retraction` must be equal, because both name "
+                f"the map; got {orthogonal_map!r} and {retraction!r}. Pass one of them."
+            )
+        argument, phi = "retraction", retraction
+    phi = "exp" if phi in _TORCH else phi
     target = target_of(module, name)
     options = Options(use_trivialization, init, generator, rebase_every, rebase_radius)
-    phi = "exp" if orthogonal_map in _TORCH else orthogonal_map
-    return _install_matrices(
-        target, phi, blocks, det, options, argument="orthogonal_map"
-    )
+    return _install_matrices(target, phi, blocks, det, options, argument=argument)
 
 
 @outside_graphs
@@ -161,7 +146,7 @@ def unitary(
     Args:
         module: the module that owns the weight.
         name: name of the parameter, which must have a complex dtype.
-        retraction: the map $\phi$, like `orthogonal_map` in `orthogonal`.
+        retraction: the map $\phi$, as in `orthogonal`.
         blocks: number of matrices one above the other, as in `orthogonal`.
         use_trivialization: whether there is a base that can move.
         init: where the weight starts, as in `orthogonal`.
