@@ -184,11 +184,13 @@ REFUSES: dict[str, Row] = {
 }
 # functions that have nothing to do with tensors, or only with their numbers
 EXEMPT = {
+    "isometry.Diagnosis": "holds what `diagnose` returns",
     "isometry.load_foreign": "reads a checkpoint",
     "isometry.show_config": "is about the machine",
     "isometry.linalg.release_memory": "takes no tensor",
     "isometry.groups.AbstractManifold": "is a base class",
     "isometry.groups.AbstractGroup": "is a base class",
+    "isometry.groups.AbstractMap": "is a base class",
     "isometry.groups.AbstractRetraction": "is a base class",
     "isometry.manifold_of": "looks a name up",
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from isometry._declare import declare as declare
     from isometry._declare import manifold_of as manifold_of
     from isometry.nn._count import count_parameters as count_parameters
+    from isometry.parametrizations._diagnose import Diagnosis as Diagnosis
     from isometry.parametrizations._diagnose import diagnose as diagnose
     from isometry.parametrizations._fold import fold as fold
     from isometry.parametrizations._foreign import load_foreign as load_foreign
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# the modules of the public functions; all other public names are modules themselves
+# where the public functions and classes are; all other public names are modules
 _PLACES = {
     "orthogonal": "isometry.parametrizations._register",
     "unitary": "isometry.parametrizations._register",
@@ -40,6 +41,7 @@ _PLACES = {
     "rebase": "isometry.parametrizations._rebase",
     "param_groups": "isometry.parametrizations._param_groups",
     "diagnose": "isometry.parametrizations._diagnose",
+    "Diagnosis": "isometry.parametrizations._diagnose",
     "load_foreign": "isometry.parametrizations._foreign",
     "count_parameters": "isometry.nn._count",
     "show_config": "isometry._config",
@@ -54,6 +56,7 @@ __all__ = [
     "rebase",
     "param_groups",
     "diagnose",
+    "Diagnosis",
     "load_foreign",
     "count_parameters",
     "show_config",

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import isometry
 from isometry.groups import (
     AbstractManifold,
+    AbstractMap,
     Cayley,
     Exp,
     Householder,
@@ -24,7 +25,6 @@ from isometry.groups import (
     Pade,
     Stiefel,
 )
-from isometry.groups._maps.abstract import AbstractMap
 from isometry.linalg import _expm_skew, expm_skew, skew
 from isometry.linalg._expm import autograd
 

@@ -4,6 +4,7 @@ from isometry.groups._group import AbstractGroup
 from isometry.groups._manifold import AbstractManifold
 from isometry.groups._maps import (
     QR,
+    AbstractMap,
     AbstractRetraction,
     Cayley,
     Exp,
@@ -36,5 +37,6 @@ __all__ = [
     "Polar",
     "QR",
     "Householder",
+    "AbstractMap",
     "AbstractRetraction",
 ]

@@ -10,9 +10,9 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from isometry._declare import points
 from isometry._torch import autocast_off, is_fake
-from isometry.groups import AbstractManifold
+from isometry.groups import AbstractManifold, AbstractRetraction
 from isometry.groups._frames import Update
-from isometry.groups._maps import AbstractRetraction, RetractionLike
+from isometry.groups._maps import RetractionLike
 from isometry.optim._checks import (
     check_gradient,
     check_group,

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from isometry._checks import check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
 from isometry._torch import is_fake, transforms
-from isometry.groups import AbstractManifold
-from isometry.groups._maps import AbstractMap
+from isometry.groups import AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from isometry.groups import Cayley, Exp, Householder
-from isometry.groups._maps import AbstractMap, MapLike, parse_map
+from isometry.groups import AbstractMap, Cayley, Exp, Householder
+from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._constraint import worst_defect
 from isometry.parametrizations._coordinates import Constrained, constrained
 

@@ -15,8 +15,7 @@ from torch.optim.optimizer import (
 from isometry._declare import record
 from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Layer
-from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.groups._maps import AbstractMap
+from isometry.groups import AbstractManifold, AbstractMap, AbstractRetraction
 from isometry.parametrizations._cache import count_step
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates

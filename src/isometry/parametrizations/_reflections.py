@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from isometry._torch import autocast_off
-from isometry.groups._maps import AbstractMap
+from isometry.groups import AbstractMap
 from isometry.linalg import householder
 from isometry.linalg._householder import reflections
 from isometry.parametrizations._constraint import AbstractConstraint, looks_initialized

@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from isometry.groups import SO, AbstractManifold, AbstractRetraction, U
-from isometry.groups._maps import AbstractMap, RetractionLike
+from isometry.groups import SO, AbstractManifold, AbstractMap, AbstractRetraction, U
+from isometry.groups._maps import RetractionLike
 from isometry.linalg import skew
 from isometry.testing._case import Case, norm
 
