@@ -13,7 +13,7 @@ import torch
 from isometry.lab import Config, RunError, Training, resume, start
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
-from isometry.lab._train.loop import Step, orthogonality, recurrent_map
+from isometry.lab._train.loop import Step, orthogonality_error, recurrent_map
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.tasks import CopyingTask, MnistTask
 from tests.helpers import eps, shifted
@@ -249,7 +249,7 @@ def test_recurrent_map_is_orthogonal(name):
     W = recurrent_map(experiment.model)
     assert W is not None
     assert W.shape == (8, 8)
-    error = orthogonality(experiment.model)
+    error = orthogonality_error(experiment.model)
     assert error is not None
     if name in ("spectral", "lie"):
         return

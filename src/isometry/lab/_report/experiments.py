@@ -184,7 +184,7 @@ def final_loss(run: Run) -> float | None:
     return median(losses[-LAST:]) if losses else None
 
 
-def drift(run: Run) -> float | None:
+def largest_orthogonality_error(run: Run) -> float | None:
     r"""The largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$, if there is any."""
     values = (r.get("orthogonality") for r in (run.summary, *run.records))
     return max(numbers(values), default=None)

@@ -140,13 +140,13 @@ class Quantity(NamedTuple):
 
 Panel = tuple[str, str, Callable[["Axes"], None]]
 
-LOSS = (
+LOSS_CAPTION = (
     "Training loss against {} of training. Lines are medians, shades the range around "
     "them; a cross marks a run that diverged."
 )
-SEEDS = " With several seeds, the line is their mean and the shade their range."
-DRIFT = "How far the recurrent matrix is from orthogonal while it is trained."
-ANGLES = (
+SEEDS_CAPTION = " With several seeds, the line is their mean and the shade their range."
+ERROR_CAPTION = "How far the recurrent matrix is from orthogonal while it is trained."
+ANGLES_CAPTION = (
     "Where the eigenvalues of the recurrent matrix lie on the unit circle at the end. "
     "Random orthogonal matrices have nearly equal shares."
 )
@@ -156,11 +156,15 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     """Name, caption and painting function of each figure for which there is data."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
     curves = partial(_curves, groups)
-    seeds = SEEDS if len(groups) < len(runs) else ""
+    seeds = SEEDS_CAPTION if len(groups) < len(runs) else ""
     if _has(runs, "loss", "train"):
         for against, unit in UNITS.items():
             quantity = Quantity("loss", "train", against, experiment.baseline)
-            yield f"loss-{unit}", LOSS.format(unit) + seeds, partial(curves, quantity)
+            yield (
+                f"loss-{unit}",
+                LOSS_CAPTION.format(unit) + seeds,
+                partial(curves, quantity),
+            )
     # show results on the test set, as in the paper, or else on the validation set
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
@@ -172,9 +176,9 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
         yield f"{metric}-{split}", caption, partial(curves, quantity)
     if _has(runs, "orthogonality", None):
         quantity = Quantity("orthogonality", None)
-        yield "orthogonality", DRIFT + seeds, partial(curves, quantity)
+        yield "orthogonality", ERROR_CAPTION + seeds, partial(curves, quantity)
     if any(_angles(run) for run in runs):
-        yield "angles", ANGLES, partial(_spectra, groups)
+        yield "angles", ANGLES_CAPTION, partial(_spectra, groups)
 
 
 def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
@@ -184,7 +188,7 @@ def _has(runs: Sequence[Run], what: str, split: str | None) -> bool:
 def _words(quantity: Quantity) -> str:
     what, split = quantity.what, quantity.split
     if what == "orthogonality":
-        return "defect ‖QᴴQ − I‖ / √n"
+        return "error ‖QᴴQ − I‖ / √n"
     name = {"mse": "mean squared error"}.get(what, what)
     return f"{'training' if split == 'train' else split} {name}"
 

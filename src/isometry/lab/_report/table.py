@@ -5,7 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean, stdev
 
-from isometry.lab._report.experiments import ReportedExperiment, drift, final_loss
+from isometry.lab._report.experiments import (
+    ReportedExperiment,
+    final_loss,
+    largest_orthogonality_error,
+)
 from isometry.lab._report.looks import Look, looks, network_label
 from isometry.lab._report.runs import Group, Run, as_number
 from isometry.lab.paper.tables import SOURCE, Row
@@ -19,7 +23,7 @@ DASH = "–"
 RESULT = 3
 
 # the spaces are non-breaking, so that the heading stays on one line
-DRIFT = "‖QᴴQ\u00a0−\u00a0I‖\u00a0/\u00a0√n"
+ERROR_HEADING = "‖QᴴQ\u00a0−\u00a0I‖\u00a0/\u00a0√n"
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,9 @@ def _cells(
         "Steps": _steps(group),
         "Time": duration(mean(run.seconds for run in counted)),
         "Per step": _pace(counted),
-        DRIFT: small(max(group.values(drift), default=None)),
+        ERROR_HEADING: small(
+            max(group.values(largest_orthogonality_error), default=None)
+        ),
         "Status": group.status,
     }
 

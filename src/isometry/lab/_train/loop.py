@@ -205,7 +205,7 @@ class Trainer:
         since they have the same weights.
         """
         state, task, model = self.state, self.experiment.task, self.experiment.model
-        error, angle = orthogonality(model), largest_angle(model)
+        error, angle = orthogonality_error(model), largest_angle(model)
         extra = {} if error is None else {"orthogonality": error}
         extra |= {} if angle is None else {"largest_angle": angle}
         means = self.on_splits(functools.partial(evaluate, task))
@@ -289,7 +289,7 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
     return W if bool(W.isfinite().all()) else None
 
 
-def orthogonality(model: nn.Module) -> float | None:
+def orthogonality_error(model: nn.Module) -> float | None:
     r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the matrix of `recurrent_map`.
 
     Args:

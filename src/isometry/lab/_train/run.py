@@ -15,7 +15,7 @@ from isometry.lab._train import folder as files
 from isometry.lab._train.config import Config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
 from isometry.lab._train.folder import RunError
-from isometry.lab._train.loop import State, Trainer, angles, orthogonality
+from isometry.lab._train.loop import State, Trainer, angles, orthogonality_error
 from isometry.lab._train.recorder import Recorder, event_writer, read_best, unpack
 
 
@@ -298,7 +298,7 @@ def _sum_up(trainer: Trainer, status: str, scores: Mapping[str, Any]) -> dict[st
         "parameters": count_parameters(model),
         "baseline": experiment.task.baseline,
         "angles": angles(model),
-        "orthogonality": orthogonality(model),
+        "orthogonality": orthogonality_error(model),
         "source": experiment.recipe.schedule.source,
     }
     # most tasks have no scores
