@@ -15,7 +15,7 @@ from isometry.lab._report.experiments import (
 )
 from isometry.lab._report.figures import BINS, density, power, thinned
 from isometry.lab._report.looks import looks
-from isometry.lab._report.runs import Curve, Group, Run, read_run
+from isometry.lab._report.runs import Curve, Run, SeedGroup, read_run
 from isometry.lab._report.table import (
     best_group,
     duration,
@@ -168,7 +168,7 @@ def test_options_of_another_version_cost_the_baseline_alone(tmp_path):
 def test_equal_labels_are_told_apart(tmp_path):
     """Equal labels get the seed if it differs, and the folder if it does not."""
     runs = [
-        Group((read_run(fake_run(tmp_path / name, seed=seed, steps=1)),))
+        SeedGroup((read_run(fake_run(tmp_path / name, seed=seed, steps=1)),))
         for name, seed in (("a", 1), ("b", 2), ("c", 2))
     ]
     labels = [look.label for look in looks(runs)]

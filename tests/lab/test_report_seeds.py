@@ -12,7 +12,7 @@ from isometry.lab._report.experiments import ReportedExperiment, experiments
 from isometry.lab._report.figures import Quantity, _curves
 from isometry.lab._report.looks import looks
 from isometry.lab._report.page import headline
-from isometry.lab._report.runs import Group, Run, groups, read_run
+from isometry.lab._report.runs import Run, SeedGroup, read_run, seed_groups
 from isometry.lab._report.table import Table, results_table, runs_table, spread
 from tests.lab.fake_runs import fake_run
 
@@ -37,7 +37,7 @@ def cells(table: Table | None, name: str) -> list[str]:
     return [row.cells[table.columns.index(name)] for row in table.rows]
 
 
-def seeds_of(found: tuple[Group, ...]) -> list[list[int]]:
+def seeds_of(found: tuple[SeedGroup, ...]) -> list[list[int]]:
     return [[run.config["seed"] for run in group.runs] for group in found]
 
 
@@ -53,18 +53,18 @@ def test_runs_that_differ_in_their_seeds_alone_are_together():
         run_of(3, lr=0.1, model="lstm"),
         run_of(3, lr=0.1),
     ]
-    assert seeds_of(groups(runs)) == [[1, 2, 3], [1], [3]]
+    assert seeds_of(seed_groups(runs)) == [[1, 2, 3], [1], [3]]
 
 
 def test_an_option_that_is_new_is_one_that_was_left_out():
     """A run recorded before `--decay` existed equals one that does not use it."""
     runs = [run_of(1), run_of(2, decay=None), run_of(3, decay="cosine")]
-    assert seeds_of(groups(runs)) == [[1, 2], [3]]
+    assert seeds_of(seed_groups(runs)) == [[1, 2], [3]]
 
 
 def test_a_seed_twice_is_no_second_sample():
     """A seed counts once: equal numbers would narrow the spread."""
-    assert seeds_of(groups([run_of(1), run_of(1), run_of(2)])) == [[1, 2], [1]]
+    assert seeds_of(seed_groups([run_of(1), run_of(1), run_of(2)])) == [[1, 2], [1]]
 
 
 def test_a_row_has_mean_and_deviation():
@@ -137,7 +137,7 @@ def test_a_curve_is_the_mean_of_the_runs_that_are_there():
 
     Seconds are averaged too, since each run takes its own time for a step.
     """
-    (group,) = groups([run_of(1, 0.2, 0.4, 0.6), run_of(2, 0.4, 0.8)])
+    (group,) = seed_groups([run_of(1, 0.2, 0.4, 0.6), run_of(2, 0.4, 0.8)])
     found = group.curve("accuracy", "test")
     assert found.x == [1, 2, 3]
     assert found.middle == pytest.approx([0.3, 0.6, 0.6])
@@ -148,12 +148,12 @@ def test_a_curve_is_the_mean_of_the_runs_that_are_there():
 def test_options_tell_rows_of_one_network_apart():
     """Options tell rows of one network apart; folder names said nothing to a reader."""
     runs = [run_of(s, lr=lr) for lr in (None, 0.1) for s in (1, 2)]
-    labels = [look.label for look in looks(groups(runs))]
+    labels = [look.label for look in looks(seed_groups(runs))]
     assert labels == ["ExpRNN 170, 2 seeds", "ExpRNN 170, lr 0.1, 2 seeds"]
     table = results_table(of(*runs))
     assert cells(table, "Network") == ["ExpRNN", "ExpRNN, lr 0.1"]
     options = [run_of(1, model_options=o) for o in ({}, {"rebase_every": 3})]
-    labels = [look.label for look in looks(groups(options))]
+    labels = [look.label for look in looks(seed_groups(options))]
     assert labels == ["ExpRNN 170", "ExpRNN 170, rebase every 3"]
 
 
@@ -173,7 +173,7 @@ def test_several_seeds_are_one_line_with_a_shade():
 
 
 def test_a_diverged_seed_is_marked():
-    (group,) = groups([run_of(1, 0.2, 0.4), run_of(2, 0.6, status="diverged")])
+    (group,) = seed_groups([run_of(1, 0.2, 0.4), run_of(2, 0.6, status="diverged")])
     axes: Any = Figure().add_subplot()
     _curves((group,), Quantity("accuracy", "test"), axes)
     mean, failed, cross = axes.lines

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from isometry.lab._options import make
-from isometry.lab._report.runs import Group, Run, as_number, groups, numbers
+from isometry.lab._report.runs import Run, SeedGroup, as_number, numbers, seed_groups
 from isometry.lab.paper.tables import PAPER, PaperTable
 
 
@@ -36,14 +36,14 @@ class ReportedExperiment:
     headings: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[SeedGroup, ...]:
         """The runs in groups. The runs of a group differ only in their seeds."""
-        return groups(self.runs)
+        return seed_groups(self.runs)
 
     @cached_property
-    def singles(self) -> tuple[Group, ...]:
+    def singles(self) -> tuple[SeedGroup, ...]:
         """Each run in a separate group."""
-        return tuple(Group((run,)) for run in self.runs)
+        return tuple(SeedGroup((run,)) for run in self.runs)
 
     @property
     def compared(self) -> Callable[[Run], float | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isometry.lab._report.experiments import ReportedExperiment
 from isometry.lab._report.looks import LIGHT, Look, looks
-from isometry.lab._report.runs import Curve, Group, Run, numbers
+from isometry.lab._report.runs import Curve, Run, SeedGroup, numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -193,7 +193,7 @@ def _words(quantity: Quantity) -> str:
     return f"{'training' if split == 'train' else split} {name}"
 
 
-def _curves(groups: Sequence[Group], quantity: Quantity, axes: "Axes") -> None:
+def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> None:
     """Draw each group as a line with a shade, and the baseline as a dotted line."""
     what, split, against, baseline = quantity
     values: list[float] = []
@@ -280,7 +280,7 @@ def _angles(run: Run) -> list[float]:
     return numbers(run.summary.get("angles") or ())
 
 
-def _spectra(groups: Sequence[Group], axes: "Axes") -> None:
+def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
     """Draw, for each group, the density of the angles of the eigenvalues."""
     edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
     for group, look in zip(groups, looks(groups), strict=True):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isometry.lab._report.runs import ELSEWHERE, Group
+from isometry.lab._report.runs import ELSEWHERE, SeedGroup
 
 # The palettes for light and dark pages: vermilion, blue, green, purple, brown, light
 # blue and grey. A search found shades that readers without red or green cones can tell
@@ -58,7 +58,7 @@ def network_label(model: str) -> str:
     return NETWORKS[model][0] if model in NETWORKS else model.rpartition(":")[2]
 
 
-def looks(groups: Sequence[Group]) -> list[Look]:
+def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     """How to draw each group of a figure.
 
     The network gives the colour and the marker. Groups of the same network differ in
@@ -92,12 +92,12 @@ def looks(groups: Sequence[Group]) -> list[Look]:
     return listed
 
 
-def _label(group: Group) -> str:
+def _label(group: SeedGroup) -> str:
     size = group.first.hidden_size
     return network_label(group.first.model) + (f" {size}" if size is not None else "")
 
 
-def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
+def _options_of(groups: Sequence[SeedGroup]) -> Callable[[SeedGroup], str]:
     """A function that names the options in which a group differs from similar groups.
 
     Groups are similar if they have the same network and size. Options that are None are
@@ -106,7 +106,7 @@ def _options_of(groups: Sequence[Group]) -> Callable[[Group], str]:
     """
     unnamed = ELSEWHERE - {"threads", "device"} | {"task", "model", "hidden_size"}
 
-    def text(group: Group) -> str:
+    def text(group: SeedGroup) -> str:
         mine = group.first.config
         others = [g.first.config for g in groups if _label(g) == _label(group)]
         names = [
@@ -126,5 +126,5 @@ def _option(name: str, value: Any) -> str:
     return f"{name.replace('_', ' ')} {value}"
 
 
-def _seed(group: Group) -> str:
+def _seed(group: SeedGroup) -> str:
     return f"seed {group.first.config.get('seed')}" if len(group.runs) == 1 else ""

@@ -243,7 +243,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Runs that differ only in their seeds. Most groups have a single run.
 
     Attributes:
@@ -321,7 +321,7 @@ class Group:
         return Curve(x, [*map(mean, y)], [*map(min, y)], [*map(max, y)])
 
 
-def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
+def seed_groups(runs: Iterable[Run]) -> tuple[SeedGroup, ...]:
     """Group the runs of one task that differ only in their seeds.
 
     A second run with the same seed is not a new sample: it goes into another group.
@@ -338,7 +338,7 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
         key, seed = _key(run), run.config.get("seed")
         free = next(n for n in count() if seed not in members.get((key, n), {}))
         members.setdefault((key, free), {})[seed] = run
-    return tuple(Group(tuple(by_seed.values())) for by_seed in members.values())
+    return tuple(SeedGroup(tuple(by_seed.values())) for by_seed in members.values())
 
 
 def _key(run: Run) -> str:

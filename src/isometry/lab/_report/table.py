@@ -11,7 +11,7 @@ from isometry.lab._report.experiments import (
     largest_orthogonality_error,
 )
 from isometry.lab._report.looks import Look, looks, network_label
-from isometry.lab._report.runs import Group, Run, as_number
+from isometry.lab._report.runs import Run, SeedGroup, as_number
 from isometry.lab.paper.tables import SOURCE, Row
 
 # reads a number from a run; None if it was not measured
@@ -88,7 +88,7 @@ def runs_table(experiment: ReportedExperiment) -> Table | None:
     return _table(experiment, experiment.singles)
 
 
-def _table(experiment: ReportedExperiment, groups: Sequence[Group]) -> Table:
+def _table(experiment: ReportedExperiment, groups: Sequence[SeedGroup]) -> Table:
     """A table with a row for each group."""
     top = best_group(experiment, groups)
     rows, columns = [], ()
@@ -102,7 +102,7 @@ def _table(experiment: ReportedExperiment, groups: Sequence[Group]) -> Table:
 
 
 def _cells(
-    experiment: ReportedExperiment, group: Group, look: Look, *, several: bool
+    experiment: ReportedExperiment, group: SeedGroup, look: Look, *, several: bool
 ) -> dict[str, str]:
     """The cells of a row by heading.
 
@@ -143,7 +143,9 @@ def _paper_cells(row: Row | None) -> dict[str, str]:
     return {"Paper": result or DASH, "Paper’s parameters": parameters}
 
 
-def best_group(experiment: ReportedExperiment, groups: Sequence[Group]) -> Group | None:
+def best_group(
+    experiment: ReportedExperiment, groups: Sequence[SeedGroup]
+) -> SeedGroup | None:
     """The group with the best mean result; None if there is no result.
 
     A group in which every run diverged cannot be the best.
@@ -211,7 +213,7 @@ def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
     return _final(run, name) if value is None else value
 
 
-def _steps(group: Group) -> str:
+def _steps(group: SeedGroup) -> str:
     planned = group.first.config.get("iterations")
     steps = sorted({run.steps for run in group.counted})
     text = "–".join(whole(count) for count in dict.fromkeys((steps[0], steps[-1])))
