@@ -20,17 +20,15 @@ ROOT = Path(__file__).parents[2]
 SOURCES = Path(isometry.__file__).parent
 
 
-def methods(backend: type) -> dict[str, inspect.Signature]:
-    """The public methods with their arguments, as a caller sees them."""
-    names = [name for name in vars(backend) if not name.startswith("_")]
-    instance = object.__new__(backend)
-    return {name: inspect.signature(getattr(instance, name)) for name in names}
-
-
 @pytest.mark.once
-def test_the_backends_have_the_same_methods():
-    """Both backends have the same methods, with the same arguments and types."""
-    assert methods(TorchBackend) == methods(NativeBackend)
+def test_the_kernels_replace_methods_of_the_torch_backend():
+    """Each public method in C has the arguments and types of the one it replaces."""
+    torch_backend, native = TorchBackend(), object.__new__(NativeBackend)
+    names = [name for name in vars(NativeBackend) if not name.startswith("_")]
+    assert len(names) >= 9
+    for name in names:
+        signature = inspect.signature(getattr(torch_backend, name))
+        assert inspect.signature(getattr(native, name)) == signature
 
 
 def imported(path: Path) -> set[str]:

@@ -1,7 +1,7 @@
 """Two backends for fast code, in torch and in C; `backend_for` chooses one.
 
-`TorchBackend` (torch's operations, on any device) and `NativeBackend` (C, for real
-numbers on the CPU) have the same methods. Code outside of this folder does not know
+`TorchBackend` computes with torch's operations, on any device. `NativeBackend` computes
+the same in C, for real numbers on the CPU. Code outside of this folder does not know
 which of the two it uses. The C library is optional: it comes with a wheel, or is built
 when it is first needed. Without a compiler, or with `ISOMETRY_NATIVE=0`, torch's
 operations compute the same results, only more slowly.
@@ -24,7 +24,8 @@ from isometry._backend.torch import TorchBackend as TorchBackend
 from isometry._backend.torch import plain_skew as plain_skew
 from isometry._torch import dispatch_modes
 
-Backend = TorchBackend | NativeBackend
+# the type of both backends, for annotations outside of this folder
+Backend = TorchBackend
 
 _torch = TorchBackend()
 # the backend for each dtype that `backend_for` has seen

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isometry._backend import torch as operations
 from isometry._backend.constants import (
     HALVED_FROM,
     MOST_SLOTS,
@@ -29,7 +28,7 @@ from isometry._backend.library import c_library, loaded, reasons, torch_library,
 from isometry._backend.memory import PLAIN, recycled
 from isometry._backend.recurrence import Cell, Gradients, StepTable
 from isometry._backend.store import BuildError
-from isometry._backend.torch import Polynomial, PowerSums
+from isometry._backend.torch import Polynomial, PowerSums, TorchBackend
 from isometry._dtypes import PRECISIONS
 
 # the arguments of each C function: p is a pointer, l a long, d a double
@@ -72,8 +71,8 @@ def readable(X: Tensor, dtype: torch.dtype) -> bool:
     )
 
 
-class NativeBackend:
-    """The backend that computes in C, for one dtype; it has `TorchBackend`'s methods.
+class NativeBackend(TorchBackend):
+    """The backend that computes in C, for one dtype.
 
     Args:
         library: our C library.
@@ -135,10 +134,9 @@ class NativeBackend:
     def powers(
         self, A: Tensor, W: Tensor, *, least: float | None, triangle: bool = False
     ) -> PowerSums | None:
-        """Write A, A^2 and perhaps A^4 into W; see `operations.powers`."""
+        """Write A, A^2 and perhaps A^4 into W; see `TorchBackend.powers`."""
         if len(A) > 1 or least is None:
-            A = self.skew(A) if triangle else A
-            return operations.powers(A, W, least, self.square)
+            return super().powers(A, W, least=least, triangle=triangle)
         n, slots = A.shape[-1], len(W)
         _require(slots >= 3, "W", slots, "have 3 slots or more")
         a, w = self._pointer("A", A, n * n), self._pointer("W", W, slots * n * n)
@@ -147,12 +145,10 @@ class NativeBackend:
         s2, s3, s4 = sums
         return None if s2 <= least else (s2, s3, s4)
 
-    power_sums = staticmethod(operations.power_sums)
-
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
         """Compute p(A), and write the products P_3, ... into the slots of W."""
         if W.shape[1] > 1:
-            return operations.evaluate(W, polynomial, self.square)
+            return super().evaluate(W, polynomial)
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
         Q = W.new_empty(W.shape[1:])
@@ -170,8 +166,7 @@ class NativeBackend:
         With `triangle`, it is the gradient at the coordinates from which `skew` made A.
         """
         if W.shape[1] > 1:
-            g = operations.pull_back(W, polynomial, G)
-            return self.skew_adjoint(g) if triangle else g
+            return super().pull_back(W, polynomial, G, triangle=triangle)
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
         # C takes the transpose of G. If G is itself the transpose of a contiguous

@@ -15,7 +15,6 @@ with $F$ a linear combination of $I$ and all slots. The last product goes into t
 result and has no slot. A linear combination is a row of coefficients over the slots.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -37,10 +36,6 @@ _MOST_TERMS = 128
 # length one would take a tenth of the time of an exponential.
 Sum = float | NDArray
 PowerSums = tuple[Sum, Sum, Sum]
-
-# A function of two tensors. It squares the matrices in the first one, Hermitian or
-# skew, and writes the squares into the second.
-Square = Callable[[Tensor, Tensor], None]
 
 
 class Stage(NamedTuple):
@@ -87,20 +82,6 @@ class Polynomial:
         object.__setattr__(self, "squares", squares)
 
 
-def power_sums(pair: Tensor) -> PowerSums:
-    """<X, X>, <X, Y> and <Y, Y> for a pair (X, Y) of batches, halved if real."""
-    b, n = pair.shape[1:3]
-    rows = torch.view_as_real(pair) if pair.is_complex() else pair
-    pieces = _pieces(n, 2 * n if pair.is_complex() else n)
-    rows = rows.reshape(2, b * pieces, -1).transpose(0, 1)
-    gram = torch.bmm(rows, rows.mT, out=rows.new_empty((len(rows), 2, 2)))
-    gram = gram.to("cpu", torch.float64).view(b, pieces, 4).sum(1)
-    if not pair.is_complex():
-        gram = gram / 2
-    s2, s3, _, s4 = gram[0].tolist() if b == 1 else gram.numpy().T
-    return s2, s3, s4
-
-
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
     """How many equal partial sums to make of a sum over n rows of `terms` terms each.
@@ -143,12 +124,67 @@ class TorchBackend:
     def powers(
         self, A: Tensor, W: Tensor, *, least: float | None, triangle: bool = False
     ) -> PowerSums | None:
-        """Write A, A^2 and perhaps A^4 into W; see the function `powers`."""
-        return powers(self.skew(A) if triangle else A, W, least, self.square)
+        r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
+
+        If `least` is None, there is no $A^4$. On the CPU, $A^4$ is also left out if
+        $\sum \theta^4 \le$ `least` for every matrix. The sum is over the angles
+        $\theta$ of a matrix (one of each pair if the matrix is real). With `triangle`,
+        A holds the coordinates from which `skew` makes the skew matrix.
+
+        Returns the power sums of $A^2$ and $A^4$, or None without $A^4$.
+        """
+        if triangle:
+            A = self.skew(A)
+        self.square(W[0].copy_(A), W[1])
+        if least is None:
+            return None
+        # On another device the host would have to wait for this norm, and again for the
+        # power sums. So A^4 is always computed on such a device, and the host waits
+        # once.
+        if A.is_cpu:
+            norm = float(torch.linalg.matrix_norm(W[1]).max())
+            if norm * norm * (1.0 if A.is_complex() else 0.5) <= least:
+                return None
+        self.square(W[1], W[2])
+        return self.power_sums(W[1:3])
+
+    @staticmethod
+    def power_sums(pair: Tensor) -> PowerSums:
+        """<X, X>, <X, Y> and <Y, Y> for a pair (X, Y) of batches, halved if real."""
+        b, n = pair.shape[1:3]
+        rows = torch.view_as_real(pair) if pair.is_complex() else pair
+        pieces = _pieces(n, 2 * n if pair.is_complex() else n)
+        rows = rows.reshape(2, b * pieces, -1).transpose(0, 1)
+        gram = torch.bmm(rows, rows.mT, out=rows.new_empty((len(rows), 2, 2)))
+        gram = gram.to("cpu", torch.float64).view(b, pieces, 4).sum(1)
+        if not pair.is_complex():
+            gram = gram / 2
+        s2, s3, _, s4 = gram[0].tolist() if b == 1 else gram.numpy().T
+        return s2, s3, s4
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
         """Compute p(A), and write the products P_3, ... into the slots of W."""
-        return evaluate(W, polynomial, self.square)
+        rows = rows_of(polynomial, W.dtype.to_real(), W.device)
+        Q = W.new_empty(W.shape[1:])
+        factors = recycled((2, *Q.shape), Q)
+        L, R = factors.unbind()
+        slots, both = _flat(W), _flat(factors)
+        stages = zip(polynomial.stages, rows, strict=True)
+        for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
+            torch.mm(pair, slots[:k], out=both[: len(pair)])
+            if stage.is_square:
+                self.square(L, W[k])
+                continue
+            _add_identity(L, stage.identity)
+            if stage.F:
+                torch.mm(final, slots[:k], out=_flat(Q[None]))
+                Q.baddbmm_(L, R)
+            else:
+                torch.bmm(L, R, out=W[k])
+        # I is added last: sums with a diagonal near 1 would lose the digits of small
+        # terms.
+        _add_identity(Q, polynomial.identity)
+        return Q
 
     def pull_back(
         self, W: Tensor, polynomial: Polynomial, G: Tensor, *, triangle: bool = False
@@ -157,35 +193,42 @@ class TorchBackend:
 
         With `triangle`, it is the gradient at the coordinates from which `skew` made A.
         """
-        g = pull_back(W, polynomial, G)
+        # `room` holds one matrix after the other: L; R, which its gradient later
+        # overwrites; the gradient of L; the gradient of F; and one gradient for each
+        # slot. So the gradients of R, L and F are neighbours, and one thin product with
+        # the transposed coefficients adds their contributions to the gradients of all
+        # slots.
+        rows = rows_of(polynomial, W.dtype.to_real(), W.device)
+        values = _flat(W)
+        room = recycled((4 + polynomial.slots, *W.shape[1:]), W)
+        L, gR, gL, gF = room[:4].unbind()
+        slots, flat = room[4:], _flat(room)
+        gradients, below = flat[1:4], flat[4:]
+        gF.copy_(G)
+        for k in range(polynomial.slots, polynomial.powers - 1, -1):
+            stage = polynomial.stages[k - polynomial.powers]
+            factors, final, transposed = rows[k - polynomial.powers]
+            torch.mm(factors, values[:k], out=flat[: len(factors)])
+            if stage.is_square:
+                # L has no multiple of A, so it is Hermitian. Only the Hermitian part of
+                # its gradient G L + L G counts: this is the Hermitian part of
+                # (G + G^H) L.
+                torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
+                below[1:k].addmm_(transposed[1:], gradients[:1])
+            else:
+                _add_identity(L, stage.identity)
+                torch.bmm(G, gR.mH, out=gL)
+                torch.bmm(L.mH, G, out=gR)
+                if len(final):
+                    torch.mm(transposed, gradients, out=below)
+                else:
+                    below[:k].addmm_(transposed, gradients[:2])
+            G = slots[k - 1]
+        g = _through_powers(W, slots, polynomial.powers, gL)
         return self.skew_adjoint(g) if triangle else g
 
-    power_sums = staticmethod(power_sums)
     scan = staticmethod(recurrence.scan)
     scan_adjoint = staticmethod(recurrence.scan_adjoint)
-
-
-def powers(
-    A: Tensor, W: Tensor, least: float | None, square: Square
-) -> PowerSums | None:
-    r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
-
-    If `least` is None, there is no $A^4$. On the CPU, $A^4$ is also left out if
-    $\sum \theta^4 \le$ `least` for every matrix. The sum is over the angles $\theta$ of
-    a matrix (one of each pair if the matrix is real). Returns the power sums of $A^2$
-    and $A^4$, or None without $A^4$.
-    """
-    square(W[0].copy_(A), W[1])
-    if least is None:
-        return None
-    # On another device the host would have to wait for this norm, and again for the
-    # power sums. So A^4 is always computed on such a device, and the host waits once.
-    if A.is_cpu:
-        norm = float(torch.linalg.matrix_norm(W[1]).max())
-        if norm * norm * (1.0 if A.is_complex() else 0.5) <= least:
-            return None
-    square(W[1], W[2])
-    return power_sums(W[1:3])
 
 
 class StageTensors(NamedTuple):
@@ -227,69 +270,9 @@ def _flat(W: Tensor) -> Tensor:
     return (torch.view_as_real(W) if W.is_complex() else W).view(W.shape[0], -1)
 
 
-def evaluate(W: Tensor, polynomial: Polynomial, square: Square) -> Tensor:
-    """p(A), with the products P_3, ... written into the slots of W."""
-    rows = rows_of(polynomial, W.dtype.to_real(), W.device)
-    Q = W.new_empty(W.shape[1:])
-    factors = recycled((2, *Q.shape), Q)
-    L, R = factors.unbind()
-    slots, both = _flat(W), _flat(factors)
-    stages = zip(polynomial.stages, rows, strict=True)
-    for k, (stage, (pair, final, _)) in enumerate(stages, polynomial.powers):
-        torch.mm(pair, slots[:k], out=both[: len(pair)])
-        if stage.is_square:
-            square(L, W[k])
-            continue
-        _add_identity(L, stage.identity)
-        if stage.F:
-            torch.mm(final, slots[:k], out=_flat(Q[None]))
-            Q.baddbmm_(L, R)
-        else:
-            torch.bmm(L, R, out=W[k])
-    # I is added last: sums with a diagonal near 1 would lose the digits of small terms.
-    _add_identity(Q, polynomial.identity)
-    return Q
-
-
 def _add_identity(X: Tensor, multiple: float) -> None:
     if multiple:
         X.diagonal(dim1=-2, dim2=-1).add_(multiple)
-
-
-def pull_back(W: Tensor, polynomial: Polynomial, G: Tensor) -> Tensor:
-    """The skew gradient at A, given the gradient G at p(A).
-
-    `room` holds one matrix after the other: L; R, which its gradient later overwrites;
-    the gradient of L; the gradient of F; and one gradient for each slot. So the
-    gradients of R, L and F are neighbours, and one thin product with the transposed
-    coefficients adds their contributions to the gradients of all slots.
-    """
-    rows = rows_of(polynomial, W.dtype.to_real(), W.device)
-    values = _flat(W)
-    room = recycled((4 + polynomial.slots, *W.shape[1:]), W)
-    L, gR, gL, gF = room[:4].unbind()
-    slots, flat = room[4:], _flat(room)
-    gradients, below = flat[1:4], flat[4:]
-    gF.copy_(G)
-    for k in range(polynomial.slots, polynomial.powers - 1, -1):
-        stage = polynomial.stages[k - polynomial.powers]
-        factors, final, transposed = rows[k - polynomial.powers]
-        torch.mm(factors, values[:k], out=flat[: len(factors)])
-        if stage.is_square:
-            # L has no multiple of A, so it is Hermitian. Only the Hermitian part of its
-            # gradient G L + L G counts: this is the Hermitian part of (G + G^H) L.
-            torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
-            below[1:k].addmm_(transposed[1:], gradients[:1])
-        else:
-            _add_identity(L, stage.identity)
-            torch.bmm(G, gR.mH, out=gL)
-            torch.bmm(L.mH, G, out=gR)
-            if len(final):
-                torch.mm(transposed, gradients, out=below)
-            else:
-                below[:k].addmm_(transposed, gradients[:2])
-        G = slots[k - 1]
-    return _through_powers(W, slots, polynomial.powers, gL)
 
 
 def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tensor:
