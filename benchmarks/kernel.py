@@ -85,7 +85,7 @@ def measure_all(*, rounds: int, say: Progress) -> list[dict[str, object]]:
 def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
     """Seconds of every peer at one size, float32, norm 3."""
     say(f"peers: n = {n}")
-    contenders = passes.kernel(n, torch.device("cpu"))
+    contenders = passes.exponential(n, torch.device("cpu"))
     A = random_skew(n, norm=3.0, dtype=torch.float32)
     room = torch.empty_like(A)
     contenders["one product"] = lambda: torch.mm(A, A, out=room)

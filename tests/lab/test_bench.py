@@ -280,8 +280,8 @@ def test_a_terminal_has_one_line_that_is_renewed():
 
 
 def test_sizes_are_in_order_and_once():
-    assert suites.sizes_of("kernel", [8, 4, 8]) == [4, 8]
-    assert suites.sizes_of("kernel", None) == suites.SUITES["kernel"].sizes
+    assert suites.sizes_of("exponential", [8, 4, 8]) == [4, 8]
+    assert suites.sizes_of("exponential", None) == suites.SUITES["exponential"].sizes
 
 
 def test_results_go_to_the_data_directory(tmp_path, monkeypatch):
@@ -332,7 +332,10 @@ def test_a_full_disk_does_not_lose_the_tables(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["speed"], "a suite must be one of kernel, layer, recurrent, optimizers; got"),
+        (
+            ["speed"],
+            "a suite must be one of exponential, layer, recurrent, optimizers; got",
+        ),
         (["--sizes", "64", "1"], "`--sizes` must be at least 2; got 1"),
         (["--threads", "0"], "`--threads` must be at least 1; got 0"),
         (["--rounds", "0"], "`--rounds` must be at least 1; got 0"),
@@ -352,7 +355,7 @@ def test_mistakes_are_told_before_anything_is_measured(words, message, monkeypat
 @pytest.mark.errors
 def test_without_matplotlib_nothing_is_measured(monkeypatch):
     monkeypatch.setattr("isometry.lab.bench.command.installed", lambda _name: False)
-    code, _, err = bench("kernel")
+    code, _, err = bench("exponential")
     assert code == 2
     assert "matplotlib must be installed to draw; got none. Run: pip install mat" in err
 

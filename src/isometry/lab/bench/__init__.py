@@ -18,7 +18,7 @@ GEOTORCH = "geotorch"
 PLAIN = "unconstrained"
 BARE = "bare products"
 
-SUITE_NAMES = ("kernel", "layer", "recurrent", "optimizers")
+SUITE_NAMES = ("exponential", "layer", "recurrent", "optimizers")
 
 # optional packages to compare with; they are in the extra `bench`
 PEERS = ("geotorch", "geoopt")

@@ -1,4 +1,4 @@
-"""The command `isometry bench [kernel|layer|recurrent|optimizers ...]`."""
+"""The command `isometry bench [exponential|layer|recurrent|optimizers ...]`."""
 
 import argparse
 import sys

@@ -50,8 +50,8 @@ def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
     return lambda: torch.autograd.grad(layer.weight, original, G)
 
 
-def kernel(n: int, device: torch.device) -> dict[str, Call]:
-    """The suite "kernel": forward and backward passes at a skew matrix of norm 3."""
+def exponential(n: int, device: torch.device) -> dict[str, Call]:
+    """The suite "exponential": both passes at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     functions = {bench.OURS: ours(A, G), bench.TORCH_MATRIX_EXP: matrix_exp(A, G)}
@@ -295,11 +295,11 @@ def _with_gradient(p: nn.Parameter) -> nn.Parameter:
 
 
 SUITES = {
-    "kernel": Suite(
+    "exponential": Suite(
         "forward + backward pass of an exponential, norm 3",
         "The Cayley map and reflections are not exponentials; the Cayley map cannot "
         "reach the eigenvalue -1.",
-        *(kernel, bench.OURS, (64, 128, 256, 512)),
+        *(exponential, bench.OURS, (64, 128, 256, 512)),
     ),
     "layer": Suite(
         f"training step of an n x n layer, batch {BATCH}, Adam",
