@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import SEED, SEEDS_IN_USE, new_generator, shifted
+from tests.helpers import SEED_VARIABLE, SEEDS_IN_USE, new_generator, shifted_seed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "once: neither the kernels in C nor executed shapes can change the outcome; "
         "the second pass of `make test` leaves it out",
     )
-    os.environ[SEED] = str(config.getoption("--seed"))
+    os.environ[SEED_VARIABLE] = str(config.getoption("--seed"))
     if config.getoption("--shapes"):
         from jaxtyping import install_import_hook
 
@@ -146,21 +146,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     row, rows = pyfuncitem.stash[ROWS]
     share = -(-seeds // rows)
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    first, start, calls = os.environ[SEED], processor_time(), 1
+    first, start, calls = os.environ[SEED_VARIABLE], processor_time(), 1
     try:
         while calls < share and processor_time() - start < seconds / rows:
-            os.environ[SEED] = str(int(first) + row * share + calls)
-            torch.manual_seed(shifted(5544))
+            os.environ[SEED_VARIABLE] = str(int(first) + row * share + calls)
+            torch.manual_seed(shifted_seed(5544))
             if "rng" in arguments:
                 arguments["rng"] = new_generator(5544)
             try:
                 pyfuncitem.obj(**arguments)
             except Exception as error:
-                error.add_note(f"drawn with --seed {os.environ[SEED]}")
+                error.add_note(f"drawn with --seed {os.environ[SEED_VARIABLE]}")
                 raise
             calls += 1
     finally:
-        os.environ[SEED] = first
+        os.environ[SEED_VARIABLE] = first
     pyfuncitem.user_properties.append(("seeds", calls))
     return result
 
@@ -331,7 +331,7 @@ def rng() -> torch.Generator:
 @pytest.fixture(autouse=True)
 def seeded_layers() -> None:
     """Seed the global generator, from which layers initialize themselves."""
-    torch.manual_seed(shifted(5544))
+    torch.manual_seed(shifted_seed(5544))
 
 
 @pytest.fixture(autouse=True)

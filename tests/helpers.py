@@ -11,26 +11,26 @@ from torch import Tensor
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 #: The environment variable for `--seed N` of pytest, so that child processes see it.
-SEED = "ISOMETRY_TEST_SEED"
+SEED_VARIABLE = "ISOMETRY_TEST_SEED"
 
 
 def needs_torch(version: str, feature: str) -> pytest.MarkDecorator:
     """Skip a test of a feature that came to torch with `version`."""
     here = torch.__version__.split("+")[0]
-    lacks = parsed(here) < parsed(version)
+    lacks = version_numbers(here) < version_numbers(version)
     reason = f"torch {here} lacks {feature}, which torch {version} has"
     return pytest.mark.skipif(lacks, reason=reason)
 
 
-def parsed(version: str) -> list[int]:
+def version_numbers(version: str) -> list[int]:
     """The numbers of a version, which compare as versions do."""
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
-def shifted(seed: int) -> int:
+def shifted_seed(seed: int) -> int:
     """The seed to use in place of `seed`; it is the same unless `--seed` is set."""
     # tests count seeds from 0, so neighbours must stay apart
-    return seed + 100_003 * int(os.environ.get(SEED, "0"))
+    return seed + 100_003 * int(os.environ.get(SEED_VARIABLE, "0"))
 
 
 # the seeds of all generators so far; their number tells whether a test has drawn
@@ -39,11 +39,11 @@ SEEDS_IN_USE: list[int] = []
 
 def new_generator(seed: int) -> torch.Generator:
     """A generator whose draws change with the option `--seed`."""
-    SEEDS_IN_USE.append(shifted(seed))
-    return torch.Generator().manual_seed(shifted(seed))
+    SEEDS_IN_USE.append(shifted_seed(seed))
+    return torch.Generator().manual_seed(shifted_seed(seed))
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def double_dtype(dtype: torch.dtype) -> torch.dtype:
     """The double-precision dtype of the same kind."""
     return torch.complex128 if dtype.is_complex else torch.float64
 
@@ -57,7 +57,7 @@ def random_skew(
     batch: tuple[int, ...] = (),
 ) -> Tensor:
     """Gaussian skew matrices of the given spectral norm, rounded from double."""
-    X = torch.randn(*batch, n, n, dtype=wide(dtype), generator=rng)
+    X = torch.randn(*batch, n, n, dtype=double_dtype(dtype), generator=rng)
     A = X - X.mH
     if A.numel() and (n > 1 or dtype.is_complex):
         A = A * (norm / torch.linalg.matrix_norm(A, 2))[..., None, None]
@@ -70,7 +70,7 @@ def skew_with_angles(
     """Skew matrix with eigenvalues i theta (complex) or pairs +-i theta (real)."""
     pairs = theta.numel()
     n = pairs if dtype.is_complex else 2 * pairs
-    X = torch.randn(n, n, dtype=wide(dtype), generator=rng)
+    X = torch.randn(n, n, dtype=double_dtype(dtype), generator=rng)
     V = torch.linalg.qr(X).Q
     if dtype.is_complex:
         D = torch.diag(1j * theta.to(torch.float64))
@@ -90,7 +90,9 @@ def random_unitary(
     k: int | None = None,
 ) -> Tensor:
     """Haar unitary (orthogonal if real) n x k matrices, rounded from double."""
-    X = torch.randn(*batch, n, n if k is None else k, dtype=wide(dtype), generator=rng)
+    X = torch.randn(
+        *batch, n, n if k is None else k, dtype=double_dtype(dtype), generator=rng
+    )
     Q, R = torch.linalg.qr(X)
     phase = R.diagonal(dim1=-2, dim2=-1).sgn()
     return (Q * phase[..., None, :].conj()).to(dtype)
@@ -106,7 +108,7 @@ def edge_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
     return torch.full((pairs,), 0.999 * norm if norm == math.pi else norm)
 
 
-def differences(dtype: torch.dtype) -> dict[str, Any]:
+def gradcheck_options(dtype: torch.dtype) -> dict[str, Any]:
     """Options of `gradcheck`: compare each entry if real, random sums if complex.
 
     Sums need a few evaluations instead of two for each entry. With torch's tolerances

@@ -11,13 +11,13 @@ from isometry.testing._case import fitted_slope
 from tests.groups.registry import dtype_of
 
 
-def wide(group: AbstractGroup) -> torch.dtype:
+def double_dtype_of(group: AbstractGroup) -> torch.dtype:
     return dtype_of(group, torch.float64)
 
 
 def element(group: AbstractGroup, rng: torch.Generator, *, norm: float) -> Tensor:
     """A random element of the algebra with this spectral norm."""
-    X = torch.randn(group.shape, dtype=wide(group), generator=rng)
+    X = torch.randn(group.shape, dtype=double_dtype_of(group), generator=rng)
     A = group.algebra_projection(X)
     return A * (norm / matrix_norm(A, 2))
 

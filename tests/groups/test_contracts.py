@@ -13,7 +13,7 @@ from isometry.groups import QR, SO, AbstractGroup, AbstractManifold, Sphere, U
 from isometry.linalg import expm_skew, skew
 from isometry.testing import _case, check_group
 from tests.groups.registry import MANIFOLDS, dtype_of
-from tests.helpers import differences, new_generator
+from tests.helpers import gradcheck_options, new_generator
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64], ids=str)
@@ -28,7 +28,7 @@ def test_every_manifold_keeps_its_contracts(
     if precision == torch.float32:
         # The suite always differentiates in double precision. One of the two runs
         # compares every entry; this one compares random sums, which is faster.
-        sums = partial(gradcheck, **differences(torch.complex128))
+        sums = partial(gradcheck, **gradcheck_options(torch.complex128))
         monkeypatch.setattr(_case, "gradcheck", sums)
     check_group(manifold, dtype=dtype_of(manifold, precision), generator=rng)
 

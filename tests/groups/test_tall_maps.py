@@ -17,8 +17,7 @@ from isometry.linalg._cayley import cayley
 from isometry.linalg._pade import pade
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import expm_tall
-from tests.helpers import DTYPES, differences, eps, random_skew
-from tests.helpers import wide as double
+from tests.helpers import DTYPES, double_dtype, eps, gradcheck_options, random_skew
 from tests.linalg.test_tall import generator, tangent
 
 # sizes for both algorithms (n > 2k and n <= 2k), and for their border
@@ -38,7 +37,7 @@ def zeros(degree: int) -> list[complex]:
 
 def reference(X: Tensor, B: Tensor, G: Tensor, degree: int) -> tuple[Tensor, Tensor]:
     """r_m(A) B and the gradient of <G, r_m(A) B>, by the n x n A, zero by zero."""
-    X = X.to(double(X.dtype)).requires_grad_()
+    X = X.to(double_dtype(X.dtype)).requires_grad_()
     base, G = B.to(X.dtype), G.to(X.dtype)
     A = generator(X, base).to(torch.complex128)
     eye = torch.eye(A.shape[-1], dtype=A.dtype)
@@ -134,7 +133,7 @@ def test_nearly_singular_velocities_stay_orthonormal(ratio, norm, degree, dtype,
     defect of 1e10 k eps at degree 5 and norm 100 in float32.
     """
     n, k = 40, 4
-    B, X, G = tangent(n, k, norm=1.0, dtype=double(dtype), rng=rng, batch=(3,))
+    B, X, G = tangent(n, k, norm=1.0, dtype=double_dtype(dtype), rng=rng, batch=(3,))
     X = with_singular_values(X, B, ratio=ratio, norm=norm)
     B, X, G = (M.to(dtype) for M in (B, X, G))
     Y_ref, g_ref = reference(X, B, G, degree)
@@ -266,7 +265,7 @@ def test_derivatives_agree_with_differences(norm, degree, shape, dtype, rng):
     def f(X: Tensor, B: Tensor | None = None) -> Tensor:
         return Pade(degree).tall(X, B)
 
-    how = differences(dtype)
+    how = gradcheck_options(dtype)
     for g in (f, lambda X: f(X, B)):
         assert gradcheck(g, X, check_forward_ad=True, check_batched_grad=True, **how)
         assert gradgradcheck(g, X, check_fwd_over_rev=True, fast_mode=True)

@@ -12,7 +12,7 @@ from isometry.groups import SO, SU, AbstractGroup, Sp, Sphere, Stiefel, Torus, U
 from isometry.linalg import expm_skew, expm_skew_frechet, logm_unitary
 from isometry.testing._case import Case
 from isometry.testing._geometry import orthonormal
-from tests.groups.algebra import HALVES, element, inner, slope, wide
+from tests.groups.algebra import HALVES, double_dtype_of, element, inner, slope
 from tests.groups.registry import Quadrupole, dtype_of
 from tests.helpers import eps, new_generator
 
@@ -24,7 +24,9 @@ def basis(group: AbstractGroup) -> Tensor:
     """An orthonormal basis of the algebra, by QR of projected Gaussians."""
     rng = new_generator(1)
     shape = (group.dimension, *group.shape)
-    A = group.algebra_projection(torch.randn(shape, dtype=wide(group), generator=rng))
+    A = group.algebra_projection(
+        torch.randn(shape, dtype=double_dtype_of(group), generator=rng)
+    )
     parts = torch.view_as_real(A) if A.is_complex() else A
     # QR, rather than a factor of the Gram matrix, whose condition is squared
     columns = torch.linalg.qr(parts.flatten(1).mT).Q
@@ -42,7 +44,7 @@ def dexp(group: AbstractGroup, A: Tensor) -> Tensor:
 @pytest.mark.parametrize("group", [*GROUPS, Quadrupole()], ids=str)
 def test_exp_is_onto(group, rng):
     """Theorem 3.1: every Haar sample is the exponential of something in the algebra."""
-    Q = group.random(200, generator=rng, dtype=wide(group))
+    Q = group.random(200, generator=rng, dtype=double_dtype_of(group))
     A = group.algebra_log(Q)
     n = group.size
     # 20.2: twice the worst over 20 seeds, 10.1 (SU(3))
@@ -54,7 +56,7 @@ def test_exp_is_onto(group, rng):
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_exp_is_one_to_one_inside_the_domain(group, rng):
     """Appendix D: log exp A = A while all angles are below pi, and not beyond."""
-    one = group.origin(dtype=wide(group))
+    one = group.origin(dtype=double_dtype_of(group))
     for norm in (0.1, 3.0, math.pi - 1e-3):
         A = element(group, rng, norm=norm)
         assert float(group.border_distance(one, A)) == pytest.approx(math.pi - norm)
@@ -96,8 +98,8 @@ MILD = [(SO(3), [1.0]), (SO(6), [1.0, 0.5, 0.1]), (U(2), [1.0, 0.0]), (U(1), [1.
 def test_smallest_singular_value_of_dexp_is_a_sinc(group, angles, rng):
     """e^-A dexp_A has |sinc(rho / 2)| for each root rho of the group at A."""
     theta = torch.tensor(angles, dtype=torch.float64)
-    V = group.random(generator=rng, dtype=wide(group))
-    A = V @ group.torus(theta).to(wide(group)) @ V.mH
+    V = group.random(generator=rng, dtype=double_dtype_of(group))
+    A = V @ group.torus(theta).to(double_dtype_of(group)) @ V.mH
     for norm in (0.5, 1.0, 2.0, 3.0, math.pi):
         s = torch.linalg.svdvals(dexp(group, norm * A))
         half = norm * largest_root(group, theta) / 2
@@ -110,7 +112,7 @@ def test_smallest_singular_value_of_dexp_is_a_sinc(group, angles, rng):
 def test_dexp_is_singular_on_the_border_where_a_root_is_two_pi(group, angles):
     """Appendix D: dexp_A is singular if two opposite angles are pi, and not before."""
     theta = torch.tensor(angles, dtype=torch.float64)
-    A = group.torus(theta).to(wide(group))
+    A = group.torus(theta).to(double_dtype_of(group))
     for norm, floor in ((0.99 * math.pi, 1e-2), (math.pi, -1.0)):
         smallest = float(torch.linalg.svdvals(dexp(group, norm * A))[-1])
         assert smallest > floor
@@ -128,7 +130,7 @@ def test_dexp_is_regular_elsewhere_on_the_border(group, angles):
     injectivity.
     """
     theta = math.pi * torch.tensor(angles, dtype=torch.float64)
-    A = group.torus(theta).to(wide(group))
+    A = group.torus(theta).to(double_dtype_of(group))
     assert float(torch.linalg.svdvals(dexp(group, A))[-1]) > 0.3
     theta[0] = -math.pi
     assert_close(expm_skew(group.torus(theta).to(A)), expm_skew(A), rtol=0, atol=1e-14)
@@ -176,7 +178,7 @@ def test_connection_is_the_tangential_derivative(group, rng):
     This is the Levi-Civita connection of a submanifold (Gauss). Central differences
     converge to it with a fitted slope of 2.
     """
-    Q = group.random(generator=rng, dtype=wide(group))
+    Q = group.random(generator=rng, dtype=double_dtype_of(group))
     X, Y = (element(group, rng, norm=1.0) for _ in range(2))
     want = Q @ group.connection(X, Y)
 
@@ -297,7 +299,7 @@ def test_the_exponential_update_is_no_retraction_else(group, rng):
 
 
 def cotangent(group: AbstractGroup, rng: torch.Generator) -> Tensor:
-    G = torch.randn(group.shape, dtype=wide(group), generator=rng)
+    G = torch.randn(group.shape, dtype=double_dtype_of(group), generator=rng)
     return G / matrix_norm(G)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from isometry.lab import Config, Outcome, Training, resume, start
-from tests.helpers import shifted
+from tests.helpers import shifted_seed
 
 # entries that differ from run to run
 _CLOCK = ("seconds", "cpu_seconds")
@@ -21,7 +21,7 @@ def small(**options: Any) -> Config:
         "evaluate_every": 4,
         "checkpoint_every": 3,
         "threads": 1,
-        "seed": shifted(Training.seed),
+        "seed": shifted_seed(Training.seed),
     }
     task = {"lag": 3, "length": 2, "held_out": 8}
     return Config("copying", task, Training(**(usual | options)))

@@ -16,7 +16,7 @@ from isometry.lab import evaluate
 from isometry.lab._data import catalogue
 from isometry.lab.task import AbstractTask, Batch, Split
 from isometry.lab.tasks import TASKS, AddingTask, CopyingTask, MnistTask, TimitTask
-from tests.helpers import shifted
+from tests.helpers import shifted_seed
 from tests.lab.small_data import dataset, images, speech, sphere, write_files
 
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -246,7 +246,7 @@ class TestCopying:
     @pytest.mark.parametrize("answer", ["at-marker", "after-marker"])
     def test_word_lag_marker(self, answer):
         task = CopyingTask(lag=7, length=3, symbols=4, answer=answer)
-        x, y, _ = task.batch(0, size=50, seed=shifted(0))
+        x, y, _ = task.batch(0, size=50, seed=shifted_seed(0))
         word, marker = x[:3], 10 if answer == "at-marker" else 9
         assert x.shape == y.shape == (7 + 2 * 3, 50)
         assert set(word.flatten().tolist()) == {1, 2, 3, 4}
@@ -265,7 +265,7 @@ class TestCopying:
     def test_baseline_is_the_loss_without_memory(self):
         """The baseline is the loss of certain blanks and then uniform symbols."""
         task = CopyingTask(lag=9)
-        batch = task.batch(0, size=4, seed=shifted(0))
+        batch = task.batch(0, size=4, seed=shifted_seed(0))
         outputs = torch.zeros(task.steps, 4, task.output_size)
         outputs[:-10, :, 0] = 1e4
         outputs[-10:, :, 0] = -1e4
@@ -275,7 +275,7 @@ class TestCopying:
     def test_accuracy_is_that_of_the_word(self):
         """Accuracy is measured on the word alone, since blanks are easy."""
         task = CopyingTask(lag=9)
-        batch = task.batch(0, size=4, seed=shifted(0))
+        batch = task.batch(0, size=4, seed=shifted_seed(0))
         perfect = torch.nn.functional.one_hot(batch.y, task.output_size).float()
         assert task.metrics(perfect, batch) == {"accuracy": 1.0}
         blank = torch.zeros_like(perfect)
@@ -292,7 +292,7 @@ class TestCopying:
 
     def test_symbols_are_uniform(self):
         """A chi² test with 7 degrees of freedom over 80,000 symbols."""
-        words = CopyingTask(lag=1).batch(0, size=8000, seed=shifted(0)).x[:10]
+        words = CopyingTask(lag=1).batch(0, size=8000, seed=shifted_seed(0)).x[:10]
         counts = torch.bincount(words.flatten(), minlength=9)[1:].double()
         chi2 = ((counts - 10000).square() / 10000).sum()
         # probability 1e-6 to exceed
@@ -310,7 +310,7 @@ class TestAdding:
 
     @pytest.mark.parametrize("length", [2, 9, 400])
     def test_one_marker_in_each_half(self, length):
-        x, y, _ = AddingTask(length=length).batch(0, size=200, seed=shifted(0))
+        x, y, _ = AddingTask(length=length).batch(0, size=200, seed=shifted_seed(0))
         values, markers = x.unbind(-1)
         half = length // 2
         assert (markers[:half].sum(0) == 1).all()
@@ -321,13 +321,13 @@ class TestAdding:
         assert_close(y[:, 0], (values * markers).sum(0))
 
     def test_markers_reach_every_step(self):
-        x = AddingTask(length=9).batch(0, size=500, seed=shifted(0)).x
+        x = AddingTask(length=9).batch(0, size=500, seed=shifted_seed(0)).x
         assert (x[..., 1].sum(1) > 0).all()
 
     def test_baseline_is_the_loss_of_one(self):
         """The baseline is the loss of answering 1: Var(u + v) = 1 / 6."""
         task = AddingTask(length=4)
-        batch = task.batch(0, size=100000, seed=shifted(0))
+        batch = task.batch(0, size=100000, seed=shifted_seed(0))
         loss = task.loss(torch.ones_like(batch.y), batch).item()
         # six standard deviations of the mean over 1e5: sqrt(E s⁴ - 1/36) / 316 = 6.2e-4
         assert loss == pytest.approx(task.baseline, abs=6 * 6.2e-4)

@@ -16,7 +16,7 @@ from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step, orthogonality_error, recurrent_map
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.tasks import CopyingTask, MnistTask
-from tests.helpers import eps, shifted
+from tests.helpers import eps, shifted_seed
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 
 CPU = torch.device("cpu")
@@ -285,7 +285,7 @@ def test_a_step_is_that_of_torch():
     step = Step(one, one.model, Ranks(0, 1, CPU), 0)
     step.agree(interrupt=False)
     step.update()
-    batch = two.task.batch(0, size=4, seed=shifted(5544))
+    batch = two.task.batch(0, size=4, seed=shifted_seed(5544))
     two.task.loss(two.model(batch.x), batch).backward()
     for optimizer in two.optimizers:
         optimizer.step()

@@ -9,12 +9,12 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from tests.helpers import skew_with_angles, wide
+from tests.helpers import double_dtype, skew_with_angles
 
 
 def frechet(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
     """exp(A) and L(A, E) of the stored matrices, rounded to double."""
-    single = A.dtype != wide(A.dtype)
+    single = A.dtype != double_dtype(A.dtype)
     return _by_eigenvalues(A, E) if single else _by_series(A, E)
 
 
@@ -63,7 +63,7 @@ def _by_series(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
 
 def frechet_scipy(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
     """exp(A) and its derivative along E, by SciPy, for one matrix."""
-    A, E = A.to(wide(A.dtype)), E.to(wide(A.dtype))
+    A, E = A.to(double_dtype(A.dtype)), E.to(double_dtype(A.dtype))
     # L is linear in E, and a large E would cost digits in SciPy's block matrix.
     size = max(float(torch.linalg.matrix_norm(E)), 1e-300)
     Q, L = scipy.linalg.expm_frechet(A.numpy(), E.numpy() / size, method="blockEnlarge")
@@ -88,7 +88,7 @@ def gradient_digits(A: Tensor, G: Tensor) -> Tensor:
 
 
 def _exact(A: Tensor) -> Any:
-    return mpmath.matrix(A.to(wide(A.dtype)).resolve_conj().tolist())
+    return mpmath.matrix(A.to(double_dtype(A.dtype)).resolve_conj().tolist())
 
 
 def _rounded(M: Any, like: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def edge_skew(
     if dtype.is_complex:
         signs = torch.randint(0, 2, (n,), generator=rng) * 2 - 1
         return skew_with_angles(norm * signs, dtype=dtype, rng=rng)
-    V = torch.linalg.qr(torch.randn(n, n, dtype=wide(dtype), generator=rng)).Q
+    V = torch.linalg.qr(torch.randn(n, n, dtype=double_dtype(dtype), generator=rng)).Q
     angles = torch.full((n // 2,), norm, dtype=torch.float64)
     J = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     D = torch.zeros(n, n, dtype=torch.float64)

@@ -11,10 +11,10 @@ from isometry.linalg._cayley import cayley, cayley_inverse
 from isometry.linalg._skew import skew
 from tests.helpers import (
     DTYPES,
+    double_dtype,
     eps,
     random_skew,
     skew_with_angles,
-    wide,
 )
 
 
@@ -60,7 +60,7 @@ def test_value_and_gradient_are_those_of_the_eigendecomposition(n, norm, dtype, 
     error = matrix_norm(g - reference_gradient(A.detach(), G))
     assert (error <= 5.6 * unit * matrix_norm(G)).all()
     assert_close(g, -g.mH, rtol=0, atol=eps(dtype) * float(g.abs().max()))
-    Q = Q.to(wide(dtype))
+    Q = Q.to(double_dtype(dtype))
     assert (matrix_norm(Q.mH @ Q - torch.eye(n)) <= 4.8 * unit).all()
 
 
@@ -154,8 +154,8 @@ def test_inverse_gives_nan_where_it_cannot_raise(no_shape_hook):
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 33])
 def test_inverse_refuses_the_eigenvalue_minus_one(n, dtype, rng):
     """A reflection has the eigenvalue -1: it is refused, also among other matrices."""
-    v = torch.randn(n, 1, dtype=wide(dtype), generator=rng)
-    H = torch.eye(n, dtype=wide(dtype)) - 2 * v @ v.mH / (v.mH @ v)
+    v = torch.randn(n, 1, dtype=double_dtype(dtype), generator=rng)
+    H = torch.eye(n, dtype=double_dtype(dtype)) - 2 * v @ v.mH / (v.mH @ v)
     Q = torch.stack([torch.eye(n, dtype=dtype), H.to(dtype)])
     message = r"`Q` must not have the eigenvalue -1.*distance about .*logm_unitary"
     with pytest.raises(ValueError, match=message):

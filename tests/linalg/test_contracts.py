@@ -30,7 +30,7 @@ from isometry.linalg import (
     pade,
     skew,
 )
-from tests.helpers import DTYPES, differences
+from tests.helpers import DTYPES, gradcheck_options
 from tests.linalg.registry import ROWS, Row, itself
 
 DOUBLE = [torch.float64, torch.complex128]
@@ -221,7 +221,7 @@ def test_gradients_of_any_order(row, rng):
     """Reverse, forward, batched and second derivatives agree with differences."""
     for dtype in DOUBLE:
         X = row.free(dtype=dtype, rng=rng).requires_grad_()
-        how: dict[str, Any] = differences(dtype) | {"check_batched_grad": True}
+        how: dict[str, Any] = gradcheck_options(dtype) | {"check_batched_grad": True}
         assert gradcheck(row.on_free, X, check_forward_ad=True, **how)
         how["fast_mode"] = True
         assert gradgradcheck(row.on_free, X, check_fwd_over_rev=True, **how)

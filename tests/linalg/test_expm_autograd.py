@@ -19,7 +19,7 @@ from isometry.linalg._expm_skew import (
     expm_skew_frechet,
 )
 from isometry.linalg._skew import skew
-from tests.helpers import DTYPES, differences, eps, random_skew
+from tests.helpers import DTYPES, eps, gradcheck_options, random_skew
 from tests.linalg import reference
 
 METHODS = ["products", "eigh", "pade"]
@@ -51,7 +51,7 @@ def test_gradients_of_any_order(norm, dtype, method, rng):
     def f(X: Tensor) -> Tensor:
         return expm_skew(skew(X), method=method)
 
-    how = differences(dtype)
+    how = gradcheck_options(dtype)
     assert gradcheck(f, X, check_forward_ad=True, **how)
     assert gradgradcheck(f, X[0], check_fwd_over_rev=True, **how)
 

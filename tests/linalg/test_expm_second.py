@@ -7,7 +7,7 @@ from torch.linalg import matrix_norm
 
 from isometry.linalg import expm_skew
 from isometry.linalg._expm.schemes import SCHEMES
-from tests.helpers import eps, random_skew, wide
+from tests.helpers import double_dtype, eps, random_skew
 
 
 def second(A: Tensor, E: Tensor, G: Tensor, *, reference: bool = False) -> Tensor:
@@ -31,7 +31,7 @@ def test_second_derivatives_in_every_band(n, dtype, scheme, rng):
     E = random_skew(n, norm=1.0, dtype=dtype, rng=rng)
     G = torch.randn(n, n, dtype=dtype, generator=rng)
     H = second(A, E, G)
-    A, E, G = (X.to(wide(dtype)) for X in (A, E, G))
+    A, E, G = (X.to(double_dtype(dtype)) for X in (A, E, G))
     expected = second(A, E, G, reference=True)
     # twice the worst over 40 seeds, 1.75 (complex64, n = 3, angle 3.15)
     assert matrix_norm(H - expected) <= 3.5 * eps(dtype) * matrix_norm(G)

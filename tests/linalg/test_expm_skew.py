@@ -13,11 +13,11 @@ from isometry.linalg._expm.exponential import plan_edges
 from isometry.linalg._expm_skew import expm_skew, expm_skew_frechet
 from tests.helpers import (
     DTYPES,
+    double_dtype,
     eps,
     random_skew,
     random_unitary,
     skew_with_angles,
-    wide,
 )
 from tests.linalg import reference
 
@@ -39,7 +39,7 @@ def value_and_gradient(f, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 
 def defect(Q: Tensor) -> Tensor:
     """||Q^H Q - I||_F / sqrt(n), in double precision."""
-    Q = Q.to(wide(Q.dtype))
+    Q = Q.to(double_dtype(Q.dtype))
     return matrix_norm(Q.mH @ Q - torch.eye(Q.shape[-1])) / Q.shape[-1] ** 0.5
 
 
@@ -247,7 +247,7 @@ def test_planes_are_rotated(angle, dtype):
     t = A[1, 0].real.double()
     expected = torch.stack([t.cos(), -t.sin(), t.sin(), t.cos()]).view(2, 2)
     tol = TOLERANCE["products"] * eps(dtype) * max(1.0, angle)
-    assert_close(expm_skew(A).to(wide(dtype)).real, expected, rtol=0, atol=tol)
+    assert_close(expm_skew(A).to(double_dtype(dtype)).real, expected, rtol=0, atol=tol)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -314,7 +314,7 @@ def test_orthogonal_up_to_the_largest_norm(dtype, method, rng):
     matrices = [skew_with_angles(theta, dtype=dtype, rng=rng) for theta in spectra]
     A = torch.stack(matrices)
     for exponent in range(12 if eps(dtype) > 1e-10 else 26):
-        Q = expm_skew(A * 4.0**exponent, method=method).to(wide(dtype))
+        Q = expm_skew(A * 4.0**exponent, method=method).to(double_dtype(dtype))
         defect = matrix_norm(Q.mH @ Q - torch.eye(n))
         # 10.7: twice the worst over 20 seeds, 5.3 (complex64, eigh, n = 4)
         assert (defect <= 10.7 * n * eps(dtype)).all(), exponent

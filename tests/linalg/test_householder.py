@@ -5,14 +5,14 @@ from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
 from isometry.linalg._householder import householder
-from tests.helpers import DTYPES, eps, wide
+from tests.helpers import DTYPES, double_dtype, eps
 
 SHAPES = [(1, 1), (2, 1), (5, 3), (5, 5), (3, 7), (32, 32), (40, 8)]
 
 
 def reference(V: Tensor) -> Tensor:
     """Apply one reflection after the other, in float64 with autograd."""
-    V = V.to(wide(V.dtype))
+    V = V.to(double_dtype(V.dtype))
     n, k = V.shape[-2:]
     Q = torch.eye(n, dtype=V.dtype).expand(*V.shape[:-2], n, n)
     for j in range(k):
@@ -29,9 +29,9 @@ def test_value_and_gradient_are_those_of_the_product(columns, shape, dtype, rng)
     n, k = shape
     V = torch.randn(2, n, k, dtype=dtype, generator=rng)
     G = torch.randn(2, n, columns or n, dtype=dtype, generator=rng)
-    W = V.to(wide(dtype)).requires_grad_()
+    W = V.to(double_dtype(dtype)).requires_grad_()
     expected = reference(W)[..., :columns]
-    (g_expected,) = torch.autograd.grad(expected, W, G.to(wide(dtype)))
+    (g_expected,) = torch.autograd.grad(expected, W, G.to(double_dtype(dtype)))
     V.requires_grad_()
 
     Q = householder(V, columns=columns)
@@ -43,7 +43,7 @@ def test_value_and_gradient_are_those_of_the_product(columns, shape, dtype, rng)
     assert (matrix_norm(Q - expected) <= 6 * unit).all()
     scale = matrix_norm(G) / torch.linalg.vector_norm(V, dim=-2).amin(-1)
     assert (matrix_norm(g - g_expected) <= 11.4 * unit * scale).all()
-    Q = Q.detach().to(wide(dtype))
+    Q = Q.detach().to(double_dtype(dtype))
     assert (matrix_norm(Q.mH @ Q - torch.eye(Q.shape[-1])) <= 8 * unit).all()
 
 

@@ -15,13 +15,13 @@ from isometry.linalg._logm import logm_unitary
 from isometry.linalg._skew import skew
 from tests.helpers import (
     DTYPES,
-    differences,
+    double_dtype,
     eps,
+    gradcheck_options,
     random_skew,
     random_unitary,
     skew_with_angles,
 )
-from tests.helpers import wide as double
 
 PI = math.pi
 SPECTRA = {
@@ -43,14 +43,14 @@ SPECTRA = {
 
 def exp(A: Tensor) -> Tensor:
     """Exponential of a skew matrix in double precision, by eigendecomposition."""
-    theta, V = torch.linalg.eigh(-1j * A.to(double(A.dtype)))
+    theta, V = torch.linalg.eigh(-1j * A.to(double_dtype(A.dtype)))
     Q = (V * torch.exp(1j * theta)[..., None, :]) @ V.mH
     return Q if A.is_complex() else Q.real
 
 
 def rotations(n: int, *, dtype: torch.dtype, rng: torch.Generator, **kwargs) -> Tensor:
     """Haar unitary matrices, of determinant 1 if real."""
-    Q = random_unitary(n, dtype=double(dtype), rng=rng, **kwargs)
+    Q = random_unitary(n, dtype=double_dtype(dtype), rng=rng, **kwargs)
     if not dtype.is_complex:
         # `det` of a large matrix may overflow
         Q[..., :, 0] *= torch.linalg.slogdet(Q).sign[..., None]
@@ -63,9 +63,9 @@ def assert_principal_logarithm(A: Tensor, Q: Tensor) -> None:
     assert A.dtype == Q.dtype
     assert torch.equal(A, -A.mH)
     # 4: twice the worst over 60 seeds of this file, 1.7 (complex64, half turns)
-    assert (matrix_norm(A.to(double(A.dtype)), 2) <= PI * (1 + 4 * n * e)).all()
+    assert (matrix_norm(A.to(double_dtype(A.dtype)), 2) <= PI * (1 + 4 * n * e)).all()
     # 21: twice the worst over 60 seeds of this file, 10.2 (complex128, half turns)
-    defect = matrix_norm(exp(A) - Q.to(double(Q.dtype)))
+    defect = matrix_norm(exp(A) - Q.to(double_dtype(Q.dtype)))
     assert (defect <= 21 * n * e).all(), float(defect.max() / (n * e))
 
 
@@ -82,7 +82,7 @@ def test_exp_of_the_logarithm_is_the_matrix(n, dtype, rng):
 def test_exp_of_the_logarithm_is_the_matrix_for_special_spectra(spectrum, dtype, rng):
     """exp(log Q) = Q for repeated and clustered angles, and for angle pi."""
     theta = torch.tensor(SPECTRA[spectrum], dtype=torch.float64)
-    Q = exp(skew_with_angles(theta, dtype=double(dtype), rng=rng)).to(dtype)
+    Q = exp(skew_with_angles(theta, dtype=double_dtype(dtype), rng=rng)).to(dtype)
     assert_principal_logarithm(logm_unitary(Q), Q)
 
 
@@ -117,7 +117,7 @@ def test_half_turns_where_null_vectors_come_out_real(dtype, rng):
 @pytest.mark.parametrize("norm", [1e-6, 1e-3, 0.1, 1.0, 2.0, 3.0])
 def test_logarithm_of_exp_is_the_matrix(norm, dtype, rng):
     """log(exp A) = A if ||A|| < pi, relative to A also for A near zero."""
-    A = random_skew(9, norm=norm, dtype=double(dtype), rng=rng)
+    A = random_skew(9, norm=norm, dtype=double_dtype(dtype), rng=rng)
     # `exp` of this file would lose the digits of a small A
     Q = torch.linalg.matrix_exp(A).to(dtype)
     error = matrix_norm(logm_unitary(Q).to(A.dtype) - A)
@@ -189,13 +189,13 @@ def test_half_precision_is_computed_in_float32(dtype, rng):
 def test_derivative_is_the_inverse_of_that_of_exp(spectrum, dtype, rng):
     """D exp(A)[D log(Q)[dQ]] = dQ for dQ = Q Omega, with SciPy's `expm_frechet`."""
     if spectrum == "random":
-        A = random_skew(9, norm=2.8, dtype=double(dtype), rng=rng)
+        A = random_skew(9, norm=2.8, dtype=double_dtype(dtype), rng=rng)
     else:
         theta = torch.tensor(SPECTRA[spectrum], dtype=torch.float64)
-        A = skew_with_angles(theta, dtype=double(dtype), rng=rng)
+        A = skew_with_angles(theta, dtype=double_dtype(dtype), rng=rng)
     Q = exp(A)
     n = Q.shape[-1]
-    dQ = Q @ random_skew(n, norm=1.0, dtype=double(dtype), rng=rng)
+    dQ = Q @ random_skew(n, norm=1.0, dtype=double_dtype(dtype), rng=rng)
     dA = torch.func.jvp(logm_unitary, (Q.to(dtype),), (dQ.to(dtype),))[1]
     L = scipy.linalg.expm_frechet(A.numpy(), dA.to(A.dtype).numpy(), compute_expm=False)
     # 8: twice the worst over 60 seeds, 3.6 (float64, random)
@@ -241,7 +241,7 @@ def test_derivatives_agree_with_differences(n, dtype, rng):
 
     # torch 2.13 fails an internal assertion in its own batched forward mode
     batched = {"check_batched_grad": True, "check_batched_forward_grad": False}
-    how = differences(dtype)
+    how = gradcheck_options(dtype)
     assert gradcheck(f, X, check_forward_ad=True, **batched, **how)
     assert gradgradcheck(f, X, check_fwd_over_rev=True, **how)
 

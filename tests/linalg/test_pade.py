@@ -14,14 +14,21 @@ from torch.testing import assert_close
 from isometry.linalg._cayley import cayley
 from isometry.linalg._pade import _coefficients, _step, pade, pade_radius
 from isometry.linalg._skew import skew
-from tests.helpers import DTYPES, differences, eps, random_skew, skew_with_angles, wide
+from tests.helpers import (
+    DTYPES,
+    double_dtype,
+    eps,
+    gradcheck_options,
+    random_skew,
+    skew_with_angles,
+)
 
 # degrees for every shape of the evaluation: no power, one, several, and several blocks
 DEGREES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 25]
 
 
 def is_double(dtype: torch.dtype) -> bool:
-    return dtype == wide(dtype)
+    return dtype == double_dtype(dtype)
 
 
 def real_if(A: Tensor, Q: Tensor) -> Tensor:
@@ -98,7 +105,7 @@ def test_value_is_the_approximant_of_the_eigenvalues(norm, degree, dtype, rng):
     # where the reference itself is no better.
     constant = 15 if is_double(dtype) else 3.1
     assert matrix_norm(Q - expected) <= constant * n * eps(dtype)
-    Q = Q.to(wide(dtype))
+    Q = Q.to(double_dtype(dtype))
     # twice the worst, 2.5 (complex128, degree 2, norm 6)
     assert matrix_norm(Q.mH @ Q - torch.eye(n)) <= 5.1 * n * eps(dtype)
 
@@ -122,7 +129,7 @@ def test_auto_is_the_exponential(n, norm, dtype, rng):
         error = matrix_norm(g - exponential_gradient(B, G))
         assert (error <= 4.8 * unit * matrix_norm(G)).all()
         assert_close(g, -g.mH, rtol=0, atol=8 * eps(dtype) * float(g.abs().max()))
-        Q = Q.to(wide(dtype))
+        Q = Q.to(double_dtype(dtype))
         assert (matrix_norm(Q.mH @ Q - torch.eye(n)) <= 3.1 * unit).all()
 
 
@@ -230,7 +237,7 @@ def test_zero_is_mapped_to_the_identity(shape, squarings, degree):
 def test_huge_norms(dtype, rng):
     """Up to norm 1/eps the defect grows with the norm; above it is NaN."""
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
-    Q = pade(A * 1e4, degree=13, squarings="auto").to(wide(dtype))
+    Q = pade(A * 1e4, degree=13, squarings="auto").to(double_dtype(dtype))
     # 0.8: twice the worst over 60 seeds, 0.39
     assert matrix_norm(Q.mH @ Q - torch.eye(4)) <= 0.8 * 4 * 1e4 * eps(dtype)
     for norm in (4 / eps(dtype), 1e30):
@@ -256,7 +263,7 @@ def test_gradients_of_any_order(degree, squarings, rng):
             X,
             check_forward_ad=True,
             check_batched_grad=True,
-            **differences(dtype),
+            **gradcheck_options(dtype),
         )
     X = torch.randn(2, 2, dtype=torch.float64, generator=rng, requires_grad=True)
     assert gradgradcheck(f, X, check_fwd_over_rev=True)

@@ -13,10 +13,10 @@ from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._pade import _inverse_phase, pade, pade_inverse
 from tests.helpers import (
     DTYPES,
+    double_dtype,
     eps,
     random_skew,
     random_unitary,
-    wide,
 )
 from tests.linalg.reference import edge_skew, expm
 
@@ -61,7 +61,7 @@ def test_the_approximant_of_the_inverse_is_q(n, degree, dtype, rng):
 @pytest.mark.parametrize("angle", [0.0, 1e-9, 1.0, math.pi - 1e-4, math.pi])
 def test_repeated_angles_up_to_pi_are_reached(angle, degree, dtype, rng):
     """All angles are equal, up to pi: from degree 2 on every Q can be reached."""
-    A = edge_skew(7, norm=angle, dtype=wide(dtype), rng=rng)
+    A = edge_skew(7, norm=angle, dtype=double_dtype(dtype), rng=rng)
     check_inverse(expm(A).to(dtype), degree)
 
 

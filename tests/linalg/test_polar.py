@@ -9,7 +9,7 @@ from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
 from isometry.linalg._polar import polar
-from tests.helpers import DTYPES, differences, eps, random_unitary, wide
+from tests.helpers import DTYPES, double_dtype, eps, gradcheck_options, random_unitary
 
 SHAPES = [(1, 1), (4, 4), (9, 4), (4, 9), (5, 1), (32, 32)]
 
@@ -17,14 +17,14 @@ SHAPES = [(1, 1), (4, 4), (9, 4), (4, 9), (5, 1), (32, 32)]
 def conditioned(n: int, k: int, s: Tensor, *, dtype, rng) -> tuple[Tensor, Tensor]:
     """A matrix with the given singular values, and its polar factor."""
     r = min(n, k)
-    U = random_unitary(n, k=r, dtype=wide(dtype), rng=rng)
-    V = random_unitary(k, k=r, dtype=wide(dtype), rng=rng)
+    U = random_unitary(n, k=r, dtype=double_dtype(dtype), rng=rng)
+    V = random_unitary(k, k=r, dtype=double_dtype(dtype), rng=rng)
     return ((U * s) @ V.mH).to(dtype), U @ V.mH
 
 
 def reference_gradient(X: Tensor, G: Tensor) -> Tensor:
     """By SciPy: Q K + (I - Q Q^H) G H^-1, where K H + H K = Q^H G - G^H Q."""
-    X, G = X.to(wide(X.dtype)), G.to(wide(G.dtype))
+    X, G = X.to(double_dtype(X.dtype)), G.to(double_dtype(G.dtype))
     if X.shape[0] < X.shape[1]:
         return reference_gradient(X.mH.resolve_conj(), G.mH).mH
     Q, H = (torch.from_numpy(part) for part in scipy.linalg.polar(X.numpy()))
@@ -49,7 +49,7 @@ def test_value_and_gradient_are_those_of_scipy(spread, shape, dtype, rng):
     Q = polar(X)
     (g,) = torch.autograd.grad(Q, X, G)
 
-    Q = Q.detach().to(wide(dtype))
+    Q = Q.detach().to(double_dtype(dtype))
     # twice the worst over 100 seeds: value 4.0, orthogonality 5.0, gradient 6.1 (all
     # for 1 x 1 complex, where LAPACK's phase is not the best)
     unit = n * eps(dtype)
@@ -102,7 +102,7 @@ def test_nearest(rng):
 def test_rank_deficient_matrices_have_an_orthogonal_value(rank, dtype, rng):
     s = torch.cat([torch.ones(rank), torch.zeros(4 - rank)]).double()
     X, _ = conditioned(6, 4, s, dtype=dtype, rng=rng)
-    Q = polar(X).to(wide(dtype))
+    Q = polar(X).to(double_dtype(dtype))
     # 4.4: twice the worst over 100 seeds, 2.2 (float32, rank 1)
     assert matrix_norm(Q.mH @ Q - torch.eye(4)) <= 4.4 * 6 * eps(dtype)
 
@@ -122,7 +122,7 @@ def test_gradients_of_any_order(equal, shape, rng):
     for dtype in (torch.float64, torch.complex128):
         X = torch.randn(shape, dtype=dtype, generator=rng)
         X = (torch.eye(*shape, dtype=dtype) if equal else X).requires_grad_()
-        how = differences(dtype)
+        how = gradcheck_options(dtype)
         first = {"check_forward_ad": True, "check_batched_grad": True}
         assert gradcheck(polar, X, **first, **how)
         assert gradgradcheck(polar, X, check_fwd_over_rev=True, **how)

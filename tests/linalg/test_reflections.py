@@ -9,7 +9,7 @@ from torch.linalg import matrix_norm, vector_norm
 from torch.testing import assert_close
 
 from isometry.linalg._householder import householder, reflections
-from tests.helpers import DTYPES, eps, random_unitary, wide
+from tests.helpers import DTYPES, double_dtype, eps, random_unitary
 
 SHAPES = [(1, 1), (2, 1), (2, 2), (5, 3), (5, 5), (32, 32), (40, 8)]
 
@@ -19,7 +19,7 @@ def product(V: Tensor, phase: Tensor) -> Tensor:
 
     H_k I diag(phase), one reflection after the other, in double precision.
     """
-    V, phase = V.to(wide(V.dtype)), phase.to(wide(V.dtype))
+    V, phase = V.to(double_dtype(V.dtype)), phase.to(double_dtype(V.dtype))
     Q = torch.eye(*V.shape[-2:], dtype=V.dtype) * phase[..., None, :]
     for j in reversed(range(V.shape[-1])):
         v = V[..., :, j : j + 1]

@@ -12,8 +12,14 @@ from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
 from isometry.linalg._tall import expm_tall
-from tests.helpers import DTYPES, differences, eps, random_skew, random_unitary
-from tests.helpers import wide as double
+from tests.helpers import (
+    DTYPES,
+    double_dtype,
+    eps,
+    gradcheck_options,
+    random_skew,
+    random_unitary,
+)
 
 # sizes for both algorithms (n > 2k and n <= 2k), and for their border
 SHAPES = [(40, 3), (40, 12), (9, 4), (8, 4), (7, 4), (6, 6), (5, 1), (2, 1), (1, 1)]
@@ -30,7 +36,7 @@ def generator(X: Tensor, B: Tensor) -> Tensor:
 
 def reference(X: Tensor, B: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     """The value exp(A) B and the gradient of <G, exp(A) B>, in double precision."""
-    X, B, G = (M.to(double(M.dtype)) for M in (X, B, G))
+    X, B, G = (M.to(double_dtype(M.dtype)) for M in (X, B, G))
     X.requires_grad_()
     A = generator(X, B)
     A = (A - A.mH) / 2
@@ -49,13 +55,13 @@ def reference(X: Tensor, B: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 
 def tangent(n: int, k: int, *, norm: float, dtype, rng, batch=()) -> tuple:
     """A base point, a tangent there of the given norm, and a cotangent of norm 1."""
-    B = random_unitary(n, k=k, dtype=double(dtype), rng=rng, batch=batch)
-    X = torch.randn(*batch, n, k, dtype=double(dtype), generator=rng)
+    B = random_unitary(n, k=k, dtype=double_dtype(dtype), rng=rng, batch=batch)
+    X = torch.randn(*batch, n, k, dtype=double_dtype(dtype), generator=rng)
     along = B.mH @ X
     X = X - B @ ((along + along.mH) / 2)
     size = matrix_norm(X, 2, keepdim=True)
     X = X * (norm / size.clamp(min=1e-12))
-    G = torch.randn(*batch, n, k, dtype=double(dtype), generator=rng)
+    G = torch.randn(*batch, n, k, dtype=double_dtype(dtype), generator=rng)
     G = G / matrix_norm(G, keepdim=True)
     return B.to(dtype), X.to(dtype), G.to(dtype)
 
@@ -231,7 +237,7 @@ def test_derivatives_agree_with_differences(norm, n, k, dtype, rng):
     # torch 2.13 fails an internal assertion in its own batched forward mode
     forward = {"check_forward_ad": True, "check_batched_forward_grad": False}
     for f in (expm_tall, lambda X: expm_tall(X, B)):
-        assert gradcheck(f, X, **forward, **differences(dtype))
+        assert gradcheck(f, X, **forward, **gradcheck_options(dtype))
         assert gradgradcheck(f, X, check_fwd_over_rev=True, fast_mode=True)
     # off the manifold the rounding step and the exponential differ
     E = 0.3 * torch.randn(n, n, dtype=dtype, generator=rng)
@@ -239,7 +245,7 @@ def test_derivatives_agree_with_differences(norm, n, k, dtype, rng):
     assert gradcheck(
         lambda E: expm_tall(X.detach(), torch.linalg.matrix_exp(E - E.mH) @ B),
         E,
-        **differences(dtype),
+        **gradcheck_options(dtype),
     )
 
 

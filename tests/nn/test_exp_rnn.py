@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import (
 from torch.testing import assert_close
 
 from isometry.nn import ExpRNN
-from tests.helpers import shifted
+from tests.helpers import shifted_seed
 
 DTYPE = torch.float64
 
@@ -157,7 +157,7 @@ def test_dropout_is_between_layers_in_training(rng):
 @pytest.mark.parametrize("chunk", [None, 1, 3])
 def test_last_only_is_the_last_output(options, chunk, engine, rng):
     """`last_only` gives each direction's last state, on a time axis of length 1."""
-    torch.manual_seed(shifted(1))
+    torch.manual_seed(shifted_seed(1))
     short = ExpRNN(3, 5, dtype=DTYPE, last_only=True, chunk=chunk, **options)
     layer = ExpRNN(3, 5, dtype=DTYPE, **options)
     layer.load_state_dict(short.state_dict())

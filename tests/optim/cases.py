@@ -71,11 +71,11 @@ def retractions(manifold: AbstractManifold) -> list[str]:
     return [name for name in names if isinstance(parse_map(name), manifold.maps)]
 
 
-def double(manifold: AbstractManifold) -> torch.dtype:
+def double_dtype_of(manifold: AbstractManifold) -> torch.dtype:
     return torch.complex128 if manifold.is_complex else torch.float64
 
 
-def single(manifold: AbstractManifold) -> torch.dtype:
+def single_dtype_of(manifold: AbstractManifold) -> torch.dtype:
     return torch.complex64 if manifold.is_complex else torch.float32
 
 

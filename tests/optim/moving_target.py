@@ -19,8 +19,8 @@ from isometry.groups import (
     U,
 )
 from isometry.optim import RiemannianAdam, RiemannianSGD
-from tests.helpers import random_skew
-from tests.optim.cases import single
+from tests.helpers import double_dtype, random_skew
+from tests.optim.cases import single_dtype_of
 
 # steps between two looks at the weight; odd, to see all phases between two polishes
 LOOK = 17
@@ -76,7 +76,7 @@ class Drift:
 def drift(case: Case, *, steps: int, rng: torch.Generator) -> Drift:
     """Follow a target that turns by 0.001 a step, and measure the weight."""
     M = case.manifold
-    p = nn.Parameter(M.random(dtype=single(M), generator=rng))
+    p = nn.Parameter(M.random(dtype=single_dtype_of(M), generator=rng))
     rule = RiemannianAdam if case.adam else RiemannianSGD
     options: dict[str, Any] = {} if case.adam else {"momentum": 0.5}
     optimizer = rule(
@@ -108,7 +108,7 @@ def turning(
     r"""$t \mapsto T_0 e^{tS}$ in a group, else $e^{tS} T_0$; 0.001 a step."""
     group = isinstance(manifold, AbstractGroup)
     n = start.shape[0]
-    S = random_skew(n, norm=1.0, dtype=double(start), rng=rng)
+    S = random_skew(n, norm=1.0, dtype=double_dtype(start.dtype), rng=rng)
     if isinstance(manifold, SU | Sp):
         S = manifold.algebra_projection(S)
     S = 1e-3 * S / torch.linalg.matrix_norm(S, 2)
@@ -123,10 +123,6 @@ def turning(
     return target
 
 
-def double(Q: Tensor) -> torch.dtype:
-    return torch.complex128 if Q.is_complex() else torch.float64
-
-
 def size(E: Tensor) -> float:
     columns = E.shape[-1] if E.ndim > 1 else 1
     return float(torch.linalg.vector_norm(E)) / math.sqrt(columns)
@@ -135,4 +131,4 @@ def size(E: Tensor) -> float:
 def defect(manifold: AbstractManifold, Q: Tensor) -> float:
     """The manifold's own defect, which includes the determinant, over sqrt(k)."""
     columns = Q.shape[-1] if Q.ndim > 1 else 1
-    return float(manifold.defect(Q.to(double(Q)))) / math.sqrt(columns)
+    return float(manifold.defect(Q.to(double_dtype(Q.dtype)))) / math.sqrt(columns)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from isometry.groups import SO, AbstractManifold, Sphere, Stiefel, U
-from tests.optim.cases import OPTIMIZERS, double, retractions
+from tests.optim.cases import OPTIMIZERS, double_dtype_of, retractions
 
 
 @pytest.mark.parametrize("name", ["SGD", "Nesterov", "AMSGrad", "Adagrad"])
@@ -21,7 +21,8 @@ def test_a_batch_is_its_matrices(manifold: AbstractManifold, name, rng):
     make, _, options = OPTIMIZERS[name]
     shapes = [(), (), (3,), (), (2, 2)]
     starts = [
-        manifold.random(*s, dtype=double(manifold), generator=rng) for s in shapes
+        manifold.random(*s, dtype=double_dtype_of(manifold), generator=rng)
+        for s in shapes
     ]
     together = [nn.Parameter(X.clone()) for X in starts]
     alone = [nn.Parameter(X.clone()) for X in starts]
@@ -58,7 +59,7 @@ def test_a_long_step_of_one_does_not_change_the_others(manifold, retraction, rng
     The longest step decides how all of a batch are computed. Wide matrices are among
     them, and there is the momentum of a second step.
     """
-    dtype = double(manifold)
+    dtype = double_dtype_of(manifold)
     starts, gradients = manifold.random(2, 3, dtype=dtype, generator=rng)
     gradients[1] *= 1e4
     gradients[2] = 0

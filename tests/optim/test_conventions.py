@@ -14,7 +14,7 @@ import isometry
 from isometry import declare
 from isometry.groups import SO, SU, AbstractManifold, Sphere, Stiefel, U
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
-from tests.optim.cases import OPTIMIZERS, loss, single
+from tests.optim.cases import OPTIMIZERS, loss, single_dtype_of
 
 SOME: list[AbstractManifold] = [
     SO(4),
@@ -28,7 +28,7 @@ SOME: list[AbstractManifold] = [
 
 def problem(M: AbstractManifold, rng: torch.Generator, *batch: int):
     """A point as a parameter, and a target."""
-    start, target = M.random(2, *batch, dtype=single(M), generator=rng)
+    start, target = M.random(2, *batch, dtype=single_dtype_of(M), generator=rng)
     return nn.Parameter(start.clone()), target
 
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from isometry.groups import SO, SU, Sphere, Stiefel, U
 from isometry.optim import RiemannianSGD
-from tests.optim.cases import double
+from tests.optim.cases import double_dtype_of
 from tests.optim.moving_target import CASES, Case, drift
 
 
@@ -33,9 +33,9 @@ def test_a_step_of_small_complex_matrices_is_rounded_once(n, rng):
 @pytest.mark.parametrize("manifold", [SO(6), SU(4), Stiefel(9, 3), Sphere(5)], ids=str)
 def test_a_weight_that_was_pushed_off_comes_back(manifold, rng):
     """A weight pushed off its manifold comes back: 16 steps square its defect."""
-    p = nn.Parameter(manifold.random(dtype=double(manifold), generator=rng))
+    p = nn.Parameter(manifold.random(dtype=double_dtype_of(manifold), generator=rng))
     optimizer = RiemannianSGD([p], lr=1e-3, manifold=manifold)
-    p.grad = manifold.random(dtype=double(manifold), generator=rng)
+    p.grad = manifold.random(dtype=double_dtype_of(manifold), generator=rng)
     optimizer.step()
     p.data *= 1 + 1e-5
     before = manifold.defect(p.detach())

@@ -9,10 +9,10 @@ from torch import nn
 
 from isometry.groups import U
 from isometry.optim import RiemannianRMSprop, RiemannianSGD
-from tests.helpers import shifted
+from tests.helpers import shifted_seed
 from tests.optim.cases import plain
 
-GRADIENTS = np.random.default_rng(shifted(5544)).normal(size=(6, 3))
+GRADIENTS = np.random.default_rng(shifted_seed(5544)).normal(size=(6, 3))
 LR = 0.01
 
 

@@ -10,12 +10,12 @@ from isometry.groups._frames import Update
 from isometry.groups._maps.factors import q_factor
 from isometry.linalg import polar
 from isometry.linalg._expm.angles import samuelson_bound
-from tests.helpers import DTYPES, eps, random_skew, wide
+from tests.helpers import DTYPES, double_dtype, eps, random_skew
 
 
 def expm1(A: Tensor) -> Tensor:
     """exp(A) - I in double precision with all digits of A, since no 1 is subtracted."""
-    theta, V = torch.linalg.eigh(-1j * A.to(wide(A.dtype)))
+    theta, V = torch.linalg.eigh(-1j * A.to(double_dtype(A.dtype)))
     values = torch.complex(-2 * (theta / 2).sin() ** 2, theta.sin())
     N = (V * values[..., None, :]) @ V.mH
     return N if A.is_complex() else N.real
@@ -36,7 +36,7 @@ def test_increments_have_the_digits_of_the_step(n, norm, dtype, rng):
     tol = eps(dtype) * (torch.linalg.matrix_norm(A) + n**0.5)
     assert (torch.linalg.matrix_norm(N - expm1(A)) <= tol).all()
     # the end of the series affects the angles only
-    R = (N + torch.eye(n)).to(wide(dtype))
+    R = (N + torch.eye(n)).to(double_dtype(dtype))
     assert (U(n).defect(R) <= 2 * tol).all()
 
 
@@ -96,13 +96,13 @@ def test_polar_by_products_is_that_of_the_decomposition(dtype, step, rng):
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)
         E = step * M.project(Q, X)
         P = Polar().factor(Q, E)
-        expected = polar((Q + E).to(wide(dtype)))
+        expected = polar((Q + E).to(double_dtype(dtype)))
         # Twice the worst over 30 seeds: 6.9 at step 100; 30 in double precision, to
         # which the decomposition contributes.
         c = 14 if eps(dtype) > 1e-10 else 60
-        assert_close(P.to(wide(dtype)), expected, rtol=0, atol=c * eps(dtype))
+        assert_close(P.to(double_dtype(dtype)), expected, rtol=0, atol=c * eps(dtype))
         # twice 3.7 eps
-        assert (M.defect(P.to(wide(dtype))) < 8 * eps(dtype)).all()
+        assert (M.defect(P.to(double_dtype(dtype))) < 8 * eps(dtype)).all()
 
 
 def test_polar_ends_in_smaller_groups_too(rng):
@@ -137,8 +137,8 @@ def test_qr_by_cholesky_is_that_of_the_decomposition(dtype, step, rng):
         M = Stiefel(n, k, is_complex=dtype.is_complex)
         Q, X = M.random(2, 4, dtype=dtype, generator=rng)
         E = step * M.project(Q, X)
-        P = QR().factor(Q, E).to(wide(dtype))
-        Y = (Q + E).to(wide(dtype))
+        P = QR().factor(Q, E).to(double_dtype(dtype))
+        Y = (Q + E).to(double_dtype(dtype))
         error = (P - q_factor(Y)).abs().amax((-2, -1))
         # twice the worst over 200 seeds: 4.0 (float64, 4 x 3, step 0.02)
         assert (error <= 8 * eps(dtype) * torch.linalg.cond(Y)).all()

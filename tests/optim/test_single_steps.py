@@ -26,7 +26,7 @@ from isometry.groups import (
 )
 from isometry.optim import RiemannianAdam, RiemannianRMSprop, RiemannianSGD
 from tests.helpers import new_generator
-from tests.optim.cases import double, retractions, single
+from tests.optim.cases import double_dtype_of, retractions, single_dtype_of
 
 
 def moved(
@@ -43,7 +43,7 @@ def moved(
 @pytest.mark.parametrize("manifold", [SO(6), U(5), O(6)], ids=str)
 def test_descent_is_the_exponential_of_scipy(manifold, lr, rng):
     """A step of SGD is Q expm(-lr Q^H grad f)."""
-    dtype = double(manifold)
+    dtype = double_dtype_of(manifold)
     Q = manifold.random(dtype=dtype, generator=rng)
     G = torch.randn(Q.shape, dtype=dtype, generator=rng)
     A = Q.mH @ G - G.mH @ Q
@@ -106,7 +106,7 @@ TALL_POLAR = [(Stiefel(9, 3), "polar"), (Stiefel(4, 3), "polar")]
 )
 def test_retractions_agree_with_exp_to_their_order(manifold, retraction, rng):
     """Halving the step divides the difference from exp by 2^order."""
-    Q = manifold.random(dtype=double(manifold), generator=rng)
+    Q = manifold.random(dtype=double_dtype_of(manifold), generator=rng)
     G = torch.randn(Q.shape, dtype=Q.dtype, generator=rng)
     # steps of length 0.5 and 0.25: shorter ones would differ by rounding for pade-3
     lr = 0.5 / float(torch.dist(manifold.gradient(Q, G), torch.zeros(())))
@@ -143,7 +143,7 @@ def test_a_finite_step_without_digits_does_not_destroy_the_weight(
     Nothing was NaN then: odd skew matrices are singular, so the solve and the QR of a
     long step have a row of pure rounding, and a Pade denominator has a power of it.
     """
-    dtype = single(manifold)
+    dtype = single_dtype_of(manifold)
     for size in (1e1, 1e2, 1e3, 1e4, 1e6, 1e8, 1e10, 1e14, 1e18):
         p = nn.Parameter(manifold.random(20, dtype=dtype, generator=rng))
         optimizer = RiemannianSGD(
@@ -154,7 +154,7 @@ def test_a_finite_step_without_digits_does_not_destroy_the_weight(
             p.grad = size * G / G.flatten(1).norm(dim=1).view(-1, *[1] * (G.ndim - 1))
             optimizer.step()
         # the defect of SO includes the determinant
-        worst = manifold.defect(p.detach().to(double(manifold))).max()
+        worst = manifold.defect(p.detach().to(double_dtype_of(manifold))).max()
         # twice the worst of 10 seeds: 1.15e-6, of a random point that did not move
         assert worst < 2.3e-6, size
 
@@ -219,7 +219,7 @@ def interleaved(seed: int) -> list[Tensor]:
     jobs = []
     for M in LARGE:
         for make, options in RULES:
-            p = nn.Parameter(torch.eye(*M.shape, dtype=single(M)))
+            p = nn.Parameter(torch.eye(*M.shape, dtype=single_dtype_of(M)))
             jobs.append((p, make([p], lr=0.003, manifold=M, **options)))
     for size in (0.1, 0.1, 3.0):
         for p, optimizer in jobs:

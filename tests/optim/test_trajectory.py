@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from isometry.groups import SO, AbstractManifold, Stiefel
 from isometry.optim import RiemannianAdam
-from tests.optim.cases import MANIFOLDS, OPTIMIZERS, double, loss, retractions
+from tests.optim.cases import MANIFOLDS, OPTIMIZERS, double_dtype_of, loss, retractions
 from tests.optim.reference import Slow
 
 
@@ -22,7 +22,7 @@ def follow(
 ) -> float:
     """Step an optimizer and its twin; return how far the point moved."""
     make, kind, options = OPTIMIZERS[name]
-    dtype = double(manifold)
+    dtype = double_dtype_of(manifold)
     start, target = manifold.random(2, dtype=dtype, generator=rng)
     options = {"lr": lr, **options}
     p = nn.Parameter(start.clone())

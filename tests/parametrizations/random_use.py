@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import isometry
-from tests.helpers import shifted, wide
+from tests.helpers import double_dtype, shifted_seed
 from tests.parametrizations.cases import CASES, MAPS, Weight, defect, orthonormality
 from tests.parametrizations.test_trajectory import reference_weight
 
@@ -121,8 +121,8 @@ class Life:
     """A constrained module, an optimizer of its coordinates, and the slow model."""
 
     def __init__(self, row: Row, seed: int) -> None:
-        torch.manual_seed(shifted(seed))
-        self.row, self.kind, self.double = row, KINDS[row.kind], wide(row.dtype)
+        torch.manual_seed(shifted_seed(seed))
+        self.row, self.kind, self.double = row, KINDS[row.kind], double_dtype(row.dtype)
         self.plain = self.kind.make(dtype=self.double)
         self.module = self.fresh()
         self.new_optimizer()
@@ -198,8 +198,8 @@ class Life:
             for k, v in self.module.named_parameters()
             if not k.startswith("parametrizations")
         }
-        wide = [x if x.dtype == torch.int64 else x.to(self.double) for x in inputs]
-        y = functional_call(self.plain, {**others, self.kind.name: W}, tuple(wide))
+        doubles = [x if x.dtype == torch.int64 else x.to(self.double) for x in inputs]
+        y = functional_call(self.plain, {**others, self.kind.name: W}, tuple(doubles))
         return y[0] if isinstance(y, tuple) else y
 
     @property

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import isometry
-from tests.helpers import new_generator, shifted
+from tests.helpers import new_generator, shifted_seed
 
 MOVING = [{"rebase_every": 3}, {"rebase_radius": 0.1}]
 POLICIES = [{}, *MOVING]
@@ -16,7 +16,7 @@ POLICIES = [{}, *MOVING]
 
 def network(dtype: torch.dtype = torch.float64, **policy) -> nn.Sequential:
     """A tall, a square and a plain layer, with the same numbers at each call."""
-    torch.manual_seed(shifted(7))
+    torch.manual_seed(shifted_seed(7))
     return nn.Sequential(
         isometry.orthogonal(nn.Linear(4, 9, dtype=dtype), **policy),
         nn.Tanh(),

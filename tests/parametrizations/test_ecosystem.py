@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import isometry
 from isometry.linalg import polar
-from tests.helpers import shifted
+from tests.helpers import shifted_seed
 from tests.parametrizations.cases import MAPS, orthonormality
 
 
@@ -234,7 +234,7 @@ def fresh_accelerate() -> Iterator[None]:
 
 
 def parts() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
-    torch.manual_seed(shifted(0))
+    torch.manual_seed(shifted_seed(0))
     network = nn.Sequential(
         isometry.orthogonal(nn.Linear(8, 8), rebase_every=2),
         nn.Tanh(),

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import isometry
 from isometry.linalg import polar
-from tests.helpers import shifted
+from tests.helpers import shifted_seed
 
 SHAPES = [(6, 6), (8, 3), (3, 8), (2, 5, 5)]
 
@@ -55,7 +55,7 @@ def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
 
     Combinations that torch does not have are left out.
     """
-    torch.manual_seed(shifted(0))
+    torch.manual_seed(shifted_seed(0))
     peer = Weights(shape, dtype)
     parametrizations.orthogonal(
         peer, orthogonal_map=map_name, use_trivialization=trivialize
@@ -68,7 +68,7 @@ def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("triv", ["expm", "cayley"])
 def test_checkpoints_of_geotorch(triv, shape):
-    torch.manual_seed(shifted(0))
+    torch.manual_seed(shifted_seed(0))
     peer = Weights(shape, torch.float64)
     geotorch.orthogonal(peer, "weight", triv)
     model = loaded(trained(peer), "exp" if triv == "expm" else "cayley")
@@ -77,7 +77,7 @@ def test_checkpoints_of_geotorch(triv, shape):
 
 def test_the_map_of_the_checkpoint_can_be_another():
     """A checkpoint of the Cayley map can be loaded for the exponential."""
-    torch.manual_seed(shifted(0))
+    torch.manual_seed(shifted_seed(0))
     peer = Weights((5, 5), torch.float64)
     parametrizations.orthogonal(peer, orthogonal_map="cayley")
     model = loaded(trained(peer), "exp", retraction="cayley")
@@ -90,7 +90,7 @@ def test_the_default_map_of_torch_is_not_guessed():
     torch takes exp for square weights and reflections for others, and does not record
     it. A first version took exp for both: the keys matched, and the weight was wrong.
     """
-    torch.manual_seed(shifted(0))
+    torch.manual_seed(shifted_seed(0))
     peer = nn.Sequential(
         parametrizations.orthogonal(nn.Linear(5, 5, dtype=torch.float64)),
         parametrizations.orthogonal(nn.Linear(5, 9, dtype=torch.float64)),

@@ -13,13 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 import isometry
-from tests.helpers import new_generator, shifted
+from tests.helpers import new_generator, shifted_seed
 
 STEPS = 12
 
 
 def model(policy: dict) -> nn.Sequential:
-    torch.manual_seed(shifted(0))
+    torch.manual_seed(shifted_seed(0))
     options = {"bias": False, "dtype": torch.float64}
     return nn.Sequential(
         isometry.orthogonal(nn.Linear(6, 6, **options), **policy),

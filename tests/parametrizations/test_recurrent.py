@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import isometry
-from tests.helpers import shifted
+from tests.helpers import shifted_seed
 
 SIZES = (3, 5)
 
@@ -42,7 +42,7 @@ def states(module: nn.RNNBase, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l0"])
 def test_trains_like_the_reference_recurrence(kind, name, rng):
     """Twenty steps of SGD agree with the loop, and the coordinates get gradients."""
-    torch.manual_seed(shifted(0))
+    torch.manual_seed(shifted_seed(0))
     module = kind(*SIZES, dtype=torch.float64)
     isometry.orthogonal(module, name)
     twin = copy.deepcopy(module)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from isometry.groups import AbstractGroup, Sphere
-from tests.helpers import differences
+from tests.helpers import gradcheck_options
 from tests.parametrizations import reference
 from tests.parametrizations.cases import CASES, ROWS, Weight
 
@@ -91,4 +91,4 @@ def test_gradient_is_that_of_finite_differences(name, map_name, rng):
     X = module.parametrizations.weight.original.detach()
     X = X + 0.3 * case.random(rng, dtype)
     X.requires_grad_()
-    assert torch.autograd.gradcheck(constraint, X, **differences(dtype))
+    assert torch.autograd.gradcheck(constraint, X, **gradcheck_options(dtype))
