@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from isometry._typing import Layer
-from isometry.groups._manifold import AbstractManifold, check_manifold
+from isometry.groups._manifold import AbstractManifold, check_is_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
 # The declarations that `declare` has made. Torch calls a hook before the step of any
@@ -114,7 +114,7 @@ def name_and_manifold(
                 f"`{function}(module, manifold)`, pass all other options by keyword."
             )
         name, manifold = "weight", name
-    return name, check_manifold(manifold)
+    return name, check_is_manifold(manifold)
 
 
 def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:

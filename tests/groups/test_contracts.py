@@ -1,4 +1,4 @@
-"""Every group keeps every contract, and `check_group` notices one that does not."""
+"""Every group keeps every contract, and `check_manifold` notices one that does not."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 
 from isometry.groups import QR, SO, AbstractGroup, AbstractManifold, Sphere, U
 from isometry.linalg import expm_skew, skew
-from isometry.testing import _case, check_group
+from isometry.testing import _case, check_manifold
 from tests.groups.registry import MANIFOLDS, dtype_of
 from tests.helpers import gradcheck_options, new_generator
 
@@ -30,7 +30,7 @@ def test_every_manifold_keeps_its_contracts(
         # compares every entry; this one compares random sums, which is faster.
         sums = partial(gradcheck, **gradcheck_options(torch.complex128))
         monkeypatch.setattr(_case, "gradcheck", sums)
-    check_group(manifold, dtype=dtype_of(manifold, precision), generator=rng)
+    check_manifold(manifold, dtype=dtype_of(manifold, precision), generator=rng)
 
 
 def broken(base: AbstractManifold, **methods: Any) -> AbstractManifold:
@@ -232,7 +232,7 @@ def _random_algebra(M: Any) -> Tensor:
 def test_broken_manifolds_are_found(message, manifold):
     """Each contract fails for a manifold that breaks it, and says so."""
     with pytest.raises(AssertionError, match=rf"`{message}.*; in torch\.float64"):
-        check_group(manifold)
+        check_manifold(manifold)
 
 
 @pytest.mark.errors
@@ -262,7 +262,7 @@ def test_a_class_of_another_form_is_told_what_is_missing(message, group):
     It used to be a raw error of torch, or to name a contract that the class keeps.
     """
     with pytest.raises(AssertionError, match=rf"`{message}"):
-        check_group(group)
+        check_manifold(group)
 
 
 @pytest.mark.parametrize("wrong", [SO, "SO(3)", torch.eye(1)], ids=type)
@@ -270,17 +270,17 @@ def test_what_is_checked_is_a_manifold(wrong):
     with pytest.raises(
         TypeError, match=r"`manifold` must be a manifold.*own; got .*Create one"
     ):
-        check_group(wrong)
+        check_manifold(wrong)
 
 
 def test_the_default_is_double_precision_and_a_fixed_seed():
     """Two calls see the same numbers, and leave torch's own generator alone."""
     state = torch.get_rng_state()
-    check_group(U(1))
+    check_manifold(U(1))
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.errors
 def test_the_dtype_must_be_of_the_field():
     with pytest.raises(TypeError, match="`dtype` must be complex for U"):
-        check_group(U(2), dtype=torch.float32)
+        check_manifold(U(2), dtype=torch.float32)

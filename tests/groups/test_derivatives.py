@@ -1,4 +1,4 @@
-"""Gradients that `check_group` does not reach: borders, second order, other modes."""
+"""Gradients that `check_manifold` leaves out: borders, second order, other modes."""
 
 import math
 

@@ -36,9 +36,9 @@ class AbstractGroup(AbstractManifold):
     how free coordinates become an element of its Lie algebra (`algebra`, which must be
     linear and onto). All other methods have defaults that follow from the algebra. The
     groups of this package replace some defaults by closed forms, and
-    `isometry.testing.check_group` compares the closed forms with the defaults. A group
-    that is not connected sets `is_connected = False`: its algebra describes only the
-    identity component.
+    `isometry.testing.check_manifold` compares the closed forms with the defaults. A
+    group that is not connected sets `is_connected = False`: its algebra describes only
+    the identity component.
 
     Tangent vectors are ambient matrices, $E = QA$ with $A$ in the algebra.
 

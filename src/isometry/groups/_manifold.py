@@ -371,7 +371,7 @@ class AbstractManifold(ABC):
         return "complex" if self.is_complex else "real floating-point"
 
 
-def check_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
+def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
     """Raise unless the argument is a manifold; the message says what else would do."""
     if not isinstance(manifold, AbstractManifold):
         raise TypeError(

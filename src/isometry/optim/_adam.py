@@ -11,7 +11,7 @@ from isometry._backend.memory import recycled
 from isometry.groups import AbstractManifold
 from isometry.groups._frames import Update
 from isometry.groups._maps import RetractionLike
-from isometry.optim._riemannian import AbstractRiemannian, Group, Past
+from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past
 
 
 class RiemannianAdam(AbstractRiemannian):
@@ -88,7 +88,7 @@ class RiemannianAdam(AbstractRiemannian):
             retraction=retraction,
         )
 
-    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
+    def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
         state, step, square = past
         beta1, beta2 = group["betas"]
         v = square(g).mul_(1 - beta2)
@@ -109,7 +109,7 @@ class RiemannianAdam(AbstractRiemannian):
         scale = root.reciprocal_().mul_(-group["lr"] * (c / (1 - beta1**step)))
         return Update(m, scale, {"exp_avg": m}, squares)
 
-    def _plain_step(self, group: Group) -> None:
+    def _plain_step(self, group: ParamGroup) -> None:
         names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 2 + group["amsgrad"]]
         params, gradients, state = self._plain_state(group, **dict.fromkeys(names, 0.0))
         steps, averages, squares, *largest = state

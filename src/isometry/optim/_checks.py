@@ -7,7 +7,7 @@ from isometry._declare import points
 from isometry._dtypes import HALF
 from isometry._torch import autocast_off
 from isometry.groups import AbstractManifold
-from isometry.groups._manifold import check_manifold
+from isometry.groups._manifold import check_is_manifold
 
 # options of torch's RMSprop and AdamW that our optimizers do not have
 _OTHER_RULES = ("centered", "decoupled_weight_decay")
@@ -33,12 +33,12 @@ def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> N
         )
 
 
-def check_group(group: dict) -> None:
+def check_param_group(group: dict) -> None:
     """Raise if a parameter is not a point of the manifold that its group names."""
     manifold = group["manifold"]
     if manifold is None:
         return
-    check_manifold(manifold, otherwise=", or None for plain parameters")
+    check_is_manifold(manifold, otherwise=", or None for plain parameters")
     resolve_retraction(group)
     names = group.get(
         "param_names", [f"params[{i}]" for i in range(len(group["params"]))]

@@ -15,16 +15,16 @@ from isometry.groups._frames import Update
 from isometry.groups._maps import RetractionLike
 from isometry.optim._checks import (
     check_gradient,
-    check_group,
     check_manifold_is_named,
     check_numbers,
+    check_param_group,
     check_point,
     check_same_manifold,
     check_same_rule,
     resolve_retraction,
 )
 
-Group = dict[str, Any]
+ParamGroup = dict[str, Any]
 
 
 class Past(NamedTuple):
@@ -59,14 +59,14 @@ class AbstractRiemannian(Optimizer):
         super().__init__(params, defaults)
 
     @abstractmethod
-    def _plain_step(self, group: Group) -> None:
+    def _plain_step(self, group: ParamGroup) -> None:
         """Step a group of plain parameters, by torch's own functions."""
 
     @abstractmethod
-    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
+    def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
         """The update for the gradients `g`, which are real and may be overwritten."""
 
-    def add_param_group(self, param_group: Group) -> None:
+    def add_param_group(self, param_group: ParamGroup) -> None:
         """Add a parameter group, as torch does, if its manifold and points are valid.
 
         Args:
@@ -80,7 +80,7 @@ class AbstractRiemannian(Optimizer):
         """
         super().add_param_group(param_group)
         try:
-            check_group(self.param_groups[-1])
+            check_param_group(self.param_groups[-1])
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -113,7 +113,7 @@ class AbstractRiemannian(Optimizer):
         return loss
 
     def _plain_state(
-        self, group: Group, **buffers: float
+        self, group: ParamGroup, **buffers: float
     ) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
         """Plain parameters with a gradient, the gradients, and lists of their state.
 
@@ -133,7 +133,7 @@ class AbstractRiemannian(Optimizer):
         states = [[self.state[p][name] for p in params] for name in ("step", *buffers)]
         return params, [p.grad for p in params if p.grad is not None], states
 
-    def _batches(self, group: Group) -> Iterator[tuple[list[Tensor], int]]:
+    def _batches(self, group: ParamGroup) -> Iterator[tuple[list[Tensor], int]]:
         """Yield the parameters that have a gradient, in batches, and count their steps.
 
         The parameters of a batch have equal shapes, dtypes, devices and step counts.
@@ -154,7 +154,7 @@ class AbstractRiemannian(Optimizer):
         for key, params in batches.items():
             yield params, key[-1]
 
-    def _advance(self, group: Group, params: list[Tensor], step: int) -> None:
+    def _advance(self, group: ParamGroup, params: list[Tensor], step: int) -> None:
         """Step parameters of equal shape together, as one batch of points."""
         manifold = group["manifold"]
         frame = manifold.frame()

@@ -8,7 +8,7 @@ from torch.optim.rmsprop import rmsprop
 from isometry.groups import AbstractManifold
 from isometry.groups._frames import Update
 from isometry.groups._maps import RetractionLike
-from isometry.optim._riemannian import AbstractRiemannian, Group, Past
+from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past
 
 
 class RiemannianRMSprop(AbstractRiemannian):
@@ -97,7 +97,7 @@ class RiemannianRMSprop(AbstractRiemannian):
             retraction=retraction,
         )
 
-    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
+    def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
         state, _, square = past
         start, alpha, mu = (
             group[name] for name in ("initial_accumulator", "alpha", "momentum")
@@ -113,7 +113,7 @@ class RiemannianRMSprop(AbstractRiemannian):
             b.add_(state["momentum_buffer"], alpha=mu)
         return Update(b, -group["lr"], {"momentum_buffer": b}, {"square_avg": v}, start)
 
-    def _plain_step(self, group: Group) -> None:
+    def _plain_step(self, group: ParamGroup) -> None:
         moving = group["momentum"] > 0
         buffers = {"square_avg": group["initial_accumulator"]}
         buffers |= {"momentum_buffer": 0.0} if moving else {}
@@ -131,7 +131,7 @@ class RiemannianRMSprop(AbstractRiemannian):
             **{name: group[name] for name in options},
         )
 
-    def _historical_step(self, p: Tensor, group: Group) -> None:
+    def _historical_step(self, p: Tensor, group: ParamGroup) -> None:
         """A plain step with options that torch's RMSprop does not have."""
         assert p.grad is not None
         state = self.state[p]
@@ -146,7 +146,7 @@ class RiemannianRMSprop(AbstractRiemannian):
             old[name].copy_(value)
 
 
-def _root(v: Tensor, group: Group) -> Tensor:
+def _root(v: Tensor, group: ParamGroup) -> Tensor:
     eps = group["eps"]
     root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
     # If eps is 0, the root is 0 on the diagonal of a real skew matrix, where the

@@ -9,7 +9,7 @@ from torch.optim.sgd import sgd
 from isometry.groups import AbstractManifold
 from isometry.groups._frames import Update
 from isometry.groups._maps import RetractionLike
-from isometry.optim._riemannian import AbstractRiemannian, Group, Past
+from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past
 
 
 class RiemannianSGD(AbstractRiemannian):
@@ -90,7 +90,7 @@ class RiemannianSGD(AbstractRiemannian):
             retraction=retraction,
         )
 
-    def _rule(self, g: Tensor, past: Past, group: Group) -> Update:
+    def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
         mu, scale = group["momentum"], -group["lr"]
         if mu == 0:
             return Update(g, scale)
@@ -102,7 +102,7 @@ class RiemannianSGD(AbstractRiemannian):
         direction = g.add_(b, alpha=mu) if group["nesterov"] else b
         return Update(direction, scale, {"momentum_buffer": b})
 
-    def _plain_step(self, group: Group) -> None:
+    def _plain_step(self, group: ParamGroup) -> None:
         params = [p for p in group["params"] if p.grad is not None]
         buffers: list[Any] = [self.state[p].get("momentum_buffer") for p in params]
         gradients = [p.grad for p in params]

@@ -3,7 +3,7 @@
 import torch
 
 from isometry.groups import AbstractGroup, AbstractManifold
-from isometry.groups._manifold import check_manifold
+from isometry.groups._manifold import check_is_manifold
 from isometry.testing import _algebra, _derivatives, _geometry, _points
 from isometry.testing._case import Case
 
@@ -36,7 +36,7 @@ _GROUP = (
 )
 
 
-def check_group(
+def check_manifold(
     manifold: AbstractManifold,
     *,
     dtype: torch.dtype | None = None,
@@ -83,7 +83,7 @@ def check_group(
         AssertionError: if a contract is broken. The message names the contract, the
             error and its bound.
     """
-    check_manifold(manifold, otherwise=", or of your own")
+    check_is_manifold(manifold, otherwise=", or of your own")
     if dtype is None:
         dtype = torch.complex128 if manifold.is_complex else torch.float64
     if generator is None:
