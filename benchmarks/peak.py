@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from isometry.linalg import release_memory
+from isometry import release_memory
 
 
 def peak(call: Callable[[], object]) -> int:

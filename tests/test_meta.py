@@ -187,7 +187,7 @@ EXEMPT = {
     "isometry.Diagnosis": "holds what `diagnose` returns",
     "isometry.load_foreign": "reads a checkpoint",
     "isometry.show_config": "is about the machine",
-    "isometry.linalg.release_memory": "takes no tensor",
+    "isometry.release_memory": "takes no tensor",
     "isometry.groups.AbstractManifold": "is a base class",
     "isometry.groups.AbstractGroup": "is a base class",
     "isometry.groups.AbstractMap": "is a base class",

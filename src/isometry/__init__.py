@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isometry import optim as optim
     from isometry import rotations as rotations
     from isometry import testing as testing
+    from isometry._backend.memory import release_memory as release_memory
     from isometry._config import show_config as show_config
     from isometry._declare import declare as declare
     from isometry._declare import manifold_of as manifold_of
@@ -45,6 +46,7 @@ _PLACES = {
     "load_foreign": "isometry.parametrizations._foreign",
     "count_parameters": "isometry.nn._count",
     "show_config": "isometry._config",
+    "release_memory": "isometry._backend.memory",
 }
 __all__ = [
     "orthogonal",
@@ -60,6 +62,7 @@ __all__ = [
     "load_foreign",
     "count_parameters",
     "show_config",
+    "release_memory",
     "groups",
     "linalg",
     "nn",

@@ -12,11 +12,12 @@ from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from isometry import release_memory
 from isometry._backend import memory
 from isometry._backend.memory import recycled
 from isometry._torch import storage_owners
 from isometry.groups import SO
-from isometry.linalg import expm_skew, release_memory
+from isometry.linalg import expm_skew
 from isometry.optim import RiemannianSGD
 from tests.helpers import random_skew
 

@@ -1,6 +1,5 @@
 """Pure functions of (batches of) matrices, real and complex, on any device."""
 
-from isometry._backend.memory import release_memory
 from isometry._checks import check_skew
 from isometry.linalg._cayley import cayley, cayley_inverse
 from isometry.linalg._expm_skew import expm_skew, expm_skew_adjoint, expm_skew_frechet
@@ -23,6 +22,5 @@ __all__ = [
     "logm_unitary",
     "pade",
     "polar",
-    "release_memory",
     "skew",
 ]
