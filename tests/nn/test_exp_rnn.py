@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import (
 )
 from torch.testing import assert_close
 
-from isometry.nn import ExpRNN
+from isometry.nn import ExpGRU, ExpLSTM, ExpRNN
 from tests.helpers import shifted_seed
 
 DTYPE = torch.float64
@@ -154,12 +154,20 @@ def test_dropout_is_between_layers_in_training(rng):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("chunk", [None, 1, 3])
-def test_last_only_is_the_last_output(options, chunk, engine, rng):
+@pytest.mark.parametrize(
+    ("make", "chunk"),
+    [
+        *((ExpRNN, {"chunk": chunk}) for chunk in (None, 1, 3)),
+        (ExpLSTM, {}),
+        (ExpGRU, {}),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_last_only_is_the_last_output(make, chunk, options, engine, rng):
     """`last_only` gives each direction's last state, on a time axis of length 1."""
     torch.manual_seed(shifted_seed(1))
-    short = ExpRNN(3, 5, dtype=DTYPE, last_only=True, chunk=chunk, **options)
-    layer = ExpRNN(3, 5, dtype=DTYPE, **options)
+    short = make(3, 5, dtype=DTYPE, last_only=True, **chunk, **options)
+    layer = make(3, 5, dtype=DTYPE, **options)
     layer.load_state_dict(short.state_dict())
     sequences = [randn(T, 3, rng=rng) for T in (2, 7, 1, 7)]
     time = 1 if layer.batch_first else 0
@@ -169,11 +177,12 @@ def test_last_only_is_the_last_output(options, chunk, engine, rng):
         out, last = short(one)
         _, expected = layer(one)
         assert_close(last, expected)
-        top = expected.unflatten(0, (layer.num_layers, -1))[-1]
+        # the state of an LSTM also has a memory c, which is no output
+        h = expected[0] if make is ExpLSTM else expected
+        top = h.unflatten(0, (layer.num_layers, -1))[-1]
         assert_close(out.squeeze(time), top.transpose(0, 1).flatten(1))
-        found = torch.autograd.grad(out.sum(), list(short.parameters()))
-        wanted = torch.autograd.grad(top.sum(), list(layer.parameters()))
-        assert_close(found, wanted)
+        gradients = torch.autograd.grad(out.sum(), list(short.parameters()))
+        assert_close(gradients, torch.autograd.grad(top.sum(), [*layer.parameters()]))
     out, last = short(sequences[1])
     assert out.shape == (1, 5 * (1 + layer.bidirectional))
     assert_close(last, layer(sequences[1])[1])

@@ -309,6 +309,13 @@ def test_layers_that_torch_does_not_have(options, message):
         ExpRNN(3, 5, **options).to_torch()
 
 
+@pytest.mark.errors
+@pytest.mark.parametrize("layer", [ExpLSTM, ExpGRU])
+def test_gated_layers_of_torch_return_all_outputs(layer):
+    with pytest.raises(ValueError, match="`last_only` must be False"):
+        layer(3, 5, last_only=True).to_torch()
+
+
 class Tagger(nn.Module):
     """A model around a layer, as TorchScript and quantization need one."""
 

@@ -38,6 +38,7 @@ class AbstractGated(AbstractNamedRecurrent):
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
+        last_only: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
@@ -45,6 +46,7 @@ class AbstractGated(AbstractNamedRecurrent):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            last_only=last_only,
         )
         self.stack(
             lambda size: GatedCell(
@@ -107,6 +109,9 @@ class ExpLSTM(AbstractGated):
         rebase_every: move the base of the maps after this many steps of the optimizer.
         rebase_radius: move the base when an angle exceeds this radius. Without either
             option, the base stays where the maps start.
+        last_only: whether to return only the last output, on a time axis of length 1.
+            With two directions, this output consists of the two states that have seen
+            the whole sequence.
         generator: source of the random numbers of `init`.
 
     Raises:
@@ -135,6 +140,7 @@ class ExpLSTM(AbstractGated):
         init: Init = "haar",
         rebase_every: int | None = None,
         rebase_radius: float | None = None,
+        last_only: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         if proj_size != 0:
@@ -149,6 +155,7 @@ class ExpLSTM(AbstractGated):
             init=init,
             rebase_every=rebase_every,
             rebase_radius=rebase_radius,
+            last_only=last_only,
             generator=generator,
         )
 
@@ -198,6 +205,9 @@ class ExpGRU(AbstractGated):
         rebase_every: move the base of the maps after this many steps of the optimizer.
         rebase_radius: move the base when an angle exceeds this radius. Without either
             option, the base stays where the maps start.
+        last_only: whether to return only the last output, on a time axis of length 1.
+            With two directions, this output consists of the two states that have seen
+            the whole sequence.
         generator: source of the random numbers of `init`.
 
     Raises:

@@ -329,13 +329,8 @@ NETWORKS: Registry[Network] = Registry(
         ),
         "spectral": Network(made_by(layers.SpectralRNN), training.schedule_spectral),
         "lie": Network(made_by(layers.LieRNN), training.schedule_lie),
-        # gated networks always return all hidden states
-        "explstm": Network(
-            made_by(layers.ExpLSTM, without=["last_only"]), training.schedule_exp_gated
-        ),
-        "expgru": Network(
-            made_by(layers.ExpGRU, without=["last_only"]), training.schedule_exp_gated
-        ),
+        "explstm": Network(made_by(layers.ExpLSTM), training.schedule_exp_gated),
+        "expgru": Network(made_by(layers.ExpGRU), training.schedule_exp_gated),
         "lstm": Network(torch_lstm, training.schedule_lstm),
         # has the initial values of torch
         "gru": Network(made_by(nn.GRU, without=TORCH_LACKS), training.schedule_gru),
