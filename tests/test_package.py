@@ -182,6 +182,21 @@ def test_a_docstring_makes_sense_alone():
     assert stumbles == []
 
 
+PARTICIPLES = {"found", "given", "kept", "told", "wanted", "mine", "said"}
+
+
+def test_variables_say_what_they_hold():
+    """No variable or argument of the library has a name such as `found` or `kept`."""
+    places = [
+        f"{relative(path)}:{node.lineno} {name}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name | ast.arg)
+        and (name := node.id if isinstance(node, ast.Name) else node.arg) in PARTICIPLES
+    ]
+    assert places == []
+
+
 def test_no_class_name_is_defined_twice():
     places: dict[str, list[str]] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):

@@ -241,5 +241,5 @@ def _processor() -> list[bytes]:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
         return [platform.processor().encode()]
-    wanted = (b"model name", b"flags", b"Features")
-    return sorted({line for line in lines if line.startswith(wanted)})
+    prefixes = (b"model name", b"flags", b"Features")
+    return sorted({line for line in lines if line.startswith(prefixes)})

@@ -266,9 +266,9 @@ def suggestion(word: str, known: Iterable[str]) -> str:
         The question, with a space before it; empty if no word is close.
     """
     # ignore capitals, since a wrong capital is a typing error, too
-    folded = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), folded, n=1)
-    return f" Do you mean {folded[close[0]]}?" if close else ""
+    by_lower_case = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    return f" Do you mean {by_lower_case[close[0]]}?" if close else ""
 
 
 Thing = TypeVar("Thing")

@@ -102,13 +102,15 @@ class AbstractTask(ABC):
         Returns:
             Values that JSON can hold.
         """
-        key, heading, told = self.title()
+        key, heading, in_title = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
         # if a field has no plain default, assume a factory that makes an empty dict
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
-        unusual = {k: v for k, v in options.items() if v != usual[k] and k not in told}
+        unusual = {
+            k: v for k, v in options.items() if v != usual[k] and k not in in_title
+        }
         words = (f", {name.replace('_', ' ')} {v}" for name, v in unusual.items())
         return {
             "key": key,
@@ -253,9 +255,9 @@ class AbstractEndlessTask(AbstractTask):
         for start in range(0, self.held_out, size):
             yield self._take(whole, slice(start, start + size))
 
-    def _take(self, whole: Batch, mine: slice) -> Batch:
-        y = whole.y[mine] if self.last_only else whole.y[:, mine]
-        return Batch(whole.x[:, mine].contiguous(), y.contiguous())
+    def _take(self, whole: Batch, rows: slice) -> Batch:
+        y = whole.y[rows] if self.last_only else whole.y[:, rows]
+        return Batch(whole.x[:, rows].contiguous(), y.contiguous())
 
 
 def generator(seed: int, stream: int, index: int) -> "np.random.Generator":

@@ -107,14 +107,16 @@ def _options_of(groups: Sequence[SeedGroup]) -> Callable[[SeedGroup], str]:
     unnamed = ELSEWHERE - {"threads", "device"} | {"task", "model", "hidden_size"}
 
     def text(group: SeedGroup) -> str:
-        mine = group.first.config
+        config = group.first.config
         others = [g.first.config for g in groups if _label(g) == _label(group)]
         names = [
             name
-            for name in mine
-            if name not in unnamed and any(o.get(name) != mine[name] for o in others)
+            for name in config
+            if name not in unnamed and any(o.get(name) != config[name] for o in others)
         ]
-        texts = [_option(name, mine[name]) for name in names if mine[name] is not None]
+        texts = [
+            _option(name, config[name]) for name in names if config[name] is not None
+        ]
         return ", ".join(filter(None, texts))
 
     return text

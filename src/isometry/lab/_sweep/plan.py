@@ -135,7 +135,7 @@ def read_plan(out: Path) -> list[SweepRun]:
         for name in runs:
             # refuse a name that is a path, since it could lead out of the folder
             if re.fullmatch(r"\w[\w.+=-]*", name) is None:
-                raise ValueError(f"the name {name!r}")  # noqa: TRY301 - told below
+                raise ValueError(f"the name {name!r}")  # noqa: TRY301 - caught below
         return [
             SweepRun(n, Config.from_json(json.dumps(run))) for n, run in runs.items()
         ]

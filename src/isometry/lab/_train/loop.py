@@ -91,10 +91,10 @@ class Step:
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
         """The loss of the whole batch, and whether any process was told to stop."""
-        mine, weight = self.loss.item(), self.weights["loss"]
+        loss, weight = self.loss.item(), self.weights["loss"]
         if self.ranks.count == 1:
-            return mine, interrupt
-        loss, total, stop = self.ranks.sum(mine * weight, weight, interrupt)
+            return loss, interrupt
+        loss, total, stop = self.ranks.sum(loss * weight, weight, interrupt)
         self.share = self.ranks.count * weight / total
         return loss / total, stop > 0
 

@@ -100,9 +100,9 @@ class TimitTask(AbstractTask):
         choose = functools.partial(
             training_rows, len(self._splits.train), step, size=size, seed=seed
         )
-        mine, whole = choose(rank=rank, ranks=ranks), choose(rank=0, ranks=1)
+        rows, whole = choose(rank=rank, ranks=ranks), choose(rank=0, ranks=1)
         longest = max(len(self._train[row]) for row in whole)
-        return self._batch([self._train[row] for row in mine], longest)
+        return self._batch([self._train[row] for row in rows], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
         """The recordings of a split. The padded length is the same in both splits."""
