@@ -171,7 +171,7 @@ def test_the_mean_balances_the_logarithms(manifold, rng):
     Q = manifold.exp(center, 0.2 * manifold.project(center, E))
     w = torch.rand(7, dtype=torch.float64, generator=rng)
     M = manifold.mean(Q, weights=w)
-    manifold.check(M, name="M")
+    manifold.check_point(M, name="M")
     shape = (-1, *[1] * (Q.ndim - 1))
     rest = (w.reshape(shape) * manifold.log(M.expand_as(Q), Q)).sum(0)
     # twice the worst over the manifolds and 20 seeds is below the tolerance of a point

@@ -98,7 +98,7 @@ def declare(
             f"`name` must be a parameter of the module; {type(module).__name__} has "
             f"no parameter {name!r}. Its parameters are {list(parameters)}."
         )
-    manifold.check(points(parameters[name], manifold), name=name)
+    manifold.check_point(points(parameters[name], manifold), name=name)
     record(module, name, manifold, guarded=True)
     return module
 

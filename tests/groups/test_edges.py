@@ -262,10 +262,10 @@ def test_the_determinant_of_a_large_matrix_does_not_underflow(group, rng):
     """
     dtype = dtype_of(group, torch.float32)
     Q = group.random(dtype=dtype, generator=rng)
-    group.check(Q, name="Q")
+    group.check_point(Q, name="Q")
     reflected = torch.cat([-Q[:, :1], Q[:, 1:]], -1)
     assert float(group.defect(reflected)) > 1
-    group.check(group.nearest(reflected), name="Q")
+    group.check_point(group.nearest(reflected), name="Q")
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -59,7 +59,7 @@ def test_square_matrices_are_a_group():
     """
     for is_complex, group in ((False, "O"), (True, "U")):
         with pytest.raises(ValueError, match=rf"below n = 3; got 3\..*`{group}\(3\)`"):
-            Stiefel(3, 3, is_complex)
+            Stiefel(3, 3, is_complex=is_complex)
 
 
 def test_factors_are_of_one_field():
@@ -105,12 +105,12 @@ def test_a_reflection_is_told_by_its_determinant():
     Q[1, 0, 0] = -1
     message = r"`W` must have determinant 1 .*; got determinant -1 \(1 of 2 matrices\)"
     with pytest.raises(ValueError, match=message):
-        SO(3).check(Q, name="W")
+        SO(3).check_point(Q, name="W")
     # This matrix is not orthogonal and has a negative determinant. The error used to be
     # "a defect of inf".
     message = r"point of .* a defect of 5\.2e\+00, above .*, and determinant -8\. Pro"
     with pytest.raises(ValueError, match=message):
-        SO(3).check(2 * Q, name="W")
+        SO(3).check_point(2 * Q, name="W")
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,9 @@ def test_points_are_on_the_manifold(value):
             match=r"`W` must be a point of .*; got a defect of \S+, above \S+ for "
             r"torch.*nearest\(W\)",
         ):
-            manifold.check(Q, name="W")
-        manifold.check(Q[:1], name="W")
-        manifold.check(Q[:0], name="W")
+            manifold.check_point(Q, name="W")
+        manifold.check_point(Q[:1], name="W")
+        manifold.check_point(Q[:0], name="W")
 
 
 @pytest.mark.parametrize("name", ["expo", "cayley-3", "pad", "", "exp-1", 3])
@@ -233,7 +233,7 @@ def test_pade_has_a_degree(name):
 def test_retractions_that_leave_the_group_are_refused():
     """A retraction that leaves the group is refused.
 
-    det cayley(A) is not 1 in SU(3), and the columns of Sp(n) are not free.
+    det cayley(A) is not 1 in SU(3), and the columns of Sp(n) are restricted.
     """
     for group, name in ((SU(3), "cayley"), (SU(3), "pade-2"), (Sp(1), "qr")):
         with pytest.raises(ValueError, match=r"`retraction` must be one of .* for S"):

@@ -117,13 +117,13 @@ def test_reflections_are_no_rotations():
     assert not SU(3).contains(R.to(torch.complex64))
 
 
-def test_orthonormal_columns_suffice_for_free_manifolds_only():
-    """Orthonormal columns are enough for free manifolds only.
+def test_orthonormal_columns_suffice_for_unrestricted_manifolds_only():
+    """Orthonormal columns are enough for unrestricted manifolds only.
 
-    A weight on a free group is read by one kernel; a method that a subclass overrides
-    can end that.
+    A weight on an unrestricted group is read by one kernel; a method that a subclass
+    overrides can end that.
     """
-    free = [SO(3), O(3), U(3), Stiefel(4, 2)]
+    unrestricted = [SO(3), O(3), U(3), Stiefel(4, 2)]
     others = [SU(3), Sp(1), Torus(3), Sphere(3), Quadrupole()]
-    assert all(manifold.is_free for manifold in free)
-    assert not any(manifold.is_free for manifold in others)
+    assert all(manifold.is_unrestricted for manifold in unrestricted)
+    assert not any(manifold.is_unrestricted for manifold in others)

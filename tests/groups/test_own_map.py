@@ -55,7 +55,7 @@ class Uneven(TwoHalves):
     """TwoHalves without the claim of equivariance."""
 
     name = "uneven"
-    equivariant = False
+    is_equivariant = False
 
 
 @pytest.mark.parametrize(("n", "is_complex"), [(4, False), (2, True)])

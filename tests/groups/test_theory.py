@@ -192,7 +192,16 @@ def test_connection_is_the_tangential_derivative(group, rng):
 
 @pytest.mark.parametrize(
     "manifold",
-    [SO(3), SO(5), U(2), SU(3), Sp(2), Sphere(4), Stiefel(6, 2), Stiefel(3, 2, True)],
+    [
+        SO(3),
+        SO(5),
+        U(2),
+        SU(3),
+        Sp(2),
+        Sphere(4),
+        Stiefel(6, 2),
+        Stiefel(3, 2, is_complex=True),
+    ],
     ids=str,
 )
 def test_curvature_is_that_of_geodesic_triangles(manifold, rng):

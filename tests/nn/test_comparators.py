@@ -240,8 +240,8 @@ def test_weights_of_descent_are_declared():
     (spectral,) = CASES["spectral"].network().cells
     assert manifold_of(full, "weight_hh") == U(N)
     assert manifold_of(spectral, "U") == manifold_of(spectral, "V") == SO(N)
-    U(N).check(full.weight_hh.detach(), name="W")
-    SO(N).check(spectral.U.detach(), name="U")
+    U(N).check_point(full.weight_hh.detach(), name="W")
+    SO(N).check_point(spectral.U.detach(), name="U")
 
 
 def test_renormalizing_keeps_the_weight(rng):

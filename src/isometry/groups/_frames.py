@@ -114,7 +114,7 @@ class BodyFrame(AbstractFrame):
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """The projection of `Q^H G` to the Lie algebra; for O(n), its skew part."""
         U = torch.bmm(Q.mH, G, out=recycled(Q.shape, Q))
-        if self.group.is_free:
+        if self.group.is_unrestricted:
             A = torch.sub(U, U.mH, out=recycled(Q.shape, Q))
             return self.reals(A.div_(2))
         return self.reals(self.group.algebra_projection(U))
@@ -129,7 +129,7 @@ class BodyFrame(AbstractFrame):
         """Move by a retraction at the identity; vectors stay as they are."""
         V = update.direction
         A = self.matrix(torch.mul(V, update.scale, out=recycled(V.shape, V)))
-        if not self.group.is_free:
+        if not self.group.is_unrestricted:
             # a rule that scales entry by entry may leave the algebra: in SU(n) the
             # trace must stay zero
             A = self.group.algebra_projection(A)
@@ -138,7 +138,7 @@ class BodyFrame(AbstractFrame):
     def _move(self, Q: Tensor, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         if retraction.is_factor:
             P = retraction.factor(Q, Q @ A)
-            return P if self.group.is_free else self.group.polish(P)
+            return P if self.group.is_unrestricted else self.group.polish(P)
         change = retraction.increment(A)
         if change is None:
             # the rounding error of a product of two rotations is too large to wait for

@@ -12,11 +12,11 @@ from isometry._checks import is_finite
 from isometry._torch import constant_in_graphs
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
-from isometry.groups._free import AbstractFree
 from isometry.groups._group_log import derived_log
 from isometry.groups._manifold import EXP, AbstractManifold, check_size
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import nearest_rotation, spectral_norm
+from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg import expm_skew, logm_unitary, skew
 from isometry.linalg._expm.angles import krylov_norm
 from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
@@ -48,9 +48,10 @@ class AbstractGroup(AbstractManifold):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # a subclass that overrides `algebra` is not free, unless it sets `is_free` too
-        if "algebra" in vars(cls) and "is_free" not in vars(cls):
-            cls.is_free = False
+        # a subclass that overrides `algebra` is taken to restrict it, unless the
+        # subclass also says that it is unrestricted
+        if "algebra" in vars(cls) and "is_unrestricted" not in vars(cls):
+            cls.is_unrestricted = False
 
     @property
     @abstractmethod
@@ -142,8 +143,8 @@ class AbstractGroup(AbstractManifold):
             return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
         except ValueError:
             # the error speaks of the product; name the argument that is not a point
-            self.check(Q, name="Q")
-            self.check(P, name="P")
+            self.check_point(Q, name="Q")
+            self.check_point(P, name="P")
             raise
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
@@ -207,7 +208,7 @@ class AbstractGroup(AbstractManifold):
             retraction, self.maps
         ):
             retraction = self.resolve(retraction)
-        if self.is_free:
+        if self.is_unrestricted:
             return retraction.around(X, B)
         Q = self.algebra_retraction(self.algebra(X), retraction)
         return Q if B is None else B @ Q
@@ -250,7 +251,7 @@ class AbstractGroup(AbstractManifold):
         of the algebra has all angles below $1 / \sqrt n$. The walk is computed in
         double precision.
         """
-        dtype = self.dtype(options.pop("dtype", None))
+        dtype = self.resolve_dtype(options.pop("dtype", None))
         options["dtype"] = torch.promote_types(dtype, torch.float64)
         width = math.pi * math.sqrt(self.size)
         Q = self.origin(*batch, dtype=options["dtype"], device=options.get("device"))
@@ -284,11 +285,11 @@ class AbstractClassicalGroup(AbstractGroup):
         return torch.diag_embed(1j * theta)
 
 
-class AbstractFreeGroup(AbstractFree, AbstractClassicalGroup):
+class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     """A group whose Lie algebra is all skew matrices of its field: O, SO and U."""
 
     # set again, because `__init_subclass__` clears it in a class that has an `algebra`
-    is_free = True
+    is_unrestricted = True
 
     def algebra(self, X: Tensor) -> Tensor:
         """Skew matrix with the lower triangle of `X`."""

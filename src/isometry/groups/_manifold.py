@@ -45,7 +45,7 @@ class AbstractManifold(ABC):
     is_connected: bool = True
     #: whether orthonormal columns are the only condition: every matrix with orthonormal
     #: columns close to a point is a point
-    is_free: bool = False
+    is_unrestricted: bool = False
 
     @property
     @abstractmethod
@@ -187,13 +187,13 @@ class AbstractManifold(ABC):
     def gaussian(self, *batch: int, **options: Any) -> Tensor:
         """Standard normal entries in the shape of points; options as for `random`."""
         _check_batch(batch)
-        options["dtype"] = self.dtype(options.get("dtype"))
+        options["dtype"] = self.resolve_dtype(options.get("dtype"))
         return torch.randn(*batch, *self.shape, **options)
 
     def origin(self, *batch: int, **options: Any) -> Tensor:
         """The identity matrix, or its first columns (a vector is one column)."""
         _check_batch(batch)
-        options["dtype"] = self.dtype(options.get("dtype"))
+        options["dtype"] = self.resolve_dtype(options.get("dtype"))
         columns = torch.eye(self.shape[0], math.prod(self.shape[1:]), **options)
         return columns.reshape(self.shape).repeat(*batch, *[1] * len(self.shape))
 
@@ -274,7 +274,7 @@ class AbstractManifold(ABC):
         # representation of SU(3), where a defect is computed by a logarithm.
         return unitary_bound(max(1, *self.shape), dtype)
 
-    def dtype(self, dtype: torch.dtype | None) -> torch.dtype:
+    def resolve_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         """`dtype` after a check. None gives torch's default, or its complex form."""
         if dtype is None:
             default = torch.get_default_dtype()
@@ -312,7 +312,7 @@ class AbstractManifold(ABC):
         for name, Q in tensors.items():
             self.check_tensor(Q, name=name)
 
-    def check(self, Q: Tensor, *, name: str) -> None:
+    def check_point(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a point, and name the defect and its bound."""
         self.check_tensor(Q, name=name)
         # meta and fake tensors have no numbers that could be wrong
@@ -343,13 +343,13 @@ class AbstractManifold(ABC):
         Raises:
             ValueError: if it is not a retraction, or not a map into this manifold.
         """
-        return self._map(retraction, name, "steps")
+        return self._map(retraction, name, "can_step")
 
     def resolve_coordinates(
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractMap:
         """The map with this name, or the map itself, if it can parametrize a weight."""
-        return self._map(retraction, name, "parametrizes")
+        return self._map(retraction, name, "can_parametrize")
 
     def _map(self, value: object, name: str, ability: str) -> Any:
         """The map with this name, or the map itself, if it is in `maps` and able."""

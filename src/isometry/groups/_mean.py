@@ -46,7 +46,7 @@ def _logs(manifold: "AbstractManifold", M: Tensor, Q: Tensor) -> Tensor:
     try:
         return manifold.log(M.expand_as(Q), Q)
     except ValueError:
-        manifold.check(Q, name="Q")
+        manifold.check_point(Q, name="Q")
         raise
 
 

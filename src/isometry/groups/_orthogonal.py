@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._group import AbstractFreeGroup
+from isometry.groups._group import AbstractUnrestrictedGroup
 from isometry.groups._nearest import determinant, nearest_rotation, turn_last_column
 from isometry.linalg._orthonormal import unitarity_defect
 
 
 @dataclass(frozen=True)
-class AbstractOrthogonal(AbstractFreeGroup):
+class AbstractOrthogonal(AbstractUnrestrictedGroup):
     """The common part of SO(n) and O(n): their dimension and their maximal torus."""
 
     is_complex = False
@@ -60,11 +60,11 @@ class SO(AbstractOrthogonal):
         reflection = determinant(Q) < 0
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
-    def check(self, Q: Tensor, *, name: str) -> None:
+    def check_point(self, Q: Tensor, *, name: str) -> None:
         """Raise unless every `Q` is a rotation, and say what is wrong with it."""
         self.check_tensor(Q, name=name)
         try:
-            super().check(Q, name=name)
+            super().check_point(Q, name=name)
         except ValueError:
             self._check_determinant(Q, name)
             raise

@@ -1,7 +1,7 @@
 """The Stiefel manifold: tall matrices with orthonormal columns."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
-from isometry.groups._free import AbstractFree
 from isometry.groups._manifold import EXP, check_size
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import normal_part, spectral_norm
 from isometry.groups._orthogonal import O
 from isometry.groups._stiefel_log import stiefel_log
 from isometry.groups._unitary import U
+from isometry.groups._unrestricted import AbstractUnrestricted
 
 
 @dataclass(frozen=True)
-class Stiefel(AbstractFree):
+class Stiefel(AbstractUnrestricted):
     r"""Matrices with orthonormal columns, $Q^H Q = I_k$, with the canonical metric.
 
     $$ \langle E, F \rangle_Q = \operatorname{Re} \operatorname{tr}
@@ -42,7 +42,7 @@ class Stiefel(AbstractFree):
 
     n: int
     k: int
-    is_complex: bool = False
+    is_complex: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_size(self.n)

@@ -10,7 +10,7 @@ from torch import Tensor
 from isometry._checks import is_finite, nan_unless_finite
 from isometry.groups._group import (
     AbstractClassicalGroup,
-    AbstractFreeGroup,
+    AbstractUnrestrictedGroup,
     lower_triangle,
 )
 from isometry.groups._group_log import with_derivative
@@ -22,7 +22,7 @@ from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 @dataclass(frozen=True)
-class U(AbstractFreeGroup):
+class U(AbstractUnrestrictedGroup):
     r"""Unitary group: complex $Q^H Q = I$.
 
     $$ \mathfrak{u}(n) = \{ A \in \mathbb{C}^{n \times n} : A^H = -A \}, \qquad

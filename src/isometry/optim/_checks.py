@@ -59,7 +59,7 @@ def check_point(p: Tensor, manifold: AbstractManifold, *, name: str = "params") 
     """Raise unless a parameter is on its manifold."""
     # autocast would compute the defect in half precision, where rounding hides it
     with torch.no_grad(), autocast_off(p.device):
-        manifold.check(points(p, manifold), name=name)
+        manifold.check_point(points(p, manifold), name=name)
 
 
 def check_gradient(p: Tensor, of: str = "points of a manifold") -> None:

@@ -137,7 +137,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
             # on SO(n), the defect of a reflection is infinite; the manifold's own check
             # explains that better
             if math.isinf(defect) and bool(Q.isfinite().all()):
-                self.manifold.check(Q, name="value")
+                self.manifold.check_point(Q, name="value")
             raise ValueError(
                 f"`value` must be a point of {self.manifold}; got a defect of "
                 f"{defect:.1e}, above {bound:.1e} for {W.dtype}. {self._remedy()}"

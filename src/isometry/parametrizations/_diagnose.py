@@ -124,7 +124,7 @@ def _coordinates(constraint: Trivialization, X: Tensor) -> tuple[float, float | 
         return math.pi - float(angle.max()), None
     border = math.pi - float(theta.abs().max())
     real = not manifold.is_complex
-    if not constraint.retraction.equivariant:
+    if not constraint.retraction.is_equivariant:
         return border, None
     return border, map_condition(theta, constraint.retraction, real=real)
 

@@ -273,7 +273,7 @@ def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
             f"`groups.SU`, for `isometry.constrain`."
         )
     if n > k:
-        return Stiefel(n, k, points.is_complex())
+        return Stiefel(n, k, is_complex=points.is_complex())
     if points.is_complex():
         return U(n)
     return O(n) if det is None else SO(n)

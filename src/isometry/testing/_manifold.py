@@ -88,7 +88,7 @@ def check_manifold(
         dtype = torch.complex128 if manifold.is_complex else torch.float64
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    case = Case(manifold, manifold.dtype(dtype), generator)
+    case = Case(manifold, manifold.resolve_dtype(dtype), generator)
     # check the algebra before the rest, because a wrong algebra breaks most other
     # contracts, too
     contracts = _GROUP if isinstance(manifold, AbstractGroup) else ()

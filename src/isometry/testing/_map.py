@@ -23,7 +23,7 @@ class _Claims:
     phi: Map
     inverse: Map | None
     order: float
-    equivariant: bool
+    is_equivariant: bool
 
 
 def check_map(
@@ -33,7 +33,7 @@ def check_map(
     is_complex: bool = False,
     inverse: Map | None = None,
     order: float | None = None,
-    equivariant: bool | None = None,
+    is_equivariant: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> None:
     r"""Raise unless a map from skew to orthogonal or unitary matrices is correct.
@@ -58,9 +58,9 @@ def check_map(
             the Cayley map, $2m + 1$ for Pade approximants of degree $m$, and infinity
             for the exponential. By default it is what the map claims, and 2 for a
             function.
-        equivariant: whether the map commutes with rotations $A \mapsto V A V^H$. Matrix
-            functions do; the Q factor of a QR decomposition does not. By default it is
-            what the map claims, and True for a function.
+        is_equivariant: whether the map commutes with rotations $A \mapsto V A V^H$.
+            Matrix functions do; the Q factor of a QR decomposition does not. By default
+            it is what the map claims, and True for a function.
         generator: source of random numbers; seeded with 0 by default.
 
     Raises:
@@ -74,8 +74,8 @@ def check_map(
     claims = _claims(group, retraction, inverse)
     if order is not None:
         claims = replace(claims, order=order)
-    if equivariant is not None:
-        claims = replace(claims, equivariant=equivariant)
+    if is_equivariant is not None:
+        claims = replace(claims, is_equivariant=is_equivariant)
     for dtype in (torch.float32, torch.float64):
         case = Case(group, dtype.to_complex() if is_complex else dtype, generator)
         for contract in (_values, _batches, _not_finite, _inverse):
@@ -88,12 +88,12 @@ def _claims(
     group: AbstractManifold, retraction: RetractionLike | Map, inverse: Map | None
 ) -> _Claims:
     if not isinstance(retraction, AbstractMap | str):
-        return _Claims(retraction, inverse, 2.0, equivariant=True)
+        return _Claims(retraction, inverse, 2.0, is_equivariant=True)
     # `resolve` raises if the map is not a retraction
     phi = group.resolve(cast("RetractionLike", retraction))
     if inverse is None and type(phi).inverse is not AbstractRetraction.inverse:
         inverse = phi.inverse
-    return _Claims(phi.at_identity, inverse, phi.order, phi.equivariant)
+    return _Claims(phi.at_identity, inverse, phi.order, phi.is_equivariant)
 
 
 def _skew(case: Case, *batch: int, angle: float) -> Tensor:
@@ -118,7 +118,7 @@ def _values(case: Case, claims: _Claims) -> None:
         wide = phi(A.to(case.wide.dtype))
         must = "agree with double precision"
         case.zero("map", must, Q - wide, scale=scale)
-        if claims.equivariant:
+        if claims.is_equivariant:
             V = case.points()
             turned = V @ A @ V.mH
             gap = phi((turned - turned.mH) / 2) - V @ Q @ V.mH

@@ -19,9 +19,9 @@ class AbstractMap(ABC):
     #: name of the map in options, messages and checkpoints
     name: str
     #: whether this map can parametrize a weight
-    parametrizes: bool = True
+    can_parametrize: bool = True
     #: whether an optimizer can step along this map: whether it is a retraction
-    steps: bool = False
+    can_step: bool = False
 
     @abstractmethod
     def columns(self, X: Tensor) -> Tensor:
@@ -41,9 +41,9 @@ class AbstractRetraction(AbstractMap):
     `isometry.testing.check_map` checks all methods and claims of the map.
     """
 
-    steps = True
+    can_step = True
     #: whether the map commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
-    equivariant: bool = True
+    is_equivariant: bool = True
     #: the lowest power of $A$ in which the map differs from the exponential
     order: float = 2.0
     #: whether the map is the exponential itself, whose inverse is the logarithm
@@ -127,7 +127,7 @@ class AbstractRetraction(AbstractMap):
         r"""The angle by which $\phi$ turns a plane, for each `theta`, and its slope.
 
         This is $\varphi$ in $\phi(i\theta) = e^{i\varphi(\theta)}$, up to full turns,
-        and its derivative. Only an `equivariant` map has such a function.
+        and its derivative. Only a map with `is_equivariant` has such a function.
         """
         with torch.enable_grad():
             theta = theta.detach().requires_grad_()

@@ -25,7 +25,7 @@ class AbstractFactor(AbstractRetraction):
     angles below $\pi/2$.
     """
 
-    parametrizes = False
+    can_parametrize = False
     is_factor = True
 
     @abstractmethod
@@ -99,7 +99,7 @@ class QR(AbstractFactor):
     """The Q factor of a point plus a tangent vector: the cheapest step."""
 
     name = "qr"
-    equivariant = False
+    is_equivariant = False
 
     def of(self, X: Tensor) -> Tensor:
         """The Q factor, by Householder's decomposition, with R's diagonal positive."""

@@ -11,13 +11,13 @@ from isometry.linalg import polar
 from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
-class AbstractFree(AbstractManifold):
+class AbstractUnrestricted(AbstractManifold):
     """A manifold of all matrices of one shape with orthonormal columns.
 
     SO, which also needs a positive determinant, overrides what depends on it.
     """
 
-    is_free = True
+    is_unrestricted = True
     maps = (AbstractMap,)
 
     def nearest(self, X: Tensor) -> Tensor:
