@@ -79,12 +79,16 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
     try:
         return constraint.start(Q if Q.is_meta else constraint.manifold.polish(Q))
     except ValueError as error:
-        manifold = constraint.manifold
-        det = "" if manifold.is_connected else ", or pass `det=1`"
+        remedy = "Let the base move, with `use_trivialization=True`"
+        if not constraint.manifold.is_connected:
+            remedy += (
+                ", or constrain the weight to the identity component (`det=1` in "
+                "`orthogonal`, `SO` in `constrain`)"
+            )
         raise ValueError(
             f"`use_trivialization=False` must start at a weight that "
             f"{constraint.retraction.name} reaches from the identity; this one is out "
-            f"of reach: {error} Let the base move, with `use_trivialization=True`{det}."
+            f"of reach: {error} {remedy}."
         ) from error
 
 
