@@ -55,7 +55,7 @@ def param_groups(
                 f"`{name}` must be a number; got {value!r}. Convert it with `float`."
             )
         if value is not None and not value >= 0:
-            raise ValueError(f"`{name}` must be at least 0; got {value}. Pass a rate.")
+            raise ValueError(f"`{name}` must be at least 0; got {value}.")
     # keyed by identity, so that a shared parameter is listed once
     slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
     apart = set(slow)
