@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from isometry.groups import AbstractMap, Cayley, Exp, Householder
+from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Householder
 from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._constraint import worst_defect
 from isometry.parametrizations._coordinates import Constrained, constrained
@@ -180,7 +180,7 @@ def _peer_weight(
             f"{tuple(base.shape)}. Load a checkpoint of torch's `orthogonal` or of "
             f"geotorch."
         )
-    Q = _peer_map(choice or own).columns(X.mT if wide else X)
+    Q = _peer_columns(_peer_map(choice or own), X.mT if wide else X)
     if base is None:
         _log.warning(_NO_BASE, entry.key)
     else:
@@ -219,6 +219,19 @@ def _peer_map(value: MapLike) -> AbstractMap:
             f"and geotorch; got {value!r}. Name the map that made the checkpoint."
         )
     return result
+
+
+def _peer_columns(phi: AbstractMap, X: Tensor) -> Tensor:
+    """The orthonormal columns that torch and geotorch compute from a tall `X`."""
+    if isinstance(phi, AbstractRetraction):
+        n, k = X.shape[-2:]
+        L = nn.functional.pad(X.tril(), (0, n - k))
+        return phi.at_identity(L - L.mH)[..., :k]
+    # LAPACK's product of reflections, with the signs of the diagonal of `X`
+    V = X.tril(-1)
+    tau = 2 / (1 + (V * V).sum(-2))
+    signs = X.diagonal(dim1=-2, dim2=-1).sign()
+    return torch.linalg.householder_product(V, tau) * signs[..., None, :]
 
 
 def _check_weight(entry: Constrained, weight: Tensor) -> None:

@@ -23,14 +23,6 @@ class AbstractMap(ABC):
     #: whether an optimizer can step along this map: whether it is a retraction
     can_step: bool = False
 
-    @abstractmethod
-    def columns(self, X: Tensor) -> Tensor:
-        """The orthonormal columns that torch's `orthogonal` computes from a tall `X`.
-
-        `torch.nn.utils.parametrizations` and geotorch store `X`. We need this function
-        to read their checkpoints.
-        """
-
 
 class AbstractRetraction(AbstractMap):
     r"""A map from skew to orthogonal or unitary matrices, $\phi(A) = I + A + O(A^2)$.
@@ -85,12 +77,6 @@ class AbstractRetraction(AbstractMap):
     def vector(self, E: Tensor, q: Tensor) -> Tensor:
         """The unit vector reached from `q` along `E`: `tall` with a single column."""
         return self.tall(E[..., None], q[..., None])[..., 0]
-
-    def columns(self, X: Tensor) -> Tensor:
-        r"""The first columns of $\phi(L - L^H)$, with $L$ the lower triangle of `X`."""
-        n, k = X.shape[-2:]
-        L = torch.nn.functional.pad(X.tril(), (0, n - k))
-        return self.at_identity(L - L.mH)[..., :k]
 
     def increment(self, A: Tensor) -> Tensor | None:
         r"""$\phi(A) - I$ for a batch of short steps, with an error relative to `A`.

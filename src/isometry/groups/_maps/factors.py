@@ -150,10 +150,3 @@ class Householder(AbstractMap):
     """
 
     name = "householder"
-
-    def columns(self, X: Tensor) -> Tensor:
-        """LAPACK's product of reflections, with the signs of the diagonal of `X`."""
-        V = X.tril(-1)
-        tau = 2 / (1 + (V * V).sum(-2))
-        signs = X.diagonal(dim1=-2, dim2=-1).sign()
-        return torch.linalg.householder_product(V, tau) * signs[..., None, :]
