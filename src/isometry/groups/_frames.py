@@ -16,6 +16,7 @@ from torch import Tensor
 from isometry._backend.memory import recycled
 from isometry._operators import largest
 from isometry.groups._maps import AbstractRetraction
+from isometry.groups._maps.abstract import LONG_STEP
 from isometry.linalg._orthonormal import (
     after_newton_schulz,
     newton_schulz,
@@ -32,10 +33,6 @@ Vectors = dict[str, Tensor]
 
 # the defect above which a matrix is lost: its nearest point may not be the right one
 _LOST = 0.1
-
-# The longest step, roughly in radians, for which `TallFrame` has a formula of its own.
-# Longer steps are made by `Stiefel.step`.
-_LONG = 1.0
 
 # with fewer rows than this, `BodyFrame._move` first computes Q @ change and then adds Q
 _SMALL = 32
@@ -287,7 +284,7 @@ def _coefficients(
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
     norm = largest(bounds, unknown=math.inf)
     # written so that NaN counts as large
-    if not norm < _LONG:
+    if not norm < LONG_STEP:
         return None
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand_as(S)
     R = torch.cat([Omega - B.mH, eye], -2)

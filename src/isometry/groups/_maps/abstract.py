@@ -8,6 +8,13 @@ from torch import Tensor
 from isometry.linalg import skew
 from isometry.linalg._tall import tall_map
 
+# Above this length, roughly in radians, a step is long, and formulas for short steps are
+# not used. `increment` is for steps whose rounding error is in proportion to the step,
+# which a longer step does not have. For a longer step Cholesky's factor, which `QR`
+# uses, loses digits that Householder's decomposition keeps. In `TallFrame`, longer
+# steps are made by `Stiefel.step`.
+LONG_STEP = 1.0
+
 
 class AbstractMap(ABC):
     """A map from free coordinates to matrices with orthonormal columns.

@@ -8,14 +8,10 @@ import torch
 from torch import Tensor
 
 from isometry._operators import largest
-from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction
+from isometry.groups._maps.abstract import LONG_STEP, AbstractMap, AbstractRetraction
 from isometry.groups._nearest import normal_part
 from isometry.linalg import polar
 from isometry.linalg._orthonormal import after_newton_schulz, identity, newton_schulz
-
-# The longest step, in radians, for which `QR` uses Cholesky's factor. For longer steps
-# that factor loses digits that Householder's decomposition keeps.
-_LONG = 1.0
 
 
 class AbstractFactor(AbstractRetraction):
@@ -119,7 +115,7 @@ class QR(AbstractFactor):
         X = Q + E
         length = torch.linalg.matrix_norm(E, keepdim=True)
         # written so that NaN counts as long
-        if not largest(length, unknown=math.inf) <= _LONG:
+        if not largest(length, unknown=math.inf) <= LONG_STEP:
             has_digits = length < torch.finfo(X.dtype).eps ** -0.5
             P = q_factor(torch.where(has_digits, X, Q))
             return torch.where(has_digits, P, math.nan)

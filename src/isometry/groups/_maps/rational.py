@@ -9,17 +9,13 @@ from torch import Tensor
 
 from isometry._checks import nan_unless_finite
 from isometry._operators import largest
-from isometry.groups._maps.abstract import AbstractRetraction
+from isometry.groups._maps.abstract import LONG_STEP, AbstractRetraction
 from isometry.linalg import cayley, pade
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._orthonormal import identity
 from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import tall_map
-
-# The longest step, roughly in radians, for which `increment` has a formula. For longer
-# steps the rounding error is in proportion to the point, not to the step.
-_LONG = 1.0
 
 
 class AbstractRational(AbstractRetraction):
@@ -76,7 +72,7 @@ class AbstractRational(AbstractRetraction):
         r"""$r_m(A) - I$, or None if a step is long."""
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
-        if not norm <= A.shape[-1] ** 0.25 * _LONG:
+        if not norm <= A.shape[-1] ** 0.25 * LONG_STEP:
             return None
         return self.quotient(A, A, norm)
 
