@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isometry._backend.torch import rows_of
+from isometry._backend.operations import rows_of
 from isometry.linalg._expm import schemes as module
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 from tests.helpers import eps

@@ -15,13 +15,13 @@ from torch import Tensor
 from isometry._backend.native import NativeBackend as NativeBackend
 from isometry._backend.native import kernels_origin as kernels_origin
 from isometry._backend.native import native_backend, readable
+from isometry._backend.operations import Polynomial as Polynomial
+from isometry._backend.operations import PowerSums as PowerSums
+from isometry._backend.operations import Stage as Stage
+from isometry._backend.operations import TorchBackend as TorchBackend
+from isometry._backend.operations import plain_skew as plain_skew
 from isometry._backend.recurrence import Cell as Cell
 from isometry._backend.recurrence import StepTable as StepTable
-from isometry._backend.torch import Polynomial as Polynomial
-from isometry._backend.torch import PowerSums as PowerSums
-from isometry._backend.torch import Stage as Stage
-from isometry._backend.torch import TorchBackend as TorchBackend
-from isometry._backend.torch import plain_skew as plain_skew
 from isometry._torch import dispatch_modes
 
 # the type of both backends, for annotations outside of this folder

@@ -26,9 +26,9 @@ from isometry._backend.constants import (
 )
 from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
 from isometry._backend.memory import PLAIN, recycled
+from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
 from isometry._backend.recurrence import Cell, Gradients, StepTable
 from isometry._backend.store import BuildError
-from isometry._backend.torch import Polynomial, PowerSums, TorchBackend
 from isometry._dtypes import PRECISIONS
 
 # the arguments of each C function: p is a pointer, l a long, d a double

@@ -1,6 +1,6 @@
 /* A polynomial of one skew matrix, and its adjoint. Each is one call, since for a small
  * matrix several calls would take most of the time. Kernels for one type REAL; see
- * matrices.c. The steps are the same as in torch.py, which explains slots and stages.
+ * matrices.c. The steps are the same as in operations.py, which explains slots and stages.
  *
  * A polynomial is a table of numbers and three integers: how many powers of A there
  * are, how many stages, and a mask of the stages that are squares. Stage s reads

@@ -56,9 +56,9 @@ MARGIN = 1 + 2e-3
 def slots(dtype: torch.dtype) -> int:
     """How many matrices an evaluation keeps: A, A^2, A^4, P_3, ..., and one more.
 
-    Each matrix has a slot, as `isometry._backend.torch` explains. The last slot holds
-    p(A / 2^s) - I if there are squarings. There are at least four slots, since the
-    bound on the angles uses the fourth for A^8.
+    Each matrix has a slot, as `isometry._backend.operations` explains. The last slot
+    holds p(A / 2^s) - I if there are squarings. There are at least four slots, since
+    the bound on the angles uses the fourth for A^8.
     """
     schemes = SCHEMES[dtype.to_real()]
     return max(4, *(scheme.products + 1 for scheme in schemes))
@@ -252,7 +252,7 @@ def _orthogonalized(S: Tensor) -> Tensor:
 
     Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
     """
-    # conjugated at once, not lazily: `_add_adjoint` in _backend/torch.py says why
+    # conjugated at once, not lazily: `_add_adjoint` in _backend/operations.py says why
     adjoint = S.mT.conj_physical()
     D = _add_product(S, S.mH, S, beta=1).add_(adjoint).mul_(-0.5)
     return _add_product(S, S, D, beta=1).add_(D)
