@@ -34,4 +34,4 @@ def install() -> None:
         native, ours = native_backend(dtype), c_library()
         if native is None or ours is None:
             raise RuntimeError("`--blas=scrambled` needs the kernels in C.")
-        native.product = NativeBackend(ours, getattr(library(), name), dtype).product
+        native.gemm = NativeBackend(ours, getattr(library(), name), dtype).gemm

@@ -33,7 +33,7 @@ from isometry._dtypes import PRECISIONS
 
 # the arguments of each C function: p is a pointer, l a long, d a double
 _SIGNATURES = {
-    "gemm": "ppppl",
+    "probe": "ppppl",
     "square": "pppll",
     "multiply": "pplppl",
     "skew": "ppll",
@@ -76,23 +76,23 @@ class NativeBackend(TorchBackend):
 
     Args:
         library: our C library.
-        product: the function of a BLAS that multiplies matrices.
+        gemm: the function of a BLAS that multiplies matrices.
         dtype: the dtype of all tensors.
 
     Raises:
-        BuildError: if `product` gives a wrong product of two small matrices.
+        BuildError: if `gemm` gives a wrong product of two small matrices.
     """
 
-    def __init__(self, library: ctypes.CDLL, product: Any, dtype: torch.dtype) -> None:
+    def __init__(self, library: ctypes.CDLL, gemm: Any, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.product = ctypes.cast(product, ctypes.c_void_p)
+        self.gemm = ctypes.cast(gemm, ctypes.c_void_p)
         self._c = raw(library, dtype)
-        # The product is tested without tensors: a backend may be made while a program
+        # `gemm` is tested without tensors: a backend may be made while a program
         # is exported, and then new tensors are fake and have no memory.
         number = PRECISIONS[dtype].c_type
         X, Y = (number * 6)(*range(6)), (number * 4)()
         pointer = ctypes.addressof(X)
-        self._c.gemm(self.product, pointer, pointer, ctypes.addressof(Y), 2)
+        self._c.probe(self.gemm, pointer, pointer, ctypes.addressof(Y), 2)
         if [*Y] != [5, 14, 14, 50]:
             raise BuildError("the BLAS of this torch multiplies in another way.")
 
@@ -121,14 +121,14 @@ class NativeBackend(TorchBackend):
             return
         batch, n, a = self._matrices("A", A)
         c = self._pointer("out", out, batch * n * n)
-        self._c.square(self.product, a, c, batch, n)
+        self._c.square(self.gemm, a, c, batch, n)
 
     def multiply(self, X: Tensor, Y: Tensor, *, transposed: bool = False) -> Tensor:
         """The product X Y of two single matrices, or X^T Y if `transposed`."""
         n = X.shape[-1]
         x, y = self._pointer("X", X, n * n), self._pointer("Y", Y, n * n)
         out = torch.empty_like(Y)
-        self._c.multiply(self.product, x, transposed, y, out.data_ptr(), n)
+        self._c.multiply(self.gemm, x, transposed, y, out.data_ptr(), n)
         return out
 
     def powers(
@@ -141,7 +141,7 @@ class NativeBackend(TorchBackend):
         _require(slots >= 3, "W", slots, "have 3 slots or more")
         a, w = self._pointer("A", A, n * n), self._pointer("W", W, slots * n * n)
         sums = (ctypes.c_double * 3)()
-        self._c.powers(self.product, a, w, sums, least, triangle, n)
+        self._c.powers(self.gemm, a, w, sums, least, triangle, n)
         s2, s3, s4 = sums
         return None if s2 <= least else (s2, s3, s4)
 
@@ -155,7 +155,7 @@ class NativeBackend(TorchBackend):
         # memory for the two factors L and R of a `Stage`
         room = recycled((2, n, n), Q)
         outputs = (Q.data_ptr(), room.data_ptr())
-        self._c.evaluate(self.product, w, *outputs, table.numbers, *table.counts, n)
+        self._c.evaluate(self.gemm, w, *outputs, table.numbers, *table.counts, n)
         return Q
 
     def pull_back(
@@ -171,12 +171,12 @@ class NativeBackend(TorchBackend):
         n, w = W.shape[-1], self._slots(W, table)
         # C takes the transpose of G. If G is itself the transpose of a contiguous
         # matrix, `contiguous` copies nothing.
-        H = G.mT.contiguous()
-        h, X = self._pointer("G", H, n * n), torch.empty_like(H)
+        Gt = G.mT.contiguous()
+        g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
         # memory for L, R, the gradient of L and one gradient for each slot
         room = recycled((3 + table.slots, n, n), X)
         outputs, counts = (X.data_ptr(), room.data_ptr()), (*table.counts, triangle, n)
-        self._c.pull_back(self.product, w, h, *outputs, table.numbers, *counts)
+        self._c.pull_back(self.gemm, w, g, *outputs, table.numbers, *counts)
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
@@ -186,7 +186,7 @@ class NativeBackend(TorchBackend):
         h, w = self._pointer("H", H, steps.rows * n), self._pointer("W", W, n * n)
         b, first = self._threshold(cell), self._pointer("h0", h0, steps.batch * n)
         options = (*steps.arguments, n, _KINDS[sigma], _threads(steps))
-        self._c.scan(self.product, h, w, b, first, *options)
+        self._c.scan(self.gemm, h, w, b, first, *options)
 
     def scan_adjoint(
         self,
@@ -209,7 +209,7 @@ class NativeBackend(TorchBackend):
         most = max(_ROWS_TOGETHER, -(-steps.batch // threads))
         room, dh0 = W.new_empty(threads * 2 * most, n), torch.empty_like(h0)
         self._c.scan_adjoint(
-            *(self.product, self._pointer("D", D, rows), self._pointer("H", H, rows)),
+            *(self.gemm, self._pointer("D", D, rows), self._pointer("H", H, rows)),
             None if every is None else self._pointer("every", every, rows),
             None if last is None else self._pointer("last", last, batch),
             *(self._pointer("W", W, n * n), self._threshold(cell)),

@@ -1,12 +1,12 @@
 /* Kernels for one type REAL; see matrices.c. */
 
-/* C = X Y^T for n x 3 matrices; used only to test the product of a BLAS. */
-void NAME(gemm)(void *product, const REAL *X, const REAL *Y, REAL *C, long n)
+/* C = X Y^T for n x 3 matrices, by one call of a BLAS. Python compares this product with
+ * the right one before it uses the BLAS. */
+void NAME(probe)(NAME(gemm_t) gemm, const REAL *X, const REAL *Y, REAL *C, long n)
 {
     const long inner = 3;
     const REAL one = 1, zero = 0;
-    ((NAME(gemm_t))product)("T", "N", &n, &n, &inner, &one, Y, &inner, X, &inner, &zero,
-                            C, &n);
+    gemm("T", "N", &n, &n, &inner, &one, Y, &inner, X, &inner, &zero, C, &n);
 }
 
 /* One block of a matrix, BLOCK x BLOCK; a smaller block is padded with zeros. */
@@ -73,7 +73,7 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 /* C = A A for symmetric or skew A: the lower part is computed, then mirrored. The
  * blocks on the diagonal are mirrored too, although the product has filled them: a BLAS
  * may sum (i, j) and (j, i) in different orders. */
-void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
+void NAME(square)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);
     long left = batch * panels, index;
@@ -85,17 +85,16 @@ void NAME(square)(void *product, const REAL *A, REAL *C, long batch, long n)
         const long height = width - i;
         const REAL one = 1, zero = 0, *X = A + start;
         REAL *Y = C + start;
-        ((NAME(gemm_t))product)("N", "N", &width, &height, &n, &one, X, &n, X + i * n, &n,
-                                &zero, Y + i * n, &n);
+        gemm("N", "N", &width, &height, &n, &one, X, &n, X + i * n, &n, &zero, Y + i * n,
+             &n);
         NAME(mirror)(Y, n, i, width);
     }
 }
 
-/* C = alpha X Y + beta C, or with X^T in place of X. */
-static void NAME(times)(void *product, const REAL *X, int is_transposed, const REAL *Y,
-                        REAL alpha, REAL beta, REAL *C, long n)
+/* C = alpha X Y + beta C for n x n matrices, or with X^T in place of X. */
+static void NAME(gemm_square)(NAME(gemm_t) gemm, const REAL *X, int is_transposed,
+                              const REAL *Y, REAL alpha, REAL beta, REAL *C, long n)
 {
-    const NAME(gemm_t) gemm = (NAME(gemm_t))product;
     const char *x = is_transposed ? "T" : "N";
     /* a BLAS reads by columns: it sees the transposes, and computes C^T = Y^T X^T */
     if (n < ISOMETRY_HALVED_FROM || n > SMALL) {
@@ -114,10 +113,10 @@ static void NAME(times)(void *product, const REAL *X, int is_transposed, const R
 }
 
 /* C = X Y, or X^T Y. */
-void NAME(multiply)(void *product, const REAL *X, long is_transposed, const REAL *Y,
+void NAME(multiply)(NAME(gemm_t) gemm, const REAL *X, long is_transposed, const REAL *Y,
                     REAL *C, long n)
 {
-    NAME(times)(product, X, is_transposed, Y, 1, 0, C, n);
+    NAME(gemm_square)(gemm, X, is_transposed, Y, 1, 0, C, n);
 }
 
 /* A function that reads a block of X below the diagonal, or on it, and the block above the
@@ -165,7 +164,7 @@ void NAME(skew)(const REAL *X, REAL *A, long batch, long n)
 
 /* b = the block at (i, j) of X + sign X^T */
 static inline void NAME(load_sum)(const REAL *X, long n, long i, long j, REAL sign,
-                              NAME(block_t) *b)
+                                  NAME(block_t) *b)
 {
     const long height = MIN(BLOCK, n - i), width = MIN(BLOCK, n - j);
     NAME(block_t) above, transposed;

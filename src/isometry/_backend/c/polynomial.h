@@ -12,18 +12,18 @@
  * numbers. After the last stage come the k coefficients of the final combination, and at
  * the end the multiple of I in the result. */
 
-static void NAME(square_of_one)(void *product, const REAL *A, REAL *C, long n)
+static void NAME(square_of_one)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long n)
 {
     if (n >= ISOMETRY_HALVED_FROM)
-        NAME(square)(product, A, C, 1, n);
+        NAME(square)(gemm, A, C, 1, n);
     else
-        NAME(times)(product, A, 0, A, 1, 0, C, n);
+        NAME(gemm_square)(gemm, A, 0, A, 1, 0, C, n);
 }
 
 /* y = c_0 x_0 + ... + c_{k-1} x_{k-1}; without `overwrite`, this sum is added to y. */
 static inline __attribute__((always_inline)) void
-NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long size,
-             int overwrite)
+NAME(sum_terms)(const long k, const REAL *const *x, const REAL *c, REAL *y, long size,
+                int overwrite)
 {
 #pragma GCC ivdep
     for (long i = 0; i < size; i++) {
@@ -34,11 +34,11 @@ NAME(sum_of)(const long k, const REAL *const *x, const REAL *c, REAL *y, long si
     }
 }
 
-/* Does the same as `sum_of`, for k up to ISOMETRY_MOST_SLOTS. Terms with factor zero are
+/* Does the same as `sum_terms`, for k up to ISOMETRY_MOST_SLOTS. Terms with factor zero are
  * left out. The others are added four at a time; there is a compiled loop for each number
  * of terms from 1 to 4. */
-static void NAME(sum)(long k, const REAL *const *terms, const REAL *factors, REAL *y,
-                      long size, int overwrite)
+static void NAME(sum_nonzero_terms)(long k, const REAL *const *terms, const REAL *factors,
+                                    REAL *y, long size, int overwrite)
 {
     const REAL *x[ISOMETRY_MOST_SLOTS];
     REAL c[ISOMETRY_MOST_SLOTS];
@@ -49,23 +49,23 @@ static void NAME(sum)(long k, const REAL *const *terms, const REAL *factors, REA
             c[count++] = factors[j];
         }
     for (; count - first > 4; first += 4, overwrite = 0)
-        NAME(sum_of)(4, x + first, c + first, y, size, overwrite);
+        NAME(sum_terms)(4, x + first, c + first, y, size, overwrite);
     switch (count - first) {
     case 0:
         if (overwrite)
             memset(y, 0, sizeof(REAL) * size);
         return;
     case 1:
-        NAME(sum_of)(1, x + first, c + first, y, size, overwrite);
+        NAME(sum_terms)(1, x + first, c + first, y, size, overwrite);
         return;
     case 2:
-        NAME(sum_of)(2, x + first, c + first, y, size, overwrite);
+        NAME(sum_terms)(2, x + first, c + first, y, size, overwrite);
         return;
     case 3:
-        NAME(sum_of)(3, x + first, c + first, y, size, overwrite);
+        NAME(sum_terms)(3, x + first, c + first, y, size, overwrite);
         return;
     default:
-        NAME(sum_of)(4, x + first, c + first, y, size, overwrite);
+        NAME(sum_terms)(4, x + first, c + first, y, size, overwrite);
     }
 }
 
@@ -87,7 +87,8 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
         for (long j = 0; j < k; j++)
             x[j] = W + j * m + i;
         for (long row = 0; row < count; row++)
-            NAME(sum)(k, x, rows[row].c, rows[row].Y + i, MIN(CHUNK, m - i), 1);
+            NAME(sum_nonzero_terms)(k, x, rows[row].c, rows[row].Y + i, MIN(CHUNK, m - i),
+                                    1);
     }
     for (long row = 0; row < count; row++)
         for (long i = 0; rows[row].identity != 0 && i < n; i++)
@@ -107,7 +108,7 @@ static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const
         for (long j = first; j < k; j++) {
             const REAL *x[] = {gL + i, gR + i, (f ? gF : gL) + i};
             const REAL c[] = {l[j], r[j], f ? f[j] : 0};
-            NAME(sum)(3, x, c, g + j * m + i, MIN(CHUNK, m - i), f != 0);
+            NAME(sum_nonzero_terms)(3, x, c, g + j * m + i, MIN(CHUNK, m - i), f != 0);
         }
 }
 
@@ -136,7 +137,7 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 /* Writes A, A^2 and, unless |A^2|_F^2 / 2 is at most `least`, A^4 into the slots of W, and
  * half of <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. With `triangle`, the argument
  * A holds coordinates, and `skew` makes the skew matrix from their lower triangle. */
-void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, double least,
+void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums, double least,
                   long triangle, long n)
 {
     const long m = n * n;
@@ -145,12 +146,12 @@ void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, double le
         NAME(skew)(A, W, 1, n);
     else
         memcpy(W, A, sizeof(REAL) * m);
-    NAME(square_of_one)(product, W, A2, n);
+    NAME(square_of_one)(gemm, W, A2, n);
     sums[0] = NAME(dot)(A2, A2, m) / 2;
     sums[1] = sums[2] = 0;
     if (sums[0] <= least)
         return;
-    NAME(square_of_one)(product, A2, A4, n);
+    NAME(square_of_one)(gemm, A2, A4, n);
     sums[1] = NAME(dot)(A2, A4, m) / 2;
     sums[2] = NAME(dot)(A4, A4, m) / 2;
 }
@@ -158,7 +159,7 @@ void NAME(powers)(void *product, const REAL *A, REAL *W, double *sums, double le
 /* Q = p(A), with the products P_3, ... written into W. The multiple of I in p is the last
  * number of the table, and is added at the end: the terms of the last product are small
  * beside it, and each would lose digits if it were added to a number near 1. */
-void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *table,
+void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *room, const REAL *table,
                     long powers, long stages, long squares, long n)
 {
     const long m = n * n;
@@ -170,26 +171,26 @@ void NAME(evaluate)(void *product, REAL *W, REAL *Q, REAL *room, const REAL *tab
         NAME(combine)(W, k, rows, square ? 1 : 2 + last, n);
         table = f;
         if (square)
-            NAME(square_of_one)(product, L, W + k * m, n);
+            NAME(square_of_one)(gemm, L, W + k * m, n);
         else
-            NAME(times)(product, L, 0, R, 1, last, last ? Q : W + k * m, n);
+            NAME(gemm_square)(gemm, L, 0, R, 1, last, last ? Q : W + k * m, n);
     }
     for (long i = 0; i < n; i++)
         Q[i * n + i] += table[powers + stages - 1];
 }
 
-/* The skew gradient X at A, from the transpose H of the gradient at p(A). With `triangle`,
+/* The skew gradient X at A, from the transpose Gt of the gradient at p(A). With `triangle`,
  * X is the gradient at the coordinates from which `skew` made A: twice the strictly lower
  * triangle of the skew gradient.
  *
- * All gradients are kept transposed. If H^T is the gradient at a product L R, then the
- * transposed gradients are R H at L and H L at R. So no product has a transposed factor,
- * which a BLAS is slower to read.
+ * All gradients are kept transposed. If G is the transposed gradient at a product L R, then
+ * the transposed gradients are R G at L and G L at R. So no product has a transposed
+ * factor, which a BLAS is slower to read.
  *
  * `room` holds, one n x n matrix after the other: L; R, which its gradient later
  * overwrites; the gradient of L; and the gradients g of the slots, the first for A, the
  * next ones for A^2, A^4 (if there are three powers), P_3, P_4, ... */
-void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL *room,
+void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X, REAL *room,
                      const REAL *table, long powers, long stages, long squares,
                      long triangle, long n)
 {
@@ -199,9 +200,9 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL 
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
-        /* G is the gradient at the product of this stage. The last product goes into the
-         * result, whose gradient is H. The others are in slots, with gradients in g. */
-        const REAL *G = last ? H : g + k * m;
+        /* G is the transposed gradient at the product of this stage. The last product goes
+         * into the result. The other products are in slots, and their gradients in g. */
+        const REAL *G = last ? Gt : g + k * m;
         const long square = squares >> s & 1;
         const NAME(row_t) rows[] = {{L, l + 1, l[0]}, {R, r, 0}};
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
@@ -210,18 +211,18 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL 
              * symmetric part of its gradient L G + G L counts: that is the symmetric part
              * of (G + G^T) L. */
             NAME(add_transpose)(G, 1, R, n);
-            NAME(times)(product, R, 0, L, 1, 0, gL, n);
+            NAME(gemm_square)(gemm, R, 0, L, 1, 0, gL, n);
             NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);
             continue;
         }
-        NAME(times)(product, R, 0, G, 1, 0, gL, n);
-        NAME(times)(product, G, 0, L, 1, 0, gR, n);
-        NAME(distribute)(l + 1, gL, r, gR, last ? r + k : 0, H, g, 0, k, m);
+        NAME(gemm_square)(gemm, R, 0, G, 1, 0, gL, n);
+        NAME(gemm_square)(gemm, G, 0, L, 1, 0, gR, n);
+        NAME(distribute)(l + 1, gL, r, gR, last ? r + k : 0, Gt, g, 0, k, m);
     }
     REAL *gA = g, *gA2 = g + m;
     if (powers == 3) {
         NAME(add_transpose)(g + 2 * m, 1, L, n);
-        NAME(times)(product, L, 0, W + m, 1, 1, gA2, n);
+        NAME(gemm_square)(gemm, L, 0, W + m, 1, 1, gA2, n);
     }
     NAME(add_transpose)(gA2, 1, L, n);
     /* gA = scale (gA + L A). The last step takes twice the skew part of gA, so the scale
@@ -229,7 +230,7 @@ void NAME(pull_back)(void *product, const REAL *W, const REAL *H, REAL *X, REAL 
      * of A. The gradient is skew and kept transposed, so the minus sign transposes it
      * back. */
     const REAL scale = triangle ? -1 : -0.5;
-    NAME(times)(product, L, 0, W, scale, scale, gA, n);
+    NAME(gemm_square)(gemm, L, 0, W, scale, scale, gA, n);
     if (triangle)
         NAME(skew_adjoint)(gA, X, 1, n);
     else

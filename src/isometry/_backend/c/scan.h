@@ -6,12 +6,12 @@
  * other once, not at every time step. */
 
 /* Y = X M (or X M^T) + beta Y, for `rows` rows of n numbers. */
-static void NAME(apply)(void *product, const REAL *X, const REAL *M, char transpose,
+static void NAME(apply)(NAME(gemm_t) gemm, const REAL *X, const REAL *M, char transpose,
                         REAL beta, REAL *Y, long rows, long n)
 {
     const REAL one = 1;
-    ((NAME(gemm_t))product)(transpose == 'T' ? "T" : "N", "N", &n, &rows, &n, &one, M, &n,
-                               X, &n, &beta, Y, &n);
+    gemm(transpose == 'T' ? "T" : "N", "N", &n, &rows, &n, &one, M, &n, X, &n, &beta, Y,
+         &n);
 }
 
 /* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. Write y = k log(2) + r, with
@@ -124,7 +124,7 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
 }
 
 /* H holds u on entry and h on return. h0 has sizes[0] rows. */
-void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL *h0,
+void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const REAL *h0,
                 const long *starts, const long *sizes, long steps, long n, long kind,
                 long threads)
 {
@@ -139,7 +139,7 @@ void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL
             if (mine <= 0)
                 break;
             REAL *h = H + (starts[t] + from) * n;
-            NAME(apply)(product, before, W, 'T', 1, h, mine, n);
+            NAME(apply)(gemm, before, W, 'T', 1, h, mine, n);
             NAME(activate)(h, b, mine, n, kind);
             before = h;
         }
@@ -151,7 +151,7 @@ void NAME(scan)(void *product, REAL *H, const REAL *W, const REAL *b, const REAL
  * each sequence; either may be NULL. dW and db hold `threads` matrices and vectors, zero on
  * entry; the caller adds them up. dh0 has sizes[0] rows. `room` has 2 * most rows for each
  * thread. */
-void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
+void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *G,
                         const REAL *last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *room, const long *starts,
                         const long *sizes, long steps, long n, long kind, long threads,
@@ -180,7 +180,7 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
                 for (long i = after * n; i < mine * n; i++)
                     d[i] += last[from * n + i];
             if (after > 0)
-                NAME(apply)(product, D + (starts[t + 1] + from) * n, W, 'N', 1, d, after, n);
+                NAME(apply)(gemm, D + (starts[t + 1] + from) * n, W, 'N', 1, d, after, n);
             after = mine;
             if (t < 0)
                 break;
@@ -188,8 +188,8 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
             /* dW += d^T h_{t-1}, in one product when enough rows are gathered */
             const REAL *before = t ? H + (starts[t - 1] + from) * n : h0 + from * n;
             if (filled + mine > most) {
-                ((NAME(gemm_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later,
-                                           &n, &one, dW + part * n * n, &n);
+                gemm("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n, &one,
+                     dW + part * n * n, &n);
                 filled = 0;
             }
             memcpy(later + filled * n, d, sizeof(REAL) * mine * n);
@@ -197,8 +197,8 @@ void NAME(scan_adjoint)(void *product, REAL *D, const REAL *H, const REAL *G,
             filled += mine;
         }
         if (filled)
-            ((NAME(gemm_t))product)("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n,
-                                       &one, dW + part * n * n, &n);
+            gemm("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n, &one,
+                 dW + part * n * n, &n);
         restore_subnormals(mode);
     }
 }
