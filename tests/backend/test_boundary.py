@@ -114,8 +114,8 @@ CALLS = {
     "scan": lambda k, X: k.scan(X((7, N)), cell(X), X((4, N)), STEPS),
     "scan_adjoint": lambda k, X: k.scan_adjoint(
         *(X((7, N)), X((7, N)), cell(X), X((4, N)), STEPS),
-        every=X((7, N)),
-        last=X((4, N)),
+        dH=X((7, N)),
+        dh_last=X((4, N)),
     ),
 }
 

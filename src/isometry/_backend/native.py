@@ -46,7 +46,8 @@ _SIGNATURES = {
 }
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 
-_KINDS = {name: kind for kind, name in enumerate(NONLINEARITIES)}
+# the numbers by which C knows the nonlinearities
+_SIGMAS = {sigma: number for number, sigma in enumerate(NONLINEARITIES)}
 
 # The gradient at the weight of a recurrence is a sum of products d_t^T h_{t-1} over all
 # time steps. Each thread gathers up to this many rows of d_t and of h_{t-1} for one
@@ -185,7 +186,7 @@ class NativeBackend(TorchBackend):
         n = len(W)
         h, w = self._pointer("H", H, steps.rows * n), self._pointer("W", W, n * n)
         b, first = self._threshold(cell), self._pointer("h0", h0, steps.batch * n)
-        options = (*steps.arguments, n, _KINDS[sigma], _threads(steps))
+        options = (*steps.arguments, n, _SIGMAS[sigma], _threads(steps))
         self._c.scan(self.gemm, h, w, b, first, *options)
 
     def scan_adjoint(
@@ -196,8 +197,8 @@ class NativeBackend(TorchBackend):
         h0: Tensor,
         steps: StepTable,
         *,
-        every: Tensor | None,
-        last: Tensor | None,
+        dH: Tensor | None,
+        dh_last: Tensor | None,
     ) -> Gradients:
         """Write the gradient at the drive into D; see `recurrence.scan_adjoint`."""
         W, sigma, b = cell
@@ -205,17 +206,17 @@ class NativeBackend(TorchBackend):
         rows, batch = steps.rows * n, steps.batch * n
         # one matrix and one vector for each thread
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
-        # the most rows that a thread gathers, both of states and of gradients
-        most = max(_ROWS_TOGETHER, -(-steps.batch // threads))
-        room, dh0 = W.new_empty(threads * 2 * most, n), torch.empty_like(h0)
+        # how many rows a thread can gather, both of gradients and of states
+        capacity = max(_ROWS_TOGETHER, -(-steps.batch // threads))
+        room, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
         self._c.scan_adjoint(
             *(self.gemm, self._pointer("D", D, rows), self._pointer("H", H, rows)),
-            None if every is None else self._pointer("every", every, rows),
-            None if last is None else self._pointer("last", last, batch),
+            None if dH is None else self._pointer("dH", dH, rows),
+            None if dh_last is None else self._pointer("dh_last", dh_last, batch),
             *(self._pointer("W", W, n * n), self._threshold(cell)),
             self._pointer("h0", h0, batch),
             *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), room.data_ptr()),
-            *(*steps.arguments, n, _KINDS[sigma], threads, most),
+            *(*steps.arguments, n, _SIGMAS[sigma], threads, capacity),
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 

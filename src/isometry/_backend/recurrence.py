@@ -65,12 +65,12 @@ class StepTable:
 
 def scan(H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
     """Turn the drive of each time step into its states, in place."""
-    before, Wt = h0, cell.W.mT
+    previous, Wt = h0, cell.W.mT
     for start, size in zip(steps.starts, steps.sizes, strict=False):
         h = H[start : start + size]
-        h.addmm_(before[:size], Wt)
+        h.addmm_(previous[:size], Wt)
         activate(h, cell.b, cell.sigma)
-        before = h
+        previous = h
 
 
 def scan_adjoint(
@@ -80,8 +80,8 @@ def scan_adjoint(
     h0: Tensor,
     steps: StepTable,
     *,
-    every: Tensor | None,
-    last: Tensor | None,
+    dH: Tensor | None,
+    dh_last: Tensor | None,
 ) -> Gradients:
     """Write the gradient at the drive into D, and return the other gradients.
 
@@ -91,25 +91,26 @@ def scan_adjoint(
         cell: the recurrence.
         h0: the states before the first time step.
         steps: which rows belong to which time step.
-        every: the gradient at every state, or None.
-        last: the gradient at the last state of each sequence, or None.
+        dH: the gradient at every state, or None.
+        dh_last: the gradient at the last state of each sequence, or None.
     """
     W, sigma, b = cell
     dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
     starts, sizes = steps.starts, steps.sizes
-    after = 0
+    rows_after = 0
     for t in reversed(range(len(sizes))):
         begin, end = starts[t], starts[t + 1]
         d = D[begin:end]
-        d.copy_(every[begin:end]) if every is not None else d.zero_()
-        if last is not None and sizes[t] > after:
-            d[after:] += last[after : sizes[t]]
-        if after:
-            d[:after].addmm_(D[end : end + after], W)
+        d.copy_(dH[begin:end]) if dH is not None else d.zero_()
+        # sequences that have no time step t + 1 end here
+        if dh_last is not None and sizes[t] > rows_after:
+            d[rows_after:] += dh_last[rows_after : sizes[t]]
+        if rows_after:
+            d[:rows_after].addmm_(D[end : end + rows_after], W)
         slope = activate_adjoint(d, H[begin:end], b, sigma)
         if db is not None and slope is not None:
             db += slope
-        after = sizes[t]
+        rows_after = sizes[t]
         if t == 0:
             break
         if not steps.is_equal:

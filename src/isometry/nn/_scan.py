@@ -142,21 +142,21 @@ class Scan(torch.autograd.Function):
         return (None if last_only else H), last
 
     @staticmethod
-    def backward(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
-        if every is None and last is None:
+    def backward(ctx: Any, dH: Tensor | None, dh_last: Tensor | None) -> tuple:
+        if dH is None and dh_last is None:
             return (None,) * 7
-        cotangents = [g for g in (every, last) if g is not None]
+        cotangents = [g for g in (dH, dh_last) if g is not None]
         # autocast was off only during the forward pass, so turn it off here again
         with autocast_off(cotangents[0].device):
             if torch.is_grad_enabled() or any(map(is_batched_gradient, cotangents)):
-                return (None, None, *_adjoint(ctx, every, last))
-            return (None, None, *Scan._gradients(ctx, every, last))
+                return (None, None, *_adjoint(ctx, dH, dh_last))
+            return (None, None, *Scan._gradients(ctx, dH, dh_last))
 
     @staticmethod
-    def _gradients(ctx: Any, every: Tensor | None, last: Tensor | None) -> tuple:
+    def _gradients(ctx: Any, dH: Tensor | None, dh_last: Tensor | None) -> tuple:
         x, kernel, W, b, states, *firsts = ctx.saved_tensors
         weights = Weights(kernel, W, b, ctx.sigma)
-        every = None if every is None else every.contiguous()
+        dH = None if dH is None else dH.contiguous()
         dx = torch.empty_like(x) if ctx.needs_input_grad[2] else None
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
@@ -166,11 +166,11 @@ class Scan(torch.autograd.Function):
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
             H = _states(x[rows], weights, first, part) if states is None else states
             D = recycled(H.shape, H)
-            above = None if every is None else every[rows]
-            ends = _ends(last, after, first)
-            backend = backend_for(D, H, W, first, cell.b, above, ends)
+            dH_part = None if dH is None else dH[rows]
+            ends = _ends(dh_last, after, first)
+            backend = backend_for(D, H, W, first, cell.b, dH_part, ends)
             gradients = backend.scan_adjoint(
-                *(D, H, cell, first, part.table), every=above, last=ends
+                *(D, H, cell, first, part.table), dH=dH_part, dh_last=ends
             )
             dW += gradients.W
             if db is not None:
@@ -213,23 +213,23 @@ def kernel_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
     return D.new_zeros(inputs, D.shape[1]).index_add_(0, x, D).mT
 
 
-def _ends(last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
+def _ends(dh_last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
     """The gradient of the last state of each sequence in a chunk.
 
     If a sequence goes on in the next chunk, the gradient is in `after`. If it ends in
-    this chunk, the gradient is in `last`.
+    this chunk, the gradient is in `dh_last`.
     """
     if after is None:
-        return None if last is None else last[: len(first)].contiguous()
+        return None if dh_last is None else dh_last[: len(first)].contiguous()
     ends = torch.zeros_like(first)
-    if last is not None:
-        ends[len(after) :] = last[len(after) : len(first)]
+    if dh_last is not None:
+        ends[len(after) :] = dh_last[len(after) : len(first)]
     ends[: len(after)] = after
     return ends
 
 
 def _adjoint(
-    ctx: Any, every: Tensor | None, last: Tensor | None
+    ctx: Any, dH: Tensor | None, dh_last: Tensor | None
 ) -> list[Tensor | None]:
     """The gradients by ordinary operations, which can be differentiated again."""
     saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
@@ -243,7 +243,7 @@ def _adjoint(
         outputs = unrolled(x, Weights(kernel, W, b, ctx.sigma), h0, ctx.run)
     pairs = [
         (out, g)
-        for out, g in zip(outputs, (every, last), strict=True)
+        for out, g in zip(outputs, (dH, dh_last), strict=True)
         if out is not None and g is not None
     ]
     # the first two arguments of `Scan.forward`, sigma and run, are not tensors

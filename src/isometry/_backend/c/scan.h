@@ -6,8 +6,8 @@
  * other once, not at every time step. */
 
 /* Y = X M (or X M^T) + beta Y, for `rows` rows of n numbers. */
-static void NAME(apply)(NAME(gemm_t) gemm, const REAL *X, const REAL *M, char transpose,
-                        REAL beta, REAL *Y, long rows, long n)
+static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
+                               char transpose, REAL beta, REAL *Y, long rows, long n)
 {
     const REAL one = 1;
     gemm(transpose == 'T' ? "T" : "N", "N", &n, &rows, &n, &one, M, &n, X, &n, &beta, Y,
@@ -38,10 +38,10 @@ static inline REAL NAME(tanh)(REAL x)
     return COPYSIGN(((1 - power) - power * p) / ((1 + power) + power * p), x);
 }
 
-static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
+static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long sigma)
 {
     const long size = rows * n;
-    switch (kind) {
+    switch (sigma) {
     case ISOMETRY_TANH:
         for (long i = 0; i < size; i++)
             h[i] = NAME(tanh)(h[i]);
@@ -80,10 +80,10 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long kind)
 /* d holds the gradient at h = sigma(z), and becomes the gradient at z. The gradient at b
  * is added to db. The derivative of sigma follows from h, so z is not needed. */
 static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *db,
-                                   long rows, long n, long kind)
+                                   long rows, long n, long sigma)
 {
     const long size = rows * n;
-    switch (kind) {
+    switch (sigma) {
     case ISOMETRY_TANH:
         for (long i = 0; i < size; i++)
             d[i] *= 1 - h[i] * h[i];
@@ -125,80 +125,84 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
 
 /* H holds u on entry and h on return. h0 has sizes[0] rows. */
 void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const REAL *h0,
-                const long *starts, const long *sizes, long steps, long n, long kind,
+                const long *starts, const long *sizes, long steps, long n, long sigma,
                 long threads)
 {
-    const long rows = steps ? sizes[0] : 0;
+    const long batch = steps ? sizes[0] : 0;
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (long part = 0; part < threads; part++) {
+    for (long thread = 0; thread < threads; thread++) {
         const unsigned mode = flush_subnormals();
-        const long from = rows * part / threads, to = rows * (part + 1) / threads;
-        const REAL *before = h0 + from * n;
+        const long first = batch * thread / threads, end = batch * (thread + 1) / threads;
+        const REAL *previous = h0 + first * n;
         for (long t = 0; t < steps; t++) {
-            const long mine = MIN(to, sizes[t]) - from;
-            if (mine <= 0)
+            const long rows = MIN(end, sizes[t]) - first;
+            if (rows <= 0)
                 break;
-            REAL *h = H + (starts[t] + from) * n;
-            NAME(apply)(gemm, before, W, 'T', 1, h, mine, n);
-            NAME(activate)(h, b, mine, n, kind);
-            before = h;
+            REAL *h = H + (starts[t] + first) * n;
+            NAME(times_matrix)(gemm, previous, W, 'T', 1, h, rows, n);
+            NAME(activate)(h, b, rows, n, sigma);
+            previous = h;
         }
         restore_subnormals(mode);
     }
 }
 
-/* D becomes the gradient at u. G is the gradient at every h, and `last` at the last h of
- * each sequence; either may be NULL. dW and db hold `threads` matrices and vectors, zero on
- * entry; the caller adds them up. dh0 has sizes[0] rows. `room` has 2 * most rows for each
- * thread. */
-void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *G,
-                        const REAL *last, const REAL *W, const REAL *b, const REAL *h0,
+/* D becomes the gradient at u. dH is the gradient at every h, and dh_last the gradient at
+ * the last h of each sequence; either may be NULL. dW and db hold `threads` matrices and
+ * vectors, zero on entry; the caller adds them up. dh0 has sizes[0] rows. `room` has
+ * 2 * capacity rows for each thread: there the thread gathers rows of d_t and of h_{t-1},
+ * up to `capacity` of each. */
+void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *dH,
+                        const REAL *dh_last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *room, const long *starts,
-                        const long *sizes, long steps, long n, long kind, long threads,
-                        long most)
+                        const long *sizes, long steps, long n, long sigma, long threads,
+                        long capacity)
 {
-    const long rows = steps ? sizes[0] : 0;
+    const long batch = steps ? sizes[0] : 0;
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (long part = 0; part < threads; part++) {
+    for (long thread = 0; thread < threads; thread++) {
         const unsigned mode = flush_subnormals();
-        const long from = rows * part / threads, to = rows * (part + 1) / threads;
-        REAL *later = room + 2 * part * most * n, *earlier = later + most * n;
-        long filled = 0, after = 0;
+        const long first = batch * thread / threads, end = batch * (thread + 1) / threads;
+        REAL *gathered_d = room + 2 * thread * capacity * n;
+        REAL *gathered_h = gathered_d + capacity * n;
+        long gathered = 0, rows_after = 0;
         const REAL one = 1;
         for (long t = steps - 1; t >= -1; t--) {
-            const long mine = t < 0 ? to - from : MIN(to, sizes[t]) - from;
-            if (mine <= 0)
+            const long rows = t < 0 ? end - first : MIN(end, sizes[t]) - first;
+            if (rows <= 0)
                 continue;
-            REAL *d = t < 0 ? dh0 + from * n : D + (starts[t] + from) * n;
+            REAL *d = t < 0 ? dh0 + first * n : D + (starts[t] + first) * n;
             /* the gradient at every state, or zeros if there is none */
-            const long begin = (starts[MAX(t, 0)] + from) * n;
-            if (t >= 0 && G)
-                memcpy(d, G + begin, sizeof(REAL) * mine * n);
+            const long begin = (starts[MAX(t, 0)] + first) * n;
+            if (t >= 0 && dH)
+                memcpy(d, dH + begin, sizeof(REAL) * rows * n);
             else
-                memset(d, 0, sizeof(REAL) * mine * n);
-            if (t >= 0 && last)
-                for (long i = after * n; i < mine * n; i++)
-                    d[i] += last[from * n + i];
-            if (after > 0)
-                NAME(apply)(gemm, D + (starts[t + 1] + from) * n, W, 'N', 1, d, after, n);
-            after = mine;
+                memset(d, 0, sizeof(REAL) * rows * n);
+            /* sequences that have no time step t + 1 end here */
+            if (t >= 0 && dh_last)
+                for (long i = rows_after * n; i < rows * n; i++)
+                    d[i] += dh_last[first * n + i];
+            if (rows_after > 0)
+                NAME(times_matrix)(gemm, D + (starts[t + 1] + first) * n, W, 'N', 1, d,
+                                   rows_after, n);
+            rows_after = rows;
             if (t < 0)
                 break;
-            NAME(activate_adjoint)(d, H + begin, b, db + part * n, mine, n, kind);
+            NAME(activate_adjoint)(d, H + begin, b, db + thread * n, rows, n, sigma);
             /* dW += d^T h_{t-1}, in one product when enough rows are gathered */
-            const REAL *before = t ? H + (starts[t - 1] + from) * n : h0 + from * n;
-            if (filled + mine > most) {
-                gemm("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n, &one,
-                     dW + part * n * n, &n);
-                filled = 0;
+            const REAL *previous = t ? H + (starts[t - 1] + first) * n : h0 + first * n;
+            if (gathered + rows > capacity) {
+                gemm("N", "T", &n, &n, &gathered, &one, gathered_h, &n, gathered_d, &n,
+                     &one, dW + thread * n * n, &n);
+                gathered = 0;
             }
-            memcpy(later + filled * n, d, sizeof(REAL) * mine * n);
-            memcpy(earlier + filled * n, before, sizeof(REAL) * mine * n);
-            filled += mine;
+            memcpy(gathered_d + gathered * n, d, sizeof(REAL) * rows * n);
+            memcpy(gathered_h + gathered * n, previous, sizeof(REAL) * rows * n);
+            gathered += rows;
         }
-        if (filled)
-            gemm("N", "T", &n, &n, &filled, &one, earlier, &n, later, &n, &one,
-                 dW + part * n * n, &n);
+        if (gathered)
+            gemm("N", "T", &n, &n, &gathered, &one, gathered_h, &n, gathered_d, &n, &one,
+                 dW + thread * n * n, &n);
         restore_subnormals(mode);
     }
 }
