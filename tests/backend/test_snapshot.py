@@ -32,7 +32,8 @@ def library_with(options: tuple[str, ...]) -> ctypes.CDLL:
     source = build._SOURCES / "bytes.c"
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/bytes.so"
-        flags = ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", *options]
+        flags = [*build.compiler_options(), "-O3", "-march=native", "-fopenmp"]
+        flags += ["-shared", "-fPIC", *options]
         subprocess.run(["cc", *flags, str(source), "-o", out], check=True)
         return ctypes.CDLL(out)
 

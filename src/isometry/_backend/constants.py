@@ -22,6 +22,10 @@ HALVED_FROM = 96
 # more slots than that.
 MOST_SLOTS = 8
 
+# The largest number of axes of a tensor that `unchanged` can watch. C keeps the shape
+# and the strides of such a tensor in arrays of this length.
+MOST_AXES = 8
+
 
 def takes_threshold(sigma: Sigma) -> bool:
     """Whether the bias is the threshold of modReLU, and not added to the input."""
@@ -33,6 +37,7 @@ def compiler_options() -> list[str]:
     values: dict[str, float] = {
         "HALVED_FROM": HALVED_FROM,
         "MOST_SLOTS": MOST_SLOTS,
+        "MOST_AXES": MOST_AXES,
         "LEAKY_SLOPE": LEAKY_SLOPE,
     }
     values |= {name.upper(): number for number, name in enumerate(NONLINEARITIES)}

@@ -28,10 +28,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._backend.constants import MOST_AXES
 from isometry._backend.library import c_library, torch_library
 from isometry._torch import dispatch_modes, offset_of_tensor, storage_owners
 
-Question = Callable[[], bool]
+# a function that tells whether tensors are still what they were
+UnchangedCheck = Callable[[], bool]
 
 # The types whose tensors have memory. Wrapper subclasses (sharded, fake and logging
 # tensors) have no memory of their own.
@@ -46,9 +48,7 @@ _SMALLEST, _MOST_BYTES = 2**19, 2**28
 # would grow.
 _MOST_PIECES = 16
 
-# These must agree with bytes.c: the largest number of axes of a tensor that is watched,
-# and the functions of torch that C calls, in this order.
-_MOST_AXES = 8
+# the functions of torch that bytes.c calls, in the order of its `torch_api`
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 _NOTHING = bytearray()
 
@@ -149,13 +149,13 @@ def is_block(tensor: Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and tensor.ndim <= _MOST_AXES
+        and tensor.ndim <= MOST_AXES
         and (tensor.is_contiguous() or _dense(tensor))
         and (tensor.data_ptr() != 0 or tensor.numel() == 0)
     )
 
 
-def unchanged(*tensors: Tensor, after: Question | None = None) -> Question:
+def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> UnchangedCheck:
     """A function that tells later whether these tensors are still what they are now.
 
     The function returns False if any byte, the address, the shape, the strides or the
@@ -180,7 +180,7 @@ def unchanged(*tensors: Tensor, after: Question | None = None) -> Question:
     return _both(after, watch(None, _NOTHING, *tensors))
 
 
-def _both(first: Question | None, second: Question) -> Question:
+def _both(first: UnchangedCheck | None, second: UnchangedCheck) -> UnchangedCheck:
     return second if first is None else lambda: first() and second()
 
 
@@ -194,7 +194,7 @@ def _dense(tensor: Tensor) -> bool:
     return True
 
 
-def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> Question:
+def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> UnchangedCheck:
     """The function that `unchanged` returns without C, several times as slow."""
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
@@ -240,7 +240,7 @@ def _element_size(get_dtype: Any, offset: int) -> Any:
 
 
 @cache
-def _watch() -> Callable[..., Question] | None:
+def _watch() -> Callable[..., UnchangedCheck] | None:
     """The C function `watch` on which `unchanged` relies; None without C."""
     c, offset = c_library(), offset_of_tensor()
     if c is None or offset is None:

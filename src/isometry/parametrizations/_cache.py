@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
-from isometry._backend.memory import PLAIN, Question, is_block
+from isometry._backend.memory import PLAIN, UnchangedCheck, is_block
 from isometry._backend.memory import unchanged as unchanged_bytes
 from isometry._torch import (
     HIDDEN_HOOK,
@@ -170,7 +170,7 @@ class Entry:
         weight: Tensor,
         inputs: Inputs,
         constraint: AbstractConstraint,
-        unchanged: Question,
+        unchanged: UnchangedCheck,
     ) -> None:
         self.X = inputs[0]
         # the buffer (the base or the phases), its name, and the dictionary it is in
@@ -209,7 +209,7 @@ class Entry:
 
 
 def _nothing() -> Any:
-    """Stands for a weight that is gone, and for the answer "no" to any `Question`."""
+    """Stands for a weight that is gone, and for an `UnchangedCheck` that says no."""
 
 
 class Memory:
@@ -230,14 +230,14 @@ class Memory:
         # The tensors from which the last weight was computed, the question whether they
         # are unchanged, and the same question without the coordinates. All three are in
         # one tuple, so that another thread never sees only some of them replaced
-        self._watched: tuple[tuple[Tensor, ...], Question, Question]
+        self._watched: tuple[tuple[Tensor, ...], UnchangedCheck, UnchangedCheck]
         self._watched = (), _nothing, _nothing
         self._steps = _steps
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()
 
-    def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> Question:
+    def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> UnchangedCheck:
         """Check the tensors from which a weight is computed, and watch for changes.
 
         If the base has changed, it is repaired: an average of models takes the mean of
@@ -271,7 +271,10 @@ class Shared(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, compute: Callable[[Tensor], Tensor], unchanged: Question, X: Tensor
+        ctx: Any,
+        compute: Callable[[Tensor], Tensor],
+        unchanged: UnchangedCheck,
+        X: Tensor,
     ) -> Tensor:
         leaf = X.detach().requires_grad_()
         with torch.enable_grad():
@@ -309,7 +312,7 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
         return X, ctx.compute(X)
 
 
-def watch(*tensors: Tensor) -> Question:
+def watch(*tensors: Tensor) -> UnchangedCheck:
     """A question to ask later: are these tensors unchanged?
 
     On the CPU their bytes answer it, on other devices their version counters.

@@ -5,12 +5,15 @@
  * and passing them to C by ctypes took longer than comparing a small weight.
  *
  * Bytes are compared by a digest, which needs half the memory traffic of a comparison
- * with a copy. A digest consists of LANES states. Lane j takes in the blocks j,
+ * with a copy. A digest consists of LANES states. Lane j absorbs the blocks j,
  * j + LANES, j + 2 LANES, ..., each in one step that is one to one in the block and in
  * the state. So a change of one block always changes the digest, and a swap of two
  * blocks in different lanes does, too. Any other change leaves the digest as it is with
  * a chance of about 2^-128, or 2^-64 on a processor without AES. An attacker could find
- * a change that goes unnoticed, since one round of AES is weak; nobody attacks here. */
+ * a change that goes unnoticed, since one round of AES is weak; nobody attacks here.
+ *
+ * ISOMETRY_MOST_AXES, the largest number of axes of a tensor that is watched, is in
+ * constants.py, and the build passes it in. */
 
 #include <stdint.h>
 #include <string.h>
@@ -32,7 +35,7 @@ static block scramble(block h) { return h ^ (h >> 32); }
 #endif
 
 /* a block in the memory of a tensor, at any address */
-typedef block loose __attribute__((aligned(1), may_alias));
+typedef block unaligned_block __attribute__((aligned(1), may_alias));
 
 /* enough lanes to hide the latency of a step */
 #define LANES 8
@@ -42,16 +45,14 @@ typedef block loose __attribute__((aligned(1), may_alias));
 #define PIECE 65536
 #define DIGEST 512
 
-/* the same number as in memory.py */
-#define MOST_AXES 8
-
 /* in bytes: reading less memory than this takes less time than waking the threads */
 #define LARGE 524288
 
 /* the facts that torch knows about a tensor */
 struct facts {
     const void *data;
-    int64_t dtype, dim, sizes[MOST_AXES], strides[MOST_AXES];
+    int64_t dtype, dim;
+    int64_t sizes[ISOMETRY_MOST_AXES], strides[ISOMETRY_MOST_AXES];
 };
 
 /* A tensor as it was when `watch` was called, with the digests of its pieces. In memory
@@ -72,7 +73,7 @@ static struct {
     int32_t (*sizes)(void *, int64_t **);
     int32_t (*strides)(void *, int64_t **);
     size_t (*element_size)(int32_t dtype);
-} torch;
+} torch_api;
 
 /* the offset in bytes of the at::Tensor in a Python tensor */
 static intptr_t offset;
@@ -101,15 +102,15 @@ struct method {
 #define NO_ARGUMENTS 4
 
 /* Fills `now`; false if torch does not answer or the tensor has too many axes. */
-static int ask(void *tensor, struct facts *now)
+static int read_facts(void *tensor, struct facts *now)
 {
     void *data;
     int32_t dtype;
     int64_t *sizes, *strides;
     memset(now, 0, sizeof *now);
-    if (torch.data_ptr(tensor, &data) || torch.dtype(tensor, &dtype) ||
-        torch.dim(tensor, &now->dim) || torch.sizes(tensor, &sizes) ||
-        torch.strides(tensor, &strides) || now->dim > MOST_AXES)
+    if (torch_api.data_ptr(tensor, &data) || torch_api.dtype(tensor, &dtype) ||
+        torch_api.dim(tensor, &now->dim) || torch_api.sizes(tensor, &sizes) ||
+        torch_api.strides(tensor, &strides) || now->dim > ISOMETRY_MOST_AXES)
         return 0;
     now->data = data;
     now->dtype = dtype;
@@ -120,13 +121,13 @@ static int ask(void *tensor, struct facts *now)
     return 1;
 }
 
-/* Does `count` rounds; in each, every lane takes in one block. */
-static void take_in(block *states, const char *from, int64_t count)
+/* Does `count` rounds; in each, every lane absorbs one block. */
+static void absorb(block *states, const char *from, int64_t count)
 {
     /* variables instead of an array, so that the states stay in registers */
     block s0 = states[0], s1 = states[1], s2 = states[2], s3 = states[3];
     block s4 = states[4], s5 = states[5], s6 = states[6], s7 = states[7];
-    const loose *x = (const loose *)from;
+    const unaligned_block *x = (const unaligned_block *)from;
     for (int64_t i = 0; i < count; i++, x += LANES) {
         s0 = STEP(s0, x[0]), s1 = STEP(s1, x[1]), s2 = STEP(s2, x[2]);
         s3 = STEP(s3, x[3]), s4 = STEP(s4, x[4]), s5 = STEP(s5, x[5]);
@@ -140,11 +141,11 @@ static void digest(const char *from, int64_t bytes, char *out)
 {
     block states[LANES] = {0};
     const int64_t round = sizeof states, rest = bytes % round;
-    take_in(states, from, bytes / round);
+    absorb(states, from, bytes / round);
     if (rest) {
         char last[sizeof states] = {0};
         memcpy(last, from + bytes - rest, (size_t)rest);
-        take_in(states, last, 1);
+        absorb(states, last, 1);
     }
     memcpy(out, states, sizeof states);
 }
@@ -152,7 +153,7 @@ static void digest(const char *from, int64_t bytes, char *out)
 /* The size of a tensor whose entries fill a block of memory without gaps. */
 static int64_t bytes_of(const struct facts *f)
 {
-    int64_t bytes = (int64_t)torch.element_size((int32_t)f->dtype);
+    int64_t bytes = (int64_t)torch_api.element_size((int32_t)f->dtype);
     for (int64_t i = 0; i < f->dim; i++)
         bytes *= f->sizes[i];
     return bytes;
@@ -206,7 +207,7 @@ static void *unchanged(void *self, void *nothing)
     while (same && at < end) {
         const struct watched *w = (const void *)at;
         struct facts now;
-        same = ask(w->tensor, &now) && !memcmp(&now, &w->then, sizeof now) &&
+        same = read_facts(w->tensor, &now) && !memcmp(&now, &w->then, sizeof now) &&
                !bytes_differ(w);
         at = w->digests + pieces(w) * DIGEST;
     }
@@ -219,7 +220,7 @@ static int append(void *memory, void *tensor)
     struct watched now = {.tensor = (char *)tensor + offset};
     /* if torch does not answer now, it will not answer `unchanged` either, and that
      * counts as a change */
-    if (ask(now.tensor, &now.then))
+    if (read_facts(now.tensor, &now.then))
         now.bytes = bytes_of(&now.then);
     const intptr_t before = PyByteArray_Size(memory);
     const int64_t size = (int64_t)sizeof now + pieces(&now) * DIGEST;
@@ -259,7 +260,7 @@ static void *watch(void *self, void *arguments)
 void *isometry_connect(const void *functions, long where)
 {
     static const struct method method = {"watch", watch, VARIABLE_ARGUMENTS, NULL};
-    memcpy(&torch, functions, sizeof torch);
+    memcpy(&torch_api, functions, sizeof torch_api);
     offset = where;
     return PyCFunction_NewEx(&method, NULL, NULL);
 }
