@@ -17,7 +17,7 @@ from torch import Tensor
 
 from isometry._checks import check_is_tensor
 from isometry._dtypes import in_float32_or_wider
-from isometry.linalg._orthonormal import identity
+from isometry._orthonormal import identity
 
 __all__ = ["angle", "from_quaternion", "from_vector", "to_quaternion", "to_vector"]
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from isometry._backend.memory import recycled
 from isometry._operators import largest
-from isometry.groups._maps import AbstractRetraction
-from isometry.groups._maps.abstract import LONG_STEP
-from isometry.linalg._orthonormal import (
+from isometry._orthonormal import (
     after_newton_schulz,
     newton_schulz,
     unitarity_defect,
 )
+from isometry.groups._maps import AbstractRetraction
+from isometry.groups._maps.abstract import LONG_STEP
 
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup

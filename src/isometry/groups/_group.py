@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
+from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import constant_in_graphs
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
@@ -19,7 +20,6 @@ from isometry.groups._nearest import nearest_rotation, spectral_norm
 from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg import expm_skew, logm_unitary, skew
 from isometry.linalg._expm.angles import krylov_norm
-from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 # Number of factors of the random walk in `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. The mean of one factor has a norm

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_has_numbers
+from isometry._orthonormal import newton_schulz
 from isometry.groups._basis import arrays, basis
 from isometry.linalg import expm_skew, logm_unitary
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit, in_front
 from isometry.linalg._logm import Dlogm, Logm
-from isometry.linalg._orthonormal import newton_schulz
 
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup

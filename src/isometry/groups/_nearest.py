@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
+from isometry._orthonormal import identity
 from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar
-from isometry.linalg._orthonormal import identity
 from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isometry._orthonormal import unitarity_defect
 from isometry.groups._group import AbstractUnrestrictedGroup
 from isometry.groups._nearest import determinant, nearest_rotation, turn_last_column
-from isometry.linalg._orthonormal import unitarity_defect
 
 
 @dataclass(frozen=True)

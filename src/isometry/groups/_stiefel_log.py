@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from isometry._checks import check_has_numbers, is_finite
+from isometry._orthonormal import newton_schulz
 from isometry._torch import refuse_nested_forward_mode
 from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
-from isometry.linalg._orthonormal import newton_schulz
 
 # the most steps of the first iteration, `_turn`, which converges from far away but
 # slowly; the most steps of Newton's method; and the most restarts

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite
+from isometry._orthonormal import identity, newton_schulz, unitarity_defect
 from isometry._torch import is_fake
 from isometry.groups._group import AbstractClassicalGroup, lower_triangle
 from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
-from isometry.linalg._orthonormal import identity, newton_schulz, unitarity_defect
 
 # angles closer to pi than this get their signs separately; smaller numbers would do too
 _BORDER = 0.1

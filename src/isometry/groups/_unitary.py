@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isometry._checks import is_finite, nan_unless_finite
+from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry.groups._group import (
     AbstractClassicalGroup,
     AbstractUnrestrictedGroup,
@@ -18,7 +19,6 @@ from isometry.groups._maps import QR, AbstractRetraction, Exp, Polar
 from isometry.groups._maps.factors import q_factor
 from isometry.groups._nearest import determinant, turn_last_column
 from isometry.linalg import logm_unitary, polar, skew
-from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 @dataclass(frozen=True)

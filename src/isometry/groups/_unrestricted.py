@@ -4,11 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
+from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry.groups._manifold import AbstractManifold
 from isometry.groups._maps import AbstractMap
 from isometry.groups._maps.factors import q_factor
 from isometry.linalg import polar
-from isometry.linalg._orthonormal import newton_schulz, unitarity_defect
 
 
 class AbstractUnrestricted(AbstractManifold):

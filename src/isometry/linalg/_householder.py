@@ -4,9 +4,9 @@ import torch
 
 from isometry._checks import check_matrix, check_tall
 from isometry._dtypes import in_float32_or_wider
+from isometry._orthonormal import identity
 from isometry._torch import autocast_off
 from isometry._typing import Columns, Matrix, Vector
-from isometry.linalg._orthonormal import identity
 
 
 def householder(V: Matrix, *, columns: int | None = None) -> Columns:

@@ -19,11 +19,11 @@ from torch import Tensor
 from isometry._checks import check_square, is_finite, unitary_bound
 from isometry._dtypes import in_float32_or_wider
 from isometry._operators import needs_operator, opaque
+from isometry._orthonormal import identity, unitarity_defect
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
-from isometry.linalg._orthonormal import identity, unitarity_defect
 
 # The spectrum is split at the largest gap between the cosines in this window of
 # cosines, so at an angle between 90 and 120 degrees. Up to 120 degrees, theta /

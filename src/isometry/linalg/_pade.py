@@ -11,12 +11,12 @@ from torch import Tensor
 
 from isometry._checks import check_square, is_finite, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
+from isometry._orthonormal import identity
 from isometry._torch import autocast_off, constant_in_graphs
 from isometry._typing import Square
 from isometry.linalg._cayley import cayley_inverse
 from isometry.linalg._expm.angles import one_norm
 from isometry.linalg._logm import logm_unitary
-from isometry.linalg._orthonormal import identity
 from isometry.linalg._skew import with_skew_gradient
 from isometry.linalg._squaring import scaled_and_squared
 

@@ -8,10 +8,10 @@ from torch.autograd import Function
 
 from isometry._checks import check_matrix, nan_unless_finite
 from isometry._dtypes import in_float32_or_wider
+from isometry._orthonormal import identity
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Matrix
 from isometry.linalg._implicit import Implicit
-from isometry.linalg._orthonormal import identity
 
 
 def polar(X: Matrix) -> Matrix:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from isometry._checks import check_has_numbers, is_finite
 from isometry._declare import declared_parameters, points
 from isometry._dtypes import in_float32_or_wider
+from isometry._orthonormal import unitarity_defect
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.linalg._orthonormal import unitarity_defect
 from isometry.parametrizations._coordinates import constrained
 from isometry.parametrizations._layout import whole
 from isometry.parametrizations._trivialization import Trivialization

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from isometry._backend.memory import PLAIN
 from isometry._dtypes import in_float32_or_wider
+from isometry._orthonormal import unitarity_defect
 from isometry._torch import autocast_off
 from isometry.groups import AbstractRetraction
-from isometry.linalg._orthonormal import unitarity_defect
 from isometry.parametrizations._constraint import (
     AbstractConstraint,
     looks_initialized,

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from isometry._operators import largest
+from isometry._orthonormal import after_newton_schulz, identity, newton_schulz
 from isometry.groups._maps.abstract import LONG_STEP, AbstractMap, AbstractRetraction
 from isometry.groups._nearest import normal_part
 from isometry.linalg import polar
-from isometry.linalg._orthonormal import after_newton_schulz, identity, newton_schulz
 
 
 class AbstractFactor(AbstractRetraction):

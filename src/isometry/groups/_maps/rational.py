@@ -9,10 +9,10 @@ from torch import Tensor
 
 from isometry._checks import nan_unless_finite
 from isometry._operators import largest
+from isometry._orthonormal import identity
 from isometry.groups._maps.abstract import LONG_STEP, AbstractRetraction
 from isometry.linalg import cayley, pade
 from isometry.linalg._cayley import cayley_inverse
-from isometry.linalg._orthonormal import identity
 from isometry.linalg._pade import check_degree, pade_inverse, pade_phase
 from isometry.linalg._pade_factors import pade_factors
 from isometry.linalg._tall import tall_map

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from isometry._orthonormal import unitarity_defect
 from isometry.groups import Exp
 from isometry.lab._evaluation import evaluate, measured
 from isometry.lab._process import Ranks, Signals
@@ -18,7 +19,6 @@ from isometry.lab._train.experiment import Experiment
 from isometry.lab._train.recorder import Recorder
 from isometry.lab.task import Batch, Split
 from isometry.linalg import skew
-from isometry.linalg._orthonormal import unitarity_defect
 from isometry.nn._recurrent import AbstractRecurrent
 from isometry.parametrizations._coordinates import constrained
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isometry._backend import backend_for
 from isometry._operators import needs_operator, opaque
+from isometry._orthonormal import defect, identity
 from isometry._torch import (
     Maximum,
     autocast_off,
@@ -26,7 +27,6 @@ from isometry._torch import (
 from isometry.linalg._expm import exponential as kernel
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from isometry.linalg._implicit import in_front
-from isometry.linalg._orthonormal import defect, identity
 from isometry.linalg._skew import with_skew_gradient
 
 # a matrix and its derivative along a direction
