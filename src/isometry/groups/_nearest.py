@@ -32,7 +32,7 @@ def nearest_rotation(X: Tensor) -> Tensor:
     safe = torch.where(finite, X, identity(X))
     # Dynamo does not support a Function that has a `jvp`
     compiling = torch.compiler.is_compiling()
-    factor = _Rotation if compiling else _RotationWithForwardMode
+    factor = _NearestRotation if compiling else _NearestRotationWithForwardMode
     Q = polar(safe) if X.is_complex() else factor.apply(safe)[0]
     return torch.where(finite, Q, math.nan)
 
@@ -66,13 +66,13 @@ def _rotation_and_rest(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return U @ Vh, s, Vh.mH.contiguous()
 
 
-class _Rotation(PolarFactor):
+class _NearestRotation(PolarFactor):
     """The nearest rotation Q. Its derivative follows from X = Q H, as in `polar`."""
 
     forward = staticmethod(_rotation_and_rest)
 
 
-class _RotationWithForwardMode(PolarWithForwardMode):
+class _NearestRotationWithForwardMode(PolarWithForwardMode):
     """The nearest rotation with a rule for `torch.func.jvp`."""
 
     forward = staticmethod(_rotation_and_rest)

@@ -39,7 +39,7 @@ def expm_eigh(A: Tensor) -> Tensor:
 def _with_forward_mode(A: Tensor) -> Tensor:
     if nested_forward_mode():
         return autograd.frechet(A, torch.zeros_like(A))[0]
-    return EagerEighExponential.apply(A)[0]
+    return EighExponentialWithForwardMode.apply(A)[0]
 
 
 class EighExponential(torch.autograd.Function):
@@ -84,10 +84,10 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def vmap(_info: Any, in_dims: tuple, A: Tensor):
-        return EagerEighExponential.apply(A.movedim(in_dims[0], 0)), (0, 0, 0)
+        return EighExponentialWithForwardMode.apply(A.movedim(in_dims[0], 0)), (0, 0, 0)
 
 
-class EagerEighExponential(EighExponential):
+class EighExponentialWithForwardMode(EighExponential):
     """The exponential with a `jvp`. Dynamo supports no Function that has a `jvp`."""
 
     @staticmethod
