@@ -3,15 +3,26 @@
 import math
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+ROOT = Path(__file__).parents[1]
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 #: The environment variable for `--seed N` of pytest, so that child processes see it.
 SEED_VARIABLE = "ISOMETRY_TEST_SEED"
+
+
+class PlainSubclass(Tensor):
+    """A subclass of tensors with memory of its own, and no other behaviour."""
+
+
+def relative_path(path: Path) -> str:
+    """The path of a file from the root of the repository."""
+    return path.relative_to(ROOT).as_posix()
 
 
 def needs_torch(version: str, feature: str) -> pytest.MarkDecorator:

@@ -12,15 +12,11 @@ import isometry
 from benchmarks import highlights, records, report
 from isometry.groups import SO, SU
 from isometry.optim import RiemannianAdam
+from tests.helpers import ROOT, relative_path
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 KEY = re.compile(r"\[([A-Z][A-Za-z]+\d{2}[a-z]?)\]")
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def code_of(page: Path) -> str:
@@ -35,7 +31,7 @@ def code_of(page: Path) -> str:
 
 # torch's ONNX exporter warns about its own tree of arguments
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-@pytest.mark.parametrize("page", [p for p in PAGES if code_of(p)], ids=relative)
+@pytest.mark.parametrize("page", [p for p in PAGES if code_of(p)], ids=relative_path)
 def test_code_runs_as_printed(page):
     """The blocks of a page are one program, from top to bottom."""
     exec(compile(code_of(page), page, "exec"), {"__name__": "__main__"})
@@ -82,7 +78,7 @@ def test_readme_has_code_that_runs():
 
 
 @pytest.mark.parametrize(
-    "source", [*PAGES, *sorted((ROOT / "src").rglob("*.py"))], ids=relative
+    "source", [*PAGES, *sorted((ROOT / "src").rglob("*.py"))], ids=relative_path
 )
 def test_citations_are_in_the_bibliography(source):
     """Each key in brackets has a heading in docs/bibliography.md."""

@@ -11,16 +11,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from docs.formulas import mathml
+from tests.helpers import ROOT, relative_path
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 LATEX = re.compile(r"\$\$(?P<block>.+?)\$\$|\$(?P<inline>\S[^$]*?)\$", re.DOTALL)
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def prose(path: Path) -> str:
@@ -39,7 +35,7 @@ def understood(formula: str) -> bool:
     return text != "" and not set(text) & set("\\&")
 
 
-@pytest.mark.parametrize("source", [*PAGES, *SOURCES], ids=relative)
+@pytest.mark.parametrize("source", [*PAGES, *SOURCES], ids=relative_path)
 def test_every_formula_converts(source):
     for found in LATEX.finditer(prose(source)):
         latex = found["block"] or found["inline"]

@@ -5,11 +5,11 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.helpers import ROOT, relative_path
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
@@ -20,10 +20,6 @@ REMOVED = {
     *("mailcap", "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "spwd"),
     *("sunau", "telnetlib", "uu", "xdrlib"),
 }
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -43,7 +39,7 @@ def test_the_classifiers_are_the_versions_from_the_oldest_on():
     assert PROJECT["requires-python"] == f">=3.{minors[0]}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@pytest.mark.parametrize("path", SOURCES, ids=relative_path)
 def test_every_supported_python_reads_the_sources(path):
     """The syntax is that of 3.11, and no later version warns about it.
 

@@ -9,23 +9,18 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
 
 import isometry
+from tests.helpers import ROOT, relative_path
 
-ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
     path
     for folder in ("src", "tests", "benchmarks", "tools", "docs")
     for path in (ROOT / folder).rglob("*.py")
 )
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def public_modules() -> list[str]:
@@ -98,7 +93,7 @@ def test_version_is_the_same_everywhere():
     assert f"\nversion: {isometry.__version__}\n" in citation
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@pytest.mark.parametrize("path", SOURCES, ids=relative_path)
 def test_one_concept_per_file(path):
     assert len(path.read_text().splitlines()) <= 400
 
@@ -114,7 +109,7 @@ def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in SOURCES if p.is_relative_to(ROOT / "src")], ids=relative
+    "path", [p for p in SOURCES if p.is_relative_to(ROOT / "src")], ids=relative_path
 )
 def test_functions_are_short(path):
     functions = [
@@ -155,12 +150,16 @@ def test_names_of_maps_are_not_compared():
     found = []
     for path in SOURCES:
         # the methods of `linalg.expm_skew` are algorithms, some with the same names
-        if not relative(path).startswith("src/") or "/linalg/" in relative(path):
+        if not relative_path(path).startswith("src/") or "/linalg/" in relative_path(
+            path
+        ):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare | ast.match_case):
                 words = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
-                found += [(relative(path), word) for word in words if word in names]
+                found += [
+                    (relative_path(path), word) for word in words if word in names
+                ]
     assert found == []
 
 
@@ -171,7 +170,7 @@ def documented() -> Iterator[tuple[str, str]]:
     for path in sorted(paths):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, kinds) and (text := ast.get_docstring(node)):
-                yield f"{relative(path)}:{getattr(node, 'lineno', 1)}", text
+                yield f"{relative_path(path)}:{getattr(node, 'lineno', 1)}", text
 
 
 def test_a_docstring_makes_sense_alone():
@@ -202,5 +201,5 @@ def test_no_class_name_is_defined_twice():
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(relative(path))
+                places.setdefault(node.name, []).append(relative_path(path))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}

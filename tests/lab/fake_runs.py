@@ -3,10 +3,22 @@
 import json
 import math
 import random
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 ENVIRONMENT = {"versions": {"torch": "2.13.0"}, "cpu": "Fake CPU", "threads": 2}
+
+
+class Terminal(StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Killed(BaseException):
+    """Raised in place of a kill: nothing catches it."""
 
 
 def fake_run(

@@ -32,6 +32,7 @@ from isometry.lab.bench import (
 from isometry.lab.bench.report import LOOKS, draw, page, short, summary, tables
 from isometry.lab.bench.suites import bare
 from isometry.lab.bench.timing import ProgressLine
+from tests.lab.fake_runs import Terminal
 from tests.lab.small_runs import small, start
 
 CPU = torch.device("cpu")
@@ -262,11 +263,6 @@ def test_the_work_of_a_card_is_waited_for(clock, monkeypatch):
     monkeypatch.setattr("torch.cuda.synchronize", synchronize)
     times = timing.interleave({"card": lambda: queue.append(0.001)}, rounds=1)
     assert times["seconds"]["card"] == pytest.approx(0.001)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_has_one_line_that_is_renewed():

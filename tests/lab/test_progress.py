@@ -4,17 +4,13 @@ import io
 from types import SimpleNamespace
 
 from isometry.lab._train.recorder import Progress
+from tests.lab.fake_runs import Terminal
 
 LAST = {
     "step": 2,
     "validation": {"loss": 0.25, "accuracy": 0.5},
     "test": {"loss": 0.75, "accuracy": 0.125},
 }
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def said(stream: io.StringIO) -> str:

@@ -16,6 +16,7 @@ import pytest
 from isometry.lab import RunError, resume, start
 from isometry.lab._train import folder as run_folder
 from isometry.lab._train.loop import Step
+from tests.lab.fake_runs import Killed
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
 
 # Optimizers of torch and of this library, on manifolds, complex weights, moving bases,
@@ -30,10 +31,6 @@ MODELS: list[dict[str, Any]] = [
     {"model": "lstm", "model_options": {"num_layers": 2, "dropout": 0.5}},
     *({"model": name} for name in ("scurnn", "rgd", "householder", "spectral")),
 ]
-
-
-class Killed(BaseException):
-    """An exception that nothing catches."""
 
 
 def test_killed_process_goes_on(tmp_path):

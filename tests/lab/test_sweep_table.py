@@ -13,7 +13,7 @@ from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import Run, read_run
 from isometry.lab._report.table import results
 from isometry.lab._sweep.view import View, log_of
-from tests.lab.fake_runs import fake_run
+from tests.lab.fake_runs import Terminal, fake_run
 
 
 def rows(runs: list[Run]) -> list[dict[str, str]]:
@@ -120,13 +120,6 @@ def test_each_task_has_its_table(tmp_path, runs):
     text = results(experiments([*runs, other]))
     assert text.count("\n## ") + text.startswith("## ") == 2
     assert "Test loss at best validation" in text
-
-
-class Terminal(StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def begin(out: Path, name: str) -> None:

@@ -7,11 +7,8 @@ import pytest
 
 from isometry.lab import resume, start
 from isometry.lab._train.loop import Step
+from tests.lab.fake_runs import Killed
 from tests.lab.small_runs import records, small
-
-
-class Killed(BaseException):
-    """An exception that nothing catches."""
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

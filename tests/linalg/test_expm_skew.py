@@ -37,7 +37,7 @@ def value_and_gradient(f, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     return Q.detach(), g
 
 
-def defect(Q: Tensor) -> Tensor:
+def normalized_defect(Q: Tensor) -> Tensor:
     """||Q^H Q - I||_F / sqrt(n), in double precision."""
     Q = Q.to(double_dtype(Q.dtype))
     return matrix_norm(Q.mH @ Q - torch.eye(Q.shape[-1])) / Q.shape[-1] ** 0.5
@@ -56,7 +56,9 @@ def errors(f, A: Tensor, G: Tensor) -> tuple[float, float, float]:
     g = (g - g.mH) / 2
     value = matrix_norm(Q - reference.expm(A)) / A.shape[-1] ** 0.5
     gradient = matrix_norm(g - reference.gradient(A, G))
-    worst = [float(x.max()) / eps(A.dtype) for x in (value, gradient, defect(Q))]
+    worst = [
+        float(x.max()) / eps(A.dtype) for x in (value, gradient, normalized_defect(Q))
+    ]
     return worst[0], worst[1], worst[2]
 
 

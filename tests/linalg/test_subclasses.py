@@ -11,11 +11,7 @@ from torch.utils._pytree import tree_map
 
 from isometry.linalg import expm_skew, expm_skew_frechet, skew
 from isometry.linalg._expm.rotation import rotation
-from tests.helpers import random_skew
-
-
-class Named(Tensor):
-    """A subclass with memory of its own."""
+from tests.helpers import PlainSubclass, random_skew
 
 
 class Wrapped(Tensor):
@@ -43,7 +39,7 @@ class Wrapped(Tensor):
 
 
 MAKE = {
-    "named": lambda A: A.as_subclass(Named),
+    "named": lambda A: A.as_subclass(PlainSubclass),
     "wrapped": Wrapped,
     "two": lambda A: TwoTensor(A, A.clone()),
 }

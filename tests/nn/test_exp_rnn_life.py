@@ -22,7 +22,7 @@ def angles(layer: ExpRNN) -> Tensor:
     return A[1::2, ::2].diagonal()
 
 
-def defect(layer: ExpRNN) -> float:
+def worst_cell_defect(layer: ExpRNN) -> float:
     """||W^H W - I||_F of the worst cell."""
     found = []
     for cell in layer.cells:
@@ -126,7 +126,7 @@ def test_stays_orthogonal_and_learns(base, retraction, unitary, rng):
         not torch.equal(p, q) for p, q in zip(layer.parameters(), before, strict=True)
     )
     # 25: twice the worst over 10 seeds, 12.4
-    assert defect(layer) <= 25 * eps(torch.float32)
+    assert worst_cell_defect(layer) <= 25 * eps(torch.float32)
     constraint = layer.cells[0].parametrizations.weight_hh[0]
     assert (constraint.base is None) == (not base)
 

@@ -31,7 +31,7 @@ LAYERS = {
 }
 
 
-def assert_near(result: Any, expected: Any) -> None:
+def assert_outputs_near(result: Any, expected: Any) -> None:
     """Equal up to the order of sums: C computes the layer, other code the program."""
     for X, wanted in zip(tree_leaves(result), tree_leaves(expected), strict=True):
         # 8: more than twice the worst over 6 seeds, 3.2 (onnxruntime)
@@ -60,7 +60,7 @@ def test_a_program_takes_batches_of_any_size(name, strict, rng):
     x, y = (sequences(batch, layer, rng) for batch in (4, 9))
     shapes = ({0 if layer.batch_first else 1: BATCH},)
     program = export(layer, (x,), dynamic_shapes=shapes, strict=strict).module()
-    assert_near(program(y), layer(y))
+    assert_outputs_near(program(y), layer(y))
 
 
 class Outputs(nn.Module):
@@ -95,4 +95,4 @@ def test_onnx_takes_batches_of_any_size(name, tmp_path: Path, rng):
     (node,) = session.get_inputs()
     assert node.shape == [3, "batch", INPUTS]
     (out,) = session.run(None, {node.name: y.numpy()})
-    assert_near(torch.as_tensor(out), layer(y)[0])
+    assert_outputs_near(torch.as_tensor(out), layer(y)[0])

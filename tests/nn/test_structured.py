@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from isometry.nn import EURNN, URNN
 from tests.nn import reference
-from tests.nn.comparators import assert_near
+from tests.nn.comparators import assert_near_largest
 
 
 class Largest(TorchDispatchMode):
@@ -57,7 +57,7 @@ def test_blocks_are_the_product_of_single_rotations(n, capacity):
     cell: Any = network.cells[0]
     W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
     # twice the worst over 20 seeds, 6.7e-16
-    assert_near(W, reference.eurnn_weight(cell, "tunable"), tol=1.4e-15)
+    assert_near_largest(W, reference.eurnn_weight(cell, "tunable"), tol=1.4e-15)
 
 
 @pytest.mark.parametrize("n", [2, 4, 16, 32, 64])
@@ -70,4 +70,4 @@ def test_blocks_are_the_product_of_an_fft(n):
     cell: Any = network.cells[0]
     W = cell.state_map()(torch.eye(n, dtype=torch.complex128)).mT
     # the tolerance of the test above
-    assert_near(W, reference.eurnn_weight(cell, "fft"), tol=1.4e-15)
+    assert_near_largest(W, reference.eurnn_weight(cell, "fft"), tol=1.4e-15)

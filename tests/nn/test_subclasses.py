@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from torch.testing._internal.two_tensor import TwoTensor
 
 from isometry.nn import URNN, ExpGRU, ExpLSTM, ExpRNN, ScoRNN
-from tests.helpers import eps
+from tests.helpers import PlainSubclass, eps
 
 LAYERS = {
     "exp": lambda: ExpRNN(3, 32),
@@ -29,10 +29,6 @@ LAYERS = {
 }
 
 
-class Named(Tensor):
-    """A subclass with memory of its own."""
-
-
 def gradients(layer: Any, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The outputs, and the gradients of a number at the input and the weights."""
     x = x.requires_grad_()
@@ -42,7 +38,7 @@ def gradients(layer: Any, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     return out, dx, others
 
 
-def assert_near(X: Tensor, wanted: Tensor) -> None:
+def assert_near_in_eps(X: Tensor, wanted: Tensor) -> None:
     # 14: twice the worst over 20 seeds, 7.0 (coordinates of ExpRNN)
     atol = 14 * eps(torch.float32) * float(wanted.detach().abs().max())
     assert_close(X, wanted, rtol=0, atol=atol)
@@ -62,22 +58,22 @@ def test_wrappers_without_memory_compute(name, rng):
     out, dx, others = gradients(layer, x.clone())
     found, found_dx, found_others = gradients(layer, TwoTensor(x.clone(), x.clone()))
     assert isinstance(found, TwoTensor)
-    assert_near(unwrapped(found), out)
+    assert_near_in_eps(unwrapped(found), out)
     # `view_as_real` of a TwoTensor loses the flag for conjugation, so gradients of
     # complex numbers are wrong, also through torch's own operations.
     if out.is_complex():
         return
     for X, wanted in zip((found_dx, *found_others), (dx, *others), strict=True):
-        assert_near(unwrapped(X), wanted)
+        assert_near_in_eps(unwrapped(X), wanted)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_subclasses_with_memory_compute(name, rng):
     layer, x = LAYERS[name](), torch.randn(5, 4, 3, generator=rng)
     out, dx, _ = gradients(layer, x.clone())
-    found = gradients(layer, x.clone().as_subclass(Named))
-    assert_near(found[0].as_subclass(Tensor), out)
-    assert_near(found[1].as_subclass(Tensor), dx)
+    found = gradients(layer, x.clone().as_subclass(PlainSubclass))
+    assert_near_in_eps(found[0].as_subclass(Tensor), out)
+    assert_near_in_eps(found[1].as_subclass(Tensor), dx)
 
 
 @pytest.mark.once
@@ -98,12 +94,12 @@ def _sharded(rank: int, store: str) -> None:
         sharded.zero_grad()
         out = sharded(x)[0]
         out.sum().backward()
-        assert_near(out, wanted)
+        assert_near_in_eps(out, wanted)
         for p, q in zip(sharded.parameters(), layer.parameters(), strict=True):
             grad: Any = p.grad
             assert q.grad is not None
-            assert_near(grad.full_tensor(), q.grad)
+            assert_near_in_eps(grad.full_tensor(), q.grad)
         spread = distribute_module(layer, mesh)
         out = spread(distribute_tensor(x, mesh, [Replicate()]))[0]
-        assert_near(out.full_tensor(), wanted)
+        assert_near_in_eps(out.full_tensor(), wanted)
     dist.destroy_process_group()

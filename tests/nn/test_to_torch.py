@@ -52,7 +52,7 @@ def inputs(layer: Any, rng: torch.Generator, *, batch: int = 4) -> Tensor:
     return x.transpose(0, 1) if layer.batch_first else x
 
 
-def assert_near(result: Any, expected: Any) -> None:
+def assert_outputs_near(result: Any, expected: Any) -> None:
     """Equal up to rounding: two loops over time sum in different orders."""
     pairs = zip(tree_leaves(result), tree_leaves(expected), strict=True)
     for X, wanted in pairs:
@@ -127,8 +127,8 @@ def test_torchs_layer_computes_the_same(kind, options, rng):
     assert not peer.training
     x = inputs(layer, rng)
     H, last = layer(x)
-    assert_near(peer(x), (H, last))
-    assert_near(peer(x, last), layer(x, last))
+    assert_outputs_near(peer(x), (H, last))
+    assert_outputs_near(peer(x, last), layer(x, last))
 
 
 @all_kinds
@@ -138,7 +138,7 @@ def test_torchs_layer_computes_the_same_of_packed_sequences(kind, rng):
     sequences = [torch.randn(T, 3, dtype=torch.float64, generator=rng) for T in lengths]
     packed = pack_sequence(sequences, enforce_sorted=False)
     (H, last), (expected, end) = layer.to_torch()(packed), layer(packed)
-    assert_near((H.data, last), (expected.data, end))
+    assert_outputs_near((H.data, last), (expected.data, end))
 
 
 def test_torchs_layer_drops_what_this_one_drops(rng):
@@ -150,7 +150,7 @@ def test_torchs_layer_drops_what_this_one_drops(rng):
     torch.manual_seed(5)
     expected = layer(x)
     torch.manual_seed(5)
-    assert_near(peer(x), expected)
+    assert_outputs_near(peer(x), expected)
 
 
 @all_kinds
@@ -201,7 +201,7 @@ def test_a_checkpoint_of_rotations_gives_the_same_network(kind, options, rng):
     result = isometry.load_foreign(model, nn.Sequential(peer).state_dict())
     assert result.missing_keys == result.unexpected_keys == []
     x = inputs(peer, rng)
-    assert_near(model(x), peer(x))
+    assert_outputs_near(model(x), peer(x))
 
 
 @pytest.mark.parametrize("kind", ["tanh", "lstm", "gru, both biases"])
@@ -230,7 +230,7 @@ def test_there_and_back(kind, rng):
     again = layer_of(kind, num_layers=2, bidirectional=True)
     isometry.load_foreign(again, layer.to_torch().state_dict())
     x = inputs(layer, rng)
-    assert_near(again(x), layer(x))
+    assert_outputs_near(again(x), layer(x))
 
 
 @pytest.mark.parametrize("unrolled", [False, True])
@@ -265,7 +265,7 @@ def test_a_folded_layer_takes_the_weights_as_they_are(rng):
     peer, layer = peer_of("lstm"), isometry.fold(layer_of("lstm"))
     isometry.load_foreign(layer, peer.state_dict())
     x = inputs(peer, rng)
-    assert_near(layer(x), peer(x))
+    assert_outputs_near(layer(x), peer(x))
 
 
 @pytest.mark.errors
@@ -342,7 +342,7 @@ def test_torchs_layer_is_exported_with_a_free_batch(kind, rng):
     model = tagger(kind)
     x, y = (inputs(model.layer, rng, batch=batch) for batch in (4, 9))
     program = export(model, (x,), dynamic_shapes=({1: Dim("batch")},)).module()
-    assert_near(program(y), model(y))
+    assert_outputs_near(program(y), model(y))
 
 
 @all_kinds
@@ -353,7 +353,7 @@ def test_torchs_layer_is_scripted(kind, rng):
     torch.jit.save(torch.jit.script(model), file)
     file.seek(0)
     x = inputs(model.layer, rng)
-    assert_near(torch.jit.load(file)(x), model(x))
+    assert_outputs_near(torch.jit.load(file)(x), model(x))
 
 
 # torch has deprecated its functions for this

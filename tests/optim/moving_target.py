@@ -96,7 +96,7 @@ def drift(case: Case, *, steps: int, rng: torch.Generator) -> Drift:
         optimizer.step()
         if step % LOOK == 0:
             Q = p.detach().clone()
-            seen.append((defect(M, Q), size(Q - last), size(Q - target)))
+            seen.append((normalized_defect(M, Q), size(Q - last), size(Q - target)))
             last = Q
     defects, moves, distances = zip(*seen, strict=True)
     return Drift(max(defects), sum(moves), max(distances[len(seen) // 2 :]))
@@ -128,7 +128,7 @@ def size(E: Tensor) -> float:
     return float(torch.linalg.vector_norm(E)) / math.sqrt(columns)
 
 
-def defect(manifold: AbstractManifold, Q: Tensor) -> float:
+def normalized_defect(manifold: AbstractManifold, Q: Tensor) -> float:
     """The manifold's own defect, which includes the determinant, over sqrt(k)."""
     columns = Q.shape[-1] if Q.ndim > 1 else 1
     return float(manifold.defect(Q.to(double_dtype(Q.dtype)))) / math.sqrt(columns)

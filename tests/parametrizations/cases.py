@@ -99,7 +99,7 @@ def orthonormality(W: Tensor) -> float:
     return float(torch.linalg.matrix_norm(Q.mH @ Q - eye).max())
 
 
-def defect(case: Case, W: Tensor) -> float:
+def weight_defect(case: Case, W: Tensor) -> float:
     """The largest defect of a weight, by its manifold or by orthonormality."""
     if case.manifold is None:
         return orthonormality(W)

@@ -87,7 +87,7 @@ def drift(case: Case, *, steps: int, rng: torch.Generator) -> Drift:
         if step % LOOK == 0:
             W = layer.weight.detach()
             moved, away = size(W - last), size(W - target(step))
-            seen.append((defect(W), moved, away, size(X.detach())))
+            seen.append((normalized_defect(W), moved, away, size(X.detach())))
             last = W
     defects, moves, distances, norms = zip(*seen, strict=True)
     return Drift(max(defects), sum(moves), max(distances), max(norms))
@@ -97,6 +97,6 @@ def size(E: Tensor) -> float:
     return float(torch.linalg.matrix_norm(E)) / E.shape[-1] ** 0.5
 
 
-def defect(W: Tensor) -> float:
+def normalized_defect(W: Tensor) -> float:
     W = W.double()
     return size(W.mT @ W - torch.eye(W.shape[-1], dtype=W.dtype))

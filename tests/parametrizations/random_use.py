@@ -17,7 +17,13 @@ from torch.testing import assert_close
 
 import isometry
 from tests.helpers import double_dtype, shifted_seed
-from tests.parametrizations.cases import CASES, MAPS, Weight, defect, orthonormality
+from tests.parametrizations.cases import (
+    CASES,
+    MAPS,
+    Weight,
+    orthonormality,
+    weight_defect,
+)
 from tests.parametrizations.test_trajectory import reference_weight
 
 HALF = (torch.bfloat16, torch.float16)
@@ -225,6 +231,6 @@ class Life:
         self.model = self.slow(self.X).detach()
         self.close(W, self.model)
         W, case = self.points(W.to(self.double)), self.kind.case
-        error = orthonormality(W) if case is None else defect(CASES[case], W)
+        error = orthonormality(W) if case is None else weight_defect(CASES[case], W)
         # twice the worst of 6,000 lives: 1.2 eps in half precision, 11.4 in others
         assert error <= (3 if self.row.dtype in HALF else 23) * self.eps

@@ -15,8 +15,8 @@ from tests.parametrizations.cases import (
     MAPS,
     ROWS,
     Weight,
-    defect,
     orthonormality,
+    weight_defect,
 )
 
 
@@ -30,7 +30,7 @@ def test_registered_weight_is_the_nearest_point(name, map_name, double, rng):
     module = case.constrain(Weight(W.clone()), map_name)
     eps = torch.finfo(dtype).eps
     # 26: twice the worst of all rows over 200 seeds, 13 ("own", exp, float64)
-    assert defect(case, module.weight) <= 26 * eps
+    assert weight_defect(case, module.weight) <= 26 * eps
     nearest = polar(W) if case.manifold is None else case.manifold.nearest(W)
     # 100: the projections are conditioned by the smallest singular value of W
     assert_close(module.weight, nearest, rtol=0, atol=100 * eps)
