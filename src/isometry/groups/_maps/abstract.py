@@ -8,10 +8,10 @@ from torch import Tensor
 from isometry.linalg import skew
 from isometry.linalg._tall import tall_map
 
-# Above this length, roughly in radians, a step is long, and formulas for short steps are
-# not used. `increment` is for steps whose rounding error is in proportion to the step,
-# which a longer step does not have. For a longer step Cholesky's factor, which `QR`
-# uses, loses digits that Householder's decomposition keeps. In `TallFrame`, longer
+# Above this length, roughly in radians, a step is long, and no formula for short steps
+# is used. `increment` is for steps whose rounding error is in proportion to the step,
+# which the error of a longer step is not. For a longer step Cholesky's factor, which
+# `QR` uses, loses digits that Householder's decomposition keeps. In `TallFrame`, longer
 # steps are made by `Stiefel.step`.
 LONG_STEP = 1.0
 
