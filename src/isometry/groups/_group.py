@@ -16,10 +16,9 @@ from isometry.groups._frames import BodyFrame
 from isometry.groups._group_log import derived_log
 from isometry.groups._manifold import EXP, AbstractManifold, check_size
 from isometry.groups._maps import AbstractRetraction, RetractionLike
-from isometry.groups._nearest import nearest_rotation, spectral_norm
+from isometry.groups._nearest import krylov_norm, nearest_rotation, spectral_norm
 from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg import expm_skew, logm_unitary, skew
-from isometry.linalg._expm.angles import krylov_norm
 
 # Number of factors of the random walk in `random`. Under the Haar measure, the mean of
 # every nontrivial irreducible representation is zero. The mean of one factor has a norm

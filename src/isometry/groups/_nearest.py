@@ -14,6 +14,9 @@ from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar
 from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
 
+# dimension of the space in which `krylov_norm` looks for the largest angle
+_KRYLOV = 12
+
 
 def nearest_rotation(X: Tensor) -> Tensor:
     r"""The rotation, or for complex `X` the unitary matrix, nearest to `X`.
@@ -86,6 +89,27 @@ def spectral_norm(X: Tensor) -> Tensor:
     finite = is_finite(X)
     norm = torch.linalg.matrix_norm(torch.where(finite, X, 0), 2)
     return torch.where(finite[..., 0, 0], norm, math.nan)
+
+
+def krylov_norm(A: Tensor) -> Tensor:
+    r"""$\lVert V^H A V \rVert_2$, with $V$ a basis of a Krylov space of skew $A$.
+
+    This number is at most the norm of $A$ and close to it. It costs only matrix-vector
+    products. The first vector of the Krylov space is always the same, so equal matrices
+    give equal results.
+    """
+    n = A.shape[-1]
+    rng = torch.Generator().manual_seed(0)
+    v = torch.randn(n, 1, dtype=A.dtype, generator=rng, device="cpu").to(A.device)
+    v = (v / torch.linalg.vector_norm(v)).expand(*A.shape[:-1], 1)
+    V = v
+    for _ in range(min(_KRYLOV, n) - 1):
+        v = A @ v
+        v = v - V @ (V.mH @ v)
+        size = torch.linalg.vector_norm(v, dim=-2, keepdim=True)
+        v = v / torch.where(size == 0, 1, size)
+        V = torch.cat([V, v], -1)
+    return torch.linalg.matrix_norm(V.mH @ (A @ V), 2)
 
 
 def normal_part(Q: Tensor, X: Tensor) -> Tensor:
