@@ -47,11 +47,13 @@ class Case:
         return torch.randn(self.shape, dtype=dtype, generator=rng)
 
     def constrain(
-        self, module: nn.Module, map_name: str, **options: object
+        self, module: nn.Module, retraction: str, **options: object
     ) -> nn.Module:
         if self.manifold is None:
-            return isometry.orthogonal(module, "weight", map_name, **options)
-        return isometry.constrain(module, "weight", self.manifold, map_name, **options)
+            return isometry.orthogonal(module, "weight", retraction, **options)
+        return isometry.constrain(
+            module, "weight", self.manifold, retraction, **options
+        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ CASES = {
     "own": Case((4, 4), Circle(), maps=("exp",)),
     "sphere": Case((4, 6), Sphere(6), maps=RATIONAL),
 }
-ROWS = [(name, map_name) for name, case in CASES.items() for map_name in case.maps]
+ROWS = [(name, retraction) for name, case in CASES.items() for retraction in case.maps]
 
 
 def orthonormality(W: Tensor) -> float:

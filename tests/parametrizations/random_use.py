@@ -105,20 +105,20 @@ class Row:
 
     kind: str
     dtype: torch.dtype
-    map_name: str
+    retraction: str
     optimizer: str
     policy: dict[str, Any] = field(default_factory=dict)
 
 
 ROWS = [
-    Row(name, dtype, map_name, optimizer, policy)
+    Row(name, dtype, retraction, optimizer, policy)
     for name, kind in KINDS.items()
     for dtype in kind.dtypes
-    for map_name in kind.maps
+    for retraction in kind.maps
     for optimizer in OPTIMIZERS
     for policy in ({}, {"rebase_every": 2}, {"rebase_radius": 0.2})
     # reflections have no base, and so no policy; fused optimizers need real numbers
-    if (map_name != "householder" or not policy)
+    if (retraction != "householder" or not policy)
     and (optimizer != "fused" or not dtype.is_complex)
 ]
 
@@ -141,9 +141,11 @@ class Life:
     def constrain(self, module: nn.Module) -> nn.Module:
         options: Any = self.row.policy
         if self.kind.case is not None:
-            return CASES[self.kind.case].constrain(module, self.row.map_name, **options)
-        name, map_name = self.kind.name, self.row.map_name
-        return isometry.orthogonal(module, name, map_name, **options)
+            return CASES[self.kind.case].constrain(
+                module, self.row.retraction, **options
+            )
+        name, retraction = self.kind.name, self.row.retraction
+        return isometry.orthogonal(module, name, retraction, **options)
 
     def new_optimizer(self) -> None:
         self.optimizer = OPTIMIZERS[self.row.optimizer]([self.X])
@@ -181,7 +183,7 @@ class Life:
             name = "wide" if points.shape[-2] < points.shape[-1] else "tall"
             if "base" in buffers:
                 buffers["base"] = self.points(buffers["base"])
-        W = reference_weight(name, self.row.map_name, points, buffers)
+        W = reference_weight(name, self.row.retraction, points, buffers)
         return W.reshape(X.shape)
 
     def inputs(self) -> list[Tensor]:

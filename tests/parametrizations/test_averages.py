@@ -70,14 +70,14 @@ def test_a_fixed_base_has_a_mean_of_coordinates(name):
     assert torch.dist(weights(average.module)[1], weights(model)[1]) > 0.1
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("name", AVERAGES)
-def test_an_average_can_be_loaded(name, map_name):
+def test_an_average_can_be_loaded(name, retraction):
     """An average with all buffers can be loaded.
 
     The name of the map is a buffer, and was averaged too: 'exp' became 'dxo'.
     """
-    layer = isometry.orthogonal(nn.Linear(5, 5), "weight", map_name)
+    layer = isometry.orthogonal(nn.Linear(5, 5), "weight", retraction)
     average = AveragedModel(layer, **AVERAGES[name])
     for _ in range(20):
         with torch.no_grad():
@@ -88,15 +88,15 @@ def test_an_average_can_be_loaded(name, map_name):
     assert orthonormality(layer.weight) <= 2e-6
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("read", [True, False], ids=["read", "saved"])
-def test_an_average_with_buffers_stays_on_the_manifold(read, map_name, rng):
+def test_an_average_with_buffers_stays_on_the_manifold(read, retraction, rng):
     """An average with buffers stays on the manifold.
 
     A mean of bases is off it, and the weight was: by 0.09 to 2.4 after 20 steps.
     """
-    policy = {} if map_name == "householder" else {"rebase_every": 1}
-    layer = isometry.orthogonal(nn.Linear(6, 6), "weight", map_name, **policy)
+    policy = {} if retraction == "householder" else {"rebase_every": 1}
+    layer = isometry.orthogonal(nn.Linear(6, 6), "weight", retraction, **policy)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
     average = AveragedModel(layer, **AVERAGES["EMA with buffers"])
     x = torch.randn(16, 6, generator=rng)

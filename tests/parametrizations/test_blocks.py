@@ -24,7 +24,7 @@ LAYERS = {
     "convolution": (lambda: nn.Conv2d(4, 12, 1, groups=2), "weight", 3),
     "one row each": (lambda: nn.Linear(5, 4), "weight", 4),
 }
-ROWS = [(what, map_name) for what in LAYERS for map_name in MAPS]
+ROWS = [(what, retraction) for what in LAYERS for retraction in MAPS]
 
 
 def build(what: str, **options: object) -> nn.Module:
@@ -57,8 +57,8 @@ def output(module: nn.Module, rng: torch.Generator) -> Tensor:
     return module(random(3, module.in_features))
 
 
-@pytest.mark.parametrize(("what", "map_name"), ROWS)
-def test_every_block_is_the_orthogonal_matrix_nearest_to_it(what, map_name):
+@pytest.mark.parametrize(("what", "retraction"), ROWS)
+def test_every_block_is_the_orthogonal_matrix_nearest_to_it(what, retraction):
     """Every block becomes the nearest orthogonal matrix.
 
     If attention is constrained as a whole, its query block had a singular value 0.006.
@@ -66,7 +66,7 @@ def test_every_block_is_the_orthogonal_matrix_nearest_to_it(what, map_name):
     make, name, blocks = LAYERS[what]
     plain = make()
     module = copy.deepcopy(plain)
-    isometry.orthogonal(module, name, map_name, blocks=blocks)
+    isometry.orthogonal(module, name, retraction, blocks=blocks)
     # 10 and 6: twice the worst over 200 seeds, 5.0 and 3.0 (one row each, householder)
     eps = torch.finfo(torch.float32).eps
     for W, before in zip(parts(what, module), parts(what, plain), strict=True):
@@ -76,11 +76,11 @@ def test_every_block_is_the_orthogonal_matrix_nearest_to_it(what, map_name):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
-@pytest.mark.parametrize(("what", "map_name"), ROWS)
-def test_blocks_train_and_survive(what, map_name, rng):
+@pytest.mark.parametrize(("what", "retraction"), ROWS)
+def test_blocks_train_and_survive(what, retraction, rng):
     """Blocks survive steps, checkpoints, fold, diagnosis, rebase and assignment."""
     _, name, _ = LAYERS[what]
-    module, other = (build(what, orthogonal_map=map_name) for _ in range(2))
+    module, other = (build(what, orthogonal_map=retraction) for _ in range(2))
     optimizer = torch.optim.Adam(isometry.param_groups(module, lr=0.1))
     before = getattr(module, name).detach().clone()
     for _ in range(3):

@@ -278,10 +278,10 @@ def test_compiled_and_eager_reads_do_not_mix():
     assert_close(gradient(layer), reference_gradient(layer), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "map_name"), ROWS)
-def test_every_map_is_computed_once(name, map_name, rng):
+@pytest.mark.parametrize(("name", "retraction"), ROWS)
+def test_every_map_is_computed_once(name, retraction, rng):
     case = CASES[name]
-    module = case.constrain(Weight(case.random(rng, case.dtype(False))), map_name)
+    module = case.constrain(Weight(case.random(rng, case.dtype(False))), retraction)
     counted = Counted(module)
     W = [module.weight for _ in range(5)]
     assert counted.calls == 1

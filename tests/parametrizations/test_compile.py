@@ -70,15 +70,15 @@ def inputs(layer: nn.Linear, rng: torch.Generator) -> Tensor:
     return torch.randn(4, layer.in_features, dtype=layer.weight.dtype, generator=rng)
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_one_graph_trains_as_eager_does(name, map_name, rng):
+def test_one_graph_trains_as_eager_does(name, retraction, rng):
     """One graph has the bits of eager mode for all norms, and after a rebase.
 
     A tall exponential used to be torch's own when compiled, 40 percent slower than ours
     in a training step of 1024 x 64, with a gradient that was ten times less accurate.
     """
-    layer = LAYERS[name](map_name)
+    layer = LAYERS[name](retraction)
     twin = copy.deepcopy(layer)
     x = inputs(layer, rng)
     counter = CompileCounterWithBackend("aot_eager")
@@ -92,14 +92,14 @@ def test_one_graph_trains_as_eager_does(name, map_name, rng):
 
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code gen")
 @pytest.mark.parametrize(
-    ("name", "map_name"), [("square", "exp"), ("U", "householder")]
+    ("name", "retraction"), [("square", "exp"), ("U", "householder")]
 )
-def test_inductor_trains_as_eager_does(name, map_name, rng):
+def test_inductor_trains_as_eager_does(name, retraction, rng):
     """Inductor trains as eager mode does.
 
     Complex reflections failed in torch 2.7, and had wrong strides in 2.13.
     """
-    model = LAYERS[name](map_name)
+    model = LAYERS[name](retraction)
     twin = copy.deepcopy(model)
     x = inputs(model, rng)
     compiled = torch.compile(model, fullgraph=True)
@@ -136,9 +136,9 @@ def test_inference_sees_what_changes(rng):
 class Loop(nn.Module):
     """A cell that is read at each time step, optionally in torch's own cache."""
 
-    def __init__(self, map_name: str, cached: bool) -> None:
+    def __init__(self, retraction: str, cached: bool) -> None:
         super().__init__()
-        self.cell = isometry.orthogonal(nn.RNNCell(3, 5), "weight_hh", map_name)
+        self.cell = isometry.orthogonal(nn.RNNCell(3, 5), "weight_hh", retraction)
         self.cached = cached
 
     def forward(self, x: Tensor) -> Tensor:

@@ -37,9 +37,9 @@ def input_of(layer: nn.Module, j: int, x: torch.Tensor) -> torch.Tensor:
     return x.chunk(layer.groups, 1)[j]
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("what", GROUPED)
-def test_every_group_is_orthogonal(what, map_name):
+def test_every_group_is_orthogonal(what, retraction):
     """The matrix of every group of channels is orthogonal.
 
     All groups used to form one matrix: the filters of a depthwise convolution had norms
@@ -47,7 +47,7 @@ def test_every_group_is_orthogonal(what, map_name):
     """
     plain = GROUPED[what]()
     layer = copy.deepcopy(plain)
-    isometry.orthogonal(layer, "weight", map_name)
+    isometry.orthogonal(layer, "weight", retraction)
     # 12 and 6: twice the worst over 200 seeds, 6.0 and 3.0 (depthwise, householder)
     eps = torch.finfo(torch.float32).eps
     for W, before in zip(parts(layer), parts(plain), strict=True):
@@ -71,15 +71,15 @@ def test_the_groups_are_those_of_the_convolution(what):
         assert_close(alone(input_of(layer, j, x)), y.chunk(layer.groups, 1)[j])
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("what", ["grouped", "depthwise", "transposed"])
-def test_a_grouped_convolution_trains_and_survives(what, map_name):
+def test_a_grouped_convolution_trains_and_survives(what, retraction):
     """A kernel in groups survives checkpoint, fold, copy, diagnosis and rebase.
 
     So it does a plain checkpoint and an assignment.
     """
     layer, other = (
-        isometry.orthogonal(GROUPED[what](), "weight", map_name) for _ in range(2)
+        isometry.orthogonal(GROUPED[what](), "weight", retraction) for _ in range(2)
     )
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
     x, before = image(layer), layer.weight.detach().clone()

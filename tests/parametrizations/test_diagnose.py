@@ -14,7 +14,7 @@ from tests.parametrizations import reference
 from tests.parametrizations.cases import Weight, orthonormality
 
 
-def jacobian_condition(A: torch.Tensor, map_name: str) -> float:
+def jacobian_condition(A: torch.Tensor, retraction: str) -> float:
     """Condition of the derivative as a matrix in an orthonormal basis."""
     n = A.shape[-1]
     reals = n * n * (2 if A.is_complex() else 1)
@@ -39,23 +39,25 @@ def jacobian_condition(A: torch.Tensor, map_name: str) -> float:
         )
         columns.append(
             flat(
-                torch.func.jvp(lambda A: reference.apply_map(A, map_name), (A,), (E,))[
-                    1
-                ]
+                torch.func.jvp(
+                    lambda A: reference.apply_map(A, retraction), (A,), (E,)
+                )[1]
             )
         )
     values = torch.linalg.svdvals(torch.stack(columns))
     return float(values.max() / values.min())
 
 
-@pytest.mark.parametrize("map_name", ["exp", "cayley", "pade-3"])
+@pytest.mark.parametrize("retraction", ["exp", "cayley", "pade-3"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_condition_is_that_of_the_jacobian(n, dtype, map_name, rng):
+def test_condition_is_that_of_the_jacobian(n, dtype, retraction, rng):
     A = random_skew(n, norm=2.5, dtype=dtype, rng=rng)
     theta = torch.linalg.eigvalsh(-1j * A)
-    condition = map_condition(theta, SO(2).resolve(map_name), real=not dtype.is_complex)
-    assert_close(condition, jacobian_condition(A, map_name), rtol=1e-9, atol=0)
+    condition = map_condition(
+        theta, SO(2).resolve(retraction), real=not dtype.is_complex
+    )
+    assert_close(condition, jacobian_condition(A, retraction), rtol=1e-9, atol=0)
 
 
 def test_condition_grows_towards_the_border(rng):
@@ -128,20 +130,20 @@ DIVERGED = {
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("map_name", ["exp", "cayley", "householder"])
+@pytest.mark.parametrize("retraction", ["exp", "cayley", "householder"])
 @pytest.mark.parametrize("kind", DIVERGED)
-def test_a_weight_that_diverged_is_reported_as_nan(kind, map_name, value):
+def test_a_weight_that_diverged_is_reported_as_nan(kind, retraction, value):
     """A weight that diverged is reported as NaN.
 
     The eigenvalues of NaN used to kill the interpreter, in MKL's SGEBAL.
     """
-    layer = isometry.orthogonal(DIVERGED[kind](), "weight", map_name)
+    layer = isometry.orthogonal(DIVERGED[kind](), "weight", retraction)
     X = layer.parametrizations.weight.original
     with torch.no_grad():
         X.view(-1)[-2] = value
     report = isometry.diagnose(layer)["weight"]
     assert math.isnan(report.orthogonality_error)
-    if map_name != "householder":
+    if retraction != "householder":
         assert report.border_distance is not None
         assert math.isnan(report.border_distance)
     if kind == "tall":

@@ -26,12 +26,12 @@ from tests.helpers import shifted_seed
 from tests.parametrizations.cases import MAPS, orthonormality
 
 
-def model(map_name: str = "exp") -> nn.Sequential:
+def model(retraction: str = "exp") -> nn.Sequential:
     """Square, wide and complex weights, away from their bases."""
     network = nn.Sequential(
-        isometry.orthogonal(nn.Linear(8, 8), "weight", map_name),
-        isometry.orthogonal(nn.Linear(8, 3), "weight", map_name),
-        isometry.unitary(nn.Linear(3, 3, dtype=torch.complex64), "weight", map_name),
+        isometry.orthogonal(nn.Linear(8, 8), "weight", retraction),
+        isometry.orthogonal(nn.Linear(8, 3), "weight", retraction),
+        isometry.unitary(nn.Linear(3, 3, dtype=torch.complex64), "weight", retraction),
     )
     with torch.no_grad():
         for p in network.parameters():
@@ -45,11 +45,11 @@ def outputs(network: nn.Sequential) -> Tensor:
 
 
 @pytest.mark.parametrize("way", ["model", "state_dict"])
-@pytest.mark.parametrize("map_name", MAPS)
-def test_safetensors_keep_every_bit(map_name, way, tmp_path):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_safetensors_keep_every_bit(retraction, way, tmp_path):
     """safetensors keep every bit: strict loading gives the same orthogonal weights."""
     file = tmp_path / "model.safetensors"
-    saved, fresh = model(map_name), model(map_name)
+    saved, fresh = model(retraction), model(retraction)
     assert not torch.equal(outputs(saved), outputs(fresh))
     if way == "model":
         safetensors.torch.save_model(saved, str(file))
@@ -65,22 +65,22 @@ def test_safetensors_keep_every_bit(map_name, way, tmp_path):
         assert orthonormality(layer.weight) <= 1e-6 * n**0.5
 
 
-def tied(map_name: str = "exp") -> nn.Sequential:
+def tied(retraction: str = "exp") -> nn.Sequential:
     first, second = (
-        isometry.orthogonal(nn.Linear(4, 4), "weight", map_name) for _ in range(2)
+        isometry.orthogonal(nn.Linear(4, 4), "weight", retraction) for _ in range(2)
     )
     second.parametrizations["weight"] = first.parametrizations["weight"]
     return nn.Sequential(first, nn.Tanh(), second)
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_safetensors_of_tied_weights(map_name, tmp_path):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_safetensors_of_tied_weights(retraction, tmp_path):
     """`save_model` writes one of two tied weights, and `load_model` finds both.
 
     It used to raise, since the counter of the missing one was made up.
     """
     file = tmp_path / "model.safetensors"
-    saved, fresh = tied(map_name), tied(map_name)
+    saved, fresh = tied(retraction), tied(retraction)
     with torch.no_grad():
         saved[0].parametrizations.weight.original.add_(0.1)
     safetensors.torch.save_model(saved, str(file))

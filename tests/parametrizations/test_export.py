@@ -24,12 +24,12 @@ from tests.parametrizations.cases import MAPS
 pytestmark = pytest.mark.usefixtures("no_shape_hook")
 
 
-def model(map_name: Any = "exp") -> nn.Sequential:
+def model(retraction: Any = "exp") -> nn.Sequential:
     """Square and tall weights away from their bases, in evaluation mode."""
     network = nn.Sequential(
-        isometry.orthogonal(nn.Linear(6, 6), "weight", map_name),
+        isometry.orthogonal(nn.Linear(6, 6), "weight", retraction),
         nn.Tanh(),
-        isometry.orthogonal(nn.Linear(6, 3), "weight", map_name),
+        isometry.orthogonal(nn.Linear(6, 3), "weight", retraction),
     )
     with torch.no_grad():
         for X in network.parameters():
@@ -47,13 +47,13 @@ def operations(program: ExportedProgram) -> list[str]:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("map_name", MAPS)
-def test_a_program_has_the_numbers_of_the_model(map_name, strict, rng):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_a_program_has_the_numbers_of_the_model(retraction, strict, rng):
     """An exported program has the outputs of the model for any batch size.
 
     With other coordinates it computes the weight anew.
     """
-    network = model(map_name)
+    network = model(retraction)
     x, y = torch.randn(4, 6, generator=rng), torch.randn(7, 6, generator=rng)
     batch = ({0: Dim("batch")},)
     program = export(network, (x,), dynamic_shapes=batch, strict=strict).module()
@@ -127,13 +127,13 @@ def test_a_program_computes_at_each_read_but_under_cached(cached, strict, rng):
 
 # torch 2.10 warns about its own way to read the file
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
-@pytest.mark.parametrize("map_name", [*MAPS, Exp(reach=3.0)], ids=str)
-def test_a_program_survives_a_file(map_name, rng, tmp_path):
+@pytest.mark.parametrize("retraction", [*MAPS, Exp(reach=3.0)], ids=str)
+def test_a_program_survives_a_file(retraction, rng, tmp_path):
     """A program survives a file; loading it needs isometry, whose operators it calls.
 
     Torch before 2.10 refuses NaN in the file, which tall weights used to contain.
     """
-    network = model(map_name)
+    network = model(retraction)
     x = torch.randn(4, 6, generator=rng)
     torch.export.save(export(network, (x,)), tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2")

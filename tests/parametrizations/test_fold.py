@@ -14,10 +14,10 @@ from isometry.groups import SO, O, Sphere
 from tests.parametrizations.cases import CASES, ROWS, Weight
 
 
-@pytest.mark.parametrize(("name", "map_name"), ROWS)
-def test_folded_weight_is_the_constrained_one(name, map_name, rng):
+@pytest.mark.parametrize(("name", "retraction"), ROWS)
+def test_folded_weight_is_the_constrained_one(name, retraction, rng):
     case = CASES[name]
-    module = case.constrain(Weight(case.random(rng, case.dtype(False))), map_name)
+    module = case.constrain(Weight(case.random(rng, case.dtype(False))), retraction)
     W = module.weight.detach().clone()
     folded = isometry.fold(module)
     assert folded is module

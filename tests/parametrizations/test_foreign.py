@@ -38,7 +38,7 @@ def loaded(peer: nn.Module, ours: str, **options) -> nn.Module:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
-    ("map_name", "dtype"),
+    ("retraction", "dtype"),
     [
         ("matrix_exp", torch.float64),
         ("matrix_exp", torch.complex128),
@@ -50,7 +50,7 @@ def loaded(peer: nn.Module, ours: str, **options) -> nn.Module:
     ids=str,
 )
 @pytest.mark.parametrize("trivialize", [True, False])
-def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
+def test_checkpoints_of_torch(trivialize, retraction, dtype, shape):
     """Torch's checkpoint gives the same weight and bias.
 
     Combinations that torch does not have are left out.
@@ -58,9 +58,9 @@ def test_checkpoints_of_torch(trivialize, map_name, dtype, shape):
     torch.manual_seed(shifted_seed(0))
     peer = Weights(shape, dtype)
     parametrizations.orthogonal(
-        peer, orthogonal_map=map_name, use_trivialization=trivialize
+        peer, orthogonal_map=retraction, use_trivialization=trivialize
     )
-    model = loaded(trained(peer), map_name, retraction=map_name)
+    model = loaded(trained(peer), retraction, retraction=retraction)
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
     assert torch.equal(model.bias, peer.bias)
 

@@ -21,15 +21,15 @@ def parts(layer: nn.Module) -> set[torch.dtype]:
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("order", ["cast first", "cast later"])
-def test_only_the_weight_is_narrow(order, map_name, dtype):
+def test_only_the_weight_is_narrow(order, retraction, dtype):
     """Q^H Q is off by eps sqrt(k) at most; cast back, it is as good as before."""
     layer = nn.Linear(32, 32)
     if order == "cast first":
-        layer = isometry.orthogonal(layer.to(dtype), "weight", map_name)
+        layer = isometry.orthogonal(layer.to(dtype), "weight", retraction)
     else:
-        layer = isometry.orthogonal(layer, "weight", map_name).to(dtype)
+        layer = isometry.orthogonal(layer, "weight", retraction).to(dtype)
     assert layer.weight.dtype == dtype
     assert parts(layer) == {torch.float32}
     bound = torch.finfo(dtype).eps * 32**0.5
@@ -78,14 +78,16 @@ def test_casts_back_and_forth_lose_nothing():
 
 
 @pytest.mark.parametrize("options", [{}, {"use_trivialization": False}], ids=str)
-@pytest.mark.parametrize("map_name", ["exp", "householder"])
-def test_a_weight_whose_coordinates_are_double_can_be_assigned(map_name, options, rng):
+@pytest.mark.parametrize("retraction", ["exp", "householder"])
+def test_a_weight_whose_coordinates_are_double_can_be_assigned(
+    retraction, options, rng
+):
     """Coordinates in double precision accept an assigned weight.
 
     torch refused to set them from coordinates in single precision.
     """
     layer = nn.Linear(6, 6, dtype=torch.float64)
-    isometry.orthogonal(layer, "weight", map_name, init="identity", **options)
+    isometry.orthogonal(layer, "weight", retraction, init="identity", **options)
     layer.to(torch.bfloat16)
     Q = isometry.groups.SO(6).random(generator=rng).to(torch.bfloat16)
     layer.weight = Q

@@ -34,20 +34,20 @@ def reset(layer: nn.Module, seed: int = 0) -> None:
     getattr(layer, "_reset_parameters" if attention else "reset_parameters")()
 
 
-@pytest.mark.parametrize("map_name", ["exp", "householder"])
+@pytest.mark.parametrize("retraction", ["exp", "householder"])
 @pytest.mark.parametrize("what", LAYERS)
-def test_reset_parameters_starts_at_the_nearest_matrix(what, map_name):
+def test_reset_parameters_starts_at_the_nearest_matrix(what, retraction):
     """Reset after constraining agrees with constraining after the reset.
 
     It used to do nothing or, in recurrent modules, to fill the coordinates.
     """
     make, name = LAYERS[what]
     twin = make()
-    layer = isometry.orthogonal(copy.deepcopy(twin), name, map_name)
+    layer = isometry.orthogonal(copy.deepcopy(twin), name, retraction)
     before = getattr(layer, name).detach().clone()
     for module in (layer, twin):
         reset(module)
-    isometry.orthogonal(twin, name, map_name)
+    isometry.orthogonal(twin, name, retraction)
     assert torch.dist(getattr(layer, name), before) > 0.1
     assert isometry.diagnose(layer)[name].orthogonality_error <= 1e-6
     if what in RECURRENT:
@@ -154,25 +154,25 @@ FILLS = {
 
 @pytest.mark.errors
 @pytest.mark.parametrize(
-    ("fill", "map_name"),
+    ("fill", "retraction"),
     [
-        (fill, map_name)
+        (fill, retraction)
         for fill in FILLS
-        for map_name in ("exp", "householder")
+        for retraction in ("exp", "householder")
         # the vectors of reflections of a diagonal weight
-        if (fill, map_name) != ("eye_", "householder")
+        if (fill, retraction) != ("eye_", "householder")
     ],
 )
 @pytest.mark.parametrize("read", [True, False])
 def test_coordinates_that_are_initialized_like_a_weight_are_refused(
-    read, fill, map_name
+    read, fill, retraction
 ):
     """Coordinates initialized like a weight are refused.
 
     The usual loop finds them, since their name contains `weight_hh`; the weight used to
     be the exponential of what was asked for.
     """
-    rnn = isometry.orthogonal(nn.LSTM(4, 8), "weight_hh_l0", map_name)
+    rnn = isometry.orthogonal(nn.LSTM(4, 8), "weight_hh_l0", retraction)
     x = torch.ones(3, 2, 4)
     if read:
         rnn(x)
@@ -199,8 +199,8 @@ def test_the_loop_over_a_recurrent_layer_of_ours(kind):
         layer(torch.ones(3, 2, 3))
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_other_values_of_the_coordinates_are_not_refused(map_name, rng):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_other_values_of_the_coordinates_are_not_refused(retraction, rng):
     """Gaussian coordinates, signs times a rate, and orthogonal skew ones are accepted.
 
     Adam's first step makes signs times a rate.
@@ -209,7 +209,7 @@ def test_other_values_of_the_coordinates_are_not_refused(map_name, rng):
     signs = torch.tensor([[1.0, 1], [1, -1], [1, 1], [1, -1]])
     for value in (torch.randn(6, 3, generator=rng), 0.01 * signs, J, J.new_ones(4, 4)):
         layer = isometry.orthogonal(
-            Weight(torch.randn(value.shape)), "weight", map_name
+            Weight(torch.randn(value.shape)), "weight", retraction
         )
         with torch.no_grad():
             layer.parametrizations.weight.original.copy_(value)

@@ -60,13 +60,15 @@ def test_an_optimizer_made_before_trains_the_weight(dtype):
     assert torch.dist(layer.weight.float(), W.float()) > 1e-2
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_half_precision_on_meta_can_be_materialized(map_name):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_half_precision_on_meta_can_be_materialized(retraction):
     with torch.device("meta"):
         layer = nn.Linear(6, 3).to(torch.bfloat16)
-        layer = isometry.orthogonal(layer, "weight", map_name)
+        layer = isometry.orthogonal(layer, "weight", retraction)
     layer = layer.to_empty(device="cpu")
-    other = isometry.orthogonal(nn.Linear(6, 3).to(torch.bfloat16), "weight", map_name)
+    other = isometry.orthogonal(
+        nn.Linear(6, 3).to(torch.bfloat16), "weight", retraction
+    )
     layer.load_state_dict(other.state_dict())
     assert torch.equal(layer.weight, other.weight)
     assert all(not t.is_meta for t in layer.state_dict().values())
@@ -139,24 +141,24 @@ def test_constrain_takes_the_weight_unless_another_name_is_given():
     assert layer.parametrizations.weight[0].retraction == Cayley()
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (0, 4, 4), (0, 0), (3, 0)])
-def test_batches_and_empty_weights(shape, map_name):
-    layer = isometry.orthogonal(Weight(torch.zeros(shape)), "weight", map_name)
+def test_batches_and_empty_weights(shape, retraction):
+    layer = isometry.orthogonal(Weight(torch.zeros(shape)), "weight", retraction)
     assert layer.weight.shape == shape
     isometry.diagnose(layer)
     isometry.rebase(layer)
     batched = isometry.orthogonal(
-        Weight(torch.zeros(shape)), "weight", map_name, init="identity"
+        Weight(torch.zeros(shape)), "weight", retraction, init="identity"
     )
     assert_close(
         batched.weight, torch.eye(*shape[-2:]).expand(shape), atol=1e-6, rtol=0
     )
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_autocast_computes_the_weight_in_full(map_name):
-    layer = isometry.orthogonal(nn.Linear(16, 16), "weight", map_name)
+@pytest.mark.parametrize("retraction", MAPS)
+def test_autocast_computes_the_weight_in_full(retraction):
+    layer = isometry.orthogonal(nn.Linear(16, 16), "weight", retraction)
     W = layer.weight
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(layer.weight, W)

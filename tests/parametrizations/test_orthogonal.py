@@ -21,13 +21,13 @@ from tests.parametrizations.cases import (
 
 
 @pytest.mark.parametrize("double", [False, True], ids=["single", "double"])
-@pytest.mark.parametrize(("name", "map_name"), ROWS)
-def test_registered_weight_is_the_nearest_point(name, map_name, double, rng):
+@pytest.mark.parametrize(("name", "retraction"), ROWS)
+def test_registered_weight_is_the_nearest_point(name, retraction, double, rng):
     """W = argmin |Q - W0|, on the manifold up to rounding."""
     case = CASES[name]
     dtype = case.dtype(double)
     W = case.random(rng, dtype)
-    module = case.constrain(Weight(W.clone()), map_name)
+    module = case.constrain(Weight(W.clone()), retraction)
     eps = torch.finfo(dtype).eps
     # 26: twice the worst of all rows over 200 seeds, 13 ("own", exp, float64)
     assert weight_defect(case, module.weight) <= 26 * eps
@@ -36,21 +36,21 @@ def test_registered_weight_is_the_nearest_point(name, map_name, double, rng):
     assert_close(module.weight, nearest, rtol=0, atol=100 * eps)
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_determinant_is_kept(sign, map_name, rng):
+def test_determinant_is_kept(sign, retraction, rng):
     W = torch.randn(5, 5, generator=rng)
     W[0] *= sign * torch.linalg.det(W).sign()
-    module = isometry.orthogonal(Weight(W), "weight", map_name)
+    module = isometry.orthogonal(Weight(W), "weight", retraction)
     assert torch.linalg.det(module.weight).sign() == sign
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_det_1_is_the_nearest_rotation(map_name, rng):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_det_1_is_the_nearest_rotation(retraction, rng):
     """For a reflection W0, the nearest rotation flips the smallest singular vector."""
     W = torch.randn(5, 5, generator=rng, dtype=torch.float64)
     W[0] *= -torch.linalg.det(W).sign()
-    module = isometry.orthogonal(Weight(W.clone()), "weight", map_name, det=1)
+    module = isometry.orthogonal(Weight(W.clone()), "weight", retraction, det=1)
     assert_close(torch.linalg.det(module.weight).item(), 1.0)
     U, _, Vh = torch.linalg.svd(W)
     U[:, -1] *= -1
@@ -58,7 +58,7 @@ def test_det_1_is_the_nearest_rotation(map_name, rng):
     assert manifold_of(module, "weight") == SO(5)
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize(
     "layer",
     [
@@ -70,14 +70,14 @@ def test_det_1_is_the_nearest_rotation(map_name, rng):
     ],
     ids=repr,
 )
-def test_kernel_of_a_convolution_is_one_matrix(layer, map_name):
+def test_kernel_of_a_convolution_is_one_matrix(layer, retraction):
     """A kernel is the matrix (out, in * kh * kw), with orthonormal rows or columns."""
     before = layer.weight.detach().clone()
     layer = type(layer)(
         layer.in_channels, layer.out_channels, layer.kernel_size, groups=layer.groups
     )
     layer.weight.data.copy_(before)
-    isometry.orthogonal(layer, "weight", map_name)
+    isometry.orthogonal(layer, "weight", retraction)
     assert layer.weight.shape == before.shape
     assert orthonormality(layer.weight.flatten(1)) <= 1e-5
     assert_close(layer.weight.flatten(1), polar(before.flatten(1)), rtol=0, atol=2e-5)
@@ -113,9 +113,9 @@ def test_frozen_weight_stays_frozen():
     assert not layer.weight.requires_grad
 
 
-@pytest.mark.parametrize("map_name", [None, "matrix_exp", "exp"])
-def test_names_of_torch_mean_the_exponential(map_name):
-    layer = isometry.orthogonal(nn.Linear(4, 4), "weight", map_name)
+@pytest.mark.parametrize("retraction", [None, "matrix_exp", "exp"])
+def test_names_of_torch_mean_the_exponential(retraction):
+    layer = isometry.orthogonal(nn.Linear(4, 4), "weight", retraction)
     assert layer.parametrizations.weight[0].retraction == Exp()
 
 
@@ -142,12 +142,12 @@ def special_points(n: int, dtype: torch.dtype, rng: torch.Generator) -> dict:
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.complex64], ids=str
 )
-@pytest.mark.parametrize("map_name", MAPS)
-def test_every_orthogonal_matrix_can_be_assigned(map_name, dtype, rng):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_every_orthogonal_matrix_can_be_assigned(retraction, dtype, rng):
     """layer.weight = Q gives Q up to rounding, and training goes on from there."""
     for Q in special_points(6, dtype, rng).values():
         layer = Weight(torch.randn(6, 6, dtype=dtype, generator=rng))
-        isometry.orthogonal(layer, "weight", map_name)
+        isometry.orthogonal(layer, "weight", retraction)
         layer.weight = Q
         # 4: twice the worst entry, 1.9 eps (householder, complex64)
         bound = 4 * torch.finfo(dtype).eps
@@ -156,23 +156,23 @@ def test_every_orthogonal_matrix_can_be_assigned(map_name, dtype, rng):
         assert layer.parametrizations.weight.original.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("shape", [(8, 3), (3, 8), (2, 5, 3)])
-def test_every_rectangular_orthogonal_matrix_can_be_assigned(shape, map_name, rng):
+def test_every_rectangular_orthogonal_matrix_can_be_assigned(shape, retraction, rng):
     Q = random_unitary(max(shape[-2:]), dtype=torch.float64, rng=rng, k=min(shape[-2:]))
     Q = Q.mT if shape[-2] < shape[-1] else Q
     Q = Q.expand(shape).clone()
     layer = Weight(torch.randn(shape, dtype=torch.float64, generator=rng))
-    isometry.orthogonal(layer, "weight", map_name)
+    isometry.orthogonal(layer, "weight", retraction)
     layer.weight = Q
     assert_close(layer.weight, Q, rtol=0, atol=1e-15)
 
 
 @pytest.mark.errors
-@pytest.mark.parametrize("map_name", MAPS)
-def test_assigning_another_matrix_is_refused(map_name, rng):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_assigning_another_matrix_is_refused(retraction, rng):
     """A matrix off the manifold cannot be assigned; torch would project it silently."""
-    layer = isometry.orthogonal(nn.Linear(4, 4), "weight", map_name)
+    layer = isometry.orthogonal(nn.Linear(4, 4), "weight", retraction)
     W = layer.weight.detach().clone()
     with pytest.raises(ValueError, match=r"must be a point of O\(.*\.nearest\(value\)"):
         layer.weight = torch.randn(4, 4, generator=rng)
@@ -185,13 +185,15 @@ def test_assigning_another_matrix_is_refused(map_name, rng):
     assert torch.equal(layer.weight, W)
 
 
-@pytest.mark.parametrize("map_name", ["exp", "cayley", "pade-3", "householder"])
-def test_without_trivialization_the_coordinates_are_those_of_the_weight(map_name, rng):
+@pytest.mark.parametrize("retraction", ["exp", "cayley", "pade-3", "householder"])
+def test_without_trivialization_the_coordinates_are_those_of_the_weight(
+    retraction, rng
+):
     """W = phi(skew X) without a base, for any registered W of determinant +1."""
     W = random_unitary(6, dtype=torch.float64, rng=rng)
     W[0] *= torch.linalg.det(W)
     layer = isometry.orthogonal(
-        Weight(W.clone()), "weight", map_name, use_trivialization=False
+        Weight(W.clone()), "weight", retraction, use_trivialization=False
     )
     assert getattr(layer.parametrizations.weight[0], "base", None) is None
     # 1e-12: Cayley loses digits near the eigenvalue -1
@@ -213,11 +215,11 @@ def test_without_trivialization_a_tall_weight_has_its_logarithm(rng):
 def test_without_trivialization_what_cannot_be_reached_is_refused(rng):
     """A weight that cannot be reached is refused, and the module is unchanged."""
     reflection = torch.diag(torch.tensor([-1.0, 1, 1, 1]))
-    for map_name in ("exp", "cayley", "pade-3"):
+    for retraction in ("exp", "cayley", "pade-3"):
         layer = Weight(reflection.clone())
-        message = f"that {map_name} reaches from the identity.*`det=1`"
+        message = f"that {retraction} reaches from the identity.*`det=1`"
         with pytest.raises(ValueError, match=message):
-            isometry.orthogonal(layer, "weight", map_name, use_trivialization=False)
+            isometry.orthogonal(layer, "weight", retraction, use_trivialization=False)
         assert type(layer) is Weight
         assert torch.equal(layer.weight, reflection)
     with pytest.raises(ValueError, match="use_trivialization=True"):

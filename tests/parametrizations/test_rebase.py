@@ -25,11 +25,11 @@ def coordinates_of(module: nn.Module) -> Any:
     return module.parametrizations.weight.original
 
 
-@pytest.mark.parametrize(("name", "map_name"), MOVABLE)
-def test_rebase_keeps_the_weight_and_zeroes_the_coordinates(name, map_name, rng):
+@pytest.mark.parametrize(("name", "retraction"), MOVABLE)
+def test_rebase_keeps_the_weight_and_zeroes_the_coordinates(name, retraction, rng):
     case = CASES[name]
     dtype = case.dtype(double=True)
-    module = case.constrain(Weight(case.random(rng, dtype)), map_name)
+    module = case.constrain(Weight(case.random(rng, dtype)), retraction)
     coordinates_of(module).data.copy_(0.5 * case.random(rng, dtype))
     W = module.weight.detach().clone()
     isometry.rebase(module)
@@ -39,12 +39,12 @@ def test_rebase_keeps_the_weight_and_zeroes_the_coordinates(name, map_name, rng)
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-@pytest.mark.parametrize(("name", "map_name"), MOVABLE)
-def test_momentum_moves_the_weight_as_before(name, map_name, optimizer, rng):
+@pytest.mark.parametrize(("name", "retraction"), MOVABLE)
+def test_momentum_moves_the_weight_as_before(name, retraction, optimizer, rng):
     """dphi_X(m) before and dphi_0(m') after are the same tangent vector dW."""
     case = CASES[name]
     dtype = case.dtype(double=True)
-    module = case.constrain(Weight(case.random(rng, dtype)), map_name)
+    module = case.constrain(Weight(case.random(rng, dtype)), retraction)
     X = coordinates_of(module)
     kind = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam}[optimizer]
     options = {"momentum": 0.9} if optimizer == "SGD" else {}

@@ -13,13 +13,13 @@ import isometry
 from tests.parametrizations.cases import CASES, MAPS, ROWS, Weight, orthonormality
 
 
-@pytest.mark.parametrize(("name", "map_name"), ROWS)
-def test_state_dict_is_the_whole_state(name, map_name, rng):
+@pytest.mark.parametrize(("name", "retraction"), ROWS)
+def test_state_dict_is_the_whole_state(name, retraction, rng):
     """A state contains tensors only, and restores the layer to the last bit."""
     case = CASES[name]
     dtype = case.dtype(double=False)
     first, second = (
-        case.constrain(Weight(case.random(rng, dtype)), map_name) for _ in range(2)
+        case.constrain(Weight(case.random(rng, dtype)), retraction) for _ in range(2)
     )
     first.parametrizations.weight.original.data.add_(0.1)
     state = first.state_dict()
@@ -37,9 +37,11 @@ def test_a_checkpoint_of_another_map_is_refused(saved):
     Its coordinates mean another weight; as the keys match, it used to load.
     """
     state = isometry.orthogonal(nn.Linear(4, 4), "weight", saved).state_dict()
-    for map_name in set(MAPS) - {saved}:
-        layer = isometry.orthogonal(nn.Linear(4, 4), "weight", map_name)
-        with pytest.raises(RuntimeError, match=f"must be '{map_name}'.*got '{saved}'"):
+    for retraction in set(MAPS) - {saved}:
+        layer = isometry.orthogonal(nn.Linear(4, 4), "weight", retraction)
+        with pytest.raises(
+            RuntimeError, match=f"must be '{retraction}'.*got '{saved}'"
+        ):
             layer.load_state_dict(state)
 
 
@@ -97,15 +99,15 @@ def test_a_base_of_other_blocks_is_refused():
 @pytest.mark.errors
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("options", [{}, {"use_trivialization": False}])
-@pytest.mark.parametrize("map_name", MAPS)
-def test_a_checkpoint_of_the_other_field_is_refused(map_name, options, strict):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_a_checkpoint_of_the_other_field_is_refused(retraction, options, strict):
     """A checkpoint of the other field is refused.
 
     torch dropped the imaginary parts: the weight was orthogonal, but wrong.
     """
     Q = torch.eye(4)
-    real = isometry.orthogonal(Weight(Q), "weight", map_name, det=1, **options)
-    unitary = isometry.unitary(Weight(Q + 0j), "weight", map_name, **options)
+    real = isometry.orthogonal(Weight(Q), "weight", retraction, det=1, **options)
+    unitary = isometry.unitary(Weight(Q + 0j), "weight", retraction, **options)
     unitary.parametrizations.weight.original.data.add_(0.1 + 0.2j)
     layers = {"real": real, "complex": unitary}
     for field, other in (("real", unitary), ("complex", real)):
@@ -195,14 +197,14 @@ def swapping() -> Iterator[None]:
 
 @pytest.mark.usefixtures("swapping")
 @pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("map_name", MAPS)
-def test_loading_by_swaps_after_a_forward_pass(map_name, grad):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_loading_by_swaps_after_a_forward_pass(retraction, grad):
     """Loading by swaps works after a forward pass.
 
     It used to raise: torch swaps no tensor that a cached weight refers to.
     """
     layer, other = (
-        isometry.orthogonal(nn.Linear(4, 4), "weight", map_name) for _ in range(2)
+        isometry.orthogonal(nn.Linear(4, 4), "weight", retraction) for _ in range(2)
     )
     with torch.set_grad_enabled(grad):
         y = layer(torch.ones(2, 4))
@@ -214,10 +216,10 @@ def test_loading_by_swaps_after_a_forward_pass(map_name, grad):
     assert orthonormality(layer.weight) <= 1e-13
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_a_wider_dtype_is_as_orthogonal_as_it_can_be(map_name):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_a_wider_dtype_is_as_orthogonal_as_it_can_be(retraction):
     """After `.double()` the weight is a point in float64, and can be assigned."""
-    layer = isometry.orthogonal(nn.Linear(16, 16), "weight", map_name).double()
+    layer = isometry.orthogonal(nn.Linear(16, 16), "weight", retraction).double()
     # twice the worst over 200 seeds, 1.04 n eps for reflections; one step of polishing
     # left 15 n eps
     assert orthonormality(layer.weight) <= 2.1 * 16 * torch.finfo(torch.float64).eps

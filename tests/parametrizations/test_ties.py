@@ -29,15 +29,15 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("retraction", MAPS)
 @pytest.mark.parametrize("first", ["words", "head"])
-def test_both_uses_see_the_constrained_weight(first, map_name, dtype):
+def test_both_uses_see_the_constrained_weight(first, retraction, dtype):
     """Both uses see the constrained weight.
 
     The other one computed with the coordinates: logits were exactly 0.
     """
     model = Tied(dtype)
-    isometry.orthogonal(getattr(model, first), "weight", map_name)
+    isometry.orthogonal(getattr(model, first), "weight", retraction)
     W = model.words.weight
     assert model.head.weight is W
     assert orthonormality(W.double()) <= 8 * torch.finfo(dtype).eps

@@ -20,25 +20,25 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def reference_weight(name: str, map_name: str, X: Tensor, buffers: dict) -> Tensor:
+def reference_weight(name: str, retraction: str, X: Tensor, buffers: dict) -> Tensor:
     """The weight with coordinates X, in torch's operations only."""
     case = CASES[name]
-    if isinstance(case.manifold, AbstractGroup) and map_name != "householder":
+    if isinstance(case.manifold, AbstractGroup) and retraction != "householder":
         A = reference.algebra(name, X)
-        return buffers["base"] @ reference.apply_map(A, map_name)
+        return buffers["base"] @ reference.apply_map(A, retraction)
     if isinstance(case.manifold, Sphere):
         B = buffers["base"]
-        return reference.tall(B[..., None], X[..., None], map_name)[..., 0]
+        return reference.tall(B[..., None], X[..., None], retraction)[..., 0]
     wide = case.shape[-2] < case.shape[-1]
     X = X.mT if wide else X
-    if map_name == "householder":
+    if retraction == "householder":
         Q = reference.reflected(X, buffers["phase"])
     else:
         B = buffers["base"].mT if wide else buffers["base"]
         if X.shape[-2] == X.shape[-1]:
-            Q = B @ reference.apply_map(reference.skew(X), map_name)
+            Q = B @ reference.apply_map(reference.skew(X), retraction)
         else:
-            Q = reference.tall(B, X, map_name)
+            Q = reference.tall(B, X, retraction)
     return Q.mT if wide else Q
 
 
@@ -54,12 +54,12 @@ def loss(W: Tensor, target: Tensor) -> Tensor:
 TURNS = [(*row, optimizer) for row, optimizer in zip(ROWS, cycle(OPTIMIZERS))]
 
 
-@pytest.mark.parametrize(("name", "map_name", "optimizer"), TURNS)
-def test_twenty_steps_are_those_of_torch(name, map_name, optimizer, rng):
+@pytest.mark.parametrize(("name", "retraction", "optimizer"), TURNS)
+def test_twenty_steps_are_those_of_torch(name, retraction, optimizer, rng):
     """Twenty steps agree with torch.matrix_exp, solve and autograd in float64."""
     case = CASES[name]
     dtype = case.dtype(double=True)
-    module = case.constrain(Weight(case.random(rng, dtype)), map_name)
+    module = case.constrain(Weight(case.random(rng, dtype)), retraction)
     target = case.random(rng, dtype)
     lists = module.parametrizations
     assert isinstance(lists, nn.ModuleDict)
@@ -73,20 +73,20 @@ def test_twenty_steps_are_those_of_torch(name, map_name, optimizer, rng):
         loss(module.weight, target).backward()
         ours.step()
         theirs.zero_grad()
-        loss(reference_weight(name, map_name, twin, buffers), target).backward()
+        loss(reference_weight(name, retraction, twin, buffers), target).backward()
         theirs.step()
-        weight = reference_weight(name, map_name, twin, buffers)
+        weight = reference_weight(name, retraction, twin, buffers)
         # 1e-9: a hundred times the worst, 1e-11 (Adam divides by small gradients)
         assert_close(module.weight, weight, rtol=0, atol=1e-9)
     if start.numel() > 1:
         assert torch.dist(module.weight, start) > 0.1
 
 
-@pytest.mark.parametrize(("name", "map_name"), ROWS)
-def test_gradient_is_that_of_finite_differences(name, map_name, rng):
+@pytest.mark.parametrize(("name", "retraction"), ROWS)
+def test_gradient_is_that_of_finite_differences(name, retraction, rng):
     case = CASES[name]
     dtype = case.dtype(double=True)
-    module = case.constrain(Weight(case.random(rng, dtype)), map_name)
+    module = case.constrain(Weight(case.random(rng, dtype)), retraction)
     constraint = module.parametrizations.weight[0]
     X = module.parametrizations.weight.original.detach()
     X = X + 0.3 * case.random(rng, dtype)

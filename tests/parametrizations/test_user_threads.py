@@ -75,14 +75,14 @@ def trained_once(module: nn.Module, coordinates: Tensor) -> Seen:
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (96, 12), (12, 96)], ids=str)
-@pytest.mark.parametrize("map_name", MAPS)
-def test_no_matrix_is_larger_than_it_must_be(map_name, shape, rng):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_no_matrix_is_larger_than_it_must_be(retraction, shape, rng):
     """No matrix is 2n x 2n, and none is n x n if the weight is tall.
 
     pytorch#105225, diffBloch#174, geotorch#30. torch's backward pass multiplies
     matrices of twice the size.
     """
-    module = isometry.orthogonal(Weight(torch.eye(*shape)), "weight", map_name)
+    module = isometry.orthogonal(Weight(torch.eye(*shape)), "weight", retraction)
     X = 0.1 * torch.randn(shape, generator=rng)
     # except for up to eight matrices that are summed up, each flattened to a row
     sizes = {size for size in trained_once(module, X).sizes if min(size) > 8}
@@ -93,8 +93,8 @@ def test_no_matrix_is_larger_than_it_must_be(map_name, shape, rng):
     assert {size for size in sizes if min(size) > inner or max(size) > n} == set()
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_a_batch_is_not_computed_one_by_one(map_name, rng):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_a_batch_is_not_computed_one_by_one(retraction, rng):
     """A batch is computed at once.
 
     pytorch#107291: batches of tiny matrices were scaled in a loop.
@@ -103,7 +103,7 @@ def test_a_batch_is_not_computed_one_by_one(map_name, rng):
     counts = []
     for times in (1, 100):
         module = Weight(torch.eye(3).expand(10 * times, 3, 3).clone())
-        isometry.orthogonal(module, "weight", map_name)
+        isometry.orthogonal(module, "weight", retraction)
         names = trained_once(module, X.repeat(times, 1, 1)).names
         # `detach` computes nothing, and torch 2.7 calls it twice as often as 2.13
         counts.append(sum(name != "detach" for name in names))
@@ -192,16 +192,16 @@ def test_a_checkpoint_of_the_first_version_is_read(rng):
     assert_close(other.weight, reference.reflected(vectors, phase), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("map_name", MAPS)
-def test_a_model_made_on_meta_is_whole_after_loading(map_name):
+@pytest.mark.parametrize("retraction", MAPS)
+def test_a_model_made_on_meta_is_whole_after_loading(retraction):
     """A model made on meta is complete after loading.
 
     adapters#805: the base stayed on meta. Here it was the name of the map, and the
     model could not be moved.
     """
     with torch.device("meta"):
-        layer = isometry.orthogonal(nn.Linear(5, 5), "weight", map_name)
-    other = isometry.orthogonal(nn.Linear(5, 5), "weight", map_name)
+        layer = isometry.orthogonal(nn.Linear(5, 5), "weight", retraction)
+    other = isometry.orthogonal(nn.Linear(5, 5), "weight", retraction)
     result = layer.load_state_dict(other.state_dict(), assign=True)
     assert result.missing_keys == result.unexpected_keys == []
     assert not any(t.is_meta for t in (*layer.parameters(), *layer.buffers()))
