@@ -54,7 +54,7 @@ def _ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     norm = rows[0]["norm"]
     rows = [row for row in rows if row["norm"] == norm]
     batches = [row["batch"] for row in rows]
-    plain = layers.PLAIN
+    plain = layers.UNCONSTRAINED
     for name in (n for n in rows[0]["seconds"] if n != plain):
         ratios = [row["seconds"][name] / row["seconds"][plain] for row in rows]
         axes.loglog(batches, ratios, label=name, ms=5, **LOOKS[name])

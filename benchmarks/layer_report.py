@@ -124,7 +124,7 @@ a second; best of {part["rounds"]} rounds.
 def network_section(part: dict[str, Any]) -> str:
     """The section on the network, with the ratio that its products alone would give."""
     rows = part["network"]
-    plain, ours = layers.PLAIN, layers.OURS
+    plain, ours = layers.UNCONSTRAINED, layers.OURS
     names = [name for name in rows[0]["seconds"] if name != plain]
     body = []
     for row in rows:

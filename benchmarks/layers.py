@@ -14,10 +14,10 @@ from isometry.lab.bench import (
     OUR_CAYLEY,
     OUR_HOUSEHOLDER,
     OURS,
-    PLAIN,
     TORCH_CAYLEY,
     TORCH_EXP,
     TORCH_HOUSEHOLDER,
+    UNCONSTRAINED,
 )
 from isometry.lab.bench.suites import (
     constrain,
@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 # norms of the coordinates; ours and torch's start at 0
 NORMS = (0.0, 1.0, 3.0)
 BATCHES = (64, 256, 1024, 4096, 16384)
-NETWORK = (PLAIN, OURS, TORCH_EXP, TORCH_CAYLEY, GEOTORCH)
+NETWORK = (UNCONSTRAINED, OURS, TORCH_EXP, TORCH_CAYLEY, GEOTORCH)
 DEPTH = 4
 # lines of progress that `measure` writes
 STEPS = len(NORMS) + len(BATCHES) + 1 + 3
@@ -100,7 +100,7 @@ def measure_network(
 ) -> dict[str, Any]:
     """Time of a training step of the network, and the work of its products.
 
-    Solves do not count: only the products of `PLAIN` and of the exponentials do.
+    Solves do not count: only the products of `UNCONSTRAINED` and the exponentials do.
     """
     say(f"network: batch {batch}, norm {norm:g}")
     x, y = data(batch, n, n)
@@ -108,7 +108,7 @@ def measure_network(
     products = {
         name: count_products(steps[name], n)
         for name in names
-        if name in (PLAIN, OURS, TORCH_EXP)
+        if name in (UNCONSTRAINED, OURS, TORCH_EXP)
     }
     times = timed(steps, rounds=rounds)
     return {"n": n, "batch": batch, "norm": norm, "products": products, **times}
@@ -127,7 +127,7 @@ def measure_tall(
     fast = {f"{OURS}, norm {norm:g}": step(OURS, norm) for norm in NORMS}
     fast[f"{OUR_CAYLEY}, norm 3"] = step(OUR_CAYLEY, 3.0)
     fast[OUR_HOUSEHOLDER] = step(OUR_HOUSEHOLDER, 0.0)
-    fast[PLAIN] = step(PLAIN, 0.0)
+    fast[UNCONSTRAINED] = step(UNCONSTRAINED, 0.0)
     row = {"n": n, "k": k, "batch": batch, "fast": timed(fast, rounds=rounds)}
     say(f"tall: {n} x {k}, torch (seconds a step)")
     slow = {name: step(name, 3.0) for name in (OURS, TORCH_HOUSEHOLDER, TORCH_CAYLEY)}
@@ -170,7 +170,7 @@ def measure(*, rounds: int, say: Progress) -> dict[str, Any]:
     say("network: batch 4096, at the start and at norm 1")
     nets += [
         measure_network(
-            4096, (PLAIN, OURS), norm=norm, rounds=rounds, say=lambda _: None
+            4096, (UNCONSTRAINED, OURS), norm=norm, rounds=rounds, say=lambda _: None
         )
         for norm in NORMS[:-1]
     ]

@@ -14,7 +14,7 @@ from isometry.lab._data.catalogue import CATALOGUE, find
 from isometry.lab.tasks.mnist import load_images
 from isometry.linalg import skew
 
-NAMES = (layers.OURS, layers.TORCH_EXP, layers.TORCH_CAYLEY, layers.PLAIN)
+NAMES = (layers.OURS, layers.TORCH_EXP, layers.TORCH_CAYLEY, layers.UNCONSTRAINED)
 WIDTH, DEPTH = 512, 3
 # two epochs
 BATCH, STEPS, SEEDS = 300, 400, 3

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.layers import (
     OURS,
-    PLAIN,
+    UNCONSTRAINED,
     data,
     layer_at,
     tall_layer_at,
@@ -108,7 +108,7 @@ def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
         say(f"reads: evaluation, {rows} x {columns}")
         passes = {
             name: evaluation(name, rows=rows, columns=columns, batch=batch)
-            for name in (PLAIN, OURS)
+            for name in (UNCONSTRAINED, OURS)
         }
         row = {"rows": rows, "columns": columns} | paired(passes)
         record["evaluation"].append(row)
@@ -117,8 +117,8 @@ def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     passes = {
         "once": reading(1, OURS, n=n),
         "a hundred times": reading(100, OURS, n=n),
-        "once, plain": reading(1, PLAIN, n=n),
-        "a hundred times, plain": reading(100, PLAIN, n=n),
+        "once, plain": reading(1, UNCONSTRAINED, n=n),
+        "a hundred times, plain": reading(100, UNCONSTRAINED, n=n),
     }
     record["reads"] = timed(passes, rounds=rounds)
     say("reads: compiled")
@@ -130,7 +130,7 @@ def evaluation_table(rows: list[dict[str, Any]]) -> str:
     """Table of sizes, and how much slower a constrained weight is to read."""
     body = []
     for row in rows:
-        plain, ours = row["seconds"][PLAIN], row["seconds"][OURS]
+        plain, ours = row["seconds"][UNCONSTRAINED], row["seconds"][OURS]
         over = 100 * (ours / plain - 1)
         body.append(
             [

@@ -196,10 +196,29 @@ def test_variables_say_what_they_hold():
     assert places == []
 
 
-def test_no_class_name_is_defined_twice():
-    places: dict[str, list[str]] = {}
+def definitions(module: ast.Module) -> Iterator[str]:
+    """The classes, aliases and constants of a module that have no underscore."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = (part for target in targets for part in ast.walk(target))
+            names = [part.id for part in parts if isinstance(part, ast.Name)]
+        else:
+            continue
+        yield from (name for name in dict.fromkeys(names) if name[0] != "_")
+
+
+# names that are still defined twice; no others may be added
+DEFINED_TWICE = {"Layer", "NONLINEARITIES"}
+
+
+def test_no_name_is_defined_twice():
+    """A class, an alias or a constant has the same meaning in every module."""
+    places: dict[str, set[str]] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(relative_path(path))
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+        for name in definitions(ast.parse(path.read_text())):
+            places.setdefault(name, set()).add(relative_path(path))
+    twice = {name: files for name, files in places.items() if len(files) > 1}
+    assert {k: v for k, v in twice.items() if k not in DEFINED_TWICE} == {}

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from isometry.lab._data.speech import (
     CORE,
     DEVELOPMENT,
-    RATE,
+    SAMPLE_RATE,
     frame_count,
     log_power,
     read_recording,
@@ -34,9 +34,9 @@ def tone(frequency: float, rate: int, seconds: float = 0.5) -> np.ndarray:
 @pytest.mark.parametrize("form", FORMATS)
 def test_samples_at_8_khz_come_as_they_are(form, tmp_path):
     """At 8 kHz nothing is resampled: samples are the 16-bit numbers over 32768."""
-    samples = speech(0.1, 0, RATE)
+    samples = speech(0.1, 0, SAMPLE_RATE)
     path = tmp_path / "a.wav"
-    path.write_bytes(FORMATS[form](samples, RATE))
+    path.write_bytes(FORMATS[form](samples, SAMPLE_RATE))
     expected = np.round(samples * 32767) / 32768
     np.testing.assert_array_equal(read_recording(path), expected)
 
@@ -48,10 +48,12 @@ def test_resampling_keeps_a_tone(form, rate, tmp_path):
     path = tmp_path / "a.wav"
     path.write_bytes(FORMATS[form](tone(1000, rate), rate))
     got = read_recording(path)
-    assert len(got) == math.ceil(int(0.5 * rate) * RATE / rate)
+    assert len(got) == math.ceil(int(0.5 * rate) * SAMPLE_RATE / rate)
     inner = slice(100, len(got) - 100)
     # ripple of the filter: 4.4e-4 at most, measured at 11025 Hz
-    np.testing.assert_allclose(got[inner], tone(1000, RATE)[inner], rtol=0, atol=9e-4)
+    np.testing.assert_allclose(
+        got[inner], tone(1000, SAMPLE_RATE)[inner], rtol=0, atol=9e-4
+    )
 
 
 def test_resampling_removes_what_would_fold(tmp_path):
@@ -63,9 +65,9 @@ def test_resampling_removes_what_would_fold(tmp_path):
 
 
 def test_first_channel_of_many(tmp_path):
-    left, right = tone(500, RATE), tone(700, RATE)
+    left, right = tone(500, SAMPLE_RATE), tone(700, SAMPLE_RATE)
     path = tmp_path / "a.wav"
-    soundfile.write(path, np.stack((left, right), 1), RATE, subtype="DOUBLE")
+    soundfile.write(path, np.stack((left, right), 1), SAMPLE_RATE, subtype="DOUBLE")
     np.testing.assert_array_equal(read_recording(path), left)
 
 
@@ -125,7 +127,7 @@ def naive_log_power(samples: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 1000, 4096])
 def test_spectra_are_the_definition(length):
-    samples = speech(1, 3, RATE)[:length]
+    samples = speech(1, 3, SAMPLE_RATE)[:length]
     got = log_power(samples)
     assert got.shape == (frame_count(length), 129)
     # float32 of numbers up to 50: 1.9e-6 at most over 50 seeds
@@ -148,7 +150,7 @@ def test_spectrum_of_a_tone():
 def test_silence_is_the_floor():
     """Silence is at the floor, -50 dB; so are the ends of every recording."""
     assert_close(log_power(np.zeros(500)), torch.full((7, 129), -50.0))
-    loud = log_power(speech(0.3, 1, RATE))
+    loud = log_power(speech(0.3, 1, SAMPLE_RATE))
     assert_close(loud[[0, -1]], torch.full((2, 129), -50.0))
     assert (loud[1:-1] > -50).any(1).all()
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from isometry.lab._report.looks import DARK, LIGHT, NETWORKS
+from isometry.lab._report.looks import DARK, LIGHT, NETWORK_LOOKS
 
 # linear RGB as seen without one kind of cones [Machado, Oliveira, Fernandes 2009]
 EYES = {
@@ -58,7 +58,7 @@ def test_colours_can_be_told_apart(palette, eye):
 
 
 def test_networks_of_one_colour_differ_in_the_marker():
-    drawn = [look for _, *look in NETWORKS.values()]
+    drawn = [look for _, *look in NETWORK_LOOKS.values()]
     assert all(a != b for a, b in combinations(drawn, 2))
     assert {colour for colour, _ in drawn} == set(range(len(LIGHT)))
     assert len(LIGHT) == len(DARK)

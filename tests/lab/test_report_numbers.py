@@ -13,7 +13,7 @@ from isometry.lab._report.experiments import (
     experiments,
     final_loss,
 )
-from isometry.lab._report.figures import BINS, density, power, thinned
+from isometry.lab._report.figures import ANGLE_BINS, density, power, thinned
 from isometry.lab._report.looks import looks
 from isometry.lab._report.runs import Curve, Run, SeedGroup, read_run
 from isometry.lab._report.table import (
@@ -201,10 +201,13 @@ def test_equal_shares_of_the_circle_have_density_one():
 
     An eigenvalue of -1 has the angle pi, or -pi.
     """
-    step = 2 * math.pi / BINS
-    assert density([-math.pi + step * (j + 0.5) for j in range(BINS)]) == [1.0] * BINS
+    step = 2 * math.pi / ANGLE_BINS
+    assert (
+        density([-math.pi + step * (j + 0.5) for j in range(ANGLE_BINS)])
+        == [1.0] * ANGLE_BINS
+    )
     ends = density([-math.pi, math.pi])
-    assert ends[0] == ends[-1] == BINS / 2
+    assert ends[0] == ends[-1] == ANGLE_BINS / 2
 
 
 def test_numbers_are_short():

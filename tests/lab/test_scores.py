@@ -42,7 +42,7 @@ def without_pesq(monkeypatch) -> None:
     """Only the scores that can be computed on every machine."""
     kept = {name: m for name, m in scores.MEASURES.items() if name != "pesq"}
     monkeypatch.setattr(scores, "MEASURES", kept)
-    monkeypatch.setattr(scores, "PACKAGES", ("pystoi",))
+    monkeypatch.setattr(scores, "SCORE_PACKAGES", ("pystoi",))
 
 
 @pytest.mark.parametrize("samples", [1, 127, 128, 1000])
@@ -177,7 +177,7 @@ def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
 @pytest.mark.errors
 def test_packages_that_are_not_installed(root, tmp_path, monkeypatch):
     """A missing package is reported before the first step, not after the last."""
-    monkeypatch.setattr(scores, "PACKAGES", ("pystoi", "no_such_package"))
+    monkeypatch.setattr(scores, "SCORE_PACKAGES", ("pystoi", "no_such_package"))
     message = r"installed: no_such_package\. .*`pip install pystoi no_such_package` "
     with pytest.raises(RunError, match=message):
         start(small(root), tmp_path / "run")

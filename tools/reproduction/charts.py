@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from isometry.lab._report.looks import DASHES, NETWORKS
+from isometry.lab._report.looks import DASHES, NETWORK_LOOKS
 from isometry.lab.paper.tables import PAPER
 
 Records = Mapping[str, Mapping[str, Any]]
@@ -65,7 +65,7 @@ def data(charts: Sequence[Chart]) -> dict[str, Any]:
 
 def of(records: Records, experiment: str) -> list[Mapping[str, Any]]:
     """The records of an experiment, in the order of their networks."""
-    order = list(NETWORKS)
+    order = list(NETWORK_LOOKS)
     runs = [r for name, r in records.items() if experiment_of(name) == experiment]
     return sorted(runs, key=lambda r: (order.index(model(r)), size(r), r["name"]))
 
@@ -85,7 +85,7 @@ def note_of(name: str) -> str:
 def _network_in(name: str) -> tuple[list[str], int]:
     """The words of the name of a run, and the index of its network among them."""
     words = name.split("-")
-    return words, next(i for i, word in enumerate(words) if word in NETWORKS)
+    return words, next(i for i, word in enumerate(words) if word in NETWORK_LOOKS)
 
 
 def model(record: Mapping[str, Any]) -> str:
@@ -101,7 +101,7 @@ def size(record: Mapping[str, Any]) -> int:
 def label(record: Mapping[str, Any]) -> str:
     """Network, size and note of a run, for the legend."""
     note = note_of(record["name"])
-    return f"{NETWORKS[model(record)][0]} {size(record)}" + (
+    return f"{NETWORK_LOOKS[model(record)][0]} {size(record)}" + (
         f", {note}" if note else ""
     )
 
@@ -143,7 +143,7 @@ def copying(experiment: str, runs: Sequence[Mapping[str, Any]]) -> Chart:
     series = [
         Series(
             label(r),
-            NETWORKS[model(r)][1],
+            NETWORK_LOOKS[model(r)][1],
             dashes,
             r["train"]["step"],
             r["train"]["median"],
@@ -171,7 +171,7 @@ def pixels(experiment: str, runs: Sequence[Mapping[str, Any]]) -> Chart:
         if epoch < 400:
             continue
         epochs = [step / epoch for step in r["test"]["step"]]
-        colour = NETWORKS[model(r)][1]
+        colour = NETWORK_LOOKS[model(r)][1]
         series.append(Series(label(r), colour, dashes, epochs, r["test"]["accuracy"]))
     row = PAPER[experiment].row("exprnn", 170)
     printed = float(row.result) if row is not None and row.result else 0.0

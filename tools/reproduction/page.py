@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from isometry.lab.paper.tables import COUNTS, PAPER
+from isometry.lab.paper.tables import COUNTS_NOTE, PAPER
 from tools.reproduction.charts import (
     Chart,
     Records,
@@ -142,7 +142,7 @@ def _pixel_table(experiment: str, runs: Sequence[Record]) -> str:
             ]
         )
     text = _table(head, rows)
-    return f"{text}\n\n{COUNTS}" if rows else text
+    return f"{text}\n\n{COUNTS_NOTE}" if rows else text
 
 
 def _accuracy(place: Mapping[str, Any]) -> str:

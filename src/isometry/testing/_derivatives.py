@@ -5,7 +5,7 @@ from torch import Tensor
 
 from isometry.groups import AbstractGroup
 from isometry.testing._case import Case, dot, norm
-from isometry.testing._points import Method, methods
+from isometry.testing._points import TensorMethod, methods
 
 # The step of the fourth-order central differences, and the largest accepted difference
 # from autograd. On the manifolds of tests/groups this difference is 4e-11, and more
@@ -38,7 +38,7 @@ def derivatives(case: Case) -> None:
         _check(wide, "log", table["log"], Q, M.exp(Q, wide.tangent(Q, angle=4.0)))
 
 
-def _check(case: Case, name: str, method: Method, Q: Tensor, P: Tensor) -> None:
+def _check(case: Case, name: str, method: TensorMethod, Q: Tensor, P: Tensor) -> None:
     """Compare autograd with differences, for each argument along a random curve."""
     M = case.manifold
     inputs = [Q, P, case.ambient(len(Q)), case.ambient(len(Q))]

@@ -13,25 +13,25 @@ from isometry.groups._maps import RetractionLike
 from isometry.linalg import skew
 from isometry.testing._case import Case, norm
 
-Map = Callable[[Tensor], Tensor]
+MatrixFunction = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class _Claims:
     """A map, its inverse, and the properties that the map claims to have."""
 
-    phi: Map
-    inverse: Map | None
+    phi: MatrixFunction
+    inverse: MatrixFunction | None
     order: float
     is_equivariant: bool
 
 
 def check_map(
-    retraction: RetractionLike | Map,
+    retraction: RetractionLike | MatrixFunction,
     *,
     n: int,
     is_complex: bool = False,
-    inverse: Map | None = None,
+    inverse: MatrixFunction | None = None,
     order: float | None = None,
     is_equivariant: bool | None = None,
     generator: torch.Generator | None = None,
@@ -85,7 +85,9 @@ def check_map(
 
 
 def _claims(
-    group: AbstractManifold, retraction: RetractionLike | Map, inverse: Map | None
+    group: AbstractManifold,
+    retraction: RetractionLike | MatrixFunction,
+    inverse: MatrixFunction | None,
 ) -> _Claims:
     if not isinstance(retraction, AbstractMap | str):
         return _Claims(retraction, inverse, 2.0, is_equivariant=True)

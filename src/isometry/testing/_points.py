@@ -25,7 +25,7 @@ from isometry.testing._case import Case, dot, norm
 _DRAWS, _Z = 2000, 6.0
 
 #: a method, as a function of two points and two arbitrary arrays of the same shape
-Method = Callable[..., Tensor]
+TensorMethod = Callable[..., Tensor]
 
 
 def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
@@ -192,7 +192,7 @@ def batches(case: Case) -> None:
             case.fail(method, "take empty batches", facts)
 
 
-def methods(M: AbstractManifold) -> Iterator[tuple[str, Method]]:
+def methods(M: AbstractManifold) -> Iterator[tuple[str, TensorMethod]]:
     """All methods that are differentiable in their arguments, with their names."""
     tangent = M.project
     yield "log", lambda Q, P, _X, _Y: M.log(Q, P)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 # The literature uses windows of 32 ms at 8 kHz. Each window overlaps the next by half.
-# RATE is in Hz; WINDOW and HOP are in samples.
-RATE = 8000
+# SAMPLE_RATE is in Hz; WINDOW and HOP are in samples.
+SAMPLE_RATE = 8000
 WINDOW = 256
 HOP = 128
 BINS = WINDOW // 2 + 1
@@ -115,7 +115,7 @@ def recording_frames(path: Path) -> int:
         info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise _unreadable(path, str(error)) from error
-    return frame_count(math.ceil(info.frames * RATE / info.samplerate))
+    return frame_count(math.ceil(info.frames * SAMPLE_RATE / info.samplerate))
 
 
 def read_recording(path: Path) -> "np.ndarray":
@@ -139,10 +139,10 @@ def read_recording(path: Path) -> "np.ndarray":
     except soundfile.LibsndfileError as error:
         raise _unreadable(path, str(error)) from error
     _check_whole(path, len(samples))
-    common = math.gcd(rate, RATE)
+    common = math.gcd(rate, SAMPLE_RATE)
     # the literature used MATLAB's `resample`, whose filter has this window
     return resample_poly(
-        samples[:, 0], RATE // common, rate // common, window=("kaiser", 5.0)
+        samples[:, 0], SAMPLE_RATE // common, rate // common, window=("kaiser", 5.0)
     )
 
 

@@ -28,7 +28,7 @@ LOG_RATIO = 30
 UNITS = {"step": "iterations", "seconds": "seconds"}
 
 # number of equal arcs of the unit circle in which eigenvalues are counted
-BINS = 32
+ANGLE_BINS = 32
 
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -282,7 +282,7 @@ def _angles(run: Run) -> list[float]:
 
 def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
     """Draw, for each group, the density of the angles of the eigenvalues."""
-    edges = [math.pi * (2 * j / BINS - 1) for j in range(BINS + 1)]
+    edges = [math.pi * (2 * j / ANGLE_BINS - 1) for j in range(ANGLE_BINS + 1)]
     for group, look in zip(groups, looks(groups), strict=True):
         angles = [angle for run in group.runs for angle in _angles(run)]
         if angles:
@@ -302,13 +302,13 @@ def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
 
 def density(angles: Sequence[float]) -> list[float]:
     r"""Density of angles in equal bins of $[-\pi, \pi]$; uniform angles give 1."""
-    counts = [0] * BINS
+    counts = [0] * ANGLE_BINS
     for theta in angles:
         # pi goes into the last bin, and an angle that rounding has moved past -pi or pi
         # goes into the first or last bin
-        nth = int((theta + math.pi) / (2 * math.pi) * BINS)
-        counts[min(max(nth, 0), BINS - 1)] += 1
-    return [count * BINS / len(angles) for count in counts]
+        nth = int((theta + math.pi) / (2 * math.pi) * ANGLE_BINS)
+        counts[min(max(nth, 0), ANGLE_BINS - 1)] += 1
+    return [count * ANGLE_BINS / len(angles) for count in counts]
 
 
 def _legend(axes: "Axes") -> None:

@@ -14,7 +14,7 @@ DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e
 
 # For each network, the label that papers use, the index of its colour, and its marker.
 # Networks that share a colour have different markers.
-NETWORKS = {
+NETWORK_LOOKS = {
     "exprnn": ("ExpRNN", 0, "o"),
     "scornn": ("scoRNN", 1, "s"),
     "lstm": ("LSTM", 6, "D"),
@@ -55,7 +55,9 @@ class Look:
 
 def network_label(model: str) -> str:
     """The name of a network as papers write it; for other networks, the class name."""
-    return NETWORKS[model][0] if model in NETWORKS else model.rpartition(":")[2]
+    return (
+        NETWORK_LOOKS[model][0] if model in NETWORK_LOOKS else model.rpartition(":")[2]
+    )
 
 
 def looks(groups: Sequence[SeedGroup]) -> list[Look]:
@@ -84,8 +86,8 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     for group, label in zip(groups, labels, strict=True):
         model = group.first.model
         nth = seen[model] = seen.get(model, -1) + 1
-        # a user's own network, which is not in `NETWORKS`, takes the next colour
-        _, colour, marker = NETWORKS.get(model, ("", len(seen) % len(LIGHT), "H"))
+        # a user's own network, which is not in `NETWORK_LOOKS`, takes the next colour
+        _, colour, marker = NETWORK_LOOKS.get(model, ("", len(seen) % len(LIGHT), "H"))
         seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
         dashes = DASHES[nth % len(DASHES)]
         listed.append(Look(label + seeds, options(group), colour, marker, dashes))

@@ -29,7 +29,7 @@ SPLITS: tuple[Split, ...] = ("validation", "test")
 
 
 @dataclass
-class State:
+class RunState:
     """The progress of a run, which a checkpoint keeps besides the tensors.
 
     Attributes:
@@ -152,7 +152,7 @@ class Trainer:
     """
 
     experiment: Experiment
-    state: State
+    state: RunState
     ranks: Ranks
     recorder: Recorder
 
@@ -253,7 +253,7 @@ class Trainer:
         return values
 
 
-def _diverged(loss: float, state: State) -> bool:
+def _diverged(loss: float, state: RunState) -> bool:
     if state.first_loss is None:
         state.first_loss = loss
     return not math.isfinite(loss) or loss > _DIVERGED * max(state.first_loss, 1.0)

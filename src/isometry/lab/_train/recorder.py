@@ -18,7 +18,7 @@ from isometry.lab._train.experiment import Experiment
 from isometry.lab._train.folder import CHECKPOINT, Metrics, RunError, write_atomically
 
 if TYPE_CHECKING:
-    from isometry.lab._train.loop import State
+    from isometry.lab._train.loop import RunState
 
 
 KEY = "isometry"
@@ -296,7 +296,7 @@ class Recorder:
         if folder is not None and training.tensorboard:
             self.files.append(Events(folder / "tensorboard", self.metrics.records()))
 
-    def write(self, state: "State", split: str, values: Mapping[str, float]) -> None:
+    def write(self, state: "RunState", split: str, values: Mapping[str, float]) -> None:
         """Write a line of metrics."""
         clocks = {"seconds": state.seconds, "cpu_seconds": state.cpu_seconds}
         place = {"step": state.step} | {k: round(v, 3) for k, v in clocks.items()}
@@ -313,7 +313,7 @@ class Recorder:
         Thus the process can be killed at any time.
 
         Args:
-            state: the fields of `State`.
+            state: the fields of `RunState`.
             is_best: whether these weights have the best validation result so far.
         """
         if self.folder is None:

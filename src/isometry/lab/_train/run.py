@@ -15,7 +15,7 @@ from isometry.lab._train import folder as files
 from isometry.lab._train.config import Config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
 from isometry.lab._train.folder import RunError
-from isometry.lab._train.loop import State, Trainer, angles, orthogonality_error
+from isometry.lab._train.loop import RunState, Trainer, angles, orthogonality_error
 from isometry.lab._train.recorder import Recorder, event_writer, read_best, unpack
 
 
@@ -207,11 +207,11 @@ def _run(
     """Lock the folder, load its checkpoint if any, train, and write the summary."""
     with files.locked(folder) if folder else contextlib.nullcontext():
         data = ranks.share(files.read_checkpoint(folder) if folder else None)
-        state, header = State(), dict[str, Any]()
+        state, header = RunState(), dict[str, Any]()
         if data:
             with _checkpoint_errors(folder):
                 header = unpack(data, experiment.model, experiment.optimizers)
-                state = State(**header["state"])
+                state = RunState(**header["state"])
         iterations = experiment.config.training.iterations or 0
         if iterations < state.step:
             raise RunError(
@@ -308,7 +308,7 @@ def _sum_up(trainer: Trainer, status: str, scores: Mapping[str, Any]) -> dict[st
     return summary
 
 
-def _greeting(experiment: Experiment, folder: Path | None, state: State) -> str:
+def _greeting(experiment: Experiment, folder: Path | None, state: RunState) -> str:
     config, model = experiment.config, experiment.model
     done = f", from step {state.step}" if state.step else ""
     baseline = experiment.task.baseline

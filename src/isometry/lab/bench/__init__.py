@@ -15,7 +15,7 @@ TORCH_CAYLEY = "torch orthogonal, Cayley"
 TORCH_HOUSEHOLDER = "torch orthogonal, Householder"
 TORCH_RNN = "nn.RNN, tanh"
 GEOTORCH = "geotorch"
-PLAIN = "unconstrained"
+UNCONSTRAINED = "unconstrained"
 BARE = "bare products"
 
 SUITE_NAMES = ("exponential", "layer", "recurrent", "optimizers")

@@ -108,7 +108,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     bench.TORCH_HOUSEHOLDER: {"color": "#999999", "marker": "D"},
     bench.TORCH_CAYLEY: {"color": "#cc79a7", "marker": "P"},
     bench.TORCH_RNN: {"color": "#999999", "marker": "D"},
-    bench.PLAIN: {"color": "#000000", "ls": "-.", "marker": "."},
+    bench.UNCONSTRAINED: {"color": "#000000", "ls": "-.", "marker": "."},
     bench.BARE: {"color": "#000000", "ls": ":", "lw": 1.0, "marker": "_"},
     "SciPy": {"color": "#e6b800", "marker": "x"},
     "one product": {"color": "#000000", "ls": "-.", "lw": 1.0},

@@ -87,7 +87,7 @@ def constrain(layer: nn.Module, name: str, **options: Any) -> nn.Module:
         bench.TORCH_CAYLEY: (parametrizations.orthogonal, "cayley"),
         bench.TORCH_HOUSEHOLDER: (parametrizations.orthogonal, "householder"),
     }
-    if name == bench.PLAIN:
+    if name == bench.UNCONSTRAINED:
         return layer
     register, orthogonal_map = maps[name]
     return register(layer, orthogonal_map=orthogonal_map, **options)
@@ -110,7 +110,11 @@ def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
-    if name not in (bench.PLAIN, bench.OUR_HOUSEHOLDER, bench.TORCH_HOUSEHOLDER):
+    if name not in (
+        bench.UNCONSTRAINED,
+        bench.OUR_HOUSEHOLDER,
+        bench.TORCH_HOUSEHOLDER,
+    ):
         A = random_skew(n, norm=norm, dtype=torch.float32, seed=seed)
         with torch.no_grad():
             layer.parametrizations.weight.original.copy_(A.tril(-1))
@@ -144,7 +148,7 @@ def layer(n: int, device: torch.device) -> dict[str, Call]:
     def step(name: str) -> Call:
         return training_step(layer_at(n, name, norm=3.0).to(device), x, y)
 
-    return {name: step(name) for name in (*names, *_geotorch(), bench.PLAIN)}
+    return {name: step(name) for name in (*names, *_geotorch(), bench.UNCONSTRAINED)}
 
 
 STEPS, CLASSES = 200, 10
@@ -221,7 +225,7 @@ def recurrent(n: int, device: torch.device) -> dict[str, Call]:
     ours = ExpRNN(1, n, init="cayley")
     layers: dict[str, nn.Module] = {
         bench.OURS: ours,
-        bench.PLAIN: isometry.fold(copy.deepcopy(ours)),
+        bench.UNCONSTRAINED: isometry.fold(copy.deepcopy(ours)),
         bench.TORCH_RNN: nn.RNN(1, n),
     }
     for name in (bench.TORCH_EXP, bench.TORCH_CAYLEY, *_geotorch()):
@@ -275,7 +279,7 @@ def optimizers(n: int, device: torch.device) -> dict[str, Call]:
     if bench.installed("geoopt"):
         runs |= geoopt_steps(n, n, "SGD", device)
     p = _with_gradient(nn.Parameter(_point(n, n, device)))
-    runs[bench.PLAIN] = torch.optim.SGD([p], lr=1e-3, momentum=0.9).step
+    runs[bench.UNCONSTRAINED] = torch.optim.SGD([p], lr=1e-3, momentum=0.9).step
     return runs
 
 

@@ -13,7 +13,7 @@ SEED = 5544  # [LM19] appendix
 # The paper trains on all 60,000 images of MNIST and reports the best test accuracy. We
 # keep this many images for validation, and also report the test accuracy at the step
 # with the best validation accuracy.
-VALIDATION = 5000
+VALIDATION_IMAGES = 5000
 
 
 # How long the paper trains on each task: a number of steps if the data is endless, else
@@ -91,7 +91,7 @@ def _copying_task(lag: int, iterations: int) -> dict[str, Any]:
     return {"task": "copying", **length, "log_every": 1, "evaluate_every": 50}
 
 
-_MNIST = {"task": "mnist", "validation": VALIDATION}
+_MNIST = {"task": "mnist", "validation": VALIDATION_IMAGES}
 _PMNIST = _MNIST | {"permute": True}
 
 

@@ -2,7 +2,7 @@
 
 The numbers are from [LM19]. The paper rounds the numbers of parameters, `params`. Three
 numbers of parameters do not agree with the formulas of the networks' authors, as
-`COUNTS` says.
+`COUNTS_NOTE` says.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ _PIXEL_PROTOCOL = (
 )
 _COPYING_PROTOCOL = "Batches of 128, 4000 iterations, every sequence fresh."
 
-COUNTS = (
+COUNTS_NOTE = (
     "By the formulas of the networks' authors uRNN 512 has 16,394 parameters and RGD "
     "116 and 512 have 16,366 and 274,954; the paper prints 9K, 9K and 137K."
 )
@@ -117,12 +117,12 @@ PAPER = {
     ),
     "mnist": PaperTable(
         "Table 1, MNIST",
-        f"{_PIXEL_PROTOCOL} {COUNTS}",
+        f"{_PIXEL_PROTOCOL} {COUNTS_NOTE}",
         tuple(Row(model, n, size, value) for model, n, size, value, _ in _PIXELS),
     ),
     "pmnist": PaperTable(
         "Table 1, P-MNIST",
-        f"{_PIXEL_PROTOCOL} {COUNTS}",
+        f"{_PIXEL_PROTOCOL} {COUNTS_NOTE}",
         tuple(Row(model, n, size, value) for model, n, size, _, value in _PIXELS),
     ),
     "timit": PaperTable(

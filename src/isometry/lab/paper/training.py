@@ -195,7 +195,7 @@ def linear(done: float) -> float:
 # constant.
 DECAYS: dict[str, Callable[[float], float]] = {"cosine": cosine, "linear": linear}
 
-OURS = "ours: none is published"
+UNPUBLISHED = "ours: none is published"
 
 # how a user's own network is trained, unless its class has an attribute `schedule`
 USUAL = Schedule(
@@ -284,7 +284,9 @@ def schedule_exprnn(task: str, size: int) -> Schedule:
     """
     lr = nearest(EXPRNN[task], size)
     rest = adam(lr) if task == "timit" else rmsprop(lr)
-    source = OURS if task == "adding" else "[LM19] appendix, table of hyperparameters"
+    source = (
+        UNPUBLISHED if task == "adding" else "[LM19] appendix, table of hyperparameters"
+    )
     return Schedule((rest, rmsprop(lr / 10, "weight_hh")), source)
 
 
@@ -296,7 +298,7 @@ def schedule_scornn(task: str, _size: int) -> Schedule:
     """
     A = rmsprop(1e-4, "X", like=TENSORFLOW)
     rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)
-    return Schedule((rest, A), OURS if task == "timit" else "[HWY18], its code")
+    return Schedule((rest, A), UNPUBLISHED if task == "timit" else "[HWY18], its code")
 
 
 def schedule_scurnn(task: str, _size: int) -> Schedule:
@@ -308,7 +310,7 @@ def schedule_scurnn(task: str, _size: int) -> Schedule:
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
     theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
-    source = OURS if task in ("timit", "pmnist") else "[MHY19], its code"
+    source = UNPUBLISHED if task in ("timit", "pmnist") else "[MHY19], its code"
     return Schedule((adam(1e-3), rmsprop(1e-4, "X", like=inside), theta), source)
 
 
@@ -329,7 +331,7 @@ def schedule_rgd(task: str, size: int) -> Schedule:
     """
     if task not in ("mnist", "pmnist"):
         rest = rmsprop(1e-3, like=THEANO)
-        source = OURS if task == "adding" else "[WPH16], its code"
+        source = UNPUBLISHED if task == "adding" else "[WPH16], its code"
         return Schedule((rest, descent(2e-3, "weight_hh")), source)
     rest = rmsprop(nearest({116: 1e-3, 512: 1e-4}, size), like=KERAS)
     like = {**KERAS, "retraction": "cayley"}
@@ -340,7 +342,7 @@ def schedule_rgd(task: str, size: int) -> Schedule:
 def schedule_eurnn(task: str, _size: int) -> Schedule:
     """Schedule of EURNN: TensorFlow's RMSprop."""
     lr = 1e-4 if task in ("mnist", "pmnist") else 1e-3
-    source = OURS if task in ("timit", "adding") else "[JSD17], its code"
+    source = UNPUBLISHED if task in ("timit", "adding") else "[JSD17], its code"
     return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
 
 
@@ -349,19 +351,19 @@ def schedule_lstm(task: str, _size: int) -> Schedule:
     if task in ("mnist", "pmnist"):
         return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
     if task == "timit":
-        return Schedule((adam(1e-3),), OURS)
-    return Schedule((rmsprop(1e-3, like=TENSORFLOW),), OURS)
+        return Schedule((adam(1e-3),), UNPUBLISHED)
+    return Schedule((rmsprop(1e-3, like=TENSORFLOW),), UNPUBLISHED)
 
 
 def schedule_gru(task: str, size: int) -> Schedule:
     """Schedule of the GRU: the optimizers of the LSTM."""
     lstm = schedule_lstm(task, size)
-    return Schedule(lstm.optimizers, OURS, lstm.clip_norm)
+    return Schedule(lstm.optimizers, UNPUBLISHED, lstm.clip_norm)
 
 
 def schedule_exp_gated(task: str, size: int) -> Schedule:
     """Schedule of ExpLSTM and ExpGRU: the optimizers of ExpRNN."""
-    return Schedule(schedule_exprnn(task, size).optimizers, OURS)
+    return Schedule(schedule_exprnn(task, size).optimizers, UNPUBLISHED)
 
 
 def schedule_householder(_task: str, _size: int) -> Schedule:
@@ -371,9 +373,9 @@ def schedule_householder(_task: str, _size: int) -> Schedule:
 
 def schedule_spectral(_task: str, _size: int) -> Schedule:
     """Schedule of SpectralRNN: Riemannian descent for U and V, RMSprop for the rest."""
-    return Schedule((rmsprop(1e-4), descent(1e-4, "U", "V")), OURS)
+    return Schedule((rmsprop(1e-4), descent(1e-4, "U", "V")), UNPUBLISHED)
 
 
 def schedule_lie(_task: str, _size: int) -> Schedule:
     """Schedule of LieRNN: RMSprop, with a tenth of the rate for its coefficients."""
-    return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), OURS)
+    return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), UNPUBLISHED)

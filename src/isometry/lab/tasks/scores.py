@@ -12,17 +12,17 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from isometry.lab._data.speech import RATE
+from isometry.lab._data.speech import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import numpy as np
 
-PACKAGES = ("pesq", "pystoi")
+SCORE_PACKAGES = ("pesq", "pystoi")
 
 # Segmental SNR cuts a recording into segments of 10 ms, as VOICEBOX does. SEGMENT is
 # the number of samples in a segment. LOWEST and HIGHEST are the usual limits, in dB, to
 # which the ratio of a segment is clipped.
-SEGMENT = RATE // 100
+SEGMENT = SAMPLE_RATE // 100
 LOWEST, HIGHEST = -10.0, 35.0
 # A segment is a pause if it is more than this many dB below the loudest segment of the
 # recording. STOI uses the same limit.
@@ -35,12 +35,15 @@ def check_installed() -> None:
     Raises:
         ImportError: if one is missing.
     """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in SCORE_PACKAGES if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise ImportError(
-            f"`--scores` needs the packages {' and '.join(PACKAGES)}; not installed: "
-            f"{', '.join(missing)}. Install them, `pip install {' '.join(PACKAGES)}` "
-            f"(pesq needs a C compiler), or leave the option out."
+            f"`--scores` needs the packages {' and '.join(SCORE_PACKAGES)}; not "
+            f"installed: {', '.join(missing)}. Install them, "
+            f"`pip install {' '.join(SCORE_PACKAGES)}` (pesq needs a C compiler), or "
+            f"leave the option out."
         )
 
 
@@ -116,13 +119,13 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
 
     # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window. Do
     # not call it if the recording is silent or shorter.
-    if not reference.any() or len(reference) < 0.4 * RATE:
+    if not reference.any() or len(reference) < 0.4 * SAMPLE_RATE:
         return None
     with warnings.catch_warnings():
         # without enough speech, pystoi warns and returns 1e-5, which is not a score
         warnings.simplefilter("error", RuntimeWarning)
         try:
-            return float(measure(reference, estimate, RATE))
+            return float(measure(reference, estimate, SAMPLE_RATE))
         except RuntimeWarning:
             return None
 
@@ -146,7 +149,7 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     if not reference.any() or not estimate.any():
         return None
     quiet = package.PesqError.RETURN_VALUES
-    value = float(package.pesq(RATE, reference, estimate, "nb", on_error=quiet))
+    value = float(package.pesq(SAMPLE_RATE, reference, estimate, "nb", on_error=quiet))
     # with `RETURN_VALUES`, the package returns -1 in case of an error
     return value if math.isfinite(value) and value >= 0 else None
 
