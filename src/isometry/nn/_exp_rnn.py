@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,13 @@ from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
 from isometry.nn._as_torch import AbstractNamedCell, AbstractNamedRecurrent
-from isometry.nn._recurrent import State, check_choice, check_sizes, check_state
+from isometry.nn._recurrent import (
+    Nonlinearity,
+    State,
+    check_choice,
+    check_sizes,
+    check_state,
+)
 from isometry.nn._scan import Weights, complex_modrelu, modrelu, scan_field
 from isometry.nn._sequence import Pass, check_rows, in_dtype_of, read
 from isometry.parametrizations._initial import Init
@@ -65,9 +71,6 @@ class ModReLU(nn.Module):
         return str(self.features)
 
 
-NONLINEARITIES = ("modrelu", "tanh", "relu", "identity")
-
-
 class ExpRNNCell(AbstractNamedCell):
     r"""One time step of `ExpRNN`: $h' = \sigma(W h + T x)$ with an orthogonal $W$.
 
@@ -105,7 +108,7 @@ class ExpRNNCell(AbstractNamedCell):
         input_size: int,
         hidden_size: int,
         bias: bool = True,
-        nonlinearity: str = "modrelu",
+        nonlinearity: Nonlinearity = "modrelu",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
@@ -248,11 +251,11 @@ def _checked_dtype(dtype: torch.dtype, *, unitary: bool) -> torch.dtype:
     return dtype
 
 
-def _sigma(nonlinearity: str, *, unitary: bool) -> Sigma:
+def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
     remedy = "The paper's is 'modrelu'."
-    check_choice("nonlinearity", nonlinearity, NONLINEARITIES, remedy)
+    check_choice("nonlinearity", nonlinearity, get_args(Nonlinearity), remedy)
     if not unitary:
-        return cast("Sigma", nonlinearity)
+        return nonlinearity
     if nonlinearity in ("tanh", "relu"):
         raise ValueError(
             f"`nonlinearity` must be 'modrelu' or 'identity' with `unitary=True`; got "
@@ -321,7 +324,7 @@ class ExpRNN(AbstractNamedRecurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: str = "modrelu",
+        nonlinearity: Nonlinearity = "modrelu",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,

@@ -4,7 +4,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from isometry.nn._sequence import Pass, Rows, check_rows, in_dtype_of, read
 
 # the tensors (batch, n) that make up a state; the first one is the output
 State = tuple[Tensor, ...]
+
+# the nonlinearities that a user can name
+Nonlinearity = Literal["modrelu", "tanh", "relu", "identity"]
 
 
 class AbstractCell(nn.Module):

@@ -1,15 +1,14 @@
 """The recurrent network whose weight has singular values within a margin of 1."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from isometry._backend.constants import Sigma
 from isometry._declare import record
 from isometry.groups import SO
-from isometry.nn._exp_rnn import NONLINEARITIES
-from isometry.nn._recurrent import check_choice
+from isometry.nn._recurrent import Nonlinearity, check_choice
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,
@@ -47,11 +46,12 @@ class SpectralRNN(AbstractComparator):
     """
 
     margin: float = 0.1
-    nonlinearity: Sigma = "tanh"
+    nonlinearity: Nonlinearity = "tanh"
 
     def _make_cell(self, inputs: int, draw: Draw) -> AbstractComparatorCell:
         sigma, margin = self.nonlinearity, self.margin
-        check_choice("nonlinearity", sigma, NONLINEARITIES, "'tanh' is usual.")
+        names = get_args(Nonlinearity)
+        check_choice("nonlinearity", sigma, names, "'tanh' is usual.")
         if not 0 <= margin <= 1:
             raise ValueError(
                 f"`margin` must be between 0 and 1; got {margin}. With 0 the weight is "
