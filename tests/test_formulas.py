@@ -37,9 +37,9 @@ def understood(formula: str) -> bool:
 
 @pytest.mark.parametrize("source", [*PAGES, *SOURCES], ids=relative_path)
 def test_every_formula_converts(source):
-    for found in LATEX.finditer(prose(source)):
-        latex = found["block"] or found["inline"]
-        assert understood(mathml(latex, display=found["block"] is not None)), latex
+    for formula in LATEX.finditer(prose(source)):
+        latex = formula["block"] or formula["inline"]
+        assert understood(mathml(latex, display=formula["block"] is not None)), latex
 
 
 def test_a_command_that_is_unknown_is_noticed():

@@ -25,8 +25,8 @@ SOURCES = sorted(
 
 def public_modules() -> list[str]:
     """Dotted names of isometry and of its modules without a leading underscore."""
-    found = pkgutil.walk_packages(isometry.__path__, prefix="isometry.")
-    inner = [module.name for module in found]
+    modules = pkgutil.walk_packages(isometry.__path__, prefix="isometry.")
+    inner = [module.name for module in modules]
     return ["isometry", *(name for name in inner if "._" not in name)]
 
 
@@ -130,15 +130,15 @@ def test_no_tracked_file_names_this_machine():
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\0")
-    found = []
+    hits = []
     for name in filter(None, listed):
         path = ROOT / name
         # a file that another commit is about to remove
         if not path.is_file():
             continue
         text = path.read_bytes().decode(errors="ignore")
-        found += [f"{name}: {hit.group()}" for hit in forbidden.finditer(text)]
-    assert found == []
+        hits += [f"{name}: {hit.group()}" for hit in forbidden.finditer(text)]
+    assert hits == []
 
 
 def test_names_of_maps_are_not_compared():
@@ -147,7 +147,7 @@ def test_names_of_maps_are_not_compared():
     There used to be 37 comparisons of names in 15 files.
     """
     names = {"exp", "cayley", "polar", "qr", "householder"}
-    found = []
+    comparisons = []
     for path in SOURCES:
         # the methods of `linalg.expm_skew` are algorithms, some with the same names
         if not relative_path(path).startswith("src/") or "/linalg/" in relative_path(
@@ -157,10 +157,10 @@ def test_names_of_maps_are_not_compared():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare | ast.match_case):
                 words = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
-                found += [
+                comparisons += [
                     (relative_path(path), word) for word in words if word in names
                 ]
-    assert found == []
+    assert comparisons == []
 
 
 def documented() -> Iterator[tuple[str, str]]:
@@ -187,7 +187,7 @@ PARTICIPLES = {"found", "given", "kept", "told", "wanted", "mine", "said"}
 def test_variables_say_what_they_hold():
     """No variable or argument of the library has a name such as `found` or `kept`."""
     places = [
-        f"{relative(path)}:{node.lineno} {name}"
+        f"{relative_path(path)}:{node.lineno} {name}"
         for path in sorted((ROOT / "src").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Name | ast.arg)

@@ -62,9 +62,9 @@ def test_a_part_is_added_to_the_record_of_its_processor(tmp_path, monkeypatch):
 
 def test_the_ledger_has_a_section_for_each_processor():
     """Each processor has a section, even if only some parts were measured on it."""
-    found = records.load()
+    records_by_name = records.load()
     # take the most complete record: on some processors only a part was measured
-    one = max(found.values(), key=len)
+    one = max(records_by_name.values(), key=len)
     other = copy.deepcopy(one) | {"processor": "Another Processor"}
     part = {"layers": one["layers"] | {"processor": "Half a Processor"}}
     page = report.ledger({"half": part, "one": one, "other": other})
@@ -72,9 +72,9 @@ def test_the_ledger_has_a_section_for_each_processor():
         assert f"\n## {name}\n" in page
     assert f"| ours over torch | {one['processor']} | Another Processor |" in page
     assert page.count("](assets/other/") == page.count("](assets/one/") > 3
-    told = report.paragraph({"half": part, "one": one, "other": other})
-    assert "On Another Processor, 2 threads" in told
-    assert "Half" not in told
+    paragraph = report.paragraph({"half": part, "one": one, "other": other})
+    assert "On Another Processor, 2 threads" in paragraph
+    assert "Half" not in paragraph
 
 
 def test_rows_of_another_processor_stay(tmp_path, monkeypatch):

@@ -125,15 +125,15 @@ CALLS = {
 def test_each_argument_is_checked(kernel):
     """A kernel refuses a call in which any one argument has too few numbers."""
     call, native = CALLS[kernel], built(torch.float32)
-    made = []
+    arguments = []
 
     def right(size: int | tuple[int, ...]) -> Tensor:
-        made.append(size)
+        arguments.append(size)
         return matrices(size) if isinstance(size, int) else torch.zeros(size)
 
     call(native, right)
-    for wrong in range(len(made)):
-        count = iter(range(len(made)))
+    for wrong in range(len(arguments)):
+        count = iter(range(len(arguments)))
 
         def one_less(
             size: int | tuple[int, ...], wrong: int = wrong, count=count

@@ -68,10 +68,12 @@ def _records(task: str, steps: int, end: float, status, rng: random.Random):
         yield record
         if step % 100 == 0:
             for split, shift in (("validation", 0.0), ("test", 0.002)):
-                found = 0.9 + 0.06 * step / steps - shift
-                metrics = {"mse": 1 / found} if task == "timit" else {"accuracy": found}
+                accuracy = 0.9 + 0.06 * step / steps - shift
+                metrics = (
+                    {"mse": 1 / accuracy} if task == "timit" else {"accuracy": accuracy}
+                )
                 metrics["orthogonality"] = 1e-6 * (1 + step / steps)
-                yield record | {"split": split, "loss": 1 - found} | metrics
+                yield record | {"split": split, "loss": 1 - accuracy} | metrics
 
 
 def _summary(config: dict[str, Any], steps: int, status: str) -> dict[str, Any]:

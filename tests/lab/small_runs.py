@@ -37,16 +37,16 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def summary(folder: Path) -> dict[str, Any]:
     """The summary, without times."""
-    found = json.loads((folder / "summary.json").read_text())
-    return {k: v for k, v in found.items() if k not in _CLOCK}
+    entries = json.loads((folder / "summary.json").read_text())
+    return {k: v for k, v in entries.items() if k not in _CLOCK}
 
 
 def tensors(folder: Path) -> dict[str, bytes]:
     """The bits of the checkpoint's tensors."""
     from safetensors.torch import load_file
 
-    found = load_file(folder / "checkpoint.safetensors")
-    return {name: value.numpy().tobytes() for name, value in found.items()}
+    state = load_file(folder / "checkpoint.safetensors")
+    return {name: value.numpy().tobytes() for name, value in state.items()}
 
 
 def best(folder: Path) -> dict[str, bytes]:

@@ -22,11 +22,11 @@ SMALL: dict[str, Any] = {
 
 def words(**options: Any) -> list[str]:
     """Options as words of the command line."""
-    found = []
+    line = []
     for name, value in (SMALL | options).items():
         values = value if isinstance(value, list) else [value]
-        found += ["--" + name.replace("_", "-"), *map(str, values)]
-    return found
+        line += ["--" + name.replace("_", "-"), *map(str, values)]
+    return line
 
 
 def names(runs: Sequence[SweepRun]) -> list[str]:

@@ -50,14 +50,14 @@ def bench(*words: object) -> tuple[int, str, str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder and the output of all suites, at a size that takes seconds."""
-    made = tmp_path_factory.mktemp("bench") / "out"
+    place = tmp_path_factory.mktemp("bench") / "out"
     code, out, err = bench(
-        *("--sizes", 4, "--rounds", 1, "--threads", 1, "--out", made)
+        *("--sizes", 4, "--rounds", 1, "--threads", 1, "--out", place)
     )
     assert code == 0
-    (made / "stdout").write_text(out)
-    (made / "stderr").write_text(err)
-    return made
+    (place / "stdout").write_text(out)
+    (place / "stderr").write_text(err)
+    return place
 
 
 @pytest.fixture
@@ -93,13 +93,13 @@ def record(seconds: dict[str, float], *, missing: tuple[str, ...] = ()) -> dict:
 
 def test_the_folder_has_record_table_and_figures(folder):
     """Table and figures are made from the record, so that all agree."""
-    found = json.loads((folder / "record.json").read_text())
-    assert [part["suite"] for part in found["suites"]] == list(SUITE_NAMES)
-    assert (folder / "table.md").read_text() == page(found)
-    assert (folder / "figure.svg").read_bytes() == draw(found)["figure.svg"]
+    contents = json.loads((folder / "record.json").read_text())
+    assert [part["suite"] for part in contents["suites"]] == list(SUITE_NAMES)
+    assert (folder / "table.md").read_text() == page(contents)
+    assert (folder / "figure.svg").read_bytes() == draw(contents)["figure.svg"]
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert found["environment"]["threads"] == 1
-    assert found["environment"]["versions"].keys() >= {"torch", "geotorch", "geoopt"}
+    assert contents["environment"]["threads"] == 1
+    assert contents["environment"]["versions"].keys() >= {"torch", "geotorch", "geoopt"}
 
 
 def test_tables_and_folder_are_printed(folder):
@@ -107,8 +107,8 @@ def test_tables_and_folder_are_printed(folder):
 
     Progress goes to standard error, one line per size.
     """
-    found = json.loads((folder / "record.json").read_text())
-    assert (folder / "stdout").read_text() == f"{summary(found)}\n\n{folder}\n"
+    contents = json.loads((folder / "record.json").read_text())
+    assert (folder / "stdout").read_text() == f"{summary(contents)}\n\n{folder}\n"
     lines = (folder / "stderr").read_text().splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines] == [
         f"{i}/4 {name}: n = 4" for i, name in enumerate(SUITE_NAMES, 1)
@@ -116,9 +116,9 @@ def test_tables_and_folder_are_printed(folder):
 
 
 def test_times_are_positive_and_all_contenders_can_be_drawn(folder):
-    found = json.loads((folder / "record.json").read_text())
+    contents = json.loads((folder / "record.json").read_text())
     drawing = (folder / "figure.svg").read_text()
-    for part in found["suites"]:
+    for part in contents["suites"]:
         seconds = part["rows"][0]["seconds"]
         assert part["ours"] in seconds
         assert len(seconds) >= 6
@@ -192,8 +192,8 @@ def test_what_is_left_out_is_named_with_the_way_to_get_it(monkeypatch, tmp_path)
     )
     code, _, err = bench("layer", "--out", tmp_path / "out")
     assert (code, err) == (0, f"{LEFT}\n")
-    found = json.loads((tmp_path / "out" / "record.json").read_text())
-    assert found["missing"] == ["geotorch"]
+    contents = json.loads((tmp_path / "out" / "record.json").read_text())
+    assert contents["missing"] == ["geotorch"]
     assert LEFT in (tmp_path / "out" / "table.md").read_text()
 
 
@@ -287,10 +287,10 @@ def test_results_go_to_the_data_directory(tmp_path, monkeypatch):
         lambda *_args, **_options: record({OURS: 1.0})["suites"][0],
     )
     code, out, _ = bench("layer")
-    made = Path(out.splitlines()[-1])
+    new_folder = Path(out.splitlines()[-1])
     assert code == 0
-    assert made.parent == tmp_path / "isometry" / "bench"
-    assert sorted(path.name for path in made.iterdir()) == [
+    assert new_folder.parent == tmp_path / "isometry" / "bench"
+    assert sorted(path.name for path in new_folder.iterdir()) == [
         *("figure.png", "figure.svg", "record.json", "table.md")
     ]
 
@@ -312,15 +312,15 @@ def test_a_full_disk_does_not_lose_the_tables(tmp_path, monkeypatch):
     def full(*_args: object) -> None:
         raise OSError("no space left")
 
-    made = record({OURS: 1.0})
+    small_record = record({OURS: 1.0})
     monkeypatch.setattr(
         "isometry.lab.bench.timing.measure",
-        lambda *_args, **_options: made["suites"][0],
+        lambda *_args, **_options: small_record["suites"][0],
     )
     monkeypatch.setattr("isometry.lab.bench.command.create", full)
     code, out, err = bench("layer", "--out", tmp_path / "out")
     assert code == 2
-    assert tables(made) in out
+    assert tables(small_record) in out
     assert "isometry bench: no space left" in err
 
 

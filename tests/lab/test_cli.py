@@ -26,14 +26,14 @@ SMALL = [
 
 def config_of(words: str) -> Config:
     """The config that a command line describes, without training."""
-    found: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "isometry.lab._train.command.main", lambda o: found.append(vars(o)) or 0
+            "isometry.lab._train.command.main", lambda o: calls.append(vars(o)) or 0
         )
         assert _cli.main(shlex.split(words)) == 0
-    given = {k: v for k, v in found[0].items() if k != "resume"}
-    return read(given)[0]
+    options = {k: v for k, v in calls[0].items() if k != "resume"}
+    return read(options)[0]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "copying", "--help"]], ids=str)
@@ -102,10 +102,10 @@ def test_train_prints_the_folder_alone(tmp_path, capsys):
     """`train` prints the folder alone, and leaves the run that `start` makes."""
     line = ["train", "copying", *SMALL, "--log-every", "1", "--out"]
     assert _cli.main([*line, str(tmp_path / "run")]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{tmp_path / 'run'}\n"
-    assert "finished after 4 steps" in said.err
-    assert "at the best test, as the paper" in said.err
+    output = capsys.readouterr()
+    assert output.out == f"{tmp_path / 'run'}\n"
+    assert "finished after 4 steps" in output.err
+    assert "at the best test, as the paper" in output.err
     config = small(iterations=4, evaluate_every=100, checkpoint_every=100)
     start(config, tmp_path / "other")
     assert records(tmp_path / "run") == records(tmp_path / "other")
@@ -129,13 +129,13 @@ def test_runs_go_to_the_data_directory(tmp_path, monkeypatch, capsys):
 def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     words = [*SMALL, "--lr", "1e15", "--out", str(tmp_path / "run")]
     assert _cli.main(["train", "copying", *words]) == 1
-    said = capsys.readouterr().err
+    err = capsys.readouterr().err
     truth = "the loss diverged at step 2. That was before its first checkpoint"
-    assert f"{truth}; try a smaller `--lr`" in said
+    assert f"{truth}; try a smaller `--lr`" in err
     # `--resume` used to say step 1, and `load` to say that the run must be resumed
     assert _cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert f"{truth}. It would diverge again. Train anew with a smaller `--lr`" in said
+    err = capsys.readouterr().err
+    assert f"{truth}. It would diverge again. Train anew with a smaller `--lr`" in err
     with pytest.raises(RunError, match=rf"a checkpoint; {truth}. Train anew with a sm"):
         load(tmp_path / "run")
 
@@ -184,10 +184,10 @@ def test_mistakes_are_told_in_a_line(words, message, tmp_path, capsys):
     words = [word.format(**places) for word in words]
     out = [] if "--out" in words else ["--out", str(tmp_path / "run")]
     assert _cli.main(["train", "copying", *SMALL, *out, *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("isometry: ")
-    assert message in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("isometry: ")
+    assert message in output.err
 
 
 @pytest.mark.errors
@@ -258,10 +258,10 @@ def test_a_mistyped_option_is_told_by_its_command(words, program, hint, capsys):
     """A mistyped option is reported with the usage of its own command."""
     with pytest.raises(SystemExit, match="2"):
         _cli.main(shlex.split(words))
-    said = capsys.readouterr().err
-    assert said.startswith(f"usage: {program} ")
-    assert f"{program}: error: unrecognized arguments" in said
-    assert hint in said
+    output = capsys.readouterr().err
+    assert output.startswith(f"usage: {program} ")
+    assert f"{program}: error: unrecognized arguments" in output
+    assert hint in output
 
 
 @pytest.mark.errors
@@ -306,9 +306,9 @@ def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, caps
     start(small(iterations=1), tmp_path / "run")
     line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
     assert _cli.main(line) == 2
-    said = capsys.readouterr().err
-    assert "a run that goes on must keep all options except `--iterations`" in said
-    assert named in said
+    output = capsys.readouterr().err
+    assert "a run that goes on must keep all options except `--iterations`" in output
+    assert named in output
 
 
 @pytest.mark.errors
@@ -354,8 +354,8 @@ def test_a_folder_that_is_not_there_is_named_as_typed(words, option, tmp_path, c
     """`--root X` used to say "`folder` must be a folder"."""
     missing = tmp_path / "nowhere"
     assert _cli.main(words.format(missing).split()) == 2
-    said = capsys.readouterr().err
-    assert f"`{option}` must be a folder; got {missing}" in said
+    output = capsys.readouterr().err
+    assert f"`{option}` must be a folder; got {missing}" in output
 
 
 # optimizers that multiply or divide the rate before they use it

@@ -127,11 +127,11 @@ def test_best_weights_are_those_of_the_best_validation(tmp_path):
     """The best weights give the metrics that the summary has for their step."""
     # checkpoints are written at the end, and at each evaluation that is the best so far
     start(small(iterations=40, lr=0.01, checkpoint_every=100), tmp_path / "run")
-    found = summary(tmp_path / "run")["best"]
-    assert list(best(tmp_path / "run")) == [f"best-{found['step']}.safetensors"]
+    evaluation = summary(tmp_path / "run")["best"]
+    assert list(best(tmp_path / "run")) == [f"best-{evaluation['step']}.safetensors"]
     for split in ("validation", "test"):
         model = load(tmp_path / "run", best=True)
-        assert evaluate(TASK, model, split, 4) == found[split]
+        assert evaluate(TASK, model, split, 4) == evaluation[split]
 
 
 def test_load_gives_the_last_weights(tmp_path):
@@ -234,13 +234,13 @@ def test_a_stopped_process_goes_on(tmp_path):
     time.sleep(1.0)
     process.send_signal(signal.SIGCONT)
     assert process.wait() == 0
-    found = json.loads((folder / "summary.json").read_text())
-    assert found["steps"] == 400
+    contents = json.loads((folder / "summary.json").read_text())
+    assert contents["steps"] == 400
     assert [r["step"] for r in records(folder) if r["split"] == "train"][-1] == 400
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     clock = [line["cpu_seconds"] for line in lines]
     assert clock == sorted(clock)
-    assert 0 < found["cpu_seconds"] < found["seconds"]
+    assert 0 < contents["cpu_seconds"] < contents["seconds"]
     # no step used as much processor time as the process was stopped for
     assert max(b - a for a, b in pairwise(clock)) < 0.9
 

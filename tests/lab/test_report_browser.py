@@ -80,9 +80,9 @@ def look(page: Path, *, width: int, dark: bool) -> dict:
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=120
     )
-    found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, flags=re.DOTALL)
-    assert found, done.stderr
-    return json.loads(html.unescape(found[1]))
+    match = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, flags=re.DOTALL)
+    assert match, done.stderr
+    return json.loads(html.unescape(match[1]))
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,8 @@ PIXELS: dict[str, Any] = {"task": "mnist", "options": {"permute": True}}
 
 
 def run_of(records, model="exprnn", hidden_size=170, status="finished", **config):
-    given = {"task": "mnist", "model": model, "hidden_size": hidden_size} | config
-    return Run(Path("run"), given, tuple(records), {"status": status})
+    settings = {"task": "mnist", "model": model, "hidden_size": hidden_size} | config
+    return Run(Path("run"), settings, tuple(records), {"status": status})
 
 
 def record(step: int, split: str, **values: float) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def column(experiment: ReportedExperiment, name: str) -> list[str]:
 
 
 def best(experiment: ReportedExperiment) -> tuple[Run, ...] | None:
-    found = best_group(experiment, experiment.groups)
-    return None if found is None else found.runs
+    group = best_group(experiment, experiment.groups)
+    return None if group is None else group.runs
 
 
 def test_test_set_is_read_at_the_best_validation():
@@ -60,9 +60,12 @@ def test_test_set_is_read_at_the_best_validation():
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
     run = run_of(records)
-    found = ReportedExperiment("", "", "accuracy", (run,), larger_is_better=True)
-    assert (found.at_best_validation(run), found.best_test(run)) == (0.8, 0.95)
-    assert found.last_test(run) == 0.85
+    experiment = ReportedExperiment("", "", "accuracy", (run,), larger_is_better=True)
+    assert (experiment.at_best_validation(run), experiment.best_test(run)) == (
+        0.8,
+        0.95,
+    )
+    assert experiment.last_test(run) == 0.85
 
 
 def test_of_an_error_the_smallest_is_the_best():
@@ -72,8 +75,8 @@ def test_of_an_error_the_smallest_is_the_best():
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
     run = run_of(records)
-    found = ReportedExperiment("", "", "mse", (run,))
-    assert (found.at_best_validation(run), found.best_test(run)) == (6.0, 4.0)
+    experiment = ReportedExperiment("", "", "mse", (run,))
+    assert (experiment.at_best_validation(run), experiment.best_test(run)) == (6.0, 4.0)
 
 
 def test_numbers_that_are_not_finite_are_no_result():
@@ -96,12 +99,12 @@ def test_a_diverged_run_is_not_the_best():
 
 def test_the_best_accuracy_is_the_largest():
     low, high = (run_of([record(1, "test", accuracy=a)], lr=a) for a in (0.3, 0.6))
-    found = ReportedExperiment(
+    experiment = ReportedExperiment(
         "mnist", "", "accuracy", (low, high), larger_is_better=True
     )
-    assert best(found) == (high,)
-    assert [row.best for row in results_table(found).rows] == [False, True]
-    assert markdown(results_table(found)).count("**") == 2
+    assert best(experiment) == (high,)
+    assert [row.best for row in results_table(experiment).rows] == [False, True]
+    assert markdown(results_table(experiment)).count("**") == 2
 
 
 def test_the_papers_number_stands_beside_ours(tmp_path):
@@ -110,12 +113,12 @@ def test_the_papers_number_stands_beside_ours(tmp_path):
         read_run(fake_run(tmp_path / f"{n}", hidden_size=n, **PIXELS))
         for n in (512, 100)
     ]
-    (found,) = experiments(runs)
-    paper = column(found, "Paper")
+    (experiment,) = experiments(runs)
+    paper = column(experiment, "Paper")
     assert paper[:2] == ["0.966", "–"]
     # 14 rows of Table 1, of which one was trained
     assert len(paper) == 2 + 13
-    assert column(found, "Status").count("not run") == 13
+    assert column(experiment, "Status").count("not run") == 13
     assert paper[2] == "0.949"
 
 
@@ -149,20 +152,20 @@ def test_how_validation_is_held_out_parts_runs_but_not_from_the_paper(tmp_path):
         fake_run(tmp_path / f"{n}", task="mnist", options={"validation": n})
         for n in (0, 5000)
     ]
-    found = experiments(map(read_run, runs))
-    assert [experiment.paper for experiment in found] == 2 * [PAPER["mnist"]]
+    all_experiments = experiments(map(read_run, runs))
+    assert [experiment.paper for experiment in all_experiments] == 2 * [PAPER["mnist"]]
 
 
 def test_a_killed_run_has_the_baseline_of_its_task(tmp_path):
     """A killed run has no summary, but the baseline of its task: 10 ln 8 / 1020."""
-    (found,) = experiments([read_run(fake_run(tmp_path / "run", status=None))])
-    assert found.baseline == pytest.approx(10 * math.log(8) / 1020)
+    (experiment,) = experiments([read_run(fake_run(tmp_path / "run", status=None))])
+    assert experiment.baseline == pytest.approx(10 * math.log(8) / 1020)
 
 
 def test_options_of_another_version_cost_the_baseline_alone(tmp_path):
     run = fake_run(tmp_path / "run", options={"lag": 1000, "gone": 1}, status=None)
-    (found,) = experiments([read_run(run)])
-    assert found.baseline is None
+    (experiment,) = experiments([read_run(run)])
+    assert experiment.baseline is None
 
 
 def test_equal_labels_are_told_apart(tmp_path):
@@ -187,13 +190,13 @@ def test_thinned_points_are_few_and_keep_the_range(length):
     if length:
         y[length // 2] = 100.0
     x = [float(n) for n in range(length)]
-    found = thinned(Curve(x, y, y, y))
-    assert len(found.x) <= 240
-    assert all(a < b for a, b in pairwise(found.x))
-    assert max(found.high, default=None) == max(y, default=None)
-    assert min(found.low, default=None) == min(y, default=None)
+    curve = thinned(Curve(x, y, y, y))
+    assert len(curve.x) <= 240
+    assert all(a < b for a, b in pairwise(curve.x))
+    assert max(curve.high, default=None) == max(y, default=None)
+    assert min(curve.low, default=None) == min(y, default=None)
     if length <= 240:
-        assert found.middle == y
+        assert curve.middle == y
 
 
 def test_equal_shares_of_the_circle_have_density_one():

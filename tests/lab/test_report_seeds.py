@@ -19,13 +19,13 @@ from tests.lab.fake_runs import fake_run
 
 def run_of(seed: int, *values: float, status: str = "finished", **config: Any) -> Run:
     """A run on MNIST with these test accuracies, one at each step."""
-    given = {"task": "mnist", "model": "exprnn", "hidden_size": 170, "seed": seed}
+    settings = {"task": "mnist", "model": "exprnn", "hidden_size": 170, "seed": seed}
     records = tuple(
         {"step": n, "seconds": 2.0 * n * seed, "split": split, "accuracy": value}
         for n, value in enumerate(values, start=1)
         for split in ("validation", "test")
     )
-    return Run(Path(f"run-{seed}"), given | config, records, {"status": status})
+    return Run(Path(f"run-{seed}"), settings | config, records, {"status": status})
 
 
 def of(*runs: Run) -> ReportedExperiment:
@@ -37,8 +37,8 @@ def cells(table: Table | None, name: str) -> list[str]:
     return [row.cells[table.columns.index(name)] for row in table.rows]
 
 
-def seeds_of(found: tuple[SeedGroup, ...]) -> list[list[int]]:
-    return [[run.config["seed"] for run in group.runs] for group in found]
+def seeds_of(groups_of_seeds: tuple[SeedGroup, ...]) -> list[list[int]]:
+    return [[run.config["seed"] for run in group.runs] for group in groups_of_seeds]
 
 
 def test_runs_that_differ_in_their_seeds_alone_are_together():
@@ -69,21 +69,23 @@ def test_a_seed_twice_is_no_second_sample():
 
 def test_a_row_has_mean_and_deviation():
     """0.90, 0.92 and 0.97 have mean 0.93 and deviation sqrt((9 + 1 + 16) / 2) %."""
-    found = of(run_of(1, 0.90), run_of(2, 0.92), run_of(3, 0.97))
-    table = results_table(found)
+    experiment = of(run_of(1, 0.90), run_of(2, 0.92), run_of(3, 0.97))
+    table = results_table(experiment)
     deviation = math.sqrt((9 + 1 + 16) / 2) / 100
     assert cells(table, "Best test accuracy") == [f"0.9300 ± {deviation:.4f}"]
     assert cells(table, "Seeds") == ["3"]
-    assert headline(found).startswith("ExpRNN 170, 3 seeds: test accuracy 0.9300 ± ")
+    assert headline(experiment).startswith(
+        "ExpRNN 170, 3 seeds: test accuracy 0.9300 ± "
+    )
 
 
 def test_each_run_is_in_a_table_of_its_own():
-    found = of(run_of(1, 0.90), run_of(2, 0.92), run_of(1, 0.5, model="lstm"))
-    each = runs_table(found)
+    experiment = of(run_of(1, 0.90), run_of(2, 0.92), run_of(1, 0.5, model="lstm"))
+    each = runs_table(experiment)
     assert cells(each, "Best test accuracy") == ["0.9000", "0.9200", "0.5000"]
     assert cells(each, "Seed") == ["1", "2", "1"]
     # one group has the best mean, the other the best run
-    assert [row.best for row in results_table(found).rows] == [True, False]
+    assert [row.best for row in results_table(experiment).rows] == [True, False]
     assert each is not None
     assert [row.best for row in each.rows] == [False, True, False]
 
@@ -93,8 +95,10 @@ def test_without_several_seeds_there_is_one_table():
 
 
 def test_a_diverged_seed_is_counted_but_not_averaged():
-    found = of(run_of(1, 0.90), run_of(2, 0.92), run_of(3, 0.1, 0.1, status="diverged"))
-    table = results_table(found)
+    experiment = of(
+        run_of(1, 0.90), run_of(2, 0.92), run_of(3, 0.1, 0.1, status="diverged")
+    )
+    table = results_table(experiment)
     assert cells(table, "Best test accuracy")[0].startswith("0.9100 ± ")
     assert cells(table, "Seeds") == ["2 of 3"]
     assert cells(table, "Status") == ["2 finished, 1 diverged"]
@@ -105,11 +109,11 @@ def test_an_unfinished_seed_is_drawn_but_not_averaged():
 
     The table used to average it, as if it had been trained as long as the others.
     """
-    found = of(run_of(1, 0.8, 0.9), run_of(2, 0.5, status="unfinished"))
-    table = results_table(found)
+    experiment = of(run_of(1, 0.8, 0.9), run_of(2, 0.5, status="unfinished"))
+    table = results_table(experiment)
     assert cells(table, "Best test accuracy") == ["0.9000"]
     assert cells(table, "Seeds") == ["1 of 2"]
-    assert found.groups[0].curve("accuracy", "test").low == [0.5, 0.9]
+    assert experiment.groups[0].curve("accuracy", "test").low == [0.5, 0.9]
 
 
 def test_the_headline_names_the_metric_of_the_users_own_task():
@@ -122,14 +126,14 @@ def test_the_headline_names_the_metric_of_the_users_own_task():
         {"step": 1, "split": split, "F1": 0.75} for split in ("validation", "test")
     )
     run = Run(run.path, run.config, records, run.summary)
-    found = ReportedExperiment("order", "", "F1", (run,), larger_is_better=True)
-    assert headline(found).startswith("ExpRNN 170: test F1 0.7500 after ")
-    assert cells(results_table(found), "Test F1 at best validation") == ["0.7500"]
+    experiment = ReportedExperiment("order", "", "F1", (run,), larger_is_better=True)
+    assert headline(experiment).startswith("ExpRNN 170: test F1 0.7500 after ")
+    assert cells(results_table(experiment), "Test F1 at best validation") == ["0.7500"]
 
 
 def test_seeds_that_are_not_equally_far():
-    found = results_table(of(run_of(1, *(0.9, 0.9)), run_of(2, 0.9)))
-    assert cells(found, "Steps") == ["1–2"]
+    table = results_table(of(run_of(1, *(0.9, 0.9)), run_of(2, 0.9)))
+    assert cells(table, "Steps") == ["1–2"]
 
 
 def test_a_curve_is_the_mean_of_the_runs_that_are_there():
@@ -138,10 +142,10 @@ def test_a_curve_is_the_mean_of_the_runs_that_are_there():
     Seconds are averaged too, since each run takes its own time for a step.
     """
     (group,) = seed_groups([run_of(1, 0.2, 0.4, 0.6), run_of(2, 0.4, 0.8)])
-    found = group.curve("accuracy", "test")
-    assert found.x == [1, 2, 3]
-    assert found.middle == pytest.approx([0.3, 0.6, 0.6])
-    assert (found.low, found.high) == ([0.2, 0.4, 0.6], [0.4, 0.8, 0.6])
+    curve = group.curve("accuracy", "test")
+    assert curve.x == [1, 2, 3]
+    assert curve.middle == pytest.approx([0.3, 0.6, 0.6])
+    assert (curve.low, curve.high) == ([0.2, 0.4, 0.6], [0.4, 0.8, 0.6])
     assert group.curve("accuracy", "test", against="seconds").x == [3, 6, 6]
 
 
@@ -158,11 +162,11 @@ def test_options_tell_rows_of_one_network_apart():
 
 
 def test_several_seeds_are_one_line_with_a_shade():
-    found = of(
+    experiment = of(
         run_of(1, 0.2, 0.4), run_of(2, 0.4, 0.8), run_of(1, 0.1, 0.1, model="lstm")
     )
     axes: Any = Figure().add_subplot()
-    _curves(found.groups, Quantity("accuracy", "test"), axes)
+    _curves(experiment.groups, Quantity("accuracy", "test"), axes)
     mean, lstm = axes.lines
     assert mean.get_label() == "ExpRNN 170, 2 seeds"
     assert list(mean.get_ydata()) == pytest.approx([0.3, 0.6])
@@ -209,8 +213,8 @@ def speech_run(path: Path, mse: float, model: str = "exprnn", **scores: float) -
 
 def test_both_errors_of_speech_are_shown(tmp_path):
     """Both errors are shown at the step of the best validation, with their divisors."""
-    (found,) = experiments([speech_run(tmp_path / "run", 8.0)])
-    table = results_table(found)
+    (experiment,) = experiments([speech_run(tmp_path / "run", 8.0)])
+    table = results_table(experiment)
     assert cells(table, "Test error at best validation, valid frames")[0] == "8"
     assert cells(table, "The same, padded frames")[0] == "4"
 
@@ -224,8 +228,8 @@ def test_how_speech_sounds_is_shown_where_it_was_heard(tmp_path):
         speech_run(tmp_path / "one", 8.0, segsnr=4.0, stoi=0.75, pesq=2.5),
         speech_run(tmp_path / "two", 8.0, "lstm"),
     ]
-    (found,) = experiments(runs)
-    table = results_table(found)
+    (experiment,) = experiments(runs)
+    table = results_table(experiment)
     assert cells(table, "SegSNR, dB")[:2] == ["4", "–"]
     assert cells(table, "STOI")[:2] == ["0.7500", "–"]
     assert cells(table, "PESQ")[:2] == ["2.5", "–"]

@@ -80,8 +80,8 @@ def parsed(words: Sequence[str]):
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert words[0] == "train"
-    given = vars(parser.parse_args(words[1:]))
-    return read({name: value for name, value in given.items() if name != "resume"})
+    options = vars(parser.parse_args(words[1:]))
+    return read({name: value for name, value in options.items() if name != "resume"})
 
 
 @pytest.mark.parametrize(
@@ -180,11 +180,13 @@ def test_what_is_missing_is_trained_and_reported(reproduce, tmp_path, capsys):
     out = tmp_path / "out"
     assert (out / "report" / "report.html").exists()
     assert captured.out == (out / "report" / "results.md").read_text()
-    found = {path: path.read_bytes() for path in out.glob("*/checkpoint.safetensors")}
-    assert len(found) == 2
+    checkpoints = {
+        path: path.read_bytes() for path in out.glob("*/checkpoint.safetensors")
+    }
+    assert len(checkpoints) == 2
     assert reproduce() == 0
     assert capsys.readouterr().out == captured.out
-    assert {path: path.read_bytes() for path in found} == found
+    assert {path: path.read_bytes() for path in checkpoints} == checkpoints
 
 
 def test_a_record_says_what_its_names_stand_for(reproduce, tmp_path):
@@ -239,9 +241,11 @@ def test_runs_are_chosen_by_name_and_in_order(reproduce, capsys):
 @pytest.mark.parametrize("option", ["--runs", "--skip"])
 def test_a_run_that_is_not_in_the_plan_is_named(option, reproduce, capsys):
     assert reproduce(option, "copying-3-exprnn-7") == 2
-    said = capsys.readouterr().err
-    assert f"`{option}` must name runs of the plan; got copying-3-exprnn-7. Do" in said
-    assert "Do you mean copying-3-exprnn-6?" in said
+    output = capsys.readouterr().err
+    assert (
+        f"`{option}` must name runs of the plan; got copying-3-exprnn-7. Do" in output
+    )
+    assert "Do you mean copying-3-exprnn-6?" in output
 
 
 def test_whoever_stops_reading_gets_no_error():
@@ -262,11 +266,11 @@ def test_whoever_stops_reading_gets_no_error():
     assert process.stderr is not None
     assert process.stdout.readline().startswith("isometry train")
     process.stdout.close()
-    said = process.stderr.read()
+    output = process.stderr.read()
     process.stderr.close()
     assert process.wait() in (0, 141)
     assert (
-        said
+        output
         == "isometry reproduce: leaving out the runs on TIMIT; pass its folder with "
         "`--timit`.\n"
     )

@@ -46,9 +46,9 @@ def known_runs(tmp_path: Path, *, status: str, jumps: int) -> dict:
     folder = fake_run(tmp_path / name, status=status)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"log_every": 1}))
-    found = records.record(read_run(folder))
-    found["spikes"]["count"] = jumps
-    return {name: found}
+    entry = records.record(read_run(folder))
+    entry["spikes"]["count"] = jumps
+    return {name: entry}
 
 
 def test_claims_are_judged_by_the_records(tmp_path):

@@ -32,10 +32,10 @@ def test_a_jump_is_counted_once_however_long_it_lasts():
     losses = [0.5 * BASELINE] * 1000
     for start_of, length in ((200, 1), (300, 40), (600, 200)):
         losses[start_of : start_of + length] = [2 * BASELINE] * length
-    found = spikes(losses, BASELINE)
-    assert (found.count, found.steps) == (3, 1 + 40 + 200)
-    assert found.worst == pytest.approx(4)
-    assert found.unstable
+    statistics = spikes(losses, BASELINE)
+    assert (statistics.count, statistics.steps) == (3, 1 + 40 + 200)
+    assert statistics.worst == pytest.approx(4)
+    assert statistics.unstable
 
 
 def test_first_steps_do_not_count():
@@ -48,10 +48,10 @@ def test_thinned_curves_keep_their_extremes():
     steps = list(range(1, 1001))
     losses = [1.0] * 1000
     losses[777] = 9.0
-    found = thinned(steps, losses)
-    assert len(found["step"]) == 200
-    assert (max(found["high"]), max(found["median"])) == (9.0, 1.0)
-    assert found["step"][-1] == 1000
+    curve = thinned(steps, losses)
+    assert len(curve["step"]) == 200
+    assert (max(curve["high"]), max(curve["median"])) == (9.0, 1.0)
+    assert curve["step"][-1] == 1000
 
 
 def test_a_record_has_what_the_run_has(tmp_path):
@@ -59,14 +59,14 @@ def test_a_record_has_what_the_run_has(tmp_path):
     folder = tmp_path / "runs" / "one"
     start(small(), folder)
     run = read_run(folder)
-    found = record(run)
-    assert found["config"]["recipe"]["network"] == "ExpRNN"
-    assert "command" not in found["config"]
-    assert found["environment"]["cpu"]
-    assert found["test"]["step"] == [4, 8, 12]
-    assert len(found["train"]["step"]) == 12
-    assert found["summary"]["steps"] == 12
-    assert str(tmp_path) not in json.dumps(found)
+    entry = record(run)
+    assert entry["config"]["recipe"]["network"] == "ExpRNN"
+    assert "command" not in entry["config"]
+    assert entry["environment"]["cpu"]
+    assert entry["test"]["step"] == [4, 8, 12]
+    assert len(entry["train"]["step"]) == 12
+    assert entry["summary"]["steps"] == 12
+    assert str(tmp_path) not in json.dumps(entry)
 
 
 def test_only_runs_that_ended_are_recorded(tmp_path):
@@ -78,8 +78,8 @@ def test_only_runs_that_ended_are_recorded(tmp_path):
         (folder / "config.json").write_text(text)
     written = write([tmp_path / "done", tmp_path / "killed"], tmp_path / "records")
     assert [path.name for path in written] == ["done.json"]
-    found = read(tmp_path / "records")
-    assert found["done"]["summary"]["status"] == "finished"
+    entries = read(tmp_path / "records")
+    assert entries["done"]["summary"]["status"] == "finished"
 
 
 def test_unfinished_runs_are_carried_with_their_checkpoints(tmp_path):

@@ -264,10 +264,10 @@ def test_metrics_that_were_changed_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.errors
-@pytest.mark.parametrize("made", [False, True])
-def test_a_folder_without_a_run_is_refused(made, tmp_path):
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_folder_without_a_run_is_refused(exists, tmp_path):
     folder = Path(tmp_path / "none")
-    if made:
+    if exists:
         folder.mkdir()
     with pytest.raises(RunError, match=r"must be the folder of a run.*config\.json"):
         resume(folder)

@@ -23,7 +23,7 @@ SCORES = [segmental_snr, stoi, pytest.param(pesq, marks=needs_pesq)]
 
 
 @pytest.fixture(scope="module")
-def said() -> np.ndarray:
+def voice() -> np.ndarray:
     """A second of noise like speech, at 8 kHz."""
     return speech(1.0, 3, 8000)
 
@@ -40,8 +40,8 @@ def root(tmp_path) -> str:
 @pytest.fixture
 def without_pesq(monkeypatch) -> None:
     """Only the scores that can be computed on every machine."""
-    kept = {name: m for name, m in scores.MEASURES.items() if name != "pesq"}
-    monkeypatch.setattr(scores, "MEASURES", kept)
+    measures = {name: m for name, m in scores.MEASURES.items() if name != "pesq"}
+    monkeypatch.setattr(scores, "MEASURES", measures)
     monkeypatch.setattr(scores, "SCORE_PACKAGES", ("pystoi",))
 
 
@@ -50,15 +50,15 @@ def test_magnitudes_and_phases_are_the_recording(samples, rng):
     """Magnitudes and phases give back the recording, at both ends too."""
     s = torch.randn(samples, generator=rng, dtype=torch.float64)
     X = spectra(s.numpy())
-    found = waveform(20 * X.abs().log10(), X, samples)
+    result = waveform(20 * X.abs().log10(), X, samples)
     # twice the worst over 100 seeds, 3.1e-15
-    assert (found - s).abs().max() < 6.2e-15
+    assert (result - s).abs().max() < 6.2e-15
 
 
-def test_log_power_is_the_recording_up_to_its_floor(said):
+def test_log_power_is_the_recording_up_to_its_floor(voice):
     """A perfect prediction sounds right: its noise is the floor, 10^-5 per bin."""
-    found = waveform(log_power(said), spectra(said), len(said)).numpy()
-    noise = 10 * math.log10(np.square(said).sum() / np.square(found - said).sum())
+    result = waveform(log_power(voice), spectra(voice), len(voice)).numpy()
+    noise = 10 * math.log10(np.square(voice).sum() / np.square(result - voice).sum())
     # 72.5 dB at least over 10 seeds
     assert noise > 70
 
@@ -85,27 +85,27 @@ def test_segmental_snr_is_that_of_speech_alone():
         assert segmental_snr(reference, estimate) == pytest.approx(expected)
 
 
-def test_a_recording_is_intelligible_to_itself(said):
-    assert stoi(said, said) == pytest.approx(1.0, abs=1e-12)
+def test_a_recording_is_intelligible_to_itself(voice):
+    assert stoi(voice, voice) == pytest.approx(1.0, abs=1e-12)
 
 
 @needs_pesq
-def test_a_recording_has_the_best_quality(said):
+def test_a_recording_has_the_best_quality(voice):
     """A recording compared with itself has the raw score 4.5.
 
     P.862.1 maps it to listeners' opinions by a logistic curve.
     """
     best = 0.999 + 4 / (1 + math.exp(-1.4945 * 4.5 + 4.6607))
     # the package computes in float32
-    assert pesq(said, said) == pytest.approx(best, rel=1e-6)
+    assert pesq(voice, voice) == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_more_noise_has_a_lower_score(score, said):
-    noise = np.random.default_rng(1).standard_normal(len(said)) * said.std()
-    found = [score(said, said + 10 ** (-snr / 20) * noise) for snr in (30, 10, -10)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > found[2] + 0.2
+def test_more_noise_has_a_lower_score(score, voice):
+    noise = np.random.default_rng(1).standard_normal(len(voice)) * voice.std()
+    values = [score(voice, voice + 10 ** (-snr / 20) * noise) for snr in (30, 10, -10)]
+    assert values == sorted(values, reverse=True)
+    assert values[0] > values[2] + 0.2
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -121,12 +121,12 @@ def test_silence_has_no_score(score, samples):
         assert score(np.ones(samples), np.ones(samples)) is None
 
 
-def test_a_word_in_a_long_silence_is_too_short(said):
+def test_a_word_in_a_long_silence_is_too_short(voice):
     """A word in a long silence has no score.
 
     pystoi would warn, and return 1e-5.
     """
-    word = np.concatenate((said[:1600], np.zeros(6400)))
+    word = np.concatenate((voice[:1600], np.zeros(6400)))
     assert stoi(word, word) is None
 
 
@@ -138,9 +138,9 @@ def test_a_perfect_network_is_heard_as_the_recording(target, root, without_pesq)
     """
     task = TimitTask(root=root, split="speakers", target=target)
     answers = iter([batch.y for batch in task.evaluation("test", 2)])
-    found = judge(task.predicted(lambda _: next(answers), "test", 2))
-    assert found["segsnr"] > 30
-    assert found["stoi"] > 0.99
+    result = judge(task.predicted(lambda _: next(answers), "test", 2))
+    assert result["segsnr"] > 30
+    assert result["stoi"] > 0.99
     constant = judge(task.predicted(lambda x: torch.full_like(x, -30.0), "test", 2))
     assert constant["segsnr"] < 10
 
@@ -154,10 +154,10 @@ def small(root: str) -> Config:
 def test_the_summary_has_the_scores(root, without_pesq, tmp_path):
     """The summary has the scores of both splits, for the weights at the end."""
     outcome = start(small(root), tmp_path / "run")
-    found = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert found == outcome.summary
-    assert found["scores"].keys() == {"validation", "test"}
-    assert found["scores"]["test"].keys() == {"segsnr", "stoi"}
+    result = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert result == outcome.summary
+    assert result["scores"].keys() == {"validation", "test"}
+    assert result["scores"]["test"].keys() == {"segsnr", "stoi"}
 
 
 def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):

@@ -34,17 +34,17 @@ def no_report(monkeypatch):
 @pytest.fixture
 def worked(monkeypatch, no_report):
     """Make runs in this process; the list tells which ones."""
-    made: list[str] = []
+    run_names: list[str] = []
 
     def run(runs: list[SweepRun], out: Path, view: View, **_: Any) -> dict[str, str]:
-        made[:] = names(runs)
+        run_names[:] = names(runs)
         failed = {run.name: work(out / run.name, run.config) for run in runs}
         for name, message in failed.items():
             view.end(name, message)
         return {name: message for name, message in failed.items() if message}
 
     monkeypatch.setattr(local, "run_all", run)
-    return made
+    return run_names
 
 
 def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
@@ -55,16 +55,16 @@ def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
     for run in runs[:2]:
         start(run.config, tmp_path / run.name)
     diverged = tmp_path / runs[1].name / "summary.json"
-    found = json.loads(diverged.read_text()) | {"status": "diverged", "steps": 3}
-    diverged.write_text(json.dumps(found))
+    contents = json.loads(diverged.read_text()) | {"status": "diverged", "steps": 3}
+    diverged.write_text(json.dumps(contents))
     start(runs[2].config, tmp_path / runs[2].name)
     (tmp_path / runs[2].name / "summary.json").unlink()
     assert main(line) == 1
     assert worked == names(runs[2:])
-    said = capsys.readouterr()
-    assert "4 of 5 runs are done" in said.err
-    assert f"{runs[1].name}: the loss diverged at step 4" in said.err
-    assert "| 4 finished, 1 diverged |" in said.out
+    output = capsys.readouterr()
+    assert "4 of 5 runs are done" in output.err
+    assert f"{runs[1].name}: the loss diverged at step 4" in output.err
+    assert "| 4 finished, 1 diverged |" in output.out
 
     worked.clear()
     assert main(["sweep", "--resume", str(tmp_path)]) == 1
@@ -98,10 +98,10 @@ def test_a_bad_run_does_not_stop_the_others(worked, tmp_path, capsys):
     options = words(model=["lstm", "exprnn"], lr=[0.001, 1e15], seed=1)
     line = [*options, "--model-options", "rebase_every=2", "--out", str(tmp_path)]
     assert main(["sweep", "copying", *line]) == 1
-    said = capsys.readouterr().err
-    assert "1 of 4 runs are done" in said
-    assert said.count("rebase_every") >= 2
-    assert f"copying-exprnn-6-lr={1e15}-seed=1: the loss diverged at step" in said
+    output = capsys.readouterr().err
+    assert "1 of 4 runs are done" in output
+    assert output.count("rebase_every") >= 2
+    assert f"copying-exprnn-6-lr={1e15}-seed=1: the loss diverged at step" in output
 
 
 def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
@@ -185,9 +185,13 @@ def test_report_refuses_a_file(tmp_path, capsys):
     """
     (tmp_path / "sweep.json").touch()
     assert main(["report", str(tmp_path / "sweep.json")]) == 2
-    said = capsys.readouterr().err
-    assert "sweep.json` must be the folder of a run, with a `config.json`; got" in said
-    assert "got a file. Give the folders that `isometry train` has printed, or" in said
+    output = capsys.readouterr().err
+    assert (
+        "sweep.json` must be the folder of a run, with a `config.json`; got" in output
+    )
+    assert (
+        "got a file. Give the folders that `isometry train` has printed, or" in output
+    )
 
 
 def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
@@ -218,10 +222,10 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     line = ["sweep", "copying", *words(**options), "--jobs", "2"]
     assert main([*line, "--out", str(tmp_path)]) == 130
     thread.join()
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    assert f"Go on with: isometry sweep --resume {tmp_path}" in said.err
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    assert f"Go on with: isometry sweep --resume {tmp_path}" in output.err
     assert early == [False, False]
     assert [read_run(f).status for f in (first, second)] == ["interrupted"] * 2
     assert not third.exists()
@@ -245,8 +249,8 @@ def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
     line = ["sweep", "copying", *words(**options), "--jobs", "2"]
     assert main([*line, "--out", str(tmp_path)]) == 1
     thread.join()
-    said = capsys.readouterr().err
-    assert f"{first.name}: its process ended by signal SIGKILL, as when mem" in said
+    output = capsys.readouterr().err
+    assert f"{first.name}: its process ended by signal SIGKILL, as when mem" in output
     assert read_run(folder).status == "unfinished"
     assert read_run(tmp_path / second.name).status == "finished"
 

@@ -157,9 +157,9 @@ def test_mistakes_are_told_before_anything_runs(line, message, tmp_path, capsys)
     if line != ["copying"] and not {"--resume", "--out"} & set(line):
         line += ["--out", str(out)]
     assert main(["sweep", *line]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("isometry sweep: ")
-    assert message in said.err
+    output = capsys.readouterr()
+    assert output.err.startswith("isometry sweep: ")
+    assert message in output.err
     assert not out.exists()
 
 

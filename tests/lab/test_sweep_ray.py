@@ -103,5 +103,7 @@ def test_an_address_of_no_cluster_is_told(address, tmp_path, capsys):
     """
     line = ["sweep", "copying", *words(), "--engine", "ray", "--address", address]
     assert main([*line, "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert f"`--address` must be the address of a Ray cluster; got '{address}'" in said
+    output = capsys.readouterr().err
+    assert (
+        f"`--address` must be the address of a Ray cluster; got '{address}'" in output
+    )

@@ -21,8 +21,8 @@ def rows(runs: list[Run]) -> list[dict[str, str]]:
     table = results(experiments(runs)).split("\n\n")[1]
     cells = ([c.strip() for c in x.strip("| ").split("|")] for x in table.splitlines())
     heading, _, *body = cells
-    found = [dict(zip(heading, row, strict=True)) for row in body]
-    return [row for row in found if row["Status"] != "not run"]
+    table_rows = [dict(zip(heading, row, strict=True)) for row in body]
+    return [row for row in table_rows if row["Status"] != "not run"]
 
 
 def with_option(run: Run, name: str, value: object) -> Run:
@@ -36,7 +36,7 @@ def with_option(run: Run, name: str, value: object) -> Run:
 VALIDATION, TEST = (0.5, 0.9, 0.8, 0.8), (0.6, 0.7, 0.95, 0.65)
 
 
-def made(path: Path, *, shift: float, **options: Any) -> Run:
+def mnist_run(path: Path, *, shift: float, **options: Any) -> Run:
     """A run on MNIST with these accuracies plus a shift."""
     fake_run(path, task="mnist", options={}, **options)
     records = [
@@ -57,8 +57,8 @@ SHIFTS = (0.0, 0.01, 0.04)
 def runs(tmp_path) -> list[Run]:
     """ExpRNN with three seeds, and an LSTM with one."""
     pairs = enumerate(SHIFTS, start=1)
-    found = [made(tmp_path / f"a{i}", shift=shift, seed=i) for i, shift in pairs]
-    return [*found, made(tmp_path / "b", shift=0.0, model="lstm")]
+    exprnns = [mnist_run(tmp_path / f"a{i}", shift=shift, seed=i) for i, shift in pairs]
+    return [*exprnns, mnist_run(tmp_path / "b", shift=0.0, model="lstm")]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_row_tells_what_was_trained(runs):
 @pytest.mark.parametrize("status", ["diverged", "interrupted", None])
 def test_what_did_not_end_is_not_averaged(status, runs, tmp_path):
     """An unfinished run is counted, with its status, but not averaged."""
-    other = made(tmp_path / "c", shift=-0.5, seed=4, status=status)
+    other = mnist_run(tmp_path / "c", shift=-0.5, seed=4, status=status)
     before, after = rows(runs)[0], rows([*runs, other])[0]
     assert after.pop("Status") == f"3 finished, 1 {status or 'unfinished'}"
     assert before.pop("Status") == "finished"
@@ -102,16 +102,16 @@ def test_what_did_not_end_is_not_averaged(status, runs, tmp_path):
 def test_options_that_vary_are_named(runs):
     """Runs with different rates have different rows, which name the rate."""
     changed = [with_option(runs[1], "lr", 0.5), with_option(runs[2], "lr", 0.5)]
-    found = [(r["Network"], r["Seeds"]) for r in rows([runs[0], *changed])]
-    assert found == [("ExpRNN", "1"), ("ExpRNN, lr 0.5", "2")]
+    table = [(r["Network"], r["Seeds"]) for r in rows([runs[0], *changed])]
+    assert table == [("ExpRNN", "1"), ("ExpRNN, lr 0.5", "2")]
 
 
 def test_the_same_seed_is_no_other_sample(runs, tmp_path):
     """Runs with different thread counts have different rows, over the same seeds."""
     copies = (shutil.copytree(run.path, tmp_path / f"{run.path.name}t") for run in runs)
     again = [with_option(read_run(path), "threads", 2) for path in copies]
-    found = [(r["Network"], r["Seeds"]) for r in rows([*runs[:3], *again[:3]])]
-    assert found == [("ExpRNN", "3"), ("ExpRNN, threads 2", "3")]
+    table = [(r["Network"], r["Seeds"]) for r in rows([*runs[:3], *again[:3]])]
+    assert table == [("ExpRNN", "3"), ("ExpRNN, threads 2", "3")]
 
 
 def test_each_task_has_its_table(tmp_path, runs):

@@ -56,9 +56,7 @@ def sequences(batch: Batch) -> list[bytes]:
 
 
 def test_registry_has_each_task_by_its_name():
-    assert {name: made.name for name, made in TASKS.ours.items()} == {
-        n: n for n in TASKS
-    }
+    assert {name: cls.name for name, cls in TASKS.ours.items()} == {n: n for n in TASKS}
 
 
 def test_commands_start_without_torch():
@@ -201,9 +199,9 @@ def test_splits_are_strangers(task):
     kinds = [list(task.evaluation(split, 1)) for split in SPLITS]
     kinds.append([task.batch(step, size=1, seed=0) for step in range(9)])
     for batches in kinds:
-        mine = {x for batch in batches for x in sequences(batch)}
-        assert not mine & seen
-        seen |= mine
+        members = {x for batch in batches for x in sequences(batch)}
+        assert not members & seen
+        seen |= members
 
 
 @pytest.mark.parametrize("task", ["adding", "mnist"], indirect=True)

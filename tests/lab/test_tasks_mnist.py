@@ -136,5 +136,5 @@ def test_real_images():
     assert (batch.y == 5).sum() == 5421
     # the most frequent class of the test images is 1, 1135 times
     ones = torch.nn.functional.one_hot(torch.tensor(1), 10).float()
-    found = evaluate(task, lambda x: ones.expand(x.shape[1], 10), "test", 999)
-    assert found["accuracy"] == pytest.approx(0.1135)
+    metrics = evaluate(task, lambda x: ones.expand(x.shape[1], 10), "test", 999)
+    assert metrics["accuracy"] == pytest.approx(0.1135)

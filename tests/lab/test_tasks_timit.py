@@ -26,11 +26,11 @@ def root(tmp_path) -> str:
     """Recordings of five speakers, with different lengths."""
     for speaker in range(5):
         write = sphere if speaker % 2 else riff
-        said = {
+        files = {
             f"u{i}.wav": write(speech(0.1 + 0.05 * speaker + 0.1 * i, 10 * speaker + i))
             for i in range(3)
         }
-        write_files(tmp_path / f"s{speaker}", said)
+        write_files(tmp_path / f"s{speaker}", files)
     return str(tmp_path)
 
 
@@ -98,12 +98,12 @@ def test_both_errors_by_their_definitions(root, rng):
         for t in range(length):
             total += (outputs[t, i] - batch.y[t, i]).double().square().sum().item()
             frames += 1
-    found = task.metrics(outputs, batch)
+    metrics = task.metrics(outputs, batch)
     # float32 sums; 1.3e-7 at most over 100 seeds
-    assert found["mse"] == pytest.approx(total / frames / 129, rel=3e-7)
+    assert metrics["mse"] == pytest.approx(total / frames / 129, rel=3e-7)
     expected = total / (3 * task._longest) / 129
-    assert found["padded_mse"] == pytest.approx(expected, rel=3e-7)
-    assert task.loss(outputs, batch).item() == pytest.approx(found["mse"], rel=3e-7)
+    assert metrics["padded_mse"] == pytest.approx(expected, rel=3e-7)
+    assert task.loss(outputs, batch).item() == pytest.approx(metrics["mse"], rel=3e-7)
 
 
 def test_padded_error_is_the_masked_one_times_the_mean_length(root):
@@ -115,10 +115,10 @@ def test_padded_error_is_the_masked_one_times_the_mean_length(root):
         if batch.lengths is not None
         for n in batch.lengths.tolist()
     ]
-    found = evaluate(task, torch.zeros_like, "test", 2)
+    metrics = evaluate(task, torch.zeros_like, "test", 2)
     factor = sum(lengths) / len(lengths) / task._longest
     # the same sums, joined in float64
-    assert found["padded_mse"] == pytest.approx(found["mse"] * factor, rel=1e-14)
+    assert metrics["padded_mse"] == pytest.approx(metrics["mse"] * factor, rel=1e-14)
 
 
 def test_parts_of_a_batch_are_padded_alike(root):

@@ -16,9 +16,9 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     # all points; by default a reader keeps a sample
-    found = EventAccumulator(str(folder / "tensorboard"), {"scalars": 0}).Reload()
-    tags: Any = found.Tags()["scalars"]
-    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in tags}
+    events = EventAccumulator(str(folder / "tensorboard"), {"scalars": 0}).Reload()
+    tags: Any = events.Tags()["scalars"]
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
 
 
 def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -32,13 +32,13 @@ def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def check(folder: Path) -> None:
-    found, wanted = curves(folder), expected(folder)
-    assert found.keys() == wanted.keys()
-    for tag, points in wanted.items():
-        assert [step for step, _ in found[tag]] == [step for step, _ in points]
+    actual, metrics = curves(folder), expected(folder)
+    assert actual.keys() == metrics.keys()
+    for tag, points in metrics.items():
+        assert [step for step, _ in actual[tag]] == [step for step, _ in points]
         # events are float32
         values = [value for _, value in points]
-        assert [v for _, v in found[tag]] == pytest.approx(values, rel=1e-7)
+        assert [v for _, v in actual[tag]] == pytest.approx(values, rel=1e-7)
 
 
 def test_events_are_the_metrics(tmp_path):
@@ -86,7 +86,7 @@ def test_the_clock_is_that_of_training(tmp_path):
     events = Events(tmp_path, lines)
     events.write({"step": 3, "seconds": 180.0, "loss": 1.0, "split": "train"})
     events.close()
-    found = EventAccumulator(str(tmp_path)).Reload().Scalars("loss/train")
-    times = [event.wall_time - found[0].wall_time for event in found]
+    scalars = EventAccumulator(str(tmp_path)).Reload().Scalars("loss/train")
+    times = [event.wall_time - scalars[0].wall_time for event in scalars]
     # a wall time has 53 bits, of which 1e9 seconds need 30: this leaves 2e-7
     assert times == pytest.approx([0.0, 60.0, 120.0], abs=1e-6)

@@ -27,13 +27,13 @@ def rates(**options: Any) -> dict[str, float]:
     experiment = build(small(**options), CPU)
     place = "network.cells.0.parametrizations.weight_hh.original"
     X = experiment.model.get_parameter(place)
-    found = {}
+    table = {}
     for optimizer in experiment.optimizers:
         for group in optimizer.param_groups:
             ours = any(p is X for p in group["params"])
             place = "orthogonal" if ours else "rest"
-            found[f"{type(optimizer).__name__}, {place}"] = group["lr"]
-    return found
+            table[f"{type(optimizer).__name__}, {place}"] = group["lr"]
+    return table
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_defaults_are_written_out():
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("options", "expected"),
     [({}, 70 * 430), ({"epochs": 2}, 2 * 430), ({"iterations": 5}, 5)],
     ids=str,
 )
-def test_epochs_of_finite_data(given, expected):
+def test_epochs_of_finite_data(options, expected):
     """MNIST has 55,000 images in 430 batches of 128, and the paper has 70 epochs."""
-    config = Config("mnist", {}, Training(**given))
+    config = Config("mnist", {}, Training(**options))
     resolved = config.resolved(recipe("exprnn", MnistTask()), 430, threads=1).training
     assert resolved.iterations == expected
     assert resolved.evaluate_every == 430
@@ -126,10 +126,10 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert config["task"] == "copying"
     assert config["task_options"]["lag"] == 3
     assert config["model"] == "exprnn"
-    found = records(folder)
-    assert [r["step"] for r in found if r["split"] == "train"] == list(range(1, 13))
+    entries = records(folder)
+    assert [r["step"] for r in entries if r["split"] == "train"] == list(range(1, 13))
     for split in ("validation", "test"):
-        lines = [r for r in found if r["split"] == split]
+        lines = [r for r in entries if r["split"] == split]
         assert [r["step"] for r in lines] == [4, 8, 12]
         assert lines[0].keys() == {
             *("step", "loss", "accuracy", "orthogonality", "largest_angle", "split")
@@ -209,16 +209,20 @@ def test_divergence_keeps_the_last_good_checkpoint(lr, tmp_path):
     outcome = start(small(lr=lr, checkpoint_every=1), tmp_path / "run")
     assert outcome.summary["status"] == "diverged"
     assert outcome.summary["steps"] < 12
-    kept = (tmp_path / "run" / "checkpoint.safetensors").exists()
-    if kept:
+    has_checkpoint = (tmp_path / "run" / "checkpoint.safetensors").exists()
+    if has_checkpoint:
         for name, bits in tensors(tmp_path / "run").items():
             if name.startswith("model.output"):
                 values = torch.frombuffer(bytearray(bits), dtype=torch.float32)
                 assert values.isfinite().all()
-    left = "The last good checkpoint is" if kept else "That was before its first ch"
+    left = (
+        "The last good checkpoint is"
+        if has_checkpoint
+        else "That was before its first ch"
+    )
     step = outcome.summary["steps"] + 1
-    said = rf"the loss diverged at step {step}\. {left}.* anew with a smaller `lr`"
-    with pytest.raises(RunError, match=said):
+    message = rf"the loss diverged at step {step}\. {left}.* anew with a smaller `lr`"
+    with pytest.raises(RunError, match=message):
         resume(tmp_path / "run")
 
 
@@ -325,8 +329,8 @@ def test_descent_on_a_group_is_kept():
 
     A plain optimizer would move that weight off the group.
     """
-    made = build(small(model="rgd", optimizer="Adam"), CPU).optimizers
-    assert [type(o).__name__ for o in made] == ["Adam", "RiemannianSGD"]
+    optimizers = build(small(model="rgd", optimizer="Adam"), CPU).optimizers
+    assert [type(o).__name__ for o in optimizers] == ["Adam", "RiemannianSGD"]
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
@@ -335,10 +339,10 @@ def test_networks_have_the_sizes_of_the_task(name, symbols):
     """An alphabet of N symbols has N + 2 classes as inputs and N + 1 as outputs."""
     options = {"lag": 3, "length": 2, "symbols": symbols, "held_out": 8}
     training = Training(model=name, hidden_size=6, batch_size=4, threads=1)
-    made: Any = build(Config("copying", options, training), CPU)
-    assert made.model.output.out_features == symbols + 1
-    assert made.model.network.input_size == symbols + 2
-    step = Step(made, made.model, Ranks(0, 1, CPU), 0)
+    experiment: Any = build(Config("copying", options, training), CPU)
+    assert experiment.model.output.out_features == symbols + 1
+    assert experiment.model.network.input_size == symbols + 2
+    step = Step(experiment, experiment.model, Ranks(0, 1, CPU), 0)
     loss, _ = step.agree(interrupt=False)
     step.update()
     assert math.isfinite(loss)

@@ -29,10 +29,10 @@ OPTIONS = {
 }
 
 
-def words_of(given: dict[str, Any]) -> list[str]:
+def words_of(settings: dict[str, Any]) -> list[str]:
     """The task and its options as words of the command line."""
-    options = [f"--{name.replace('_', '-')}={v}" for name, v in given.items()]
-    return [given["task"], *options[1:]]
+    options = [f"--{name.replace('_', '-')}={v}" for name, v in settings.items()]
+    return [settings["task"], *options[1:]]
 
 
 def torchrun(places: list[str], words: list[str]) -> subprocess.Popen[str]:
@@ -53,26 +53,26 @@ def torchrun(places: list[str], words: list[str]) -> subprocess.Popen[str]:
 )
 def test_two_processes_are_as_one(model, tmp_path):
     """Two processes have the losses and metrics of one, at the same batch size."""
-    given = OPTIONS | {"model": model, "out": tmp_path / "two"}
-    done = torchrun(["--standalone", "--nproc-per-node=2"], words_of(given))
+    settings = OPTIONS | {"model": model, "out": tmp_path / "two"}
+    done = torchrun(["--standalone", "--nproc-per-node=2"], words_of(settings))
     out, err = done.communicate()
     assert done.returncode == 0, err
     # only one of them writes and prints
     assert out == f"{tmp_path}/two\n"
-    assert_as_one_process(given, tmp_path)
+    assert_as_one_process(settings, tmp_path)
 
 
 @pytest.mark.soak
 def test_two_processes_go_on_as_one(tmp_path):
     """Two processes resume: the second one gets the checkpoint from the first."""
-    given = OPTIONS | {"out": tmp_path / "two"}
+    settings = OPTIONS | {"out": tmp_path / "two"}
     two = ["--standalone", "--nproc-per-node=2"]
     more = ["--resume", f"{tmp_path}/two", "--iterations=10"]
-    for words in (words_of(given | {"iterations": 5}), more):
+    for words in (words_of(settings | {"iterations": 5}), more):
         done = torchrun(two, words)
         _, err = done.communicate()
         assert done.returncode == 0, err
-    assert_as_one_process(given, tmp_path)
+    assert_as_one_process(settings, tmp_path)
 
 
 @pytest.mark.soak
@@ -83,20 +83,21 @@ def test_two_machines_are_as_one(tmp_path):
     place = ["--nnodes=2", "--nproc-per-node=1"]
     place += ["--master-addr=127.0.0.1", f"--master-port={port}"]
     # the second has no folder of that name, since the machines share no disk
-    given = [OPTIONS | {"out": tmp_path / name} for name in ("two", "none")]
+    settings = [OPTIONS | {"out": tmp_path / name} for name in ("two", "none")]
     nodes = [
-        torchrun([*place, f"--node-rank={i}"], words_of(g)) for i, g in enumerate(given)
+        torchrun([*place, f"--node-rank={i}"], words_of(g))
+        for i, g in enumerate(settings)
     ]
-    said = [node.communicate() for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
-    assert [out for out, _ in said] == [f"{tmp_path}/two\n", ""]
+    outputs = [node.communicate() for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    assert [out for out, _ in outputs] == [f"{tmp_path}/two\n", ""]
     assert not (tmp_path / "none").exists()
-    assert_as_one_process(given[0], tmp_path)
+    assert_as_one_process(settings[0], tmp_path)
 
 
-def assert_as_one_process(given: dict[str, Any], folder: Path) -> None:
+def assert_as_one_process(settings: dict[str, Any], folder: Path) -> None:
     """The run `two` in a folder has the numbers of one process."""
-    start(read(dict(given))[0], folder / "one")
+    start(read(dict(settings))[0], folder / "one")
     alone, together = records(folder / "one"), records(folder / "two")
     assert len(alone) == len(together) == 14
     for one, two in zip(alone, together, strict=True):

@@ -53,9 +53,9 @@ def value_and_gradient(f: Callable[[Tensor], Tensor], X: Tensor, G: Tensor) -> A
     return Y.detach(), torch.autograd.grad(Y, X, G.to(Y.dtype))[0]
 
 
-def assert_equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+def assert_equal(result: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
     """Assert equal bits, shapes and dtypes."""
-    for x, y in zip(found, expected, strict=True):
+    for x, y in zip(result, expected, strict=True):
         assert_close(x, y, rtol=0, atol=0)
 
 
@@ -279,8 +279,8 @@ def test_compiles_to_one_graph(row, rng):
         if row.bad:
             X[1, -1, 0] = math.nan
         G = cotangent(row, X, rng)
-        found, expected = (value_and_gradient(f, X, G) for f in (compiled, row))
-        for x, y in zip(found, expected, strict=True):
+        result, expected = (value_and_gradient(f, X, G) for f in (compiled, row))
+        for x, y in zip(result, expected, strict=True):
             assert_close(x, y, equal_nan=True)
 
 

@@ -97,8 +97,8 @@ def test_transforms_are_those_of_matrix_exp(transform, method, rng):
     X = torch.randn(2, 3, 3, dtype=torch.float64, generator=rng)
     apply = TRANSFORMS[transform]
     assert_close(apply(f)(X[0]), apply(expected)(X[0]), rtol=1e-10, atol=1e-10)
-    found = vmap(apply(f))(X)
-    assert_close(found, vmap(apply(expected))(X), rtol=1e-10, atol=1e-10)
+    result = vmap(apply(f))(X)
+    assert_close(result, vmap(apply(expected))(X), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -212,8 +212,8 @@ def test_half_precision_is_rounded_from_float32(dtype, method, rng):
     (g,) = torch.autograd.grad(Q, half, G)
     assert torch.equal(g, torch.autograd.grad(expected, full, G.float())[0].to(dtype))
     for f in (expm_skew_frechet, expm_skew_adjoint):
-        for found, wanted in zip(f(A, G), f(A.float(), G.float()), strict=True):
-            assert torch.equal(found, wanted.to(dtype))
+        for result, single in zip(f(A, G), f(A.float(), G.float()), strict=True):
+            assert torch.equal(result, single.to(dtype))
 
 
 @pytest.mark.parametrize("method", METHODS)

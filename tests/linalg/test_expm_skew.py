@@ -161,8 +161,10 @@ def inside_the_radius(n, dtype, kind, rng) -> list[float]:
     for norm in (1e-3, 0.1, 0.39, 1.0, 2.0, math.pi):
         b = max(1, min(10, 256 // n))
         A = spectrum(kind, n, norm=norm, dtype=dtype, rng=rng, b=b)
-        found = errors(expm_skew, A, unit_cotangent(A, rng))
-        worst = [max(w, x * eps(dtype)) for w, x in zip(worst, found, strict=True)]
+        batch_errors = errors(expm_skew, A, unit_cotangent(A, rng))
+        worst = [
+            max(w, x * eps(dtype)) for w, x in zip(worst, batch_errors, strict=True)
+        ]
     return worst
 
 

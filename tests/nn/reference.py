@@ -11,11 +11,11 @@ def states(
     x: Tensor, W: Tensor, kernel: Tensor, sigma: Callable[[Tensor], Tensor], h: Tensor
 ) -> Tensor:
     """All states of one sequence x, (time, inputs), by h' = sigma(W h + T x)."""
-    found = []
+    history = []
     for x_t in x:
         h = sigma(torch.mv(W, h) + torch.mv(kernel, x_t.to(kernel.dtype)))
-        found.append(h)
-    return torch.stack(found)
+        history.append(h)
+    return torch.stack(history)
 
 
 def skew(X: Tensor) -> Tensor:

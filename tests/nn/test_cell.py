@@ -95,11 +95,11 @@ def test_the_unitary_cell_computes_with_complex_numbers(unitary, engine, rng):
         assert_close(cell(x, h), expected)
         parameters = list(cell.parameters())
         # both losses use one weight, which is computed once: keep its graph
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             cell(x, h).abs().sum(), parameters, retain_graph=True
         )
-        wanted = torch.autograd.grad(expected.abs().sum(), parameters)
-        assert_close(found, wanted)
+        expected_gradients = torch.autograd.grad(expected.abs().sum(), parameters)
+        assert_close(gradients, expected_gradients)
 
 
 def test_says_what_it_is():

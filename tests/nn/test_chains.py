@@ -75,7 +75,7 @@ all_layers = pytest.mark.parametrize("name", LAYERS)
 all_chains = pytest.mark.parametrize("chain", CHAINS, ids=lambda f: f.__name__)
 
 
-def made(name: str, rng: torch.Generator) -> nn.Module:
+def new_layer(name: str, rng: torch.Generator) -> nn.Module:
     """A layer whose parameters are moved away from zero, where some of them start."""
     make, options = LAYERS[name]
     layer = make(N, N, **options, generator=rng, dtype=torch.float64)
@@ -139,8 +139,8 @@ def check_first_gradients(
     value = loss(call())
     plain = list(torch.autograd.grad(value, inputs, retain_graph=True))
     recorded = list(torch.autograd.grad(value, inputs, create_graph=True))
-    for g, wanted in zip(recorded, plain, strict=True):
-        assert torch.dist(g, wanted) <= SAME * N * eps(torch.float64) * length(plain)
+    for g, expected in zip(recorded, plain, strict=True):
+        assert torch.dist(g, expected) <= SAME * N * eps(torch.float64) * length(plain)
     check_along(plain, lambda: loss(call()), inputs, rng)
 
 
@@ -161,7 +161,7 @@ def check_along(
 @all_layers
 def test_recorded_gradients_are_the_gradients(name, chain, rng):
     """grad(create_graph=True) = grad() = differences, for inputs and weights."""
-    layer, x = made(name, rng), inputs_of(rng).requires_grad_()
+    layer, x = new_layer(name, rng), inputs_of(rng).requires_grad_()
     inputs = [x, *layer.parameters()]
     check_first_gradients(lambda: chain(layer, x), inputs, rng)
 
@@ -171,8 +171,8 @@ def test_recorded_gradients_are_the_gradients(name, chain, rng):
 def test_cell_in_a_loop(nonlinearity, unitary, engine, rng):
     """The gradient of the last state, to which the weights of all steps contribute."""
     options = {"nonlinearity": nonlinearity, "unitary": unitary}
-    made = ExpRNNCell(N, N, **options, generator=rng, dtype=torch.float64)
-    cell, x = shaken(made, rng), inputs_of(rng).requires_grad_()
+    fresh_cell = ExpRNNCell(N, N, **options, generator=rng, dtype=torch.float64)
+    cell, x = shaken(fresh_cell, rng), inputs_of(rng).requires_grad_()
 
     def call() -> Tensor:
         h = None
@@ -188,7 +188,7 @@ def test_cell_in_a_loop(nonlinearity, unitary, engine, rng):
 @all_layers
 def test_gradient_penalty(name, chain, rng):
     """The gradient of a squared norm of gradients, against differences of it."""
-    layer, x = made(name, rng), inputs_of(rng).requires_grad_()
+    layer, x = new_layer(name, rng), inputs_of(rng).requires_grad_()
     inputs = [x, *layer.parameters()]
 
     def penalty(*, create_graph: bool = False) -> Tensor:
@@ -203,7 +203,7 @@ def test_gradient_penalty(name, chain, rng):
 @all_layers
 def test_meta_learning_step(name, rng):
     """The gradient of a loss after a step of descent, against differences of it."""
-    layer, x = made(name, rng), inputs_of(rng)
+    layer, x = new_layer(name, rng), inputs_of(rng)
     names, inputs = zip(*layer.named_parameters(), strict=True)
 
     def after_a_step(*, create_graph: bool = False) -> Tensor:
@@ -227,14 +227,16 @@ def test_many_gradients_at_once_through_a_chain(name, rng):
 
     They used to be wrong.
     """
-    layer, x = made(name, rng), inputs_of(rng)
+    layer, x = new_layer(name, rng), inputs_of(rng)
     out = on_its_output(layer, x)
     inputs = list(layer.parameters())
     G = torch.randn(4, *out.shape, dtype=out.dtype, generator=rng)
-    found = torch.autograd.grad(
+    batched = torch.autograd.grad(
         out, inputs, G, is_grads_batched=True, retain_graph=True
     )
     loop = [torch.autograd.grad(out, inputs, g, retain_graph=True) for g in G]
-    for many, wanted in zip(found, zip(*loop, strict=True), strict=True):
-        scale = length(list(wanted))
-        assert torch.dist(many, torch.stack(wanted)) <= SAME * N * eps(x.dtype) * scale
+    for many, expected in zip(batched, zip(*loop, strict=True), strict=True):
+        scale = length(list(expected))
+        assert (
+            torch.dist(many, torch.stack(expected)) <= SAME * N * eps(x.dtype) * scale
+        )

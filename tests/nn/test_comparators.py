@@ -136,12 +136,12 @@ def test_chunks_change_nothing_but_memory(case, rng):
         for length in (7, 5, 2)
     ]
     x = pack_sequence(sequences)
-    found = []
+    results = []
     for network in (whole, chunked):
         _, last = network(x)
         (last.abs() ** 2).sum().backward()
-        found.append((last.detach(), [p.grad for p in network.parameters()]))
-    assert_close(found[0], found[1])
+        results.append((last.detach(), [p.grad for p in network.parameters()]))
+    assert_close(results[0], results[1])
 
 
 def test_layers_and_directions(case, rng):

@@ -40,17 +40,17 @@ def randn(*shape: int, rng: torch.Generator) -> Tensor:
     return torch.randn(*shape, dtype=DTYPE, generator=rng)
 
 
-def same(found: tuple, expected: tuple) -> None:
+def same(result: tuple, expected: tuple) -> None:
     """Assert equal outputs and last states, and for packed sequences equal order."""
-    out, wanted = found[0], expected[0]
-    assert type(out) is type(wanted)
-    if isinstance(wanted, PackedSequence):
-        assert torch.equal(out.batch_sizes, wanted.batch_sizes)
-        for ours, theirs in ((out[2], wanted[2]), (out[3], wanted[3])):
+    out, expected_out = result[0], expected[0]
+    assert type(out) is type(expected_out)
+    if isinstance(expected_out, PackedSequence):
+        assert torch.equal(out.batch_sizes, expected_out.batch_sizes)
+        for ours, theirs in ((out[2], expected_out[2]), (out[3], expected_out[3])):
             assert_close(ours, theirs)
-        out, wanted = out.data, wanted.data
-    assert_close(out, wanted)
-    assert_close(found[1], expected[1])
+        out, expected_out = out.data, expected_out.data
+    assert_close(out, expected_out)
+    assert_close(result[1], expected[1])
 
 
 OPTIONS = [
@@ -141,12 +141,12 @@ def test_dropout_is_between_layers_in_training(rng):
     states, _ = layer.eval()(x)
     # the second layer is a running sum: differences of its states are its inputs
     read = torch.diff(out, dim=0, prepend=0 * out[:1])
-    kept = torch.diff(states, dim=0, prepend=0 * states[:1])
+    all_inputs = torch.diff(states, dim=0, prepend=0 * states[:1])
     dropped = read == 0
     fraction = float(dropped.double().mean())
     # 5 standard deviations, sqrt(0.3 * 0.7 / 40000)
     assert abs(fraction - 0.3) < 5 * 0.0023
-    assert_close(read[~dropped], kept[~dropped] / 0.7)
+    assert_close(read[~dropped], all_inputs[~dropped] / 0.7)
     # outputs of the top layer are not dropped, and in evaluation none are
     assert_close(last[1], out[-1])
     same(layer(x), layer(x))

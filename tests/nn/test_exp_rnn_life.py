@@ -24,12 +24,12 @@ def angles(layer: ExpRNN) -> Tensor:
 
 def worst_cell_defect(layer: ExpRNN) -> float:
     """||W^H W - I||_F of the worst cell."""
-    found = []
+    defects = []
     for cell in layer.cells:
         W = cell.weight_hh.detach()
         eye = torch.eye(len(W), dtype=W.dtype)
-        found.append(float(torch.dist(W.mH @ W, eye)))
-    return max(found)
+        defects.append(float(torch.dist(W.mH @ W, eye)))
+    return max(defects)
 
 
 def train(model: nn.Module, x: Tensor, steps: int, lr: float = 1e-2) -> list[float]:
@@ -225,11 +225,11 @@ def test_under_autocast_inputs_are_cast(engine, rng):
     narrow = x.bfloat16()
     expected = layer(narrow.float(), torch.ones(2, 3, 5))
     with torch.autocast("cpu", torch.bfloat16):
-        found = layer(narrow, torch.ones(2, 3, 5, dtype=torch.bfloat16))
+        result = layer(narrow, torch.ones(2, 3, 5, dtype=torch.bfloat16))
         assert_close(layer(x)[0], layer(x, torch.zeros(2, 3, 5))[0])
-    assert found[0].dtype == torch.float32
-    assert_close(found, expected, rtol=0, atol=0)
-    found[0].sum().backward()
+    assert result[0].dtype == torch.float32
+    assert_close(result, expected, rtol=0, atol=0)
+    result[0].sum().backward()
 
 
 def test_in_half_precision(rng):
@@ -270,10 +270,10 @@ def test_compiled_it_is_one_graph_that_trains(backend, options, rng):
         out = model(x)
         (out[0].abs().square().sum() + out[1].abs().sum()).backward()
         gradients.append([*out, *(p.grad.clone() for p in layer.parameters())])
-    for found, expected in zip(*gradients, strict=True):
+    for gradient, expected in zip(*gradients, strict=True):
         # twice the worst over 25 seeds: the graph uses torch's operations instead of C
         atol = 7.5e-6 * float(expected.detach().abs().max())
-        assert_close(found, expected, rtol=0, atol=atol)
+        assert_close(gradient, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.usefixtures("no_shape_hook")
@@ -296,13 +296,13 @@ def test_a_batch_of_layers(rng):
     def loss(state: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(layers[0], state, (x,))[0].square().sum()
 
-    found = torch.func.vmap(torch.func.grad(loss))(parameters)
+    gradients = torch.func.vmap(torch.func.grad(loss))(parameters)
     for i, layer in enumerate(layers):
         expected = torch.autograd.grad(
             layer(x)[0].square().sum(), list(layer.parameters())
         )
         for (name, _), g in zip(layer.named_parameters(), expected, strict=True):
-            assert_close(found[name][i], g)
+            assert_close(gradients[name][i], g)
 
 
 def test_gradients_of_any_order(engine, rng):

@@ -33,10 +33,10 @@ LAYERS = {
 
 def assert_outputs_near(result: Any, expected: Any) -> None:
     """Equal up to the order of sums: C computes the layer, other code the program."""
-    for X, wanted in zip(tree_leaves(result), tree_leaves(expected), strict=True):
+    for X, Y in zip(tree_leaves(result), tree_leaves(expected), strict=True):
         # 8: more than twice the worst over 6 seeds, 3.2 (onnxruntime)
-        atol = 8 * eps(torch.float32) * float(wanted.detach().abs().max())
-        assert_close(X, wanted.detach(), rtol=0, atol=atol)
+        atol = 8 * eps(torch.float32) * float(Y.detach().abs().max())
+        assert_close(X, Y.detach(), rtol=0, atol=atol)
 
 
 def sequences(batch: int, layer: Any, rng: torch.Generator) -> Tensor:

@@ -89,14 +89,14 @@ def test_takes_and_gives_what_torchs_layer_does(kind, options, loop, rng):
         (sequences[1], one),
         (packed, hx),
     ]:
-        found, expected = layer(*arguments), other(*arguments)
-        assert_close(tensors(found), tensors(expected))
-        assert type(found[1]) is type(expected[1])
+        outputs, expected = layer(*arguments), other(*arguments)
+        assert_close(tensors(outputs), tensors(expected))
+        assert type(outputs[1]) is type(expected[1])
         gradients = []
-        for result, parameters in zip((found, expected), kernels, strict=True):
+        for result, parameters in zip((outputs, expected), kernels, strict=True):
             loss = sum(X.square().sum() for X in tensors(result))
-            wanted = [*parameters, *tensors(hx)]
-            gradients.append(torch.autograd.grad(loss, wanted, allow_unused=True))
+            inputs = [*parameters, *tensors(hx)]
+            gradients.append(torch.autograd.grad(loss, inputs, allow_unused=True))
         assert_close(gradients[0], gradients[1])
 
 

@@ -105,11 +105,11 @@ def test_backward_passes_under_vmap(engine, rng):
 
     G = torch.randn(3, *last.shape, generator=rng)
     loop = zip(*(gradients(g) for g in G), strict=True)
-    for found, wanted in zip(torch.func.vmap(gradients)(G), loop, strict=True):
-        expected = torch.stack(wanted)
+    for batched, rows in zip(torch.func.vmap(gradients)(G), loop, strict=True):
+        expected = torch.stack(rows)
         # twice the worst over 25 seeds; inside `vmap` torch computes instead of C
         atol = 1.2e-6 * float(expected.abs().max())
-        assert_close(found, expected, rtol=0, atol=atol)
+        assert_close(batched, expected, rtol=0, atol=atol)
 
 
 def test_a_minus_that_is_put_off_is_seen(rng):
@@ -154,11 +154,11 @@ def test_fake_tensors_have_shapes_only():
 @pytest.mark.parametrize("layer", [ExpRNN, ExpLSTM, ExpGRU])
 def test_what_code_for_torchs_layers_asks_for(layer):
     """`flatten_parameters` and torch's option names work, as code for torch expects."""
-    made = layer(3, 5, 2, bias=False)
-    made.flatten_parameters()
-    assert (made.hidden_size, made.num_layers, made.bias) == (5, 2, False)
+    network = layer(3, 5, 2, bias=False)
+    network.flatten_parameters()
+    assert (network.hidden_size, network.num_layers, network.bias) == (5, 2, False)
     if layer is ExpRNN:
-        assert made.nonlinearity == "modrelu"
+        assert network.nonlinearity == "modrelu"
 
 
 @pytest.mark.errors

@@ -9,11 +9,11 @@ from tests.helpers import DTYPES, random_unitary
 
 
 def layer(dtype: torch.dtype, n: int = 5) -> ModReLU:
-    found = ModReLU(n, dtype=dtype.to_real())
+    module = ModReLU(n, dtype=dtype.to_real())
     with torch.no_grad():
         # some thresholds are negative, and some are not
-        found.bias.copy_(torch.linspace(-1, 1, n))
-    return found
+        module.bias.copy_(torch.linspace(-1, 1, n))
+    return module
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -41,13 +41,13 @@ def test_layers_draw_their_first_values_again(name, rng):
     layer = LAYERS[name]()
     before = dict(layer.named_parameters())
     train(layer, rng)
-    found = reset(layer, 1)
+    state = reset(layer, 1)
     torch.manual_seed(1)
     new = LAYERS[name]()
     for key, X in new.state_dict().items():
-        assert torch.equal(found[key], X), key
-    for mine, theirs in zip(cells(layer), cells(new), strict=True):
-        assert torch.equal(mine.weight_hh, theirs.weight_hh)
+        assert torch.equal(state[key], X), key
+    for cell, theirs in zip(cells(layer), cells(new), strict=True):
+        assert torch.equal(cell.weight_hh, theirs.weight_hh)
     assert all(p is before[key] for key, p in layer.named_parameters())
 
 
@@ -69,10 +69,10 @@ def cells(layer: Any) -> list[Any]:
 def test_a_layer_made_on_meta_is_drawn_by_its_reset():
     """A layer made on meta is drawn by `to_empty` and `reset_parameters`."""
     layer = ExpRNN(3, 6, rebase_every=2, device="meta").to_empty(device="cpu")
-    found = reset(layer, 1)
+    state = reset(layer, 1)
     torch.manual_seed(1)
     for key, X in ExpRNN(3, 6, rebase_every=2).state_dict().items():
-        assert torch.equal(found[key], X), key
+        assert torch.equal(state[key], X), key
 
 
 @pytest.mark.errors

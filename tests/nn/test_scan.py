@@ -115,10 +115,10 @@ def cotangents(outputs: list[Tensor], rng: torch.Generator) -> list[Tensor]:
     return [torch.randn(H.shape, dtype=H.dtype, generator=rng) for H in outputs]
 
 
-def distance(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def distance(result: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The relative error, in the norm of all tensors together."""
     with torch.no_grad():
-        X, Y = (torch.cat([Z.flatten() for Z in side]) for side in (found, expected))
+        X, Y = (torch.cat([Z.flatten() for Z in side]) for side in (result, expected))
         return float(torch.dist(X, Y) / torch.linalg.norm(Y))
 
 
@@ -139,12 +139,14 @@ def test_values_and_gradients_are_those_of_the_twin(sigma, sizes, dtype, engine,
         outputs = twin(p)
         cotangent = cotangents(outputs, rng)
         for how, (last_only, chunk) in calls:
-            found = p.run(how, last_only=last_only, chunk=chunk)
+            result = p.run(how, last_only=last_only, chunk=chunk)
             expected, G = (X[1:] if last_only else X for X in (outputs, cotangent))
-            assert distance(found, expected) <= tol
-            gradients = torch.autograd.grad(found, p.inputs, G)
-            wanted = torch.autograd.grad(expected, p.inputs, G, retain_graph=True)
-            assert distance(gradients, wanted) <= tol
+            assert distance(result, expected) <= tol
+            gradients = torch.autograd.grad(result, p.inputs, G)
+            expected_gradients = torch.autograd.grad(
+                expected, p.inputs, G, retain_graph=True
+            )
+            assert distance(gradients, expected_gradients) <= tol
 
 
 @pytest.mark.parametrize("dtype", REAL, ids=str)
@@ -152,12 +154,12 @@ def test_values_and_gradients_are_those_of_the_twin(sigma, sizes, dtype, engine,
 def test_many_rows(sizes, dtype, engine, rng):
     """More rows than the gradient of W gathers at once: 512 in C, 8 steps in torch."""
     p = problem("modrelu", sizes, rng=rng, dtype=dtype)
-    found, expected = p.run(), p.run(unrolled)
+    result, expected = p.run(), p.run(unrolled)
     G = cotangents(expected, rng)
-    gradients = torch.autograd.grad(found, p.inputs, G)
-    wanted = torch.autograd.grad(expected, p.inputs, G)
+    gradients = torch.autograd.grad(result, p.inputs, G)
+    expected_gradients = torch.autograd.grad(expected, p.inputs, G)
     # 10: twice the worst over 100 seeds, 4.6
-    assert distance(gradients, wanted) <= 10 * eps(dtype)
+    assert distance(gradients, expected_gradients) <= 10 * eps(dtype)
 
 
 @pytest.mark.parametrize("inputs", [64, 65, 1000])
@@ -166,10 +168,10 @@ def test_indices_are_one_hot_vectors(inputs, engine, rng):
     p = problem("tanh", (5, 5, 3), rng=rng, indices=True, inputs=inputs)
     hot = torch.nn.functional.one_hot(p.x, inputs).double()
     q = replace(p, x=hot)
-    found, expected = p.run(), q.run()
+    result, expected = p.run(), q.run()
     G = cotangents(expected, rng)
-    assert_close(found, expected)
-    gradients = torch.autograd.grad(found, p.inputs, G)
+    assert_close(result, expected)
+    gradients = torch.autograd.grad(result, p.inputs, G)
     assert_close(gradients, torch.autograd.grad(expected, q.inputs, G))
 
 
@@ -187,19 +189,19 @@ def test_strides_do_not_matter(sizes, engine, rng):
     names = ("x", "kernel", "W", "b", "h0")
     q = replace(p, **{name: strided(getattr(p, name)) for name in names})
     assert not q.W.is_contiguous()
-    found, expected = q.run(), p.run()
+    result, expected = q.run(), p.run()
     G = cotangents(expected, rng)
-    assert_close(found, expected, rtol=0, atol=0)
-    gradients = torch.autograd.grad(found, q.inputs, [strided(g) for g in G])
+    assert_close(result, expected, rtol=0, atol=0)
+    gradients = torch.autograd.grad(result, q.inputs, [strided(g) for g in G])
     assert_close(gradients, torch.autograd.grad(expected, p.inputs, G), rtol=0, atol=0)
 
 
 def test_gradient_of_a_sum(engine, rng):
     """The gradient of a sum is one number for all entries: its strides are 0."""
     p = problem("modrelu", SIZES["equal"], rng=rng)
-    found = torch.autograd.grad(p.run()[0].sum(), p.inputs)
-    wanted = torch.autograd.grad(p.run(unrolled)[0].sum(), p.inputs)
-    assert_close(found, wanted)
+    gradients = torch.autograd.grad(p.run()[0].sum(), p.inputs)
+    expected = torch.autograd.grad(p.run(unrolled)[0].sum(), p.inputs)
+    assert_close(gradients, expected)
 
 
 @pytest.mark.parametrize("name", ["x", "kernel", "W", "b", "h0"])
@@ -211,20 +213,20 @@ def test_one_gradient_alone(name, engine, rng):
         **{k: getattr(p, k).detach() for k in ("x", "kernel", "W", "b", "h0")}
         | {name: getattr(p, name)},
     )
-    (found,) = torch.autograd.grad(frozen.run()[0].sum(), frozen.inputs)
-    (wanted,) = torch.autograd.grad(p.run()[0].sum(), getattr(p, name))
-    assert_close(found, wanted)
+    (gradient,) = torch.autograd.grad(frozen.run()[0].sum(), frozen.inputs)
+    (expected,) = torch.autograd.grad(p.run()[0].sum(), getattr(p, name))
+    assert_close(gradient, expected)
 
 
 def test_without_gradients_there_is_no_graph(engine, rng):
     p = problem("modrelu", SIZES["varied"], rng=rng)
     expected = p.run()
     with torch.no_grad():
-        found = p.run()
+        result = p.run()
     with torch.inference_mode():
         assert_close(p.run(), expected)
-    assert not found[0].requires_grad
-    assert_close(found, expected)
+    assert not result[0].requires_grad
+    assert_close(result, expected)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["all states", "last states"])
@@ -234,8 +236,8 @@ def test_one_output_alone(sigma, which, engine, rng):
     p = problem(sigma, SIZES["varied"], rng=rng)
     expected = twin(p)
     G = cotangents(expected, rng)
-    found = torch.autograd.grad(p.run()[which], p.inputs, G[which])
-    assert_close(found, torch.autograd.grad(expected[which], p.inputs, G[which]))
+    gradients = torch.autograd.grad(p.run()[which], p.inputs, G[which])
+    assert_close(gradients, torch.autograd.grad(expected[which], p.inputs, G[which]))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -248,16 +250,16 @@ def test_what_is_not_finite_stays_with_its_sequence(sigma, value, engine, rng):
     # relu keeps.
     x[3 + 2, 0] = math.copysign(value, p.kernel[0, 0].item())
     q = replace(p, x=x.requires_grad_())
-    found, expected = q.run(), q.run(unrolled)
-    assert_close(found, expected, equal_nan=True)
+    result, expected = q.run(), q.run(unrolled)
+    assert_close(result, expected, equal_nan=True)
     clean = p.run()
-    states, before = (H[0].unflatten(0, (5, 3)) for H in (found, clean))
+    states, before = (H[0].unflatten(0, (5, 3)) for H in (result, clean))
     assert_close(states[:, :2], before[:, :2])
     assert_close(states[0], before[0])
     # tanh of infinity is one
     if sigma != "tanh" or math.isnan(value):
         assert not states[1, 2].isfinite().all()
-        (dW,) = torch.autograd.grad(found[0].sum(), q.W)
+        (dW,) = torch.autograd.grad(result[0].sum(), q.W)
         assert not dW.isfinite().all()
 
 

@@ -74,8 +74,8 @@ def test_vmap_is_a_loop(rng):
     x, *rest = (X.detach() for X in p.inputs)
     call = function(p, last_only=False, chunk=None)
     many = torch.randn(5, *x.shape, dtype=x.dtype, generator=rng)
-    found = torch.func.vmap(lambda x: call(x, *rest)[0])(many)
-    assert_close(found, torch.stack([call(x, *rest)[0] for x in many]))
+    result = torch.func.vmap(lambda x: call(x, *rest)[0])(many)
+    assert_close(result, torch.stack([call(x, *rest)[0] for x in many]))
 
     def loss(W: Tensor) -> Tensor:
         return call(x, rest[0], W, *rest[2:])[0].square().sum()
@@ -91,11 +91,11 @@ def test_jacobian_in_one_call(engine, rng):
     p = problem("tanh", SIZES, rng=rng)
     last = p.run()[1]
     basis = torch.eye(last.numel(), dtype=last.dtype).view(-1, *last.shape)
-    (found,) = torch.autograd.grad(
+    (jacobian,) = torch.autograd.grad(
         last, p.h0, basis, is_grads_batched=True, retain_graph=True
     )
     rows = [torch.autograd.grad(last, p.h0, g, retain_graph=True)[0] for g in basis]
-    assert_close(found, torch.stack(rows))
+    assert_close(jacobian, torch.stack(rows))
 
 
 @pytest.mark.parametrize("sizes", [(5,) * 9, (5, 5, 4, 2, 1), (1, 1), (2, 1)], ids=str)
@@ -119,17 +119,17 @@ def test_threads_take_their_own_sequences(sigma, sizes, rng):
 
 def saved_bytes(run: Callable[[], object]) -> int:
     """Bytes that a graph saves; a tensor that is saved twice counts once."""
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def pack(X: Tensor) -> Tensor:
         storage = X.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        sizes[storage.data_ptr()] = storage.nbytes()
         return X
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda X: X):
         alive = run()
     del alive
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
 def test_chunks_keep_one_state_in_so_many(engine, monkeypatch, rng):
@@ -216,9 +216,9 @@ def test_states_that_were_changed_are_no_basis_for_gradients(engine, rng):
     _, last = p.run()
     # the last states are copies, so torch allows changes
     last.mul_(2)
-    found = torch.autograd.grad(last.sum(), p.inputs)
-    wanted = torch.autograd.grad(2 * twin(p)[1].sum(), p.inputs)
-    assert_close(found, wanted)
+    gradients = torch.autograd.grad(last.sum(), p.inputs)
+    expected = torch.autograd.grad(2 * twin(p)[1].sum(), p.inputs)
+    assert_close(gradients, expected)
 
 
 def test_half_precision_is_torchs(rng):

@@ -35,14 +35,14 @@ STRUCTURED = {
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_structured_maps_never_make_a_matrix(name):
     """The largest tensor of a step grows like n: fourfold from 256 to 1024."""
-    found = []
+    sizes = []
     for n in (256, 1024):
         network = STRUCTURED[name](n)
         with Largest() as largest:
             H, _ = network(torch.ones(1, 1, 1))
             H.abs().sum().backward()
-        found.append(largest.numel)
-    assert found[1] == 4 * found[0]
+        sizes.append(largest.numel)
+    assert sizes[1] == 4 * sizes[0]
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def gradients(layer: Any, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     return out, dx, others
 
 
-def assert_near_in_eps(X: Tensor, wanted: Tensor) -> None:
+def assert_near_in_eps(X: Tensor, expected: Tensor) -> None:
     # 14: twice the worst over 20 seeds, 7.0 (coordinates of ExpRNN)
-    atol = 14 * eps(torch.float32) * float(wanted.detach().abs().max())
-    assert_close(X, wanted, rtol=0, atol=atol)
+    atol = 14 * eps(torch.float32) * float(expected.detach().abs().max())
+    assert_close(X, expected, rtol=0, atol=atol)
 
 
 def unwrapped(X: Tensor) -> Tensor:
@@ -56,24 +56,24 @@ def test_wrappers_without_memory_compute(name, rng):
     """Wrappers without memory work: their address is 0, and C must not read it."""
     layer, x = LAYERS[name](), torch.randn(5, 4, 3, generator=rng)
     out, dx, others = gradients(layer, x.clone())
-    found, found_dx, found_others = gradients(layer, TwoTensor(x.clone(), x.clone()))
-    assert isinstance(found, TwoTensor)
-    assert_near_in_eps(unwrapped(found), out)
+    twin_out, twin_dx, twin_others = gradients(layer, TwoTensor(x.clone(), x.clone()))
+    assert isinstance(twin_out, TwoTensor)
+    assert_near_in_eps(unwrapped(twin_out), out)
     # `view_as_real` of a TwoTensor loses the flag for conjugation, so gradients of
     # complex numbers are wrong, also through torch's own operations.
     if out.is_complex():
         return
-    for X, wanted in zip((found_dx, *found_others), (dx, *others), strict=True):
-        assert_near_in_eps(unwrapped(X), wanted)
+    for X, expected in zip((twin_dx, *twin_others), (dx, *others), strict=True):
+        assert_near_in_eps(unwrapped(X), expected)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_subclasses_with_memory_compute(name, rng):
     layer, x = LAYERS[name](), torch.randn(5, 4, 3, generator=rng)
     out, dx, _ = gradients(layer, x.clone())
-    found = gradients(layer, x.clone().as_subclass(PlainSubclass))
-    assert_near_in_eps(found[0].as_subclass(Tensor), out)
-    assert_near_in_eps(found[1].as_subclass(Tensor), dx)
+    results = gradients(layer, x.clone().as_subclass(PlainSubclass))
+    assert_near_in_eps(results[0].as_subclass(Tensor), out)
+    assert_near_in_eps(results[1].as_subclass(Tensor), dx)
 
 
 @pytest.mark.once
@@ -88,18 +88,18 @@ def _sharded(rank: int, store: str) -> None:
     x = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0))
     for make in (ExpRNN, ExpLSTM, ExpGRU):
         layer = make(3, 32)
-        wanted = layer(x)[0]
-        wanted.sum().backward()
+        expected = layer(x)[0]
+        expected.sum().backward()
         sharded = fully_shard(copy.deepcopy(layer), mesh=mesh)
         sharded.zero_grad()
         out = sharded(x)[0]
         out.sum().backward()
-        assert_near_in_eps(out, wanted)
+        assert_near_in_eps(out, expected)
         for p, q in zip(sharded.parameters(), layer.parameters(), strict=True):
             grad: Any = p.grad
             assert q.grad is not None
             assert_near_in_eps(grad.full_tensor(), q.grad)
         spread = distribute_module(layer, mesh)
         out = spread(distribute_tensor(x, mesh, [Replicate()]))[0]
-        assert_near_in_eps(out.full_tensor(), wanted)
+        assert_near_in_eps(out.full_tensor(), expected)
     dist.destroy_process_group()

@@ -55,10 +55,10 @@ def inputs(layer: Any, rng: torch.Generator, *, batch: int = 4) -> Tensor:
 def assert_outputs_near(result: Any, expected: Any) -> None:
     """Equal up to rounding: two loops over time sum in different orders."""
     pairs = zip(tree_leaves(result), tree_leaves(expected), strict=True)
-    for X, wanted in pairs:
-        scale = max(1.0, float(wanted.detach().abs().max()))
+    for X, Y in pairs:
+        scale = max(1.0, float(Y.detach().abs().max()))
         # 26: twice the worst over 60 seeds, 12.9 (tanh, loaded from torch)
-        assert_close(X, wanted, rtol=0, atol=26 * eps(X.dtype) * scale)
+        assert_close(X, Y, rtol=0, atol=26 * eps(X.dtype) * scale)
 
 
 @all_kinds

@@ -111,8 +111,8 @@ def test_no_decomposition_is_made(manifold, retraction, after, rng):
     """Neither a step nor a polish, which comes every 16 steps, decomposes a matrix."""
     for lr in (1e-3, 0.3):
         seen = record(manifold, retraction, rng, lr=lr, after=after)
-        found = [name for name in seen.calls if "svd" in name or "eig" in name]
-        assert found == []
+        decompositions = [name for name in seen.calls if "svd" in name or "eig" in name]
+        assert decompositions == []
 
 
 def test_equal_parameters_are_one_batch(rng):

@@ -88,8 +88,8 @@ def test_brockett_finds_principal_components(n, retraction, rng):
         retraction=retraction,
     )
 
-    found = (Q * (C @ Q)).sum(0)
-    torch.testing.assert_close(found, values[:k], rtol=0, atol=TOLERANCE)
+    quotients = (Q * (C @ Q)).sum(0)
+    torch.testing.assert_close(quotients, values[:k], rtol=0, atol=TOLERANCE)
     overlap = (V[:, :k].mT @ Q).abs()
     assert torch.dist(overlap, torch.eye(k)) < TOLERANCE
 

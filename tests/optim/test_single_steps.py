@@ -167,10 +167,10 @@ def test_long_steps_that_have_digits_are_made(rng):
             G = torch.randn(Q.shape, generator=rng)
             G = size * G / G.norm()
             exact = moved(manifold, manifold.nearest(Q.double()), G.double(), 1.0)
-            found = moved(manifold, Q, G, 1.0)
+            P = moved(manifold, Q, G, 1.0)
             # twice the worst of 20 seeds: 1.25
-            assert torch.dist(found.double(), exact) < 2.5 * size * 2**-23
-            assert torch.dist(found, Q) > 0.1
+            assert torch.dist(P.double(), exact) < 2.5 * size * 2**-23
+            assert torch.dist(P, Q) > 0.1
 
 
 @pytest.mark.parametrize("rate", [torch.float32, torch.float64], ids=str)
@@ -242,8 +242,8 @@ def test_memory_that_is_kept_is_never_read_by_another(monkeypatch):
     for thread in threads:
         thread.join()
     monkeypatch.setattr(memory, "_SMALLEST", math.inf)
-    for seed, found in results.items():
-        for x, y in zip(found, interleaved(seed), strict=True):
+    for seed, tensors in results.items():
+        for x, y in zip(tensors, interleaved(seed), strict=True):
             assert torch.equal(x, y)
 
 

@@ -53,9 +53,9 @@ def check_fully_shard(n: int, options: dict[str, Any], mesh: Any) -> None:
         assert type(layer.weight) is torch.Tensor
         assert_close(layer.weight, like.weight)
     expected = isometry.diagnose(plain)
-    for key, found in isometry.diagnose(model).items():
-        assert found.orthogonality_error < 1e-5
-        assert found.border_distance == expected[key].border_distance
+    for key, diagnosis in isometry.diagnose(model).items():
+        assert diagnosis.orthogonality_error < 1e-5
+        assert diagnosis.border_distance == expected[key].border_distance
     isometry.rebase(model)
     assert_close(model(x), plain(x))
     isometry.fold(model)

@@ -40,8 +40,8 @@ def test_the_tests_that_answer_a_thread_exist(number):
     for test in THREADS[number].tests:
         path, _, name = test.partition("::")
         tree = ast.parse((ROOT / "tests" / path).read_text())
-        found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-        assert name in found, test
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert name in names, test
 
 
 class Seen(TorchDispatchMode):

@@ -315,12 +315,12 @@ def test_a_weight_without_bytes_is_kept_by_its_graph_only(monkeypatch):
     coordinates(layer).data.mul_(0.5)
     assert torch.equal(layer.weight, fresh(layer))
     # an in-place change and the step of an optimizer are seen at once
-    kept = layer(x), layer.weight
+    references = layer(x), layer.weight
     with torch.no_grad():
         coordinates(layer).mul_(0.5)
     assert torch.equal(layer.weight, fresh(layer))
-    kept = layer(x), layer.weight
-    kept[0].sum().backward()
+    references = layer(x), layer.weight
+    references[0].sum().backward()
     torch.optim.Adam(layer.parameters(), lr=0.1, fused=True).step()
     assert torch.equal(layer.weight, fresh(layer))
     with torch.no_grad():
