@@ -13,7 +13,7 @@ import torch
 from isometry.lab import Config, RunError, Training, resume, start
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
-from isometry.lab._train.loop import Step, orthogonality_error, recurrent_map
+from isometry.lab._train.loop import Step, orthogonality_error, recurrent_matrix_of
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.tasks import CopyingTask, MnistTask
 from tests.helpers import eps, shifted_seed
@@ -250,7 +250,7 @@ def test_nan_gradient_is_not_saved(tmp_path, monkeypatch):
 def test_recurrent_map_is_orthogonal(name):
     """Recurrent matrices start orthogonal, except for two networks by design."""
     experiment = build(small(model=name, hidden_size=8), CPU)
-    W = recurrent_map(experiment.model)
+    W = recurrent_matrix_of(experiment.model)
     assert W is not None
     assert W.shape == (8, 8)
     error = orthogonality_error(experiment.model)
@@ -269,7 +269,7 @@ def test_recurrent_map_is_what_moves_the_state():
         cell.bias.zero_()
         h, x = torch.randn(2, 1, 6), torch.zeros(1, 1, 10)
         _, last = model.network(x, h[:1, :1])
-    W = recurrent_map(model)
+    W = recurrent_matrix_of(model)
     assert W is not None
     torch.testing.assert_close(last[0, 0], W @ h[0, 0])
 

@@ -227,7 +227,7 @@ def test_scornn_starts_at_rotations_in_the_first_quadrant():
     """(I + A)^-1 (I - A) D has rotations by u in (0, pi / 2) as blocks, up to signs."""
     (cell,) = CASES["scornn"].network().cells
     signs = torch.tensor([1.0] * 5 + [-1.0] * 3, dtype=torch.float64)
-    Z = cell.recurrent_weight() * signs
+    Z = cell.recurrent_matrix() * signs
     even = torch.arange(0, N, 2)
     # cosine and sine of u: above the diagonal the sine is positive in Z, negative in A
     assert (Z[even, even] > 0).all()
@@ -248,9 +248,9 @@ def test_renormalizing_keeps_the_weight(rng):
     """Renormalizing gives unit columns, zero above the diagonal, and the same W."""
     network = shaken(CASES["householder"].network(), rng)
     (cell,) = network.cells
-    W = cell.recurrent_weight().detach()
+    W = cell.recurrent_matrix().detach()
     network.renormalize_()
-    assert_close(cell.recurrent_weight().detach(), W)
+    assert_close(cell.recurrent_matrix().detach(), W)
     assert_close(
         torch.linalg.vector_norm(cell.V.detach(), dim=0), torch.ones(5).double()
     )
@@ -263,7 +263,7 @@ def test_singular_values_stay_within_the_margin(rng):
     assert_close(cell.singular_values(), torch.ones(N).double())
     with torch.no_grad():
         cell.p.copy_(100 * torch.randn(N, dtype=torch.float64, generator=rng))
-    s = torch.linalg.svdvals(cell.recurrent_weight().detach())
+    s = torch.linalg.svdvals(cell.recurrent_matrix().detach())
     assert s.max() <= 1.3 + 1e-12
     assert s.min() >= 0.7 - 1e-12
 

@@ -69,7 +69,7 @@ class GatedCell(AbstractNamedCell):
         candidate_bias: whether a GRU adds a second bias to $W_n h$.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        **maps: the options of `isometry.constrain`.
+        **constraint: the options of `isometry.constrain`.
     """
 
     def __init__(  # noqa: PLR0917 - the order of `ExpGRU`
@@ -81,7 +81,7 @@ class GatedCell(AbstractNamedCell):
         candidate_bias: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        **maps: Any,
+        **constraint: Any,
     ) -> None:
         super().__init__()
         check_flags(bias=bias, candidate_bias=candidate_bias)
@@ -98,7 +98,7 @@ class GatedCell(AbstractNamedCell):
         # The base of the maps is where they start. If it were the identity, random maps
         # would have angles near pi. At such angles exp is no longer one to one, and the
         # coordinates of the Cayley map are huge.
-        constrain(self, "weight_hh", SO(n), **maps)
+        constrain(self, "weight_hh", SO(n), **constraint)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew: the recurrent maps by `init`, as at the start.

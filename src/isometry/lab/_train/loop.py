@@ -272,7 +272,7 @@ def on(batch: Batch, device: torch.device) -> Batch:
 
 
 @torch.no_grad()
-def recurrent_map(model: nn.Module) -> Tensor | None:
+def recurrent_matrix_of(model: nn.Module) -> Tensor | None:
     """The matrix that the first layer applies to its hidden state.
 
     Args:
@@ -290,7 +290,7 @@ def recurrent_map(model: nn.Module) -> Tensor | None:
 
 
 def orthogonality_error(model: nn.Module) -> float | None:
-    r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the matrix of `recurrent_map`.
+    r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the recurrent matrix.
 
     Args:
         model: a network with its output layer.
@@ -298,7 +298,7 @@ def orthogonality_error(model: nn.Module) -> float | None:
     Returns:
         The error; None for layers that are not ours, or if the matrix is not finite.
     """
-    W = recurrent_map(model)
+    W = recurrent_matrix_of(model)
     if W is None:
         return None
     return float(unitarity_defect(W)) / len(W) ** 0.5
@@ -337,7 +337,7 @@ def angles(model: nn.Module) -> list[float]:
     Returns:
         The angles; empty for layers that are not ours, or if the matrix is not finite.
     """
-    W = recurrent_map(model)
+    W = recurrent_matrix_of(model)
     if W is None:
         return []
     return torch.linalg.eigvals(W.cpu()).angle().sort().values.tolist()

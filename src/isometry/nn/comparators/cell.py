@@ -168,12 +168,12 @@ class AbstractDenseCell(AbstractComparatorCell):
     """
 
     @abstractmethod
-    def recurrent_weight(self) -> Tensor:
+    def recurrent_matrix(self) -> Tensor:
         """The matrix W, (n, n)."""
 
     def state_map(self) -> Map:
         """The product with W."""
-        W = self.recurrent_weight()
+        W = self.recurrent_matrix()
         return lambda h: h @ W.mT
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
@@ -181,7 +181,7 @@ class AbstractDenseCell(AbstractComparatorCell):
         if callable(self.sigma):
             return super().scan(x, first, run)
         with autocast_off(x.device):
-            W = self.recurrent_weight()
+            W = self.recurrent_matrix()
         return scan_field(
             x, Weights(self.weight_ih, W, self.bias, self.sigma), first, run
         )

@@ -80,7 +80,7 @@ class HouseholderCell(AbstractDenseCell):
         self.bias = draw.zeros(n)
         self.h0 = draw.uniform(n, bound=math.sqrt(3 / (2 * n)))
 
-    def recurrent_weight(self) -> Tensor:
+    def recurrent_matrix(self) -> Tensor:
         """The orthogonal matrix W."""
         return householder(self.V.tril())
 

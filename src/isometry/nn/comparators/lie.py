@@ -82,6 +82,6 @@ class LieCell(AbstractDenseCell):
         self.redundant = n * n
         self.bias = draw.parameter(torch.zeros(n, dtype=torch.complex64, device="cpu"))
 
-    def recurrent_weight(self) -> Tensor:
+    def recurrent_matrix(self) -> Tensor:
         """The unitary matrix W times the gain."""
         return self.gain * expm_skew(skew(self.X))

@@ -73,7 +73,7 @@ class ScoRNNCell(AbstractDenseCell):
         signs[n - self.negatives :] = -1
         self.register_buffer("D", signs.to(self.X))
 
-    def recurrent_weight(self) -> Tensor:
+    def recurrent_matrix(self) -> Tensor:
         """The orthogonal matrix W."""
         return scaled_cayley(self.X, self.D)
 
@@ -152,7 +152,7 @@ class ScuRNNCell(AbstractDenseCell):
         self.bias = draw.uniform(n, bound=0.01)
         self.h0 = draw.complex_uniform(n, bound=0.01)
 
-    def recurrent_weight(self) -> Tensor:
+    def recurrent_matrix(self) -> Tensor:
         """The unitary matrix W."""
         D = torch.polar(torch.ones_like(self.theta), self.theta)
         return scaled_cayley(self.X, D)

@@ -82,6 +82,6 @@ class SpectralCell(AbstractDenseCell):
         """The singular values of the weight."""
         return 1 + self.margin * (2 * torch.sigmoid(self.p) - 1)
 
-    def recurrent_weight(self) -> Tensor:
+    def recurrent_matrix(self) -> Tensor:
         """The matrix W, whose singular values differ from 1 by at most the margin."""
         return (self.U * self.singular_values()) @ self.V.mT

@@ -203,7 +203,7 @@ class FullCapacityCell(AbstractDenseCell):
         self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
 
-    def recurrent_weight(self) -> Tensor:
+    def recurrent_matrix(self) -> Tensor:
         """The unitary matrix W."""
         return self.weight_hh
 
