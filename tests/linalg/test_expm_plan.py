@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isometry.linalg._expm import exponential as kernel
+from isometry.linalg._expm import exponential
 from isometry.linalg._expm.schemes import SCHEMES
 from isometry.linalg._expm_skew import (
     expm_skew,
@@ -23,26 +23,26 @@ METHODS = ["products", "eigh", "pade"]
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_plans_are_in_order(dtype):
     """Edges of plans increase up to 1/eps, and their squarings are enough."""
-    edges = list(kernel.plan_edges(dtype))
+    edges = list(exponential.plan_edges(dtype))
     assert sorted(set(edges)) == edges
     assert edges[-2] < 1 / eps(dtype) <= edges[-1]
     schemes = SCHEMES[dtype.to_real()]
     for plan, edge in enumerate(edges):
-        scheme, squarings = kernel.decode(plan, dtype)
+        scheme, squarings = exponential.decode(plan, dtype)
         assert scheme is not None
         assert scheme.theta * 2**squarings == edge
         assert scheme is schemes[min(plan, len(schemes) - 1)]
-    assert kernel.decode(len(edges), dtype) == (None, 0)
+    assert exponential.decode(len(edges), dtype) == (None, 0)
 
 
 def plan_of(A: Tensor) -> Tensor:
-    return kernel.forward(A)[2]
+    return exponential.forward(A)[2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_plans_are_never_too_low(dtype, rng):
     """The edge of the chosen plan is above the largest angle, also near an edge."""
-    edges = torch.tensor(list(kernel.plan_edges(dtype)), dtype=torch.float64)
+    edges = torch.tensor(list(exponential.plan_edges(dtype)), dtype=torch.float64)
     for norm in (edges[:6, None] * torch.tensor([0.5, 0.999, 1.001])).flatten():
         A = random_skew(8, norm=float(norm), dtype=dtype, rng=rng, batch=(4,))
         chosen = plan_of(A)
@@ -87,7 +87,7 @@ def test_nothing_is_known_above_the_inverse_of_eps(dtype, rng):
     """
     A = random_skew(4, norm=1.0, dtype=dtype, rng=rng)
     assert expm_skew(1e4 * A).isfinite().all()
-    above = A * (2.1 * kernel.plan_edges(dtype)[-1])
+    above = A * (2.1 * exponential.plan_edges(dtype)[-1])
     for result in (*expm_skew_adjoint(above, A), *expm_skew_frechet(above, A)):
         assert result.isnan().all()
 
@@ -104,7 +104,7 @@ def test_a_given_bound_spares_the_estimate(dtype, rng, monkeypatch):
         raise AssertionError("the norm was estimated")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kernel, "estimate_plan", never)
+        patch.setattr(exponential, "estimate_plan", never)
         Q = expm_skew(A, norm_bound=2.1)
         assert torch.equal(Q, expected)
         assert torch.equal(torch.autograd.grad(Q, A, G)[0], gradient)

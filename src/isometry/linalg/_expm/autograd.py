@@ -24,7 +24,7 @@ from isometry._torch import (
     outside_graphs,
     transforms,
 )
-from isometry.linalg._expm import exponential as kernel
+from isometry.linalg._expm import exponential as products
 from isometry.linalg._expm.schemes import SCHEMES, Scheme
 from isometry.linalg._implicit import in_front
 from isometry.linalg._skew import with_skew_gradient
@@ -60,7 +60,7 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
             f"`A` must be a plain tensor here and for second derivatives; got "
             f"{type(A).__name__}. Gather it first, a DTensor with `A.full_tensor()`."
         )
-    Q, W, plan = kernel.forward(_flat(A), norm_bound)
+    Q, W, plan = products.forward(_flat(A), norm_bound)
     # Resized, not viewed: torch refuses in-place changes of a view that an autograd
     # function returned.
     return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plan.view(A.shape[:-2])
@@ -71,7 +71,7 @@ def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
     # a hook on saved tensors may have returned W with other strides
     W = W.contiguous().view(W.shape[0], *G_flat.shape)
     backend = backend_for(W, G_flat)
-    gradient = kernel.backward(backend, W, plan.reshape(-1), G_flat)
+    gradient = products.backward(backend, W, plan.reshape(-1), G_flat)
     return gradient.contiguous().resize_(G.shape)
 
 
@@ -97,18 +97,18 @@ def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pai
 
     Both come from ordinary torch operations, so they can be differentiated again.
     """
-    end = len(kernel.plan_edges(A.dtype))
+    end = len(products.plan_edges(A.dtype))
     unknown = (plan >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)
     # The last scheme is used even for small angles. The shorter ones are fitted to the
     # value and the gradient only, and their second derivatives are off by up to 60 eps.
     least = len(SCHEMES[A.dtype.to_real()]) - 1
-    scheme, squarings = kernel.decode(min(max(int(longest), least), end - 1), A.dtype)
+    scheme, squarings = products.decode(min(max(int(longest), least), end - 1), A.dtype)
     assert scheme is not None
     pair = _push_forward(scheme, A, E, squarings)
     for k in range(1, squarings + 1):
         pair = _times(pair, pair)
-        if k % kernel.MANY_SQUARINGS == 0:
+        if k % products.MANY_SQUARINGS == 0:
             # H counts as a constant. With the derivative of H, the result would be
             # tangent to the unitary group. But the derivative of exp along a direction
             # that is not skew is not tangent to the unitary group.
@@ -273,7 +273,7 @@ def _empty(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor
     """Empty outputs of the right shapes, for a graph that is being traced."""
     plan = torch.empty(A.shape[:-2], dtype=torch.int64, device="cpu")
     Q = A.new_empty(A.shape)
-    return Q, A.new_empty((kernel.slots(A.dtype), *A.shape)), plan
+    return Q, A.new_empty((products.slots(A.dtype), *A.shape)), plan
 
 
 def _frechet_forward(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from isometry._torch import (
     version,
 )
 from isometry._typing import Square
-from isometry.linalg._expm import exponential as kernel
+from isometry.linalg._expm import exponential as products
 from isometry.linalg._expm.autograd import Adjoint, adjoint
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._skew import SMALLEST, skew
@@ -68,8 +68,8 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
     s2, s3, s4 = (half * (Y.conj() * Z).real.sum((-2, -1)) for Y, Z in pairs)
     largest = s2.sqrt()
     sound = (s4 > 0) & s4.isfinite() & (s3 != 0)
-    sharp = torch.fmin(kernel.extremes(s2, s3.abs(), s4)[1], largest)
-    upper = torch.where(sound, sharp, largest).sqrt() * kernel.MARGIN
+    sharp = torch.fmin(products.extremes(s2, s3.abs(), s4)[1], largest)
+    upper = torch.where(sound, sharp, largest).sqrt() * products.MARGIN
     # written so that a bound of NaN counts as above `reach`
     factor = 1 + nan_unless(upper <= reach, like=upper)
     return A * factor[..., None, None]
@@ -118,7 +118,7 @@ class Rotation(torch.autograd.Function):
 def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The value, and the slots and the plan for the backward pass."""
     X = X.contiguous()
-    E, W, plan = kernel.forward(X[None], triangle=True)
+    E, W, plan = products.forward(X[None], triangle=True)
     # Resized, not viewed: torch refuses in-place changes of a view that an autograd
     # function returned.
     E, plan = E.resize_(X.shape), plan.resize_(())
@@ -137,7 +137,7 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         # The gradient at exp(skew X) is B^T G. It is computed as (G^T B)^T, because C
         # reads the transpose of this gradient, which is then contiguous.
         G = backend.multiply(G, B, transposed=True).mT
-    return kernel.backward(backend, W, plan.view(1), G[None], triangle=True)[0]
+    return products.backward(backend, W, plan.view(1), G[None], triangle=True)[0]
 
 
 def _gradient_in_steps(
@@ -175,7 +175,7 @@ class _Recorded(torch.autograd.Function):
 
 def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Empty outputs of the right shapes, for a graph that is being traced."""
-    W = X.new_empty((kernel.slots(X.dtype), 1, *X.shape))
+    W = X.new_empty((products.slots(X.dtype), 1, *X.shape))
     return X.new_empty(X.shape), W, torch.empty((), dtype=torch.int64, device="cpu")
 
 
