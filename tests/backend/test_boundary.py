@@ -108,7 +108,9 @@ STEPS = StepTable([4, 2, 1])
 # A right call of each kernel with several arguments; the test then replaces each
 # argument.
 CALLS = {
-    "powers": lambda k, X: k.powers(X(1), X(5)[:, None], least=0.0, triangle=True),
+    "powers": lambda k, X: k.powers(
+        X(1), X(5)[:, None], skip_up_to=0.0, from_coordinates=True
+    ),
     "evaluate": lambda k, X: k.evaluate(X(5)[:, None], polynomial()),
     "pull_back": lambda k, X: k.pull_back(X(5)[:, None], polynomial(), X(1)),
     "scan": lambda k, X: k.scan(X((7, N)), cell(X), X((4, N)), STEPS),
@@ -168,7 +170,7 @@ def test_too_few_slots():
     with pytest.raises(ValueError, match="`W` must have 4 slots or more; got 3"):
         native.evaluate(matrices(3)[:, None], polynomial())
     with pytest.raises(ValueError, match="`W` must have 3 slots or more; got 2"):
-        native.powers(matrices(), matrices(2)[:, None], least=0.0)
+        native.powers(matrices(), matrices(2)[:, None], skip_up_to=0.0)
 
 
 @pytest.mark.errors

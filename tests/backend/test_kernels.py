@@ -100,7 +100,7 @@ def test_powers_in_one_call(n, dtype, rng):
     """
     A = random_skew(n, norm=2.0, dtype=dtype, rng=rng)[None]
     native, W = built(dtype), A.new_empty((5, *A.shape))
-    sums = native.powers(A, W, least=1e-12)
+    sums = native.powers(A, W, skip_up_to=1e-12)
     if n == 1:
         assert sums is None
         return
@@ -109,7 +109,7 @@ def test_powers_in_one_call(n, dtype, rng):
     assert_close(W[2], A @ A @ A @ A)
     pair = torch.stack([A @ A, A @ A @ A @ A])
     assert sums == pytest.approx(TorchBackend().power_sums(pair), rel=1e-5)
-    assert native.powers(A, W, least=16.0 * n) is None
+    assert native.powers(A, W, skip_up_to=16.0 * n) is None
     assert_close(W[1], A @ A)
 
 

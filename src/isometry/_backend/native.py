@@ -133,18 +133,25 @@ class NativeBackend(TorchBackend):
         return out
 
     def powers(
-        self, A: Tensor, W: Tensor, *, least: float | None, triangle: bool = False
+        self,
+        A: Tensor,
+        W: Tensor,
+        *,
+        skip_up_to: float | None,
+        from_coordinates: bool = False,
     ) -> PowerSums | None:
         """Write A, A^2 and perhaps A^4 into W; see `TorchBackend.powers`."""
-        if len(A) > 1 or least is None:
-            return super().powers(A, W, least=least, triangle=triangle)
+        if len(A) > 1 or skip_up_to is None:
+            return super().powers(
+                A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
+            )
         n, slots = A.shape[-1], len(W)
         _require(slots >= 3, "W", slots, "have 3 slots or more")
         a, w = self._pointer("A", A, n * n), self._pointer("W", W, slots * n * n)
         sums = (ctypes.c_double * 3)()
-        self._c.powers(self.gemm, a, w, sums, least, triangle, n)
+        self._c.powers(self.gemm, a, w, sums, skip_up_to, from_coordinates, n)
         s2, s3, s4 = sums
-        return None if s2 <= least else (s2, s3, s4)
+        return None if s2 <= skip_up_to else (s2, s3, s4)
 
     def evaluate(self, W: Tensor, polynomial: Polynomial) -> Tensor:
         """Compute p(A), and write the products P_3, ... into the slots of W."""
@@ -154,20 +161,28 @@ class NativeBackend(TorchBackend):
         n, w = W.shape[-1], self._slots(W, table)
         Q = W.new_empty(W.shape[1:])
         # memory for the two factors L and R of a `Stage`
-        room = recycled((2, n, n), Q)
-        outputs = (Q.data_ptr(), room.data_ptr())
+        scratch = recycled((2, n, n), Q)
+        outputs = (Q.data_ptr(), scratch.data_ptr())
         self._c.evaluate(self.gemm, w, *outputs, table.numbers, *table.counts, n)
         return Q
 
     def pull_back(
-        self, W: Tensor, polynomial: Polynomial, G: Tensor, *, triangle: bool = False
+        self,
+        W: Tensor,
+        polynomial: Polynomial,
+        G: Tensor,
+        *,
+        from_coordinates: bool = False,
     ) -> Tensor:
         """The skew gradient at A, given the gradient G at p(A).
 
-        With `triangle`, it is the gradient at the coordinates from which `skew` made A.
+        With `from_coordinates`, it is the gradient at the coordinates from which `skew`
+        made A.
         """
         if W.shape[1] > 1:
-            return super().pull_back(W, polynomial, G, triangle=triangle)
+            return super().pull_back(
+                W, polynomial, G, from_coordinates=from_coordinates
+            )
         table = polynomial_table(polynomial, self.dtype)
         n, w = W.shape[-1], self._slots(W, table)
         # C takes the transpose of G. If G is itself the transpose of a contiguous
@@ -175,9 +190,10 @@ class NativeBackend(TorchBackend):
         Gt = G.mT.contiguous()
         g, X = self._pointer("G", Gt, n * n), torch.empty_like(Gt)
         # memory for L, R, the gradient of L and one gradient for each slot
-        room = recycled((3 + table.slots, n, n), X)
-        outputs, counts = (X.data_ptr(), room.data_ptr()), (*table.counts, triangle, n)
-        self._c.pull_back(self.gemm, w, g, *outputs, table.numbers, *counts)
+        scratch = recycled((3 + table.slots, n, n), X)
+        outputs, counts = (X.data_ptr(), scratch.data_ptr()), table.counts
+        options = (table.numbers, *counts, from_coordinates, n)
+        self._c.pull_back(self.gemm, w, g, *outputs, *options)
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
@@ -208,14 +224,14 @@ class NativeBackend(TorchBackend):
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
         # how many rows a thread can gather, both of gradients and of states
         capacity = max(_ROWS_TOGETHER, -(-steps.batch // threads))
-        room, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
+        scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
         self._c.scan_adjoint(
             *(self.gemm, self._pointer("D", D, rows), self._pointer("H", H, rows)),
             None if dH is None else self._pointer("dH", dH, rows),
             None if dh_last is None else self._pointer("dh_last", dh_last, batch),
             *(self._pointer("W", W, n * n), self._threshold(cell)),
             self._pointer("h0", h0, batch),
-            *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), room.data_ptr()),
+            *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), scratch.data_ptr()),
             *(*steps.arguments, n, _SIGMAS[sigma], threads, capacity),
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)

@@ -122,28 +122,34 @@ class TorchBackend:
         return torch.mm(X.mT if transposed else X, Y, out=torch.empty_like(Y))
 
     def powers(
-        self, A: Tensor, W: Tensor, *, least: float | None, triangle: bool = False
+        self,
+        A: Tensor,
+        W: Tensor,
+        *,
+        skip_up_to: float | None,
+        from_coordinates: bool = False,
     ) -> PowerSums | None:
         r"""Write $A$, $A^2$ and perhaps $A^4$ into the first slots of W.
 
-        If `least` is None, there is no $A^4$. On the CPU, $A^4$ is also left out if
-        $\sum \theta^4 \le$ `least` for every matrix. The sum is over the angles
-        $\theta$ of a matrix (one of each pair if the matrix is real). With `triangle`,
-        A holds the coordinates from which `skew` makes the skew matrix.
+        If `skip_up_to` is None, there is no $A^4$. On the CPU, $A^4$ is also left out
+        if $\sum \theta^4$ is at most `skip_up_to` for every matrix. The sum is over the
+        angles $\theta$ of a matrix (one of each pair if the matrix is real). With
+        `from_coordinates`, the argument A holds coordinates, and `skew` makes the skew
+        matrix from them.
 
         Returns the power sums of $A^2$ and $A^4$, or None without $A^4$.
         """
-        if triangle:
+        if from_coordinates:
             A = self.skew(A)
         self.square(W[0].copy_(A), W[1])
-        if least is None:
+        if skip_up_to is None:
             return None
         # On another device the host would have to wait for this norm, and again for the
         # power sums. So A^4 is always computed on such a device, and the host waits
         # once.
         if A.is_cpu:
             norm = float(torch.linalg.matrix_norm(W[1]).max())
-            if norm * norm * (1.0 if A.is_complex() else 0.5) <= least:
+            if norm * norm * (1.0 if A.is_complex() else 0.5) <= skip_up_to:
                 return None
         self.square(W[1], W[2])
         return self.power_sums(W[1:3])
@@ -187,22 +193,28 @@ class TorchBackend:
         return Q
 
     def pull_back(
-        self, W: Tensor, polynomial: Polynomial, G: Tensor, *, triangle: bool = False
+        self,
+        W: Tensor,
+        polynomial: Polynomial,
+        G: Tensor,
+        *,
+        from_coordinates: bool = False,
     ) -> Tensor:
         """The skew gradient at A, given the gradient G at p(A).
 
-        With `triangle`, it is the gradient at the coordinates from which `skew` made A.
+        With `from_coordinates`, it is the gradient at the coordinates from which `skew`
+        made A.
         """
-        # `room` holds one matrix after the other: L; R, which its gradient later
+        # `scratch` holds one matrix after the other: L; R, which its gradient later
         # overwrites; the gradient of L; the gradient of F; and one gradient for each
         # slot. So the gradients of R, L and F are neighbours, and one thin product with
         # the transposed coefficients adds their contributions to the gradients of all
         # slots.
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         values = _flat(W)
-        room = recycled((4 + polynomial.slots, *W.shape[1:]), W)
-        L, gR, gL, gF = room[:4].unbind()
-        slots, flat = room[4:], _flat(room)
+        scratch = recycled((4 + polynomial.slots, *W.shape[1:]), W)
+        L, gR, gL, gF = scratch[:4].unbind()
+        slots, flat = scratch[4:], _flat(scratch)
         gradients, below = flat[1:4], flat[4:]
         gF.copy_(G)
         for k in range(polynomial.slots, polynomial.powers - 1, -1):
@@ -225,7 +237,7 @@ class TorchBackend:
                     below[:k].addmm_(transposed, gradients[:2])
             G = slots[k - 1]
         g = _through_powers(W, slots, polynomial.powers, gL)
-        return self.skew_adjoint(g) if triangle else g
+        return self.skew_adjoint(g) if from_coordinates else g
 
     scan = staticmethod(recurrence.scan)
     scan_adjoint = staticmethod(recurrence.scan_adjoint)
@@ -275,7 +287,7 @@ def _add_identity(X: Tensor, multiple: float) -> None:
         X.diagonal(dim1=-2, dim2=-1).add_(multiple)
 
 
-def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tensor:
+def _through_powers(W: Tensor, slots: Tensor, count: int, scratch: Tensor) -> Tensor:
     """The skew gradient at A, given the gradients at A, at A^2 and perhaps at A^4.
 
     Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulling S / 2 back
@@ -285,8 +297,8 @@ def _through_powers(W: Tensor, slots: Tensor, count: int, room: Tensor) -> Tenso
     """
     gA, gA2 = slots[:2]
     if count == 3:
-        gA2.baddbmm_(_add_adjoint(slots[2], 1, out=room), W[1])
-    gA.baddbmm_(_add_adjoint(gA2, 1, out=room), W[0], beta=0.5, alpha=-0.5)
+        gA2.baddbmm_(_add_adjoint(slots[2], 1, out=scratch), W[1])
+    gA.baddbmm_(_add_adjoint(gA2, 1, out=scratch), W[0], beta=0.5, alpha=-0.5)
     return _add_adjoint(gA, -1, out=torch.empty_like(gA))
 
 

@@ -134,22 +134,23 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
     return total;
 }
 
-/* Writes A, A^2 and, unless |A^2|_F^2 / 2 is at most `least`, A^4 into the slots of W, and
- * half of <A^2, A^2>, <A^2, A^4> and <A^4, A^4> into `sums`. With `triangle`, the argument
- * A holds coordinates, and `skew` makes the skew matrix from their lower triangle. */
-void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums, double least,
-                  long triangle, long n)
+/* Writes A and A^2 into the first slots of W, and half of <A^2, A^2> into `sums`. If this
+ * number is at most `skip_up_to`, that is all. Otherwise A^4 follows, with half of
+ * <A^2, A^4> and <A^4, A^4>. With `from_coordinates`, the argument A holds coordinates, and
+ * `skew` makes the skew matrix from their lower triangle. */
+void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums,
+                  double skip_up_to, long from_coordinates, long n)
 {
     const long m = n * n;
     REAL *A2 = W + m, *A4 = W + 2 * m;
-    if (triangle)
+    if (from_coordinates)
         NAME(skew)(A, W, 1, n);
     else
         memcpy(W, A, sizeof(REAL) * m);
     NAME(square_of_one)(gemm, W, A2, n);
     sums[0] = NAME(dot)(A2, A2, m) / 2;
     sums[1] = sums[2] = 0;
-    if (sums[0] <= least)
+    if (sums[0] <= skip_up_to)
         return;
     NAME(square_of_one)(gemm, A2, A4, n);
     sums[1] = NAME(dot)(A2, A4, m) / 2;
@@ -159,11 +160,11 @@ void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums, doubl
 /* Q = p(A), with the products P_3, ... written into W. The multiple of I in p is the last
  * number of the table, and is added at the end: the terms of the last product are small
  * beside it, and each would lose digits if it were added to a number near 1. */
-void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *room, const REAL *table,
+void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const REAL *table,
                     long powers, long stages, long squares, long n)
 {
     const long m = n * n;
-    REAL *L = room, *R = room + m;
+    REAL *L = scratch, *R = scratch + m;
     for (long s = 0; s < stages; s++) {
         const long k = powers + s, last = s == stages - 1, square = squares >> s & 1;
         const REAL *l = table, *r = table + k + 1, *f = r + k;
@@ -179,24 +180,24 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *room, const REAL 
         Q[i * n + i] += table[powers + stages - 1];
 }
 
-/* The skew gradient X at A, from the transpose Gt of the gradient at p(A). With `triangle`,
- * X is the gradient at the coordinates from which `skew` made A: twice the strictly lower
- * triangle of the skew gradient.
+/* The skew gradient X at A, from the transpose Gt of the gradient at p(A). With
+ * `from_coordinates`, X is the gradient at the coordinates from which `skew` made A: twice
+ * the strictly lower triangle of the skew gradient.
  *
  * All gradients are kept transposed. If G is the transposed gradient at a product L R, then
  * the transposed gradients are R G at L and G L at R. So no product has a transposed
  * factor, which a BLAS is slower to read.
  *
- * `room` holds, one n x n matrix after the other: L; R, which its gradient later
+ * `scratch` holds, one n x n matrix after the other: L; R, which its gradient later
  * overwrites; the gradient of L; and the gradients g of the slots, the first for A, the
  * next ones for A^2, A^4 (if there are three powers), P_3, P_4, ... */
-void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X, REAL *room,
-                     const REAL *table, long powers, long stages, long squares,
-                     long triangle, long n)
+void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
+                     REAL *scratch, const REAL *table, long powers, long stages,
+                     long squares, long from_coordinates, long n)
 {
     const long m = n * n;
     const REAL zeros[ISOMETRY_MOST_SLOTS] = {0};
-    REAL *L = room, *R = L + m, *gL = R + m, *g = gL + m, *gR = R;
+    REAL *L = scratch, *R = L + m, *gL = R + m, *g = gL + m, *gR = R;
     for (long s = stages - 1; s >= 0; s--) {
         const long k = powers + s, last = s == stages - 1;
         const REAL *l = table + s * (2 * powers + 1) + s * (s - 1), *r = l + k + 1;
@@ -226,12 +227,12 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X, 
     }
     NAME(add_transpose)(gA2, 1, L, n);
     /* gA = scale (gA + L A). The last step takes twice the skew part of gA, so the scale
-     * is a half. With `triangle` it is one, because each coordinate stands for two entries
-     * of A. The gradient is skew and kept transposed, so the minus sign transposes it
-     * back. */
-    const REAL scale = triangle ? -1 : -0.5;
+     * is a half. With `from_coordinates` it is one, because each coordinate stands for two
+     * entries of A. The gradient is skew and kept transposed, so the minus sign transposes
+     * it back. */
+    const REAL scale = from_coordinates ? -1 : -0.5;
     NAME(gemm_square)(gemm, L, 0, W, scale, scale, gA, n);
-    if (triangle)
+    if (from_coordinates)
         NAME(skew_adjoint)(gA, X, 1, n);
     else
         NAME(add_transpose)(gA, -1, X, n);

@@ -149,12 +149,12 @@ void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const 
 
 /* D becomes the gradient at u. dH is the gradient at every h, and dh_last the gradient at
  * the last h of each sequence; either may be NULL. dW and db hold `threads` matrices and
- * vectors, zero on entry; the caller adds them up. dh0 has sizes[0] rows. `room` has
+ * vectors, zero on entry; the caller adds them up. dh0 has sizes[0] rows. `scratch` has
  * 2 * capacity rows for each thread: there the thread gathers rows of d_t and of h_{t-1},
  * up to `capacity` of each. */
 void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *dH,
                         const REAL *dh_last, const REAL *W, const REAL *b, const REAL *h0,
-                        REAL *dW, REAL *db, REAL *dh0, REAL *room, const long *starts,
+                        REAL *dW, REAL *db, REAL *dh0, REAL *scratch, const long *starts,
                         const long *sizes, long steps, long n, long sigma, long threads,
                         long capacity)
 {
@@ -163,7 +163,7 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *d
     for (long thread = 0; thread < threads; thread++) {
         const unsigned mode = flush_subnormals();
         const long first = batch * thread / threads, end = batch * (thread + 1) / threads;
-        REAL *gathered_d = room + 2 * thread * capacity * n;
+        REAL *gathered_d = scratch + 2 * thread * capacity * n;
         REAL *gathered_h = gathered_d + capacity * n;
         long gathered = 0, rows_after = 0;
         const REAL one = 1;

@@ -60,45 +60,45 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
             f"`A` must be a plain tensor here and for second derivatives; got "
             f"{type(A).__name__}. Gather it first, a DTensor with `A.full_tensor()`."
         )
-    Q, W, plan = products.forward(_flat(A), norm_bound)
+    Q, W, plans = products.forward(_flat(A), norm_bound)
     # Resized, not viewed: torch refuses in-place changes of a view that an autograd
     # function returned.
-    return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plan.view(A.shape[:-2])
+    return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plans.view(A.shape[:-2])
 
 
-def _backward(W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
+def _backward(W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
     G_flat = _flat(G)
     # a hook on saved tensors may have returned W with other strides
     W = W.contiguous().view(W.shape[0], *G_flat.shape)
     backend = backend_for(W, G_flat)
-    gradient = products.backward(backend, W, plan.reshape(-1), G_flat)
+    gradient = products.backward(backend, W, plans.reshape(-1), G_flat)
     return gradient.contiguous().resize_(G.shape)
 
 
-def frechet(A: Tensor, E: Tensor, plan: Tensor | None = None) -> Pair:
+def frechet(A: Tensor, E: Tensor, plans: Tensor | None = None) -> Pair:
     """exp(A) and its derivative along any E; both can be differentiated again."""
     if needs_operator(A):
         return _frechet_op(A, E)
-    return _frechet_by_plan(A, E, plan)
+    return _frechet_by_plan(A, E, plans)
 
 
 @outside_graphs
-def _frechet_by_plan(A: Tensor, E: Tensor, plan: Tensor | None) -> Pair:
+def _frechet_by_plan(A: Tensor, E: Tensor, plans: Tensor | None) -> Pair:
     if A.numel() == 0:
         return A.clone(), E.clone()
-    if plan is None:
-        plan = cast("Tensor", Exponential.apply(A.detach(), None)[2])
+    if plans is None:
+        plans = cast("Tensor", Exponential.apply(A.detach(), None)[2])
     with autocast_off(A.device):
-        return _by_longest_plan(A, E, plan, Maximum.apply(plan))
+        return _by_longest_plan(A, E, plans, Maximum.apply(plans))
 
 
-def _by_longest_plan(A: Tensor, E: Tensor, plan: Tensor, longest: Tensor) -> Pair:
+def _by_longest_plan(A: Tensor, E: Tensor, plans: Tensor, longest: Tensor) -> Pair:
     """exp(A) and its derivative along E; all matrices use the longest of their plans.
 
     Both come from ordinary torch operations, so they can be differentiated again.
     """
     end = len(products.plan_edges(A.dtype))
-    unknown = (plan >= end).to(A.device)
+    unknown = (plans >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)
     # The last scheme is used even for small angles. The shorter ones are fitted to the
     # value and the gradient only, and their second derivatives are off by up to 60 eps.
@@ -141,13 +141,13 @@ def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
     return torch.as_tensor(value), torch.as_tensor(slope)
 
 
-def adjoint(A: Tensor, G: Tensor, plan: Tensor | None = None) -> Tensor:
+def adjoint(A: Tensor, G: Tensor, plans: Tensor | None = None) -> Tensor:
     """The skew gradient at A, given the gradient G at exp(A).
 
     The result can be differentiated again. The derivative L(A, E) of exp is an integral
     of exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G), and A^H = -A.
     """
-    g = frechet(-with_skew_gradient(A), G, plan)[1]
+    g = frechet(-with_skew_gradient(A), G, plans)[1]
     return (g - g.mH) / 2
 
 
@@ -163,10 +163,10 @@ def value_and_adjoint(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 
 @outside_graphs
 def _both_by_function(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    Q, W, plan = Exponential.apply(A, None)
+    Q, W, plans = Exponential.apply(A, None)
     if nested_forward_mode():
-        return frechet(A, torch.zeros_like(A), plan)[0], adjoint(A, G, plan)
-    return Q, Adjoint.apply(A, G, W, plan)
+        return frechet(A, torch.zeros_like(A), plans)[0], adjoint(A, G, plans)
+    return Q, Adjoint.apply(A, G, W, plans)
 
 
 class Exponential(torch.autograd.Function):
@@ -176,27 +176,27 @@ class Exponential(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        _, W, plan = output
-        ctx.mark_non_differentiable(W, plan)
+        _, W, plans = output
+        ctx.mark_non_differentiable(W, plans)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(inputs[0], W, plan)
-        ctx.save_for_forward(inputs[0], plan)
+        ctx.save_for_backward(inputs[0], W, plans)
+        ctx.save_for_forward(inputs[0], plans)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor | None, *_: Any) -> tuple[Tensor | None, None]:
         if G is None:
             return None, None
-        A, W, plan = ctx.saved_tensors
+        A, W, plans = ctx.saved_tensors
         if is_batched_gradient(G):
-            return adjoint(A, G, plan), None
+            return adjoint(A, G, plans), None
         if torch.is_grad_enabled():
-            return Adjoint.apply(A, G, W, plan), None
-        return _backward(W, plan, G), None
+            return Adjoint.apply(A, G, W, plans), None
+        return _backward(W, plans, G), None
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor, _: None) -> tuple[Tensor, None, None]:
-        A, plan = ctx.saved_for_forward
-        return frechet(A, E, plan)[1], None, None
+        A, plans = ctx.saved_for_forward
+        return frechet(A, E, plans)[1], None, None
 
     @staticmethod
     def vmap(_info: Any, in_dims: tuple, A: Tensor, norm_bound: float | None):
@@ -214,16 +214,16 @@ class EagerExponential(Exponential):
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, norm_bound: float | None) -> Tensor:
-        Q, W, plan = _forward(A, norm_bound)
+        Q, W, plans = _forward(A, norm_bound)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(A, W, plan)
-        ctx.save_for_forward(A, plan)
+        ctx.save_for_backward(A, W, plans)
+        ctx.save_for_forward(A, plans)
         return Q
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor, _: None) -> Tensor:
-        A, plan = ctx.saved_for_forward
-        return frechet(A, E, plan)[1]
+        A, plans = ctx.saved_for_forward
+        return frechet(A, E, plans)[1]
 
 
 class Adjoint(torch.autograd.Function):
@@ -233,47 +233,47 @@ class Adjoint(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(_A: Tensor, G: Tensor, W: Tensor, plan: Tensor) -> Tensor:
-        return _backward(W, plan, G)
+    def forward(_A: Tensor, G: Tensor, W: Tensor, plans: Tensor) -> Tensor:
+        return _backward(W, plans, G)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, _output: Tensor) -> None:
-        A, G, _, plan = inputs
-        ctx.save_for_backward(A, G, plan)
-        ctx.save_for_forward(A, G, plan)
+        A, G, _, plans = inputs
+        ctx.save_for_backward(A, G, plans)
+        ctx.save_for_forward(A, G, plans)
 
     @staticmethod
     def backward(ctx: Any, H: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        A, G, plan = ctx.saved_tensors
-        pull = torch.func.vjp(lambda X, Y: adjoint(X, Y, plan), A, G)[1]
+        A, G, plans = ctx.saved_tensors
+        pull = torch.func.vjp(lambda X, Y: adjoint(X, Y, plans), A, G)[1]
         return *pull(H), None, None
 
     @staticmethod
     def jvp(ctx: Any, dA: Tensor | None, dG: Tensor | None, *_: Any) -> Tensor:
-        A, G, plan = ctx.saved_for_forward
+        A, G, plans = ctx.saved_for_forward
         out = torch.zeros_like(A)
         if dG is not None:
-            out = out + adjoint(A, dG, plan)
+            out = out + adjoint(A, dG, plans)
         if dA is not None:
             # the second derivative of <G, exp A> is symmetric: along dA it is the
             # gradient of <G, L(A, dA)>
-            (g,) = torch.func.vjp(lambda X: frechet(X, dA, plan)[1], A)[1](G)
+            (g,) = torch.func.vjp(lambda X: frechet(X, dA, plans)[1], A)[1](G)
             out = out + (g - g.mH) / 2
         return out
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *args: Tensor):
-        A, G, W, plan = in_front(info, in_dims, args)
+        A, G, W, plans = in_front(info, in_dims, args)
         # the slots come before the batch axes
         W = W.movedim(0, 1).contiguous()
-        return Adjoint.apply(A, G, W, plan.contiguous()), 0
+        return Adjoint.apply(A, G, W, plans.contiguous()), 0
 
 
 def _empty(A: Tensor, _norm_bound: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """Empty outputs of the right shapes, for a graph that is being traced."""
-    plan = torch.empty(A.shape[:-2], dtype=torch.int64, device="cpu")
+    plans = torch.empty(A.shape[:-2], dtype=torch.int64, device="cpu")
     Q = A.new_empty(A.shape)
-    return Q, A.new_empty((products.slots(A.dtype), *A.shape)), plan
+    return Q, A.new_empty((products.slots(A.dtype), *A.shape)), plans
 
 
 def _frechet_forward(A: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,8 +72,8 @@ class EighExponential(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # A second derivative may follow. `Adjoint` can be differentiated again, the
             # formula below cannot.
-            _, W, plan = autograd.Exponential.apply(A, None)
-            return autograd.Adjoint.apply(A, G, W, plan)
+            _, W, plans = autograd.Exponential.apply(A, None)
+            return autograd.Adjoint.apply(A, G, W, plans)
         mean = (theta[..., :, None] + theta[..., None, :]) / 2
         half_gap = (theta[..., :, None] - theta[..., None, :]) / 2
         # torch.sinc(x) is sin(pi x) / (pi x)

@@ -145,72 +145,78 @@ def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
     return len(edges) if math.isnan(bound) else bisect_left(edges, bound)
 
 
-def choose_plan(
-    backend: Backend, A: Tensor, W: Tensor, norm_bound: float | None, *, triangle: bool
+def choose_plans(
+    backend: Backend,
+    A: Tensor,
+    W: Tensor,
+    norm_bound: float | None,
+    *,
+    from_coordinates: bool,
 ) -> Tensor:
     """Choose the plan of each matrix, and write the powers that it needs into W."""
-    tiny = plan_edges(A.dtype)[0]
     if norm_bound is None:
         # if the sum of theta^4 is at most this, the first plan suffices
-        least = (tiny / MARGIN) ** 4
-        sums = backend.powers(A, W, least=least, triangle=triangle)
-        plan = 0 if sums is None else estimate_plan(backend, W, sums)
+        skip_up_to = (plan_edges(A.dtype)[0] / MARGIN) ** 4
+        sums = backend.powers(
+            A, W, skip_up_to=skip_up_to, from_coordinates=from_coordinates
+        )
+        plans = 0 if sums is None else estimate_plan(backend, W, sums)
     else:
-        plan = _plan_for(norm_bound, A.dtype)
-        backend.powers(A, W, least=None, triangle=triangle)
-        if plan > 0:
+        plans = _plan_for(norm_bound, A.dtype)
+        backend.powers(A, W, skip_up_to=None, from_coordinates=from_coordinates)
+        if plans > 0:
             backend.square(W[1], W[2])
-    if isinstance(plan, np.ndarray):
-        return torch.from_numpy(plan)
-    return torch.tensor([int(plan)] * len(A), device="cpu")
+    if isinstance(plans, np.ndarray):
+        return torch.from_numpy(plans)
+    return torch.tensor([int(plans)] * len(A), device="cpu")
 
 
-def batches(plan: Tensor) -> Iterator[tuple[int, Tensor | None]]:
+def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """Each plan that occurs, with the indices of its matrices.
 
     The most frequent plan comes first, with None, which means all matrices: computing
     the few others twice is cheaper than copying most matrices out and back.
     """
     # numpy sees the numbers even while torch records a graph
-    numbers = plan.numpy()
+    numbers = plans.numpy()
     # comparing takes 5 us, as long as a small product, so a single plan is not compared
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
-    plans, counts = np.unique(numbers, return_counts=True)
-    most = int(plans[counts.argmax()])
-    yield most, None
-    for which in plans.tolist():
-        if which != most:
-            yield which, torch.from_numpy(np.flatnonzero(numbers == which))
+    different, counts = np.unique(numbers, return_counts=True)
+    most_frequent = int(different[counts.argmax()])
+    yield most_frequent, None
+    for plan in different.tolist():
+        if plan != most_frequent:
+            yield plan, torch.from_numpy(np.flatnonzero(numbers == plan))
 
 
 def forward(
-    A: Tensor, norm_bound: float | None = None, *, triangle: bool = False
+    A: Tensor, norm_bound: float | None = None, *, from_coordinates: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """exp(A), with the slots and the plans of all matrices for the backward pass.
 
     Args:
         A: (batch, n, n).
         norm_bound: a bound on all angles, if one is known.
-        triangle: compute exp(skew(A)) instead.
+        from_coordinates: compute exp(skew(A)) instead.
     """
     if A.numel() == 0:
-        plan = torch.zeros(A.shape[0], dtype=torch.int64, device="cpu")
-        return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plan
+        plans = torch.zeros(A.shape[0], dtype=torch.int64, device="cpu")
+        return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plans
     backend = backend_for(A)
     W = recycled((slots(A.dtype), *A.shape), A)
-    plan = choose_plan(backend, A, W, norm_bound, triangle=triangle)
+    plans = choose_plans(backend, A, W, norm_bound, from_coordinates=from_coordinates)
     # only a placeholder: the first batch contains all matrices, and replaces all of Q
     Q = W[0]
-    for which, index in batches(plan):
+    for plan, index in batches(plans):
         if index is None:
-            Q = _value(backend, W, which)
+            Q = _value(backend, W, plan)
         else:
             V = W[:, index]
-            Q[index] = _value(backend, V, which)
+            Q[index] = _value(backend, V, plan)
             W[3:, index] = V[3:]
-    return Q, W, plan
+    return Q, W, plans
 
 
 def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
@@ -269,37 +275,44 @@ def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
 
 
 def backward(
-    backend: Backend, W: Tensor, plan: Tensor, G: Tensor, *, triangle: bool = False
+    backend: Backend,
+    W: Tensor,
+    plans: Tensor,
+    G: Tensor,
+    *,
+    from_coordinates: bool = False,
 ) -> Tensor:
     """The skew gradient at A, given the gradient G at exp(A).
 
-    With `triangle`, it is the gradient at the coordinates from which `skew` made A.
+    With `from_coordinates`, it is the gradient at the coordinates from which `skew`
+    made A.
     """
     if G.numel() == 0:
         return G.clone()
     gradient = G
-    for which, index in batches(plan):
+    for plan, index in batches(plans):
         if index is None:
-            gradient = _gradient(backend, W, which, G, triangle)
+            gradient = _gradient(backend, W, plan, G, from_coordinates)
         else:
-            V, H = W[:, index], G[index]
-            gradient[index] = _gradient(backend, V, which, H, triangle)
+            part = (W[:, index], plan, G[index])
+            gradient[index] = _gradient(backend, *part, from_coordinates)
     return gradient
 
 
 def _gradient(
-    backend: Backend, W: Tensor, plan: int, G: Tensor, triangle: bool
+    backend: Backend, W: Tensor, plan: int, G: Tensor, from_coordinates: bool
 ) -> Tensor:
     """The gradient for matrices of one plan."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
-        return _nan_like(G).tril(-1) if triangle else _nan_like(G)
+        return _nan_like(G).tril(-1) if from_coordinates else _nan_like(G)
     if W.shape[-1] == 1:
         g = G * W[-1].conj()
         return (g - g.conj()) / 2
     if squarings:
         G = _before_squarings(W, squarings, G)
-    return backend.pull_back(W, polynomial(scheme, squarings), G, triangle=triangle)
+    p = polynomial(scheme, squarings)
+    return backend.pull_back(W, p, G, from_coordinates=from_coordinates)
 
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:

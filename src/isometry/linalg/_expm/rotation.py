@@ -118,7 +118,7 @@ class Rotation(torch.autograd.Function):
 def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The value, and the slots and the plan for the backward pass."""
     X = X.contiguous()
-    E, W, plan = products.forward(X[None], triangle=True)
+    E, W, plan = products.forward(X[None], from_coordinates=True)
     # Resized, not viewed: torch refuses in-place changes of a view that an autograd
     # function returned.
     E, plan = E.resize_(X.shape), plan.resize_(())
@@ -137,7 +137,9 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         # The gradient at exp(skew X) is B^T G. It is computed as (G^T B)^T, because C
         # reads the transpose of this gradient, which is then contiguous.
         G = backend.multiply(G, B, transposed=True).mT
-    return products.backward(backend, W, plan.view(1), G[None], triangle=True)[0]
+    return products.backward(backend, W, plan.view(1), G[None], from_coordinates=True)[
+        0
+    ]
 
 
 def _gradient_in_steps(
