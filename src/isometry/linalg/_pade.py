@@ -30,8 +30,10 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     For skew $A$ we have $q_m(-A) = q_m(A)^H$, so $Q$ is orthogonal or unitary for every
     degree $m$ and every $s$, up to rounding. Degree 1 without squarings is the Cayley
     map. With `squarings="auto"`, $s$ is the least number for which value and derivative
-    agree with $\exp A$ to the unit roundoff: see `pade_radius`. The norm of each matrix
-    is bounded by $\lVert A^{2j} \rVert_1^{1/2j}$, from powers that are needed anyway.
+    agree with $\exp A$ to the unit roundoff $u$. They do up to a norm of $\theta$, the
+    smaller of 6 and the root of $\theta^{2m} = u / ((2m+1)\, c_m)$ with $c_m = (m!)^2 /
+    ((2m)!\, (2m+1)!)$. The norm of each matrix is bounded by
+    $\lVert A^{2j} \rVert_1^{1/2j}$, from powers that are needed anyway.
 
     Gradients are skew matrices. The error grows in proportion to $\lVert A \rVert$, as
     it does in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
