@@ -1,10 +1,10 @@
 """Two backends for fast code, in torch and in C; `backend_for` chooses one.
 
 `TorchBackend` computes with torch's operations, on any device. `NativeBackend` computes
-the same in C, for real numbers on the CPU. Code outside of this folder does not know
-which of the two it uses. The C library is optional: it comes with a wheel, or is built
-when it is first needed. Without a compiler, or with `ISOMETRY_NATIVE=0`, torch's
-operations compute the same results, only more slowly.
+in C, for real numbers on the CPU; its results differ only by rounding. Code outside of
+this folder does not know which of the two it uses. The C library is optional: it comes
+with a wheel, or is built when it is first needed. Without a compiler, or with
+`ISOMETRY_NATIVE=0`, torch's operations take its place and are slower.
 """
 
 from collections.abc import Iterator
