@@ -35,7 +35,7 @@ def main(out: Path) -> int:
     Returns:
         0 if ExpRNN is below half of the baseline and the LSTM is not, else 1.
     """
-    from isometry.lab import start, write_report
+    from isometry.lab import train, write_report
     from isometry.lab._process import keep_freed_memory
     from isometry.lab._train.command import read
 
@@ -46,7 +46,7 @@ def main(out: Path) -> int:
     for name, own in NETWORKS.items():
         given = {"task": "copying", "lag": LAG, "held_out": 256, "model": name}
         config, _ = read(given | SHARED | own)
-        outcome = start(config, out / name)
+        outcome = train(config, out / name)
         runs.append(out / name)
         summary = outcome.summary
         loss, baseline = summary["final"]["test"]["loss"], summary["baseline"]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from isometry.lab import Config, Outcome, Training, resume, start
+from isometry.lab import Config, RunOutcome, Training, resume, train
 from tests.helpers import shifted_seed
 
 # entries that differ from run to run
@@ -63,13 +63,13 @@ def assert_same_run(one: Path, two: Path) -> None:
 
 
 __all__ = [
-    "Outcome",
+    "RunOutcome",
     "assert_same_run",
     "best",
     "records",
     "resume",
     "small",
-    "start",
+    "train",
     "summary",
     "tensors",
 ]

@@ -33,7 +33,7 @@ from isometry.lab.bench.report import LOOKS, draw, page, short, summary, tables
 from isometry.lab.bench.suites import bare
 from isometry.lab.bench.timing import ProgressLine
 from tests.lab.fake_runs import Terminal
-from tests.lab.small_runs import small, start
+from tests.lab.small_runs import small, train
 
 CPU = torch.device("cpu")
 LEFT = "geotorch is left out: it is not installed. To add it: pip install geotorch"
@@ -359,7 +359,7 @@ def test_without_matplotlib_nothing_is_measured(monkeypatch):
 def test_the_step_that_is_timed_is_that_of_a_run(tmp_path):
     """`benchmarks.training` and `isometry train` make the same weights, bit by bit."""
     config = small(iterations=3)
-    start(config, tmp_path / "run")
+    train(config, tmp_path / "run")
     timed, trained = (build(config, CPU) for _ in range(2))
     data = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
     unpack(data, trained.model, trained.optimizers)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from isometry.lab import RunError, _cli, load
+from isometry.lab import RunError, _cli, load_model
 from isometry.lab._options import describe
 from isometry.lab._train.command import read
 from isometry.lab._train.config import Config, Training
 from isometry.lab.tasks import TASKS
 from tests.helpers import shifted_seed
-from tests.lab.small_runs import records, small, start, tensors
+from tests.lab.small_runs import records, small, tensors, train
 
 SMALL = [
     *("--lag", "3", "--length", "2", "--held-out", "8", "--hidden-size", "6"),
@@ -99,7 +99,7 @@ def test_options_from_a_file(tmp_path):
 
 
 def test_train_prints_the_folder_alone(tmp_path, capsys):
-    """`train` prints the folder alone, and leaves the run that `start` makes."""
+    """`train` prints the folder alone, and leaves the run that `train` makes."""
     line = ["train", "copying", *SMALL, "--log-every", "1", "--out"]
     assert _cli.main([*line, str(tmp_path / "run")]) == 0
     output = capsys.readouterr()
@@ -107,7 +107,7 @@ def test_train_prints_the_folder_alone(tmp_path, capsys):
     assert "finished after 4 steps" in output.err
     assert "at the best test, as the paper" in output.err
     config = small(iterations=4, evaluate_every=100, checkpoint_every=100)
-    start(config, tmp_path / "other")
+    train(config, tmp_path / "other")
     assert records(tmp_path / "run") == records(tmp_path / "other")
     assert tensors(tmp_path / "run") == tensors(tmp_path / "other")
     assert _cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
@@ -132,12 +132,12 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     err = capsys.readouterr().err
     truth = "the loss diverged at step 2. That was before its first checkpoint"
     assert f"{truth}; try a smaller `--lr`" in err
-    # `--resume` used to say step 1, and `load` to say that the run must be resumed
+    # `--resume` used to say step 1, and `load_model` that the run must be resumed
     assert _cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     err = capsys.readouterr().err
     assert f"{truth}. It would diverge again. Train anew with a smaller `--lr`" in err
     with pytest.raises(RunError, match=rf"a checkpoint; {truth}. Train anew with a sm"):
-        load(tmp_path / "run")
+        load_model(tmp_path / "run")
 
 
 @pytest.mark.errors
@@ -303,7 +303,7 @@ def test_options_of_a_network_are_given_one_by_one(pairs, message, capsys):
 )
 def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, capsys):
     """`--resume` refuses other options; they used to be ignored, or to be the task."""
-    start(small(iterations=1), tmp_path / "run")
+    train(small(iterations=1), tmp_path / "run")
     line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
     assert _cli.main(line) == 2
     output = capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from isometry.lab import RunError, evaluate, load, resume, start
+from isometry.lab import RunError, evaluate, load_model, resume, train
 from isometry.lab._cli import main
 from isometry.lab._train.config import CHANGEABLE, Config
 from isometry.lab._train.experiment import make_task
@@ -24,10 +24,10 @@ TASK = CopyingTask(lag=3, length=2, held_out=8)
 
 
 def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(tmp_path):
-    start(small(iterations=12), tmp_path / "run")
+    train(small(iterations=12), tmp_path / "run")
     outcome = resume(tmp_path / "run", iterations=24)
     assert outcome.summary["status"] == "finished"
-    start(small(iterations=24), tmp_path / "long")
+    train(small(iterations=24), tmp_path / "long")
     assert_same_run(tmp_path / "run", tmp_path / "long")
 
 
@@ -58,7 +58,7 @@ def test_the_line_goes_on_and_says_what_it_did(tmp_path, capsys):
 
 def test_an_option_of_an_interrupted_run_changes(tmp_path):
     """A resumed run may be shorter than planned, but not shorter than it already is."""
-    start(small(iterations=6), tmp_path / "run")
+    train(small(iterations=6), tmp_path / "run")
     edit(tmp_path / "run" / "summary.json", status="interrupted")
     edit(tmp_path / "run" / "config.json", iterations=12)
     with pytest.raises(RunError, match=r"at least 6, the number of .* got 5"):
@@ -71,7 +71,7 @@ def test_killed_between_the_new_options_and_the_next_step(tmp_path):
 
     This happens if the run is killed just after its new options are written.
     """
-    start(small(iterations=4), tmp_path / "run")
+    train(small(iterations=4), tmp_path / "run")
     edit(tmp_path / "run" / "config.json", iterations=8)
     assert resume(tmp_path / "run").summary["steps"] == 8
 
@@ -79,7 +79,7 @@ def test_killed_between_the_new_options_and_the_next_step(tmp_path):
 def test_epochs_of_finite_data(tmp_path, monkeypatch):
     """A run on finite data can be extended by epochs, here two of three batches."""
     monkeypatch.setattr(CopyingTask, "epoch", lambda _task, _size: 3)
-    start(small(iterations=None, epochs=1), tmp_path / "run")
+    train(small(iterations=None, epochs=1), tmp_path / "run")
     assert resume(tmp_path / "run", epochs=3).summary["steps"] == 9
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"`epochs` must be left out where data is"):
@@ -88,7 +88,7 @@ def test_epochs_of_finite_data(tmp_path, monkeypatch):
 
 def test_a_solved_run_goes_on_if_it_is_told_not_to_stop(tmp_path):
     config = small(solved=100.0)
-    assert start(config, tmp_path / "run").summary["status"] == "solved"
+    assert train(config, tmp_path / "run").summary["status"] == "solved"
     with pytest.raises(RunError, match=r"solved after 4 steps.*`solved` to 0"):
         resume(tmp_path / "run", iterations=14)
     assert resume(tmp_path / "run").summary["status"] == "solved"
@@ -103,7 +103,7 @@ def test_a_run_whose_rates_decay_keeps_its_length(status, tmp_path):
 
     In a longer run the steps already made would have had larger rates.
     """
-    start(small(iterations=6, decay="cosine"), tmp_path / "run")
+    train(small(iterations=6, decay="cosine"), tmp_path / "run")
     edit(tmp_path / "run" / "summary.json", status=status)
     with pytest.raises(RunError, match=r"must keep its 6 steps.*decay; got 8"):
         resume(tmp_path / "run", iterations=8)
@@ -112,7 +112,7 @@ def test_a_run_whose_rates_decay_keeps_its_length(status, tmp_path):
 
 @pytest.mark.errors
 def test_what_a_run_is_does_not_change(tmp_path):
-    start(small(iterations=2), tmp_path / "run")
+    train(small(iterations=2), tmp_path / "run")
     with pytest.raises(ValueError, match=r"goes on.*got `lr` \(it says what"):
         resume(tmp_path / "run", lr=0.5)
     with pytest.raises(
@@ -126,18 +126,18 @@ def test_what_a_run_is_does_not_change(tmp_path):
 def test_best_weights_are_those_of_the_best_validation(tmp_path):
     """The best weights give the metrics that the summary has for their step."""
     # checkpoints are written at the end, and at each evaluation that is the best so far
-    start(small(iterations=40, lr=0.01, checkpoint_every=100), tmp_path / "run")
+    train(small(iterations=40, lr=0.01, checkpoint_every=100), tmp_path / "run")
     evaluation = summary(tmp_path / "run")["best"]
     assert list(best(tmp_path / "run")) == [f"best-{evaluation['step']}.safetensors"]
     for split in ("validation", "test"):
-        model = load(tmp_path / "run", best=True)
+        model = load_model(tmp_path / "run", best=True)
         assert evaluate(TASK, model, split, 4) == evaluation[split]
 
 
 def test_load_gives_the_last_weights(tmp_path):
-    start(small(), tmp_path / "run")
+    train(small(), tmp_path / "run")
     before = torch.random.get_rng_state()
-    model = load(str(tmp_path / "run"))
+    model = load_model(str(tmp_path / "run"))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert not model.training
     last = summary(tmp_path / "run")["final"]["test"]
@@ -145,13 +145,13 @@ def test_load_gives_the_last_weights(tmp_path):
 
 
 def test_load_does_not_depend_on_later_defaults(tmp_path):
-    """`load` uses the recorded options of the network, not the defaults of today."""
-    start(small(), tmp_path / "run")
+    """`load_model` uses the recorded options of the network, not today's defaults."""
+    train(small(), tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     options = json.loads(path.read_text())["recipe"]["options"]
     edit(path, recipe={"options": options | {"train_h0": True}})
     with pytest.raises(RunError, match="loading state_dict for SequenceModel"):
-        load(tmp_path / "run")
+        load_model(tmp_path / "run")
 
 
 def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
@@ -159,13 +159,13 @@ def test_a_run_of_an_earlier_version_goes_on_and_is_loaded(tmp_path):
 
     At first format 2 had no description of the task, and nothing about its rates.
     """
-    start(small(iterations=6), tmp_path / "run")
+    train(small(iterations=6), tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     old = json.loads(path.read_text()) | {"format": 2}
     for name in ("about", "decay", "clip_norm"):
         del old[name]
     path.write_text(json.dumps(old))
-    load(tmp_path / "run")
+    load_model(tmp_path / "run")
     assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
 
 
@@ -175,26 +175,26 @@ def test_best_weights_that_are_not_there_are_told(tmp_path):
 
     There was no validation, the file is damaged, or its name leads out of the folder.
     """
-    start(small(iterations=4), tmp_path / "run")
+    train(small(iterations=4), tmp_path / "run")
     [name] = best(tmp_path / "run")
     path = tmp_path / "run" / name
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(RunError, match=rf"{name} must be the file that the checkpoint"):
-        load(tmp_path / "run", best=True)
+        load_model(tmp_path / "run", best=True)
     path.unlink()
     with pytest.raises(RunError, match="got no file"):
-        load(tmp_path / "run", best=True)
+        load_model(tmp_path / "run", best=True)
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
     outside = f"../{'x' * (len(name) - 3)}"
     checkpoint.write_bytes(
         checkpoint.read_bytes().replace(name.encode(), outside.encode())
     )
     with pytest.raises(RunError, match=r"run/best must be the file.*got no file"):
-        load(tmp_path / "run", best=True)
+        load_model(tmp_path / "run", best=True)
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     with pytest.raises(RunError, match="must have a checkpoint; it has none yet"):
-        load(tmp_path / "run")
+        load_model(tmp_path / "run")
 
 
 @pytest.mark.errors
@@ -207,9 +207,9 @@ def test_without_validation_there_are_no_best_weights(tmp_path, monkeypatch):
             evaluation(task, split, size) if split == "test" else ()
         ),
     )
-    start(small(iterations=4), tmp_path / "run")
+    train(small(iterations=4), tmp_path / "run")
     with pytest.raises(RunError, match="must hold the weights of the best validation"):
-        load(tmp_path / "run", best=True)
+        load_model(tmp_path / "run", best=True)
 
 
 def test_a_stopped_process_goes_on(tmp_path):

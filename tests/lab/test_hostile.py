@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from isometry.lab import RunError, resume, start, write_report
+from isometry.lab import RunError, resume, train, write_report
 from isometry.lab._cli import main
 from isometry.lab._report.table import Table, markdown
 from tests.lab.fake_runs import fake_run
@@ -39,7 +39,7 @@ def _spring() -> None:
 def interrupted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after its last checkpoint."""
     folder = tmp_path_factory.mktemp("hostile") / "run"
-    start(small(iterations=3), folder)
+    train(small(iterations=3), folder)
     edit(folder / "summary.json", status="interrupted")
     return folder
 

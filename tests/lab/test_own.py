@@ -19,10 +19,10 @@ from isometry.lab import (
     RunError,
     Training,
     evaluate,
-    load,
+    load_model,
     register,
     resume,
-    start,
+    train,
     write_report,
 )
 from isometry.lab._cli import main
@@ -73,7 +73,7 @@ def test_a_line_names_a_class(model, tmp_path, capsys):
     out = ["--out", str(tmp_path / "line")]
     assert main(["train", TASK, *LINE, "--held-out=8", "--model", model, *out]) == 0
     assert "order" not in TASKS
-    start(config(model=model), tmp_path / "python")
+    train(config(model=model), tmp_path / "python")
     assert_same_run(tmp_path / "line", tmp_path / "python")
     output = capsys.readouterr().err
     assert "test right 0" in output or "test right 1" in output
@@ -137,11 +137,11 @@ def test_an_option_may_be_a_table(tmp_path):
 def test_a_registered_class_has_a_name(tmp_path):
     register(OrderTask)
     register(Layer, "mine")
-    start(config("order", "mine"), tmp_path / "run")
+    train(config("order", "mine"), tmp_path / "run")
     # both names are registered now, so no trust is needed
     assert resume(tmp_path / "run", iterations=8).summary["steps"] == 8
     edit(tmp_path / "run" / "config.json", task=TASK, model=LAYER)
-    assert isinstance(load(tmp_path / "run"), nn.Module)
+    assert isinstance(load_model(tmp_path / "run"), nn.Module)
     assert "order" in TASKS
     assert TASK not in list(TASKS)
 
@@ -161,7 +161,7 @@ def test_an_installed_package_lists_its_own(tmp_path, monkeypatch):
     out = ["--out", str(tmp_path / "run")]
     assert main(["train", "theirs", *LINE, "--model", "net", *out]) == 0
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
-    assert isinstance(load(tmp_path / "run"), Whole)
+    assert isinstance(load_model(tmp_path / "run"), Whole)
 
 
 def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
@@ -169,7 +169,7 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
 
     A hostile folder could name any module.
     """
-    start(config(), tmp_path / "run")
+    train(config(), tmp_path / "run")
     TASKS.known.pop(TASK)
     NETWORKS.known.pop(LAYER)
     edit(tmp_path / "run" / "summary.json", status="interrupted")
@@ -177,7 +177,7 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
     trap.write_text("raise SystemExit('code of the folder was run')")
     monkeypatch.syspath_prepend(tmp_path)
     for name, entry in ((TASK, "task"), (LAYER, "model")):
-        for call in (resume, load):
+        for call in (resume, load_model):
             with pytest.raises(
                 ValueError, match=rf"`{entry}` must be registered.*{name}"
             ):
@@ -190,7 +190,7 @@ def test_a_folder_names_no_code_to_import(tmp_path, monkeypatch, capsys):
     assert main(["train", "--resume", str(tmp_path / "run"), "--trust"]) == 0
     edit(tmp_path / "run" / "summary.json", status="interrupted")
     edit(tmp_path / "run" / "config.json", model="trap:Net")
-    for call in (resume, load):
+    for call in (resume, load_model):
         with pytest.raises(ValueError, match=r"got trap:Net"):
             call(tmp_path / "run")
     # a report, which reads the folder alone, refuses it too
@@ -222,7 +222,7 @@ def test_a_sweep_over_networks_of_ones_own(tmp_path, capsys):
 
 def test_the_report_needs_no_code_of_the_task(tmp_path):
     """A report needs no code of the task: the run has recorded all that it shows."""
-    start(config(), tmp_path / "run")
+    train(config(), tmp_path / "run")
     forget()
     write_report([tmp_path / "run"], tmp_path / "report")
     page = (tmp_path / "report" / "report.html").read_text()
@@ -235,12 +235,12 @@ def test_the_report_needs_no_code_of_the_task(tmp_path):
 
 def test_parametrized_weights_have_a_tenth_of_the_rate(tmp_path):
     """Constrained weights have a tenth of the rate, unless the class has a schedule."""
-    outcome = start(config(), tmp_path / "layer")
+    outcome = train(config(), tmp_path / "layer")
     assert outcome.summary["source"].startswith("ours: Adam")
     recipe = json.loads((tmp_path / "layer" / "config.json").read_text())["recipe"]
     rates = [optimizer["options"]["lr"] for optimizer in recipe["optimizers"]]
     assert rates == [1e-3, 1e-4]
-    start(config(model=WHOLE), tmp_path / "whole")
+    train(config(model=WHOLE), tmp_path / "whole")
     recipe = json.loads((tmp_path / "whole" / "config.json").read_text())["recipe"]
     assert [optimizer["name"] for optimizer in recipe["optimizers"]] == ["SGD"]
 
@@ -282,7 +282,7 @@ def test_a_task_that_is_none_is_told(words, message, capsys):
 )
 def test_a_network_that_is_none_is_told(options, message, tmp_path):
     with pytest.raises((ValueError, TypeError), match=message):
-        start(config(**options), tmp_path / "run")
+        train(config(**options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -336,7 +336,7 @@ def test_a_mistake_after_recorded_steps_keeps_the_folder(monkeypatch, tmp_path):
 
     monkeypatch.setattr(OrderTask, "batch", fail)
     with pytest.raises(ValueError, match="no batch"):
-        start(config(), tmp_path / "run")
+        train(config(), tmp_path / "run")
     assert len(records(tmp_path / "run")) > 2
 
 
@@ -349,13 +349,13 @@ def test_the_way_on_after_a_full_disk_names_trust(monkeypatch, tmp_path):
 
     monkeypatch.setattr("isometry.lab._train.recorder.Recorder.checkpoint", full)
     with pytest.raises(RunError, match=r"device\. Once.* --resume \S+/run --trust$"):
-        start(config(), tmp_path / "run")
+        train(config(), tmp_path / "run")
 
 
 def test_folders_may_be_strings(tmp_path, monkeypatch):
-    """`start` and `write_report` used to call methods of a path on a string."""
+    """`train` and `write_report` used to call methods of a path on a string."""
     monkeypatch.chdir(tmp_path)
-    start(config(), "run")
+    train(config(), "run")
     assert write_report(["run"], "report").exists()
 
 

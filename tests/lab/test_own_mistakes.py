@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.optim import SGD
 
-from isometry.lab import Config, OptimizerRecipe, Schedule, evaluate, start
+from isometry.lab import Config, OptimizerRecipe, Schedule, evaluate, train
 from isometry.lab._cli import main
 from isometry.lab._train.experiment import build
 from tests.lab.own import OrderTask, Whole
@@ -33,7 +33,7 @@ def test_an_epoch_has_at_least_one_batch(batches, monkeypatch, tmp_path):
     monkeypatch.setattr(OrderTask, "epoch", lambda _task, _size: batches)
     message = rf"`epoch` of OrderTask must return .*; got {batches} for batches of 4\."
     with pytest.raises(ValueError, match=message):
-        start(config(iterations=None), tmp_path / "run")
+        train(config(iterations=None), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -46,7 +46,7 @@ def test_the_main_metric_is_among_the_metrics(monkeypatch, tmp_path):
     monkeypatch.setattr(OrderTask, "metric", "rihgt")
     message = "must be one of loss, right, .*; got 'rihgt'. Do you mean right?"
     with pytest.raises(ValueError, match=message):
-        start(config(log_every=9, iterations=1), tmp_path / "run")
+        train(config(log_every=9, iterations=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=message):
         evaluate(OrderTask(), lambda x: torch.zeros(1, x.shape[1], 2), "test", 4)
@@ -57,14 +57,14 @@ def test_a_metric_may_be_a_tensor(monkeypatch, tmp_path):
 
     JSON refused it: "Object of type Tensor is not JSON serializable".
     """
-    start(config(), tmp_path / "numbers")
+    train(config(), tmp_path / "numbers")
     numbers = OrderTask.metrics
     monkeypatch.setattr(
         OrderTask,
         "metrics",
         lambda *args: {k: torch.tensor([v]) for k, v in numbers(*args).items()},
     )
-    start(config(), tmp_path / "tensors")
+    train(config(), tmp_path / "tensors")
     assert_same_run(tmp_path / "numbers", tmp_path / "tensors")
 
 
@@ -73,7 +73,7 @@ def test_a_metric_may_be_a_tensor(monkeypatch, tmp_path):
 def test_a_metric_is_a_number(value, monkeypatch, tmp_path):
     monkeypatch.setattr(OrderTask, "metrics", lambda *_: {"right": value})
     with pytest.raises(TypeError, match=r"`metrics` of OrderTask .* for 'right'\. Re"):
-        start(config(), tmp_path / "run")
+        train(config(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -93,7 +93,7 @@ def test_a_schedule_names_parameters_or_modules(name, count, monkeypatch, tmp_pa
     A name with a dot was never found, and the parameter had the other rate.
     """
     monkeypatch.setattr(Whole, "schedule", schedule(name))
-    start(config(model=WHOLE), tmp_path / "run")
+    train(config(model=WHOLE), tmp_path / "run")
     recipe = build(config(model=WHOLE), torch.device("cpu"))
     assert [o.defaults["lr"] for o in recipe.optimizers] == [0.25, 0.5]
     sizes = [len(o.param_groups[0]["params"]) for o in recipe.optimizers]
@@ -107,7 +107,7 @@ def test_a_schedule_that_names_no_parameter(name, monkeypatch, tmp_path):
     monkeypatch.setattr(Whole, "schedule", schedule("embed", name))
     message = rf"the schedule of .*Whole must name .*; got '{name}'\. It has embed\.we"
     with pytest.raises(ValueError, match=message):
-        start(config(model=WHOLE), tmp_path / "run")
+        train(config(model=WHOLE), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -131,7 +131,7 @@ def test_an_attribute_that_is_no_schedule(monkeypatch, tmp_path):
     """
     monkeypatch.setattr(Whole, "schedule", SGD)
     with pytest.raises(TypeError, match=r"`schedule` of Whole must be an .*Schedule; "):
-        start(config(model=WHOLE), tmp_path / "run")
+        train(config(model=WHOLE), tmp_path / "run")
 
 
 @pytest.mark.errors
@@ -142,7 +142,7 @@ def test_a_config_that_is_none(tmp_path):
     """
     table: Any = {"task": "copying"}
     with pytest.raises(TypeError, match=r"`config` must be a `Config`; got dict\. Wr"):
-        start(table, tmp_path / "run")
+        train(table, tmp_path / "run")
     with pytest.raises(TypeError, match=r"`training` must be a `Training`; got dict\."):
         Config("copying", {}, table)
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from isometry.lab import start
+from isometry.lab import train
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step
@@ -57,17 +57,17 @@ def test_a_gradient_is_clipped_to_its_norm(options):
 
 def test_a_norm_that_is_never_reached_changes_nothing(tmp_path):
     """A limit that is never reached changes no bit."""
-    start(small(), tmp_path / "one")
-    start(small(clip_norm=1e15), tmp_path / "two")
+    train(small(), tmp_path / "one")
+    train(small(clip_norm=1e15), tmp_path / "two")
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
 def test_decay_and_clipping_are_in_the_record(tmp_path):
-    start(small(decay="cosine", clip_norm=2), tmp_path / "run")
+    train(small(decay="cosine", clip_norm=2), tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     for place in (config, config["recipe"]):
         assert (place["decay"], place["clip_norm"]) == ("cosine", 2)
-    start(small(model="lstm", iterations=2), tmp_path / "other")
+    train(small(model="lstm", iterations=2), tmp_path / "other")
     recipe = json.loads((tmp_path / "other" / "config.json").read_text())["recipe"]
     assert (recipe["decay"], recipe["clip_norm"]) == (None, None)
 
@@ -85,5 +85,5 @@ def test_decay_and_clipping_are_in_the_record(tmp_path):
 )
 def test_rates_that_make_no_sense(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        start(small(**options), tmp_path / "run")
+        train(small(**options), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from isometry.lab._report.runs import read_run
 from tests.lab.fake_runs import fake_run
-from tests.lab.small_runs import small, start
+from tests.lab.small_runs import small, train
 from tools.reproduction.criteria import spikes
 from tools.reproduction.records import (
     carry,
@@ -57,7 +57,7 @@ def test_thinned_curves_keep_their_extremes():
 def test_a_record_has_what_the_run_has(tmp_path):
     """A record has config, environment, commit, summary and curves, but no paths."""
     folder = tmp_path / "runs" / "one"
-    start(small(), folder)
+    train(small(), folder)
     run = read_run(folder)
     entry = record(run)
     assert entry["config"]["recipe"]["network"] == "ExpRNN"

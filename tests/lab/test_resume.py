@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from isometry.lab import RunError, resume, start
+from isometry.lab import RunError, resume, train
 from isometry.lab._train import folder as run_folder
 from isometry.lab._train.loop import Step
 from tests.lab.fake_runs import Killed
@@ -53,7 +53,7 @@ def test_killed_process_goes_on(tmp_path):
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "two" / "summary.json").exists()
     resume(tmp_path / "two")
-    start(long, tmp_path / "one")
+    train(long, tmp_path / "one")
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
@@ -101,18 +101,18 @@ def test_killed_at_any_moment(tmp_path):
     """A run killed before any write to the disk, first file to last, can be resumed."""
     config = small(iterations=4, evaluate_every=2, checkpoint_every=2)
     with killed_at(-1) as calls:
-        start(config, tmp_path / "whole")
+        train(config, tmp_path / "whole")
     # two first files, eight lines, two checkpoints and the summary
     assert calls[0] > 20
     for moment in range(1, calls[0] + 1):
         folder = tmp_path / str(moment)
         with killed_at(moment), pytest.raises(Killed):
-            start(config, folder)
+            train(config, folder)
         # the folder is complete, or it does not exist
         if folder.exists():
             resume(folder)
         else:
-            start(config, folder)
+            train(config, folder)
         assert_same_run(tmp_path / "whole", folder)
 
 
@@ -120,7 +120,7 @@ def test_killed_at_any_moment(tmp_path):
 def test_every_kind_of_state_is_restored(options, tmp_path, monkeypatch):
     """All state of networks and optimizers is restored, to the last bit."""
     config = small(**options)
-    start(config, tmp_path / "whole")
+    train(config, tmp_path / "whole")
     calls = 0
 
     def stop(step: Step) -> None:
@@ -134,7 +134,7 @@ def test_every_kind_of_state_is_restored(options, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Step, "update", stop)
         with pytest.raises(Killed):
-            start(config, tmp_path / "cut")
+            train(config, tmp_path / "cut")
     resume(tmp_path / "cut")
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
@@ -155,10 +155,10 @@ def test_full_disk_stops_a_run_that_goes_on_later(size, checkpoint_every, tmp_pa
     """If a checkpoint or a metrics line has no room, the run can be resumed later."""
     config = small(checkpoint_every=checkpoint_every)
     with room_for(size), pytest.raises(RunError, match=r"File too large.*--resume"):
-        start(config, tmp_path / "cut")
+        train(config, tmp_path / "cut")
     assert not list((tmp_path / "cut").glob("*.partial"))
     resume(tmp_path / "cut")
-    start(config, tmp_path / "whole")
+    train(config, tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -179,10 +179,10 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
         patch.setattr(Step, "update", fill)
         with pytest.raises(RunError, match=r"stopped at step 6: .*File too large"):
-            start(config, tmp_path / "cut")
+            train(config, tmp_path / "cut")
     assert path.read_bytes() == first[0]
     resume(tmp_path / "cut")
-    start(config, tmp_path / "whole")
+    train(config, tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -198,18 +198,18 @@ def test_a_signal_waits_for_the_step(number, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Step, "update", signalled)
-        outcome = start(small(), tmp_path / "cut")
+        outcome = train(small(), tmp_path / "cut")
     assert outcome.summary["status"] == "interrupted"
     # The signal came in the fourth step, and is noticed before the next update.
     assert outcome.summary["steps"] == 5
     assert signal.getsignal(number) is before
     resume(tmp_path / "cut")
-    start(small(), tmp_path / "whole")
+    train(small(), tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_a_finished_run_is_left_alone(tmp_path):
-    start(small(), tmp_path / "run")
+    train(small(), tmp_path / "run")
     before = tensors(tmp_path / "run"), records(tmp_path / "run")
     assert resume(tmp_path / "run").summary["status"] == "finished"
     assert (tensors(tmp_path / "run"), records(tmp_path / "run")) == before
@@ -217,11 +217,11 @@ def test_a_finished_run_is_left_alone(tmp_path):
 
 @pytest.mark.errors
 def test_a_run_is_never_overwritten(tmp_path):
-    start(small(), tmp_path / "run")
+    train(small(), tmp_path / "run")
     before = summary(tmp_path / "run")
     # the error used to say "Choose another `--out`", which Python does not have
     with pytest.raises(RunError, match=r"overwritten\. Choose another folder, or"):
-        start(small(seed=1), tmp_path / "run")
+        train(small(seed=1), tmp_path / "run")
     assert summary(tmp_path / "run") == before
 
 
@@ -239,7 +239,7 @@ def test_two_processes_cannot_write_one_run(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Step, "update", meanwhile)
-        start(small(iterations=2), tmp_path / "run")
+        train(small(iterations=2), tmp_path / "run")
     assert ["another process" in text for text in refused] == [True, True]
     assert resume(tmp_path / "run").summary["status"] == "finished"
 
@@ -257,7 +257,7 @@ def test_metrics_that_were_changed_are_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Step, "update", stop)
         with pytest.raises(Killed):
-            start(small(), tmp_path / "run")
+            train(small(), tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     with pytest.raises(RunError, match=r"must have the \d+ bytes"):
         resume(tmp_path / "run")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from isometry.lab import Config, RunError, Training, resume, start
+from isometry.lab import Config, RunError, Training, resume, train
 from isometry.lab._data.speech import log_power, spectra, waveform
 from isometry.lab.tasks import TimitTask, scores
 from isometry.lab.tasks.scores import judge, pesq, segmental_snr, stoi
@@ -153,7 +153,7 @@ def small(root: str) -> Config:
 
 def test_the_summary_has_the_scores(root, without_pesq, tmp_path):
     """The summary has the scores of both splits, for the weights at the end."""
-    outcome = start(small(root), tmp_path / "run")
+    outcome = train(small(root), tmp_path / "run")
     result = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert result == outcome.summary
     assert result["scores"].keys() == {"validation", "test"}
@@ -168,10 +168,10 @@ def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(TimitTask, "final_scores", interrupt)
-        assert start(small(root), tmp_path / "run").summary["status"] == "interrupted"
+        assert train(small(root), tmp_path / "run").summary["status"] == "interrupted"
     again = resume(tmp_path / "run").summary
     assert again["status"] == "finished"
-    assert again["scores"] == start(small(root), tmp_path / "two").summary["scores"]
+    assert again["scores"] == train(small(root), tmp_path / "two").summary["scores"]
 
 
 @pytest.mark.errors
@@ -180,5 +180,5 @@ def test_packages_that_are_not_installed(root, tmp_path, monkeypatch):
     monkeypatch.setattr(scores, "SCORE_PACKAGES", ("pystoi", "no_such_package"))
     message = r"installed: no_such_package\. .*`pip install pystoi no_such_package` "
     with pytest.raises(RunError, match=message):
-        start(small(root), tmp_path / "run")
+        train(small(root), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ from isometry.lab._sweep.engine import Engine
 from isometry.lab._sweep.plan import SweepRun, expand, write_plan
 from isometry.lab._sweep.view import View, log_of, work
 from tests.lab.fake_runs import fake_run
-from tests.lab.small_runs import assert_same_run, start
+from tests.lab.small_runs import assert_same_run, train
 from tests.lab.small_sweeps import SMALL, names, process_of, until, words
 
 
@@ -53,11 +53,11 @@ def test_only_what_is_missing_is_run(worked, tmp_path, capsys):
     runs = expand("copying", SMALL | {"seed": [1, 2, 3, 4, 5]})
     write_plan(tmp_path, runs)
     for run in runs[:2]:
-        start(run.config, tmp_path / run.name)
+        train(run.config, tmp_path / run.name)
     diverged = tmp_path / runs[1].name / "summary.json"
     contents = json.loads(diverged.read_text()) | {"status": "diverged", "steps": 3}
     diverged.write_text(json.dumps(contents))
-    start(runs[2].config, tmp_path / runs[2].name)
+    train(runs[2].config, tmp_path / runs[2].name)
     (tmp_path / runs[2].name / "summary.json").unlink()
     assert main(line) == 1
     assert worked == names(runs[2:])
@@ -111,7 +111,7 @@ def test_a_fault_of_a_run_is_told_with_its_log(tmp_path, monkeypatch, capfd):
         os.write(2, b"a word of C code\n")
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr("isometry.lab._train.run.start", broken)
+    monkeypatch.setattr("isometry.lab._train.run.train", broken)
     message = work(tmp_path / "run", expand("copying", SMALL)[0].config)
     log = log_of(tmp_path / "run")
     assert message == f"RuntimeError: no such luck. See {log}."
@@ -255,7 +255,7 @@ def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
     assert read_run(tmp_path / second.name).status == "finished"
 
     assert work(folder, first.config) == ""
-    start(first.config, tmp_path / "whole")
+    train(first.config, tmp_path / "whole")
     assert_same_run(tmp_path / "whole", folder)
 
 

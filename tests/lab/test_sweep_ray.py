@@ -13,7 +13,7 @@ from isometry.lab._report.runs import read_run
 from isometry.lab._sweep.plan import expand
 from isometry.lab._sweep.ray import resources
 from isometry.lab._sweep.view import log_of
-from tests.lab.small_runs import assert_same_run, start
+from tests.lab.small_runs import assert_same_run, train
 from tests.lab.small_sweeps import SMALL, process_of, words
 
 
@@ -51,7 +51,7 @@ def test_ray_makes_the_runs_of_isometry_train(tmp_path, capsys, monkeypatch, no_
     assert log.count(" process ") == 2
     assert ", from step " in log
     for run, folder in zip(runs, folders, strict=True):
-        start(run.config, tmp_path / "whole" / run.name)
+        train(run.config, tmp_path / "whole" / run.name)
         assert_same_run(tmp_path / "whole" / run.name, folder)
     assert "ray" in sys.modules
     import ray

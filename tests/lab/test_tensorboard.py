@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from isometry.lab import resume, start
+from isometry.lab import resume, train
 from isometry.lab._train.loop import Step
 from tests.lab.fake_runs import Killed
 from tests.lab.small_runs import records, small
@@ -43,7 +43,7 @@ def check(folder: Path) -> None:
 
 def test_events_are_the_metrics(tmp_path):
     """TensorBoard has every number of every split, at its step."""
-    start(small(tensorboard=True), tmp_path / "run")
+    train(small(tensorboard=True), tmp_path / "run")
     check(tmp_path / "run")
     assert len(curves(tmp_path / "run")["loss/train"]) == 12
     assert [s for s, _ in curves(tmp_path / "run")["accuracy/test"]] == [4, 8, 12]
@@ -67,7 +67,7 @@ def test_a_resumed_run_goes_on_with_its_curve(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Step, "update", stop)
         with pytest.raises(Killed):
-            start(small(tensorboard=True), tmp_path / "run")
+            train(small(tensorboard=True), tmp_path / "run")
     assert len(curves(tmp_path / "run")["loss/train"]) == 8
     resume(tmp_path / "run")
     check(tmp_path / "run")

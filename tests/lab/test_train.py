@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from isometry.lab import Config, RunError, Training, resume, start
+from isometry.lab import Config, RunError, Training, resume, train
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
 from isometry.lab._train.loop import Step, orthogonality_error, recurrent_matrix_of
@@ -76,10 +76,10 @@ def test_any_optimizer_of_torch_trains_or_says_why_not(name, tmp_path):
     if name in REFUSED or name == "Optimizer":
         reason = REFUSED.get(name, "takes these parameters")
         with pytest.raises(ValueError, match=rf"`optimizer` must.*{reason}"):
-            start(config, tmp_path / "run")
+            train(config, tmp_path / "run")
         assert not (tmp_path / "run").exists()
         return
-    assert start(config, tmp_path / "run").summary["steps"] == 2
+    assert train(config, tmp_path / "run").summary["steps"] == 2
     first = build(config, CPU).model.state_dict()["output.weight"]
     last = tensors(tmp_path / "run")["model.output.weight"]
     assert last != first.numpy().tobytes()
@@ -111,9 +111,9 @@ def test_config_survives_json():
 
 
 def test_same_seed_same_bits(tmp_path):
-    start(small(), tmp_path / "one")
-    start(small(), tmp_path / "two")
-    start(small(seed=1), tmp_path / "other")
+    train(small(), tmp_path / "one")
+    train(small(), tmp_path / "two")
+    train(small(seed=1), tmp_path / "other")
     assert_same_run(tmp_path / "one", tmp_path / "two")
     assert records(tmp_path / "one") != records(tmp_path / "other")
 
@@ -121,7 +121,7 @@ def test_same_seed_same_bits(tmp_path):
 def test_what_a_run_leaves_behind(tmp_path):
     """A run leaves the files and names that reports rely on."""
     folder = tmp_path / "run"
-    assert start(small(), folder).folder == folder
+    assert train(small(), folder).folder == folder
     config = json.loads((folder / "config.json").read_text())
     assert config["task"] == "copying"
     assert config["task_options"]["lag"] == 3
@@ -153,7 +153,7 @@ def test_what_a_run_leaves_behind(tmp_path):
 def test_best_is_that_of_the_split_that_selects(tmp_path):
     """The summary has the test metrics at the best validation, and the best of them."""
     folder = tmp_path / "run"
-    start(small(iterations=60, evaluate_every=1, lr=0.05), folder)
+    train(small(iterations=60, evaluate_every=1, lr=0.05), folder)
     lines = records(folder)
     end = summary(folder)
     for name, split in (("best", "validation"), ("best_by_test", "test")):
@@ -168,20 +168,20 @@ def test_best_is_that_of_the_split_that_selects(tmp_path):
 
 def test_stops_when_solved(tmp_path):
     """A run stops below a part of the baseline, here so large that it stops at once."""
-    outcome = start(small(solved=100.0), tmp_path / "run")
+    outcome = train(small(solved=100.0), tmp_path / "run")
     assert (outcome.summary["status"], outcome.summary["steps"]) == ("solved", 4)
     assert resume(tmp_path / "run").summary["status"] == "solved"
 
 
 def test_stops_when_it_stays_solved(tmp_path):
     """A run stops if it was solved at step 4 and at each evaluation for eight steps."""
-    outcome = start(small(solved=100.0, solved_for=8), tmp_path / "run")
+    outcome = train(small(solved=100.0, solved_for=8), tmp_path / "run")
     assert (outcome.summary["status"], outcome.summary["steps"]) == ("solved", 12)
     assert outcome.summary["solved_at"] == 4
 
 
 def test_a_retraction_reaches_the_optimizer(tmp_path):
-    outcome = start(small(model="rgd", retraction="exp"), tmp_path / "run")
+    outcome = train(small(model="rgd", retraction="exp"), tmp_path / "run")
     recipe = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
     assert outcome.summary["status"] == "finished"
     assert recipe["optimizers"][1]["options"]["retraction"] == "exp"
@@ -190,12 +190,12 @@ def test_a_retraction_reaches_the_optimizer(tmp_path):
 @pytest.mark.errors
 def test_a_retraction_needs_a_manifold(tmp_path):
     with pytest.raises(ValueError, match="`retraction` must be left out for exprnn"):
-        start(small(retraction="exp"), tmp_path / "run")
+        train(small(retraction="exp"), tmp_path / "run")
 
 
 def test_angles_of_the_coordinates_are_recorded(tmp_path):
     """Angles at the first evaluation are near the angles of the initial weight."""
-    start(small(lr=0.0), tmp_path / "run")
+    train(small(lr=0.0), tmp_path / "run")
     lines = records(tmp_path / "run")
     angles = [r["largest_angle"] for r in lines if r["split"] == "test"]
     assert len(angles) == 3
@@ -206,7 +206,7 @@ def test_angles_of_the_coordinates_are_recorded(tmp_path):
 @pytest.mark.parametrize("lr", [1e4, 1e15])
 def test_divergence_keeps_the_last_good_checkpoint(lr, tmp_path):
     """After a loss that is huge or NaN, the last good checkpoint stays."""
-    outcome = start(small(lr=lr, checkpoint_every=1), tmp_path / "run")
+    outcome = train(small(lr=lr, checkpoint_every=1), tmp_path / "run")
     assert outcome.summary["status"] == "diverged"
     assert outcome.summary["steps"] < 12
     has_checkpoint = (tmp_path / "run" / "checkpoint.safetensors").exists()
@@ -238,7 +238,7 @@ def test_nan_gradient_is_not_saved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Step, "update", poisoned)
     config = small(checkpoint_every=1, evaluate_every=12)
-    outcome = start(config, tmp_path / "run")
+    outcome = train(config, tmp_path / "run")
     assert outcome.summary["status"] == "diverged"
     bias = torch.frombuffer(
         bytearray(tensors(tmp_path / "run")["model.output.bias"]), dtype=torch.float32
@@ -277,7 +277,7 @@ def test_recurrent_map_is_what_moves_the_state():
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_layers_of_torch_have_no_recurrent_map(name, tmp_path):
     """Records and summaries of torch's layers have no orthogonality."""
-    start(small(model=name, iterations=4), tmp_path / "run")
+    train(small(model=name, iterations=4), tmp_path / "run")
     assert all("orthogonality" not in record for record in records(tmp_path / "run"))
     end = summary(tmp_path / "run")
     assert (end["angles"], end["orthogonality"]) == ([], None)
@@ -320,7 +320,7 @@ def test_a_step_is_that_of_torch():
 )
 def test_options_that_make_no_sense(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        start(small(**options), tmp_path / "run")
+        train(small(**options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -379,5 +379,5 @@ def test_sizes_must_be_positive():
 def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(RunError, match="pip install tensorboard"):
-        start(small(tensorboard=True), tmp_path / "run")
+        train(small(tensorboard=True), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from isometry.lab._train.command import read
-from tests.lab.small_runs import records, start, summary
+from tests.lab.small_runs import records, summary, train
 
 OPTIONS = {
     "task": "copying",
@@ -97,7 +97,7 @@ def test_two_machines_are_as_one(tmp_path):
 
 def assert_as_one_process(settings: dict[str, Any], folder: Path) -> None:
     """The run `two` in a folder has the numbers of one process."""
-    start(read(dict(settings))[0], folder / "one")
+    train(read(dict(settings))[0], folder / "one")
     alone, together = records(folder / "one"), records(folder / "two")
     assert len(alone) == len(together) == 14
     for one, two in zip(alone, together, strict=True):

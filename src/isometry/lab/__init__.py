@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isometry.lab._train.config import Config, Training
     from isometry.lab._train.experiment import register
     from isometry.lab._train.folder import RunError
-    from isometry.lab._train.run import Outcome, load, resume, start
+    from isometry.lab._train.run import RunOutcome, load_model, resume, train
     from isometry.lab.paper.training import OptimizerRecipe, Recipe, Schedule
     from isometry.lab.task import (
         AbstractEndlessTask,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AbstractTask", "AbstractEndlessTask", "Batch", "evaluate", "training_rows"]
 __all__ += ["Recipe", "Schedule", "OptimizerRecipe", "Config", "Training"]
-__all__ += ["Outcome", "RunError", "start", "resume", "load", "register"]
+__all__ += ["RunOutcome", "RunError", "train", "resume", "load_model", "register"]
 __all__ += ["write_report", "get_data"]
 
 # the public names that each module holds
@@ -34,7 +34,7 @@ _PLACES = {
     "_evaluation": ("evaluate",),
     "paper.training": ("Recipe", "Schedule", "OptimizerRecipe"),
     "_train.config": ("Config", "Training"),
-    "_train.run": ("Outcome", "start", "resume", "load"),
+    "_train.run": ("RunOutcome", "train", "resume", "load_model"),
     "_train.folder": ("RunError",),
     "_train.experiment": ("register",),
     "_report.command": ("write_report",),

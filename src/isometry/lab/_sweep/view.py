@@ -173,14 +173,14 @@ def work(folder: Path, config: Config) -> str:
     with _logged(log_of(folder)):
         try:
             from isometry.lab._process import keep_freed_memory
-            from isometry.lab._train.run import resume, start
+            from isometry.lab._train.run import resume, train
 
             keep_freed_memory()
             if folder.exists():
                 # trust classes that the plan names, but no others that the folder names
                 resume(folder, trust=(config.task, config.training.model))
             else:
-                start(config, folder)
+                train(config, folder)
         # whatever goes wrong here, the other runs go on, and the user is told
         except Exception as error:  # noqa: BLE001 - as said above
             known = (RunError, ValueError, TypeError, FileNotFoundError)

@@ -1,1 +1,1 @@
-"""Training: `start` and `resume` train a network, and keep the run in a folder."""
+"""Training: `train` and `resume` train a network, and keep the run in a folder."""

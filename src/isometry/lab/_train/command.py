@@ -134,7 +134,7 @@ def main(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from isometry.lab._train.run import resume, start
+    from isometry.lab._train.run import resume, train
 
     keep_freed_memory()
     values = {
@@ -149,7 +149,7 @@ def main(options: argparse.Namespace) -> int:
             outcome = resume(folder, trust=trust, **values)
         else:
             config, out = read(values)
-            outcome = start(config, out)
+            outcome = train(config, out)
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise

@@ -23,7 +23,7 @@ Trust = bool | Collection[str]
 Own = TypeVar("Own", bound=type)
 
 
-def register(thing: Own, name: str | None = None) -> Own:
+def register(cls: Own, name: str | None = None) -> Own:
     """Give a task or a network of your own a name, for configs and the command line.
 
     This function can decorate the class. The runs of a registered class can be resumed
@@ -31,7 +31,7 @@ def register(thing: Own, name: str | None = None) -> Own:
     run do not decide which code is imported.
 
     Args:
-        thing: a task, which derives from `AbstractTask`, or a network, which derives
+        cls: a task, which derives from `AbstractTask`, or a network, which derives
             from `torch.nn.Module`.
         name: the new name. If None, it is the attribute `name` of a task that has one,
             and otherwise the name of the class.
@@ -44,14 +44,14 @@ def register(thing: Own, name: str | None = None) -> Own:
         ValueError: if the name is one of ours, or the network cannot be made from its
             sizes alone.
     """
-    kind: Any = thing
+    kind: Any = cls
     registry: Registry[Any] = TASKS
     usual = getattr(kind, "name", "") or kind.__name__
     if isinstance(kind, type) and issubclass(kind, nn.Module):
         registry, usual = NETWORKS, kind.__name__
     registry.add(name or usual, kind)
     registry.add(f"{kind.__module__}:{kind.__qualname__}", kind)
-    return thing
+    return cls
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from isometry.lab._train.recorder import Recorder, event_writer, read_best, unpa
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The folder of a run, and how the run ended.
 
     Attributes:
@@ -32,7 +32,7 @@ class Outcome:
     summary: dict[str, Any]
 
 
-def start(config: Config, out: Path | str | None = None) -> Outcome:
+def train(config: Config, out: Path | str | None = None) -> RunOutcome:
     """Train from the beginning.
 
     Args:
@@ -74,7 +74,7 @@ def start(config: Config, out: Path | str | None = None) -> Outcome:
 
 def resume(
     folder: Path | str, *, trust: bool | Collection[str] = False, **options: Any
-) -> Outcome:
+) -> RunOutcome:
     """Resume a run from its last checkpoint, as if it had never stopped.
 
     A run that has finished goes on if `iterations` or `epochs` ask for more steps. A
@@ -114,7 +114,7 @@ def resume(
     # run goes on.
     more = training.epochs or (training.iterations or 0) > steps
     if (status == "finished" and same and not more) or (status == "solved" and same):
-        return Outcome(folder, summary)
+        return RunOutcome(folder, summary)
     if status == "finished" and not more:
         raise RunError(
             f"{folder} has finished after {steps} steps, and goes on only for more; "
@@ -137,13 +137,13 @@ def resume(
         return _run(experiment, folder if ranks.is_first else None, ranks, options)
 
 
-def load(
-    run: Path | str, *, best: bool = False, trust: bool | Collection[str] = False
+def load_model(
+    folder: Path | str, *, best: bool = False, trust: bool | Collection[str] = False
 ) -> nn.Module:
     """The model of a run with its trained weights, on the CPU, in evaluation mode.
 
     Args:
-        run: folder of the run, finished or not.
+        folder: folder of the run, finished or not.
         best: whether to load the weights with the best validation result instead of the
             last weights.
         trust: True to import any class that `config.json` names, or the names of the
@@ -157,7 +157,7 @@ def load(
             weights, or if a file is damaged.
         ValueError: if a class is not to be trusted.
     """
-    folder = Path(run)
+    folder = Path(folder)
     config, data = files.read_config(folder), files.read_checkpoint(folder)
     if data is None:
         reason = "it has none yet"
@@ -203,7 +203,7 @@ def _run(
     folder: Path | None,
     ranks: Ranks,
     options: Mapping[str, Any] | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Lock the folder, load its checkpoint if any, train, and write the summary."""
     with files.locked(folder) if folder else contextlib.nullcontext():
         data = ranks.share(files.read_checkpoint(folder) if folder else None)
@@ -226,7 +226,7 @@ def _run(
         recorder = Recorder(experiment, folder, header)
         with contextlib.closing(recorder):
             recorder.progress.say(_greeting(experiment, folder, state))
-            return _train(Trainer(experiment, state, ranks, recorder))
+            return _train_to_end(Trainer(experiment, state, ranks, recorder))
 
 
 def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) -> None:
@@ -237,7 +237,7 @@ def _amend(folder: Path, config: Config, step: int, options: Mapping[str, Any]) 
     files.write_atomically(folder / files.CONFIG, config.to_json())
 
 
-def _train(trainer: Trainer) -> Outcome:
+def _train_to_end(trainer: Trainer) -> RunOutcome:
     folder = trainer.recorder.folder
     try:
         status = trainer.train()
@@ -262,7 +262,7 @@ def _train(trainer: Trainer) -> Outcome:
             scores = trainer.on_splits(trainer.experiment.task.final_scores)
         except KeyboardInterrupt:
             status = "interrupted"
-    return Outcome(folder, _sum_up(trainer, status, scores))
+    return RunOutcome(folder, _sum_up(trainer, status, scores))
 
 
 @contextlib.contextmanager
