@@ -217,7 +217,8 @@ def test_a_gain_on_top(what, rng):
         optimizer.zero_grad()
         output(module, rng).square().mean().backward()
         optimizer.step()
-    assert abs(gain.log) > 0.1
+    # the least of 200 seeds was 0.03; the gain of an LSTM may turn back
+    assert abs(gain.log) > 1e-3
     scale = gain.log.detach().exp()
     W = getattr(module, name).detach()
     assert max(orthonormality(part / scale) for part in W.chunk(blocks)) <= 1e-5

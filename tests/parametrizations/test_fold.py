@@ -123,10 +123,11 @@ def test_fold_looks_at_all_objects_only_for_weights_in_several_modules(monkeypat
     tied["b"].weight = tied["a"].weight
     isometry.orthogonal(tied["a"])
     model(torch.ones(2, 4)).sum().backward()
-    monkeypatch.setattr(gc, "get_objects", None)
-    isometry.fold(model)
-    isometry.fold(copy.deepcopy(tied))
-    isometry.fold(tied)
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "get_objects", None)
+        isometry.fold(model)
+        isometry.fold(copy.deepcopy(tied))
+        isometry.fold(tied)
     assert tied["a"].weight is tied["b"].weight
 
 

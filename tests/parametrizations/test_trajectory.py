@@ -79,7 +79,8 @@ def test_twenty_steps_are_those_of_torch(name, retraction, optimizer, rng):
         # 1e-9: a hundred times the worst, 1e-11 (Adam divides by small gradients)
         assert_close(module.weight, weight, rtol=0, atol=1e-9)
     if start.numel() > 1:
-        assert torch.dist(module.weight, start) > 0.1
+        # the least of 200 seeds was 0.012, where a group of one angle starts near
+        assert torch.dist(module.weight, start) > 1e-3
 
 
 @pytest.mark.parametrize(("name", "retraction"), ROWS)
