@@ -87,6 +87,13 @@ def test_few_public_names():
         assert len(names - places) <= 20, module
 
 
+@pytest.mark.parametrize("module", ["isometry", "isometry.lab"])
+def test_every_name_that_dir_lists_is_there(module):
+    """`isometry.lab.tasks` used to raise until somebody had imported it."""
+    program = f"import {module} as m\nfor name in dir(m): getattr(m, name)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_version_is_the_same_everywhere():
     assert version("isometry") == isometry.__version__
     citation = (ROOT / "CITATION.cff").read_text()

@@ -40,9 +40,13 @@ _PLACES = {
     "_report.command": ("write_report",),
     "_data.get": ("get_data",),
 }
+# public modules, which `import isometry.lab` does not import
+_MODULES = ("paper", "tasks", "bench")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"isometry.lab.{name}")
     for module, names in _PLACES.items():
         if name in names:
             return getattr(importlib.import_module(f"isometry.lab.{module}"), name)
@@ -50,4 +54,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "paper", "tasks", "bench"]
+    return [*__all__, *_MODULES]
