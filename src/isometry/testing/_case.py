@@ -66,11 +66,13 @@ class Case:
         """Each array of a batch times its own number."""
         return s.reshape(*s.shape, *[1] * len(self.manifold.shape)) * E
 
-    def require(self, method: str, must: str, error: Tensor, scale: float = 1) -> None:
+    def require(
+        self, method: str, must: str, error: Tensor, scale: float = 1.0
+    ) -> None:
         """Raise unless an error is at most `ROUNDING` times n eps times `scale`."""
         self.bound(method, must, error, ROUNDING * self.unit * scale)
 
-    def zero(self, method: str, must: str, X: Tensor, scale: float = 1) -> None:
+    def zero(self, method: str, must: str, X: Tensor, scale: float = 1.0) -> None:
         """Raise unless the norms of arrays are at most `ROUNDING` n eps `scale`."""
         self.require(method, must, norm(self.manifold, X), scale=scale)
 
