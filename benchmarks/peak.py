@@ -4,7 +4,10 @@ from collections.abc import Callable
 
 import torch
 
-from isometry import release_memory
+try:
+    from isometry import release_memory
+except ImportError:  # `benchmarks.versions` also runs the commits before this name
+    from isometry.linalg import release_memory
 
 
 def peak(call: Callable[[], object]) -> int:
