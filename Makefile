@@ -49,8 +49,8 @@ ifdef TORCH
 test: $(INSTALLED)
 	$(PYTEST) -n 2 --record-torch=records/torch.json -m "not soak or each_torch" \
 		tests/backend tests/linalg tests/groups tests/parametrizations tests/optim \
-		tests/nn tests/test_checks.py tests/test_config.py tests/test_rotations.py \
-		tests/test_torch.py
+		tests/nn tests/test_checks.py tests/test_config.py tests/test_declare.py \
+		tests/test_rotations.py tests/test_torch.py
 else
 test: $(INSTALLED)
 	$(PYTEST) -n 2 --cov
