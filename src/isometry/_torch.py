@@ -300,8 +300,9 @@ def compute_flat_weights(
     """
     cls: Any = type(module)
     cls._flat_weights = property(weights, _do_nothing)
-    # there is no list to update, and cuDNN needs no gathered weights
+    # there is no list to update
     cls._init_flat_weights = cls._update_flat_weights = _do_nothing
+    # cuDNN also takes weights that are not in one block of memory
     cls.flatten_parameters = _do_nothing
     # not the method of nn.RNNBase, which reads all weights in order to update the list
     cls.__setattr__ = torch.nn.Module.__setattr__
@@ -367,7 +368,7 @@ def _has_autocast(device_type: str) -> bool:
 
 
 class Maximum(torch.autograd.Function):
-    """Largest entry of a tensor, as a number that Python can read inside `vmap` too.
+    """Largest entry of a tensor, which Python can read inside `vmap` too.
 
     The maximum is also taken over the axes that `vmap` hides.
     """

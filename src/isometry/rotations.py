@@ -93,7 +93,7 @@ def to_vector(R: Tensor) -> Tensor:
 def from_quaternion(q: Tensor) -> Tensor:
     r"""Rotation matrix of a quaternion $(x, y, z, w)$.
 
-    $R = I + 2 w K + 2 K^2$ with $K x = u \times x$, where $(u, w) = q / \lVert q
+    $R = I + 2 w K + 2 K^2$ with $K v = u \times v$, where $(u, w) = q / \lVert q
     \rVert$. The length of $q$ does not matter, so the four numbers can be trained
     freely. A zero quaternion is not a rotation and gives NaN.
 

@@ -24,7 +24,7 @@ _TOGETHER = 8
 
 
 class Cell(NamedTuple):
-    """The definition of a time step: weight, nonlinearity, and a threshold or None."""
+    """The definition of a time step: weight, nonlinearity, and its threshold `b`."""
 
     W: Tensor
     sigma: Sigma

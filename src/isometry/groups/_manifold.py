@@ -268,10 +268,10 @@ class AbstractManifold(ABC):
     def tolerance(self, dtype: torch.dtype) -> float:
         r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
         # The bound accepts the orthogonal matrices that torch computes. Points that we
-        # compute have smaller defects. Measured in tests/groups/test_membership.py: at
-        # most 4 n eps for samples, 6 n eps for products of two points and 7.5 n eps for
-        # retractions, all in U(1). They are at most 15 n eps in the adjoint
-        # representation of SU(3), where a defect is computed by a logarithm.
+        # compute have smaller defects, which tests/groups/test_membership.py measures.
+        # The largest are those of U(1): 4 n eps for samples, 6 n eps for products of
+        # two points and 7.5 n eps for retractions. Only the adjoint representation of
+        # SU(3), whose defect is computed by a logarithm, has up to 15 n eps.
         return unitary_bound(max(1, *self.shape), dtype)
 
     def resolve_dtype(self, dtype: torch.dtype | None) -> torch.dtype:

@@ -123,7 +123,11 @@ class _StiefelLog(Implicit):
 
 
 def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
-    """Logarithms of matrices `(m, n, k)`, in a basis of the span of each pair."""
+    """Logarithms at `Q` of `P`, both of shape `(m, n, k)`.
+
+    They are computed in an orthonormal basis of the columns of Q and P, and then
+    written in the basis of the whole space again.
+    """
     n, k = Q.shape[-2:]
     if Q.numel() == 0:
         return torch.zeros_like(Q)
@@ -164,8 +168,9 @@ def _search(V: Tensor) -> Tensor:
         far = rest > _FAR * k
         if not far.any():
             return E
-        # Next to a fold Newton's method may go back and forth. Start again with other
-        # last columns of V, which lead to another geodesic.
+        # Near a point where the derivative of exp is singular, Newton's method may go
+        # back and forth. Start again with other columns after those of V, which lead to
+        # another geodesic.
         columns = whole[far][..., k:]
         shape = (len(columns), columns.shape[-1], columns.shape[-1])
         X = torch.randn(shape, dtype=V.dtype, generator=rng).to(V.device)

@@ -313,9 +313,9 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
 
 
 def watch(*tensors: Tensor) -> UnchangedCheck:
-    """A question to ask later: are these tensors unchanged?
+    """A function that tells later whether these tensors are unchanged.
 
-    On the CPU their bytes answer it, on other devices their version counters.
+    It compares bytes where C can read them, and version counters elsewhere.
     """
     if all(map(is_block, tensors)):
         return unchanged_bytes(*tensors)

@@ -248,7 +248,7 @@ def _install_matrices(
 ) -> Layer:
     """Constrain a weight to the manifold for its shape, its dtype and `det`.
 
-    Errors call the map by the name of the user's `argument`.
+    `argument` is the name under which the user passed the map; errors use that name.
     """
     weight, name = target.weight, target.name
     if weight.ndim < 2:

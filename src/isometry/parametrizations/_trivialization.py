@@ -164,9 +164,9 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         A checkpoint without a counter of steps gets one that starts at zero.
         """
         base = state.get(f"{prefix}base")
-        # A safetensors file holds the tensors of only one of two tied weights. All
-        # tensors of the other weight must be missing, so add no counter where there is
-        # no base.
+        # A safetensors file holds the tensors of only one of two tied weights. Loading
+        # accepts that the other weight is missing only if all its tensors are. So add
+        # no counter where there is no base.
         if base is not None:
             state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
         if self.base is None or base is None or base.shape != self.base.shape:

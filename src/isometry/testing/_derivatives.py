@@ -61,8 +61,10 @@ def _check(case: Case, name: str, method: TensorMethod, Q: Tensor, P: Tensor) ->
         inner, outer = (moved(h) - moved(-h) for h in (_STEP, 2 * _STEP))
         difference = (8 * inner - outer) / (12 * _STEP)
         analytic = dot(M, gradients[i], directions[i]).sum()
-        # The bound grows with the gradient: at a distance d from a fold of exp, the
-        # first derivative of log is of order 1 / d, and the second of order 1 / d^3.
+        # At a distance d from a point where the derivative of exp is singular, the
+        # first derivative of log is of order 1 / d. Higher derivatives, which make the
+        # error of the difference, grow faster, the second like 1 / d^3. So the bound
+        # grows with the cube of the gradient.
         scale = max(1.0, float(norm(M, gradients[i]).max())) ** 3
         must = f"have the right gradient in `{argument}`"
         case.bound(name, must, difference - analytic, _BOUND * scale)

@@ -1,4 +1,4 @@
-"""The Cayley map and the Pade approximants of the exponential, as maps."""
+"""Classes of the Cayley map and of the Pade approximants of the exponential."""
 
 import math
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class AbstractRational(AbstractRetraction):
         return R + nan_unless_finite(M2)
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$r_m(A) - I$, or None if a step is long."""
+        r"""$r_m(A) - I$, or None if a matrix is longer than about `LONG_STEP`."""
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * LONG_STEP:

@@ -332,7 +332,7 @@ NETWORKS: Registry[Network] = Registry(
         "explstm": Network(made_by(layers.ExpLSTM), training.schedule_exp_gated),
         "expgru": Network(made_by(layers.ExpGRU), training.schedule_exp_gated),
         "lstm": Network(torch_lstm, training.schedule_lstm),
-        # has the initial values of torch
+        # the GRU keeps the initial parameters that torch gives it
         "gru": Network(made_by(nn.GRU, without=TORCH_LACKS), training.schedule_gru),
     },
     _accept,
