@@ -43,6 +43,8 @@ LINE += ["--log-every=1", "--evaluate-every=2", "--checkpoint-every=2", "--steps
 def _forget() -> Iterator[None]:
     """Restore the registered names after each test."""
     known = dict(TASKS.known), dict(NETWORKS.known)
+    # the pages of the manual register names, and may have run before in this process
+    forget()
     yield
     TASKS.known, NETWORKS.known = known
 
