@@ -3,8 +3,8 @@
 `--shapes` executes the annotations. `--record FILE` writes the outcome of a long run,
 and `--record-torch FILE` the number of tests that passed with this version of torch.
 `--seed N` draws other random inputs, `--seeds N` draws them N times for each test
-function, and `--record-seeds FILE` counts how often. `--blas=scrambled` makes the BLAS
-sum in another order.
+function, `--record-seeds FILE` counts how often, and `--continue-seeds` goes on where
+such a run stopped. `--blas=scrambled` makes the BLAS sum in another order.
 """
 
 import json
@@ -73,6 +73,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write to a JSON file how often the tests of each folder were repeated",
     )
     parser.addoption(
+        "--continue-seeds",
+        action="store_true",
+        help="call only the test functions that `--record-seeds FILE` names as stopped "
+        "early, as often as they still lack, and add the calls to FILE; use `--seed` "
+        "to begin after the seeds that they have seen",
+    )
+    parser.addoption(
         "--blas",
         choices=["torch", "scrambled"],
         default="torch",
@@ -103,10 +110,39 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--record-torch")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(TorchRecorder(path))
+    seeds: Any = config.getoption("--seeds")
+    continues: Any = config.getoption("--continue-seeds")
     path = config.getoption("--record-seeds")
+    if continues:
+        config.stash[LACKING] = lacking_seeds(path, seeds)
     if path is not None and not hasattr(config, "workerinput"):
-        seeds: Any = config.getoption("--seeds")
-        config.pluginmanager.register(SeedRecorder(path, seeds))
+        recorder = SeedRecorder(path, seeds, is_continuation=continues)
+        config.pluginmanager.register(recorder)
+
+
+# with `--continue-seeds`, how many seeds each test function lacks
+LACKING = pytest.StashKey[dict[str, int]]()
+
+
+def lacking_seeds(path: Path, seeds: int) -> dict[str, int]:
+    """How many of `seeds` each test function lacks by the record of this processor."""
+    from isometry.lab._process import processor
+
+    rows = [r for r in json.loads(path.read_text()) if r["processor"] == processor()]
+    return {f: seeds - calls for row in rows for f, calls in row["fewer"].items()}
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave out test functions that lack no seeds, if `--continue-seeds` is given."""
+    if LACKING in config.stash:
+        items[:] = [i for i in items if function_of(i.nodeid) in config.stash[LACKING]]
+
+
+def function_of(nodeid: str) -> str:
+    """The test function of a row, without the values of its parameters."""
+    return nodeid.split("[", maxsplit=1)[0]
 
 
 # for each item, how many rows its test function has, and which of them it is
@@ -117,7 +153,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Count the selected rows of each test function."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in session.items:
-        functions.setdefault(item.nodeid.split("[")[0], []).append(item)
+        functions.setdefault(function_of(item.nodeid), []).append(item)
     for items in functions.values():
         for row, item in enumerate(items):
             item.stash[ROWS] = row, len(items)
@@ -131,6 +167,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     row gets a part of them, and together they get them all.
     """
     seeds: Any = pyfuncitem.config.getoption("--seeds")
+    if LACKING in pyfuncitem.config.stash:
+        seeds = pyfuncitem.config.stash[LACKING][function_of(pyfuncitem.nodeid)]
     seconds: Any = pyfuncitem.config.getoption("--seconds")
     names = pyfuncitem._fixtureinfo.argnames
     before = draws_so_far()
@@ -138,7 +176,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     # A test that draws nothing would repeat itself, and hypothesis repeats its tests
     # itself.
     same = draws_so_far() == before and "rng" not in names
-    if seeds == 1 or same or hasattr(pyfuncitem.obj, "hypothesis"):
+    once = pyfuncitem.config.getoption("--seeds") == 1
+    if once or same or hasattr(pyfuncitem.obj, "hypothesis"):
         return result
     # a second call would find the files of the first one in the folder
     if "tmp_path" in names:
@@ -280,17 +319,19 @@ class TorchRecorder:
 class SeedRecorder:
     """Counts the seeds that the test functions of each folder saw, and the failures.
 
-    Folders that a run did not select keep their rows, and so do other processors.
+    Folders that a run did not select keep their rows, and so do other processors. A
+    continuation adds to the rows of an earlier run.
     """
 
-    def __init__(self, path: Path, seeds: int) -> None:
+    def __init__(self, path: Path, seeds: int, *, is_continuation: bool) -> None:
         self.path = path
         self.seeds = seeds
+        self.is_continuation = is_continuation
         self.calls: dict[str, Counter[str]] = {}
         self.failed: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        function = report.nodeid.split("[")[0]
+        function = function_of(report.nodeid)
         folder = function.split("::")[0].removeprefix("tests/").split("/")[0]
         if report.failed:
             self.failed.setdefault(folder, []).append(report.nodeid)
@@ -305,22 +346,32 @@ class SeedRecorder:
             (row["processor"], row["folder"]): row
             for row in (json.loads(self.path.read_text()) if self.path.exists() else ())
         }
-        for folder, calls in self.calls.items():
-            fewer = {f: n for f, n in sorted(calls.items()) if n < self.seeds}
-            rows[processor(), folder] = {
-                "processor": processor(),
-                "folder": folder,
-                "seeds": self.seeds,
-                "functions": len(calls),
-                "functions with all seeds": len(calls) - len(fewer),
-                "calls": calls.total(),
-                "fewer": fewer,
-                "failed": self.failed.get(folder, []),
-                "date": datetime.now(UTC).date().isoformat(),
-                "commit": git("rev-parse", "--short=12", "HEAD") or "unknown",
-            }
+        here = processor()
+        for folder in self.calls.keys() | self.failed.keys():
+            before = rows.get((here, folder), {}) if self.is_continuation else {}
+            rows[here, folder] = self.row(here, folder, before)
         text = json.dumps([rows[key] for key in sorted(rows)], indent=2)
         self.path.write_text(text + "\n")
+
+    def row(self, here: str, folder: str, before: dict[str, Any]) -> dict[str, Any]:
+        """The row of a folder, with the calls of an earlier run added."""
+        calls = self.calls.get(folder, Counter())
+        functions = before.get("functions", len(calls))
+        total = Counter(before.get("fewer", {})) + calls
+        fewer = {f: n for f, n in sorted(total.items()) if n < self.seeds}
+        commit = git("rev-parse", "--short=12", "HEAD") or "unknown"
+        return {
+            "processor": here,
+            "folder": folder,
+            "seeds": self.seeds,
+            "functions": functions,
+            "functions with all seeds": functions - len(fewer),
+            "calls": before.get("calls", 0) + calls.total(),
+            "fewer": fewer,
+            "failed": before.get("failed", []) + self.failed.get(folder, []),
+            "date": datetime.now(UTC).date().isoformat(),
+            "commit": ", ".join(filter(None, (before.get("commit"), commit))),
+        }
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 import copy
 import json
+from collections import Counter
 
 import pytest
 
 from benchmarks import records, report
 from isometry.lab import _process
-from tests.conftest import Recorder
+from tests.conftest import Recorder, SeedRecorder, lacking_seeds
 
 
 @pytest.mark.parametrize(
@@ -106,3 +107,18 @@ def test_tolerances_hold_for_200_seeds():
         assert row["seeds"] == 200
         assert row["failed"] == []
         assert row["functions with all seeds"] + len(row["fewer"]) == row["functions"]
+
+
+def test_a_continuation_adds_to_the_seeds_of_an_earlier_run(tmp_path, monkeypatch):
+    """Functions that stopped early lack fewer seeds afterwards, or none."""
+    monkeypatch.setattr(_process, "processor", lambda: "One")
+    path = tmp_path / "seeds.json"
+    calls = ({"a": 10, "b": 4, "c": 3}, {"b": 6, "c": 1})
+    for is_continuation, counts in enumerate(calls):
+        recorder = SeedRecorder(path, 10, is_continuation=bool(is_continuation))
+        recorder.calls["folder"] = Counter(counts)
+        recorder.pytest_sessionfinish()
+    (row,) = json.loads(path.read_text())
+    assert (row["functions"], row["functions with all seeds"]) == (3, 2)
+    assert (row["fewer"], row["calls"]) == ({"c": 4}, 24)
+    assert lacking_seeds(path, 10) == {"c": 6}
