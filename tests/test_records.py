@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import records, report
 from isometry.lab import _process
-from tests.conftest import Recorder, SeedRecorder, lacking_seeds
+from tests.recorders import Recorder, SeedRecorder, lacking_seeds
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import isometry
 from isometry import _torch
 from isometry._operators import opaque
-from tests.conftest import TorchRecorder
 from tests.helpers import version_numbers
+from tests.recorders import TorchRecorder
 
 SOURCES = Path(_torch.__file__).parent
 ROOT = SOURCES.parents[1]
