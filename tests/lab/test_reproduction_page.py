@@ -7,8 +7,9 @@ from isometry.lab._report.runs import read_run
 from tests.lab.fake_runs import fake_run
 from tools.reproduction import __main__ as command
 from tools.reproduction import charts, experiments, records
+from tools.reproduction.charts import STEPS_PER_EPOCH
+from tools.reproduction.claims import CLAIMS
 from tools.reproduction.page import page
-from tools.reproduction.texts import CLAIMS
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / records.FOLDER
@@ -61,6 +62,123 @@ def test_claims_are_judged_by_the_records(tmp_path):
         assert verdict(other).startswith("not confirmed")
 
 
+def pixel_run(name: str, *accuracies: float, **config: object) -> dict:
+    """A record of a run on MNIST with these test accuracies, one for each epoch."""
+    model, size = name.split("-")[1:3]
+    steps = [STEPS_PER_EPOCH * (i + 1) for i in range(len(accuracies))]
+    best = {"accuracy": max(accuracies), "mse": 1 - max(accuracies)}
+    place = {"test": best, "validation": best}
+    return {
+        "name": name,
+        "command": "",
+        "config": {"model": model, "hidden_size": int(size), "iterations": steps[-1]}
+        | {"seed": 1, "model_options": {}}
+        | config,
+        "environment": {"cpu": "One"},
+        "summary": {"steps": steps[-1], "best": place, "best_by_test": place}
+        | {"status": "finished", "parameters": 1, "cpu_seconds": 1.0},
+        "validation": {"step": steps},
+        "test": {"step": steps, "accuracy": list(accuracies)},
+    }
+
+
+def by_name(*runs: dict) -> dict:
+    return {run["name"]: run for run in runs}
+
+
+def verdict_on(start: str, *runs: dict) -> str:
+    """The verdict on the claim whose text begins like this."""
+    (claim,) = (c for c in CLAIMS if c.text.startswith(start))
+    return claim.verdict(by_name(*runs))
+
+
+def test_the_accuracy_of_the_paper_needs_70_epochs_to_be_refuted():
+    claim = "ExpRNN 170 reaches 0.949"
+    assert verdict_on(claim) == "not run yet"
+    for accuracies, word in (
+        ((0.9, 0.9486), "confirmed"),
+        ((0.9, 0.9484), "open"),
+        ((0.9,) * 70, "not confirmed"),
+    ):
+        verdict = verdict_on(claim, pixel_run("pmnist-exprnn-170", *accuracies))
+        assert verdict.startswith(f"{word}: ")
+
+
+def test_networks_are_compared_at_equal_epochs():
+    """One epoch in which another network is ahead refutes that ExpRNN is faster."""
+    claim = "on permuted MNIST, ExpRNN learns faster"
+    ours = pixel_run("pmnist-exprnn-170", *(0.9,) * 70)
+    assert verdict_on(claim, ours) == "not run yet"
+    slow = [pixel_run(f"pmnist-{n}", *(0.8,) * 10) for n in ("scornn-170", "rgd-116")]
+    assert verdict_on(claim, ours, *slow).startswith("confirmed")
+    early = pixel_run("pmnist-rgd-116", *(0.8,) * 4, 0.91, *(0.8,) * 5)
+    verdict = verdict_on(claim, ours, slow[0], early)
+    assert verdict.startswith("not confirmed: ExpRNN 170 / scoRNN 170 / RGD 116 have")
+    assert "0.900 / 0.800 / 0.910 after 5" in verdict
+
+
+def test_gated_cells_are_compared_after_five_epochs():
+    ours = pixel_run("pmnist-exprnn-170", *(0.9,) * 70)
+    lstm, gru = (
+        pixel_run(f"pmnist-{n}", *(0.95,) * 5) for n in ("explstm-87", "expgru-100")
+    )
+    claim = "gated cells"
+    assert verdict_on(claim, ours, lstm, gru).startswith("confirmed")
+    gru = pixel_run("pmnist-expgru-100", *(0.85,) * 5)
+    assert verdict_on(claim, ours, lstm, gru).startswith("not confirmed")
+
+
+def test_the_least_error_on_speech_wins():
+    runs = [
+        pixel_run(f"timit-{n}-next", 1 - error)
+        for n, error in (("exprnn-224", 0.1), ("lstm-84", 0.2))
+    ]
+    for run in runs:
+        run["name"] = run["name"].replace("timit-", "timit-sample-")
+    claim = "ExpRNN predicts speech"
+    assert verdict_on(claim, *runs).startswith("confirmed")
+    runs[1]["summary"]["best"]["test"]["mse"] = 0.05
+    assert verdict_on(claim, *runs).startswith("not confirmed")
+
+
+def test_only_exprnn_may_be_solved_at_lag_2000(tmp_path):
+    claim = "at lag 2000, only ExpRNN"
+    ours = pixel_run("copying-exprnn-190", 1.0)
+    other = pixel_run("copying-scornn-190", 1.0)
+    for run in (ours, other):
+        run["name"] = run["name"].replace("copying-", "copying-2000-")
+    ours["summary"]["status"] = "solved"
+    assert verdict_on(claim, ours) == "not run yet"
+    assert verdict_on(claim, ours, other).startswith("confirmed")
+    other["summary"]["status"] = "solved"
+    assert verdict_on(claim, ours, other).startswith("not confirmed")
+
+
+def test_runs_beyond_the_paper_have_a_part_of_their_own():
+    """The search is ordered by validation, and not shown among the paper's runs."""
+    usual = {"optimizer": "Adam", "lr": 1e-3, "lr_ratio": 0.1, "decay": "cosine"}
+    runs = by_name(
+        pixel_run("pmnist-exprnn-170", *(0.9,) * 70),
+        *(
+            pixel_run(f"pmnist-exprnn-170-{note}", value, **usual, clip_norm=None)
+            for note, value in (
+                ("search-a", 0.91),
+                ("search-b", 0.93),
+                ("long-b", 0.92),
+            )
+        ),
+    )
+    drawn = {chart.name: chart for chart in charts.charts(runs, {})}
+    assert [line.label for line in drawn["pmnist"].series] == ["ExpRNN 170"]
+    assert [line.label for line in drawn["beyond"].series] == [
+        "ExpRNN 170, long-b",
+        "ExpRNN 170",
+    ]
+    part = page(runs, list(drawn.values())).partition("## Beyond the paper")[2]
+    rows = [line.split(" |")[0] for line in part.splitlines() if "| Adam |" in line]
+    assert rows == ["| search-b", "| long-b", "| search-a"]
+
+
 def test_minutes_are_those_of_the_processor(tmp_path):
     """Minutes are processor time if a run recorded it, else clock time with a mark."""
     runs = known_runs(tmp_path, status="solved", jumps=0)
@@ -74,5 +192,5 @@ def test_minutes_are_those_of_the_processor(tmp_path):
 
 def test_parts_without_runs_say_so():
     text = page({}, [])
-    assert text.count("No run of this part is recorded yet") == 6
+    assert text.count("No run of this part is recorded yet") == 7
     assert "not run yet" in text

@@ -6,8 +6,11 @@ from typing import Any
 
 from isometry.lab.paper.tables import COUNTS_NOTE, PAPER
 from tools.reproduction.charts import (
+    PIXELS,
+    STEPS_PER_EPOCH,
     Chart,
     Records,
+    accuracy_after,
     experiment_of,
     label,
     model,
@@ -15,11 +18,12 @@ from tools.reproduction.charts import (
     of,
     size,
 )
+from tools.reproduction.claims import CLAIMS
 from tools.reproduction.criteria import UNSTABLE
 from tools.reproduction.texts import (
+    BEYOND,
     CAYLEY,
     CHEAPNESS,
-    CLAIMS,
     DISCREPANCIES,
     INTRODUCTION,
     SPEECH,
@@ -47,27 +51,30 @@ def page(records: Records, charts: Sequence[Chart]) -> str:
         parts += [f"### Lag {lag}", *_figure(by_name, experiment)]
         parts += [_copying_table(of(records, experiment))]
     parts += ["## Table 1 and figure 2: MNIST, pixel by pixel"]
-    for experiment, title in (("pmnist", "Permuted MNIST"), ("mnist", "Pixel MNIST")):
-        parts += [f"### {title}", *_figure(by_name, experiment)]
+    for experiment, title in PIXELS.items():
+        parts += [f"### {title[0].upper()}{title[1:]}", *_figure(by_name, experiment)]
         parts += [_pixel_table(experiment, of(records, experiment))]
     parts += ["## Table 2: speech", SPEECH, _speech_table(of(records, "timit-sample"))]
     parts += ["## Cheapness", CHEAPNESS, *_figure(by_name, "cheapness")]
     parts += ["## The paper's remarks", CAYLEY]
     parts += [*_figure(by_name, "cayley-loss"), *_figure(by_name, "cayley-largest")]
-    parts += [*_figure(by_name, "domain"), *_domain(by_name)]
+    for kind in ("domain-copying", "domain-pixels"):
+        parts += [*_figure(by_name, kind), *_domain(by_name, kind)]
     parts += [*_figure(by_name, "remarks")]
     if remarks := of(records, "copying-200"):
         parts += [_copying_table(remarks)]
+    parts += ["## Beyond the paper", BEYOND, *_figure(by_name, "beyond")]
+    parts += [_search_table(of(records, "beyond"))]
     parts += ["## Where paper, program and our runs disagree", DISCREPANCIES]
     parts += ["## Every run", _runs_table(records)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _domain(by_name: Mapping[str, Chart]) -> Iterator[str]:
+def _domain(by_name: Mapping[str, Chart], name: str) -> Iterator[str]:
     """Which runs left the domain where the exponential is one to one, and how far."""
-    if "domain" not in by_name:
+    if name not in by_name:
         return
-    left, runs = [], by_name["domain"].series
+    left, runs = [], by_name[name].series
     for run in runs:
         outside = [(x, y) for x, y in zip(run.x, run.y, strict=True) if y > math.pi]
         if outside:
@@ -124,8 +131,8 @@ def _copying_table(runs: Sequence[Record]) -> str:
 
 
 def _pixel_table(experiment: str, runs: Sequence[Record]) -> str:
-    head = ["network", "parameters", "epochs", "test at best validation"]
-    head += ["best test", "paper, 70 epochs", "minutes"]
+    head = ["network", "parameters", "epochs", "test after 5 epochs", "after 10"]
+    head += ["at best validation", "best test", "paper, 70 epochs", "minutes"]
     rows = []
     for r in runs:
         summary = r["summary"]
@@ -134,7 +141,8 @@ def _pixel_table(experiment: str, runs: Sequence[Record]) -> str:
             [
                 label(r),
                 f"{summary['parameters']:,}",
-                f"{summary['steps'] / 430:.3g}{_diverged(summary)}",
+                f"{summary['steps'] / STEPS_PER_EPOCH:.3g}{_diverged(summary)}",
+                *(_four_digits(accuracy_after(r, epochs)) for epochs in (5, 10)),
                 _accuracy(summary["best"]),
                 _accuracy(summary["best_by_test"]),
                 _or_dash(row and not note_of(r["name"]) and row.result),
@@ -145,8 +153,43 @@ def _pixel_table(experiment: str, runs: Sequence[Record]) -> str:
     return f"{text}\n\n{COUNTS_NOTE}" if rows else text
 
 
-def _accuracy(place: Mapping[str, Any]) -> str:
-    return f"{place['test']['accuracy']:.4f}" if place else "–"
+def _accuracy(place: Mapping[str, Any], split: str = "test") -> str:
+    return _four_digits(place[split]["accuracy"] if place else math.nan)
+
+
+def _four_digits(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.4f}"
+
+
+def _search_table(runs: Sequence[Record]) -> str:
+    """The runs beyond the paper, the best on validation images first."""
+    head = [
+        "run",
+        "optimizer",
+        "rate",
+        "ratio",
+        "decay",
+        "clipping",
+        "base moves every",
+    ]
+    head += ["epochs", "best validation", "test there", "minutes"]
+    rows = []
+    for r in runs:
+        config, summary = r["config"], r["summary"]
+        moves = config["model_options"].get("rebase_every")
+        rows.append(
+            [
+                note_of(r["name"]),
+                *(f"{config[name]}" for name in ("optimizer", "lr", "lr_ratio")),
+                *(_or_dash(config[name]) for name in ("decay", "clip_norm")),
+                f"every {moves} steps" if moves else "never",
+                f"{summary['steps'] / STEPS_PER_EPOCH:.3g}{_diverged(summary)}",
+                _accuracy(summary["best"], "validation"),
+                _accuracy(summary["best"]),
+                _minutes(summary),
+            ]
+        )
+    return _table(head, sorted(rows, key=lambda row: row[8], reverse=True))
 
 
 def _speech_table(runs: Sequence[Record]) -> str:
