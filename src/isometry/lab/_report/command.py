@@ -32,9 +32,10 @@ def main(options: argparse.Namespace) -> int:
         The exit code: 0, or 2 if a folder does not hold a run or the report cannot be
         written.
     """
-    # Leave out earlier reports and the files of a sweep, which DIR/* matches as well.
-    # If nothing is left, `write_report` says what was given instead of runs.
-    runs = [path for path in options.runs if not _lies_beside(path)] or options.runs
+    # If the user writes DIR/*, the shell also adds earlier reports and the files of a
+    # sweep; leave them out. If nothing else was given, keep them: the error of
+    # `write_report` then names them.
+    runs = [path for path in options.runs if not _is_other(path)] or options.runs
     out = options.out or _runs_in(runs[0])[0].resolve().parent / "report"
     try:
         page = write_report(runs, out)
@@ -45,16 +46,17 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lies_beside(path: Path) -> bool:
-    # look one folder further down, too, where earlier versions of `isometry reproduce`
-    # wrote reports
+def _is_other(path: Path) -> bool:
+    """True for a file, and for a folder with an earlier report but without runs."""
+    # also look in subfolders, where earlier versions of `isometry reproduce` wrote
+    # reports
     reports = (*path.glob("report.html"), *path.glob("*/report.html"))
     runs = (*path.glob("config.json"), *path.glob("*/config.json"))
     return path.is_file() or (bool(reports) and not runs)
 
 
 def _runs_in(path: Path) -> list[Path]:
-    """The runs in the folder of a sweep. Any other folder is returned itself."""
+    """The folders of a sweep's runs; for any other folder, only the folder itself."""
     runs = sorted(file.parent for file in path.glob("*/config.json"))
     return runs if runs and not (path / "config.json").is_file() else [path]
 
@@ -62,8 +64,8 @@ def _runs_in(path: Path) -> list[Path]:
 def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     """Write a report of runs: a page, its figures and its tables.
 
-    `report.html` needs no other file. The figures also lie beside it as SVG and PNG
-    files, and `results.md` has the tables. Files of an earlier report are replaced.
+    `report.html` needs no other file. The figures are also written as SVG and PNG
+    files, and the tables as `results.md`. Files of an earlier report are replaced.
 
     Args:
         runs: folders that `isometry train` or `isometry sweep` wrote. Runs need not be
@@ -84,7 +86,7 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
     # read all runs before anything is written, so that an error leaves nothing behind
     folders = [folder for path in runs for folder in _runs_in(Path(path))]
     reported = experiments([read_run(folder) for folder in folders])
-    # importing matplotlib takes a second, so only do it when there is something to draw
+    # importing matplotlib takes a second, so do it only when there is something to draw
     from isometry.lab._report.figures import draw
     from isometry.lab._report.page import page
 

@@ -47,12 +47,12 @@ class ReportedExperiment:
 
     @property
     def compared(self) -> Callable[[Run], float | None]:
-        """Reads the number that the protocol of the paper compares from a run."""
+        """Function of a run that reads the number which the paper compares."""
         scores = {"accuracy": self.best_test, "loss": final_loss}
         return scores.get(self.metric, self.at_best_validation)
 
     def at_best_validation(self, run: Run, name: str | None = None) -> float | None:
-        """A metric on the test set at the step with the best validation.
+        """A metric on the test set at the step with the best validation result.
 
         Args:
             run: the run, finished or not.
@@ -81,7 +81,7 @@ class ReportedExperiment:
 
     @property
     def baseline(self) -> float | None:
-        """Loss of the trivial solution; None if neither a run nor the task knows it."""
+        """Loss of the trivial solution; None if no run and no task gives it."""
         known = numbers(run.summary.get("baseline") for run in self.runs)
         return next(iter(known), as_number(about(self.runs[0].config)["baseline"]))
 
@@ -96,22 +96,22 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
         An experiment for each combination of a task and its options, in the order of
         their first runs.
     """
-    together: dict[str, list[Run]] = {}
+    by_task: dict[str, list[Run]] = {}
     for run in runs:
         options = sorted(about(run.config)["options"].items())
-        together.setdefault(f"{run.config['task']} {options}", []).append(run)
+        by_task.setdefault(f"{run.config['task']} {options}", []).append(run)
     keys: list[str] = []
-    listed = []
-    for members in together.values():
+    result = []
+    for members in by_task.values():
         task = about(members[0].config)
-        # replace unusual characters, since the key becomes a part of the names of files
+        # replace unusual characters, since the key becomes part of file names
         key = re.sub(r"[^\w.+=-]+", "_", task["key"])
         keys.append(key)
         if (nth := keys.count(key)) > 1:
             key = f"{key}-{nth}"
         metric = task["metric"]
         measured = any(metric in record for run in members for record in run.records)
-        listed.append(
+        result.append(
             ReportedExperiment(
                 key,
                 task["title"],
@@ -122,28 +122,28 @@ def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
                 task["headings"],
             )
         )
-    return listed
+    return result
 
 
 def about(config: Mapping[str, Any]) -> dict[str, Any]:
     """The description of a run's task, as `AbstractTask.about` returns it.
 
-    A registered task is asked directly. If the task is not registered or raises an
-    error, the answer is read from `config.json`. If an earlier version of Isometry
-    wrote that file, the answer is not in it, and defaults are returned. Code that
+    A registered task describes itself. If the task is not registered or raises an
+    error, the description is read from `config.json`, where earlier versions of
+    Isometry did not store it. What is missing there gets a default. Code that
     `config.json` names is never imported.
 
     Args:
         config: content of `config.json` of a run.
 
     Returns:
-        Values by name.
+        The entries of the description, by name.
     """
     from isometry.lab.tasks import TASKS
 
     name, options = str(config["task"]), config.get("task_options")
     options = options if isinstance(options, dict) else {}
-    plain = {
+    defaults = {
         "key": name,
         "title": name.rpartition(":")[2].capitalize(),
         "as_in_paper": True,
@@ -161,9 +161,9 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
         pass
     stored = config.get("about")
     stored = stored if isinstance(stored, Mapping) else {}
-    # keep only values of the right type: somebody else may have written the file
-    return plain | {
-        k: v for k, v in stored.items() if k in plain and _alike(v, plain[k])
+    # take only values of the right type: anybody may have written the file
+    return defaults | {
+        k: v for k, v in stored.items() if k in defaults and _alike(v, defaults[k])
     }
 
 

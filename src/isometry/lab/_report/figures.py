@@ -21,8 +21,8 @@ INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
 # size of a figure in inches, if its legend has at most three rows
 WIDTH, HEIGHT = 4.5, 3.7
 
-# a vertical axis is logarithmic if its largest value is more than this many times its
-# smallest positive value
+# a vertical axis is logarithmic if the ratio of the largest value to the smallest
+# positive value is more than this
 LOG_RATIO = 30
 
 UNITS = {"step": "iterations", "seconds": "seconds"}
@@ -56,21 +56,22 @@ STYLE: dict[Any, Any] = {
 }
 
 
-# The most points in a drawn curve. More points could not be told apart at the width of
-# a figure, and all points of 4000 steps would make megabytes of SVG.
+# Maximum number of points in a drawn curve. More points could not be told apart at the
+# width of a figure, and drawing all 4000 steps of a run would make megabytes of SVG.
 MOST = 240
 
 
 def thinned(curve: Curve, most: int = MOST) -> Curve:
-    """A curve, reduced to a few points, whose range still covers all values.
+    """A curve with fewer points, whose range still covers all values.
 
     Args:
         curve: the curve, with its positions in order.
-        most: the largest number of points to keep.
+        most: maximum number of points in the result.
 
     Returns:
-        For each of equal parts of the curve, the position of its last point, the median
-        of its middle values, its lowest and its highest value.
+        A curve with a point for each of `most` or fewer parts of equal length. A point
+        has the last position of the part, the median of its middle values, and its
+        lowest and highest value.
     """
     size = -(-len(curve.x) // most) or 1
     parts = [slice(start, start + size) for start in range(0, len(curve.x), size)]
@@ -86,8 +87,8 @@ class Figure(NamedTuple):
     """A figure on disk, beside the page that shows it.
 
     Attributes:
-        caption: a sentence or more on what is drawn.
-        svg: path of the SVG file. The PNG file lies beside it.
+        caption: what is drawn, in one or more sentences.
+        svg: path of the SVG file. The PNG file is in the same folder.
     """
 
     caption: str
@@ -127,7 +128,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
 
 
 class Quantity(NamedTuple):
-    """What a figure shows: a quantity of a split, against steps or seconds.
+    """What a figure shows: a quantity on a split, against steps or seconds.
 
     If there is a baseline, it is drawn as a horizontal line.
     """
@@ -168,7 +169,7 @@ def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
     # show results on the test set, as in the paper, or else on the validation set
     split = next((s for s in ("test", "validation") if _has(runs, metric, s)), None)
     if split is not None:
-        # the baseline is a loss, so it has no place among accuracies
+        # the baseline is a loss, and cannot be compared with accuracies
         base = None if metric == "accuracy" else experiment.baseline
         quantity = Quantity(metric, split, baseline=base)
         words = _words(quantity)
@@ -204,7 +205,7 @@ def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> No
             values += curve.low + curve.high
         for run in group.runs:
             if run.status == "diverged":
-                values += _failed(axes, run, look, quantity)
+                values += _cross(axes, run, look, quantity)
     if baseline is not None:
         label = f"baseline {baseline:.4g}"
         axes.axhline(baseline, color=INK, lw=1, ls=(0, (1, 2)), label=label)
@@ -237,7 +238,7 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
         )
 
 
-def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
+def _cross(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[float]:
     """Draw a diverged run as a thin line that ends in a cross; return its values."""
     x, y = run.curve(quantity.what, quantity.split, against=quantity.against)
     colour, points = LIGHT[look.colour], thinned(Curve(x, y, y, y))
@@ -247,7 +248,7 @@ def _failed(axes: "Axes", run: Run, look: Look, quantity: Quantity) -> list[floa
 
 
 def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
-    """Make the vertical axis logarithmic if `always` or if values spread widely."""
+    """Make the vertical axis logarithmic if `always` or if the values vary widely."""
     positive = [value for value in values if value > 0]
     if not positive:
         return
@@ -270,7 +271,7 @@ def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
 
 
 def power(y: float) -> str:
-    """A power of ten in Unicode, since browsers would misplace mathtext's exponent."""
+    """A power of ten in Unicode, because browsers misplace mathtext's exponents."""
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     exponent = round(math.log10(y))
     return "10" + str(exponent).translate(raised)
@@ -317,16 +318,16 @@ def _legend(axes: "Axes") -> None:
     if handles:
         labels = [textwrap.fill(label, 46) for label in labels]
         lines = [line for label in labels for line in label.splitlines()]
-        # Width in inches: 0.55 for the sample of a line, and 0.078 for each letter in
-        # the wide fonts of browsers.
+        # Width in inches: 0.55 for the line in front of a label, and 0.078 for each
+        # letter, enough for the wide fonts of browsers.
         longest = 0.55 + 0.078 * max(map(len, lines))
         columns = max(1, min(3, int(WIDTH / longest)))
         figure: Any = axes.figure
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
         )
-        # if the legend has more than three rows, make the figure taller, so that the
-        # axes do not shrink
+        # make room in the figure for more than three rows, so that the axes do not
+        # shrink
         rows = -(-len(lines) // columns)
         figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)
 

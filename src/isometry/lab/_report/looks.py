@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isometry.lab._report.runs import ELSEWHERE, SeedGroup
+from isometry.lab._report.runs import MAY_DIFFER, SeedGroup
 
 # The palettes for light and dark pages: vermilion, blue, green, purple, brown, light
-# blue and grey. A search found shades that readers without red or green cones can tell
-# apart, and that all stand out from the page.
+# blue and grey. We searched for shades that all stand out from the page, and that
+# readers without red or green cones can tell apart.
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
@@ -63,8 +63,8 @@ def network_label(model: str) -> str:
 def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     """How to draw each group of a figure.
 
-    The network gives the colour and the marker. Groups of the same network differ in
-    their dashes.
+    The network determines the colour and the marker. Groups of the same network have
+    different dashes.
 
     Args:
         groups: the groups of one figure.
@@ -75,23 +75,23 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
     """
     labels = [_label(group) for group in groups]
     options = _options_of(groups)
-    for more in (options, _seed, lambda group: group.first.path.name):
-        doubled = {label for label in labels if labels.count(label) > 1}
+    for detail in (options, _seed, lambda group: group.first.path.name):
+        repeats = {label for label in labels if labels.count(label) > 1}
         labels = [
-            ", ".join(filter(None, (label, more(group) if label in doubled else "")))
+            ", ".join(filter(None, (label, detail(group) if label in repeats else "")))
             for label, group in zip(labels, groups, strict=True)
         ]
     seen: dict[str, int] = {}
-    listed = []
+    result = []
     for group, label in zip(groups, labels, strict=True):
         model = group.first.model
         nth = seen[model] = seen.get(model, -1) + 1
-        # a user's own network, which is not in `NETWORK_LOOKS`, takes the next colour
+        # the colour of a user's own network depends on how many networks precede it
         _, colour, marker = NETWORK_LOOKS.get(model, ("", len(seen) % len(LIGHT), "H"))
         seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
         dashes = DASHES[nth % len(DASHES)]
-        listed.append(Look(label + seeds, options(group), colour, marker, dashes))
-    return listed
+        result.append(Look(label + seeds, options(group), colour, marker, dashes))
+    return result
 
 
 def _label(group: SeedGroup) -> str:
@@ -103,10 +103,10 @@ def _options_of(groups: Sequence[SeedGroup]) -> Callable[[SeedGroup], str]:
     """A function that names the options in which a group differs from similar groups.
 
     Groups are similar if they have the same network and size. Options that are None are
-    not named. Threads and devices are named, since runs with equal seeds on different
-    devices are in different groups.
+    not named. Threads and devices are named, since they may be all that differs between
+    two groups with the same seeds.
     """
-    unnamed = ELSEWHERE - {"threads", "device"} | {"task", "model", "hidden_size"}
+    unnamed = MAY_DIFFER - {"threads", "device"} | {"task", "model", "hidden_size"}
 
     def text(group: SeedGroup) -> str:
         config = group.first.config

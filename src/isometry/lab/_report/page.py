@@ -14,7 +14,7 @@ from isometry.lab._report.runs import Run
 from isometry.lab._report.table import RESULT, Table, TableRow
 from isometry.lab.paper.tables import SOURCE
 
-# A second defence besides the escaping of texts: with this policy, a browser runs no
+# A second defence, in case a text is not escaped: with this policy, a browser runs no
 # script and fetches nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -34,10 +34,10 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
         The text of the HTML file.
     """
     runs = [run for experiment, _ in parts for run in experiment.runs]
-    places = "".join(
+    items = "".join(
         f'<li><a href="#{escape(e.key)}">{escape(e.title)}</a></li>' for e, _ in parts
     )
-    contents = f"<nav><ul>{places}</ul></nav>" if len(parts) > 1 else ""
+    contents = f"<nav><ul>{items}</ul></nav>" if len(parts) > 1 else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -80,11 +80,12 @@ def _style() -> str:
 def _origin(runs: Sequence[Run]) -> str:
     """How many runs there are, and on which machines they ran."""
     count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
-    places = sorted({_machine(run) for run in runs} - {""})
-    return f"{count}, {'; '.join(places)}." if places else f"{count}."
+    machines = sorted({_machine(run) for run in runs} - {""})
+    return f"{count}, {'; '.join(machines)}." if machines else f"{count}."
 
 
 def _machine(run: Run) -> str:
+    """The processor, threads, torch and BLAS of a run, as far as they are known."""
     machine, versions = run.environment, run.environment.get("versions") or {}
     threads = machine.get("threads")
     facts = (
@@ -100,9 +101,9 @@ def _section(
     experiment: ReportedExperiment, figures: Sequence[Figure], *, alone: bool
 ) -> str:
     each, paper = tables.runs_table(experiment), experiment.paper
-    labelled = zip(experiment.runs, looks(experiment.singles), strict=True)
+    pairs = zip(experiment.runs, looks(experiment.singles), strict=True)
     parts = [
-        # a single experiment gets no heading, since it would repeat the page's title
+        # the title of the page already names a single experiment
         "" if alone else f"<h2>{escape(experiment.title)}</h2>",
         f'<p class="lead">{escape(headline(experiment))}</p>',
         _table(tables.results_table(experiment)),
@@ -112,7 +113,7 @@ def _section(
         f"{escape(paper.words())} <cite>{escape(SOURCE)}.</cite></p>",
         f'<div class="figures">{"".join(map(_figure, figures))}</div>',
         "<h3>Commands</h3>",
-        *(_command(run, look.label) for run, look in labelled),
+        *(_command(run, look.label) for run, look in pairs),
     ]
     body = "\n".join(filter(None, parts))
     return f'<section id="{escape(experiment.key)}">\n{body}\n</section>\n'
@@ -179,14 +180,14 @@ def inline(figure: Figure) -> str:
     for colour, variable in COLOURS.items():
         text = text.replace(colour, f"var({variable})")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # a prefix keeps the ids in a drawing apart from the ids of other drawings
+    # add a prefix to all ids, so that they differ from the ids of other drawings
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{figure.svg.stem}-", text)
-    # width, height and font are left to the style sheet of the page
+    # let the style sheet of the page set width, height and font
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'<text style="font-size: ([\d.]+)px.*?>([^<]*)', _keep_width, text)
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
-    # the caption is read aloud by screen readers
+    # screen readers read `aria-label` aloud
     label = f'role="img" aria-label="{escape(figure.caption)}"'
     return text.replace("<svg", f"<svg {label}", 1)
 
@@ -194,8 +195,8 @@ def inline(figure: Figure) -> str:
 def _keep_width(text: re.Match) -> str:
     """The start of a `<text>` element, with an attribute that fixes its width.
 
-    The drawing was laid out for the font DejaVu Sans. Browsers use other fonts. If such
-    a font is wider, texts could overlap without the attribute.
+    Matplotlib has laid out the drawing for the font DejaVu Sans. A browser may use a
+    wider font, in which texts would overlap without this attribute.
     """
     width = text_width(unescape(text[2]), float(text[1]))
     fixed = f'<text textLength="{width:.2f}" lengthAdjust="spacingAndGlyphs"'

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 Record = Mapping[str, Any]
 
-# statuses of a run that has come to its end; a run that diverged has not
+# statuses of a run that stopped as planned: after its last step, or with a solved task
 ENDED = ("finished", "solved")
 
 
@@ -23,7 +23,7 @@ class Run:
     Attributes:
         path: the folder.
         config: content of `config.json`.
-        records: the lines of `metrics.jsonl`, without a last line that was cut off.
+        records: the lines of `metrics.jsonl`, without an incomplete last line.
         summary: content of `summary.json`; empty if the run has not written it.
         environment: content of `environment.json`; empty if there is no such file.
     """
@@ -60,7 +60,7 @@ class Run:
         return float(self._total("seconds", "seconds"))
 
     def _total(self, name: str, entry: str) -> float:
-        """A number in the summary or, without it, the largest one in the records."""
+        """The summary's `name`; if missing, the largest `entry` in the records."""
         total = self.summary.get(name)
         if total is None:
             return max(numbers(r.get(entry) for r in self.records), default=0)
@@ -69,13 +69,13 @@ class Run:
     def curve(
         self, what: str, split: str | None, *, against: str = "step"
     ) -> tuple[list[float], list[float]]:
-        """All recorded values of a quantity, except those that are not finite.
+        """The recorded values of a quantity that are finite, and where they lie.
 
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test". None for a quantity that does not
-                depend on data. If such a quantity is recorded several times at one
-                step, the last value is taken.
+                depend on data; if a step has several records of it, the last one is
+                taken.
             against: the horizontal axis, "step" or "seconds".
 
         Returns:
@@ -153,8 +153,8 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        # Raise an error now if a text has half of a surrogate pair. JSON may hold it,
-        # but it cannot be written into the report, which is in UTF-8.
+        # A JSON string may contain half of a surrogate pair, which UTF-8 cannot
+        # encode. Fail here, before the report is written in UTF-8.
         json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error
@@ -173,8 +173,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 _REMEDY = "Remove the file or leave the run out."
 
-# The kind of value that each name must have. This is checked because anybody may have
-# written the folder.
+# The kind of value that each entry of a file must have. We check it because another
+# program or person may have written the file.
 _KINDS = {
     "config.json": {
         **dict.fromkeys(("task", "model", "command"), "a text"),
@@ -201,10 +201,10 @@ def _is(value: object, kind: str) -> bool:
 
 
 def _lines(path: Path) -> tuple[Record, ...]:
-    """The JSON objects in a file, one per line, without a last line that is cut off."""
+    """The JSON objects in a file, one per line, without an incomplete last line."""
     if not path.is_file():
         return ()
-    # do not fail if a run was killed and left half of a UTF-8 character
+    # a run that was killed may have written half of a UTF-8 character
     lines = path.read_bytes().decode(errors="replace").splitlines()
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
@@ -223,10 +223,10 @@ def _lines(path: Path) -> tuple[Record, ...]:
     return tuple(records)
 
 
-# Entries of `config.json` in which the runs of a group may differ. Most of them change
-# neither the training nor the results. `task_options` is among them because the runs of
-# an experiment agree in all options of the task that change results.
-ELSEWHERE = {
+# Entries of `config.json` in which the runs of a group may differ: the seed, and those
+# that do not change the training. `task_options` is one of them, because the runs of an
+# experiment agree in all task options that change results.
+MAY_DIFFER = {
     *("seed", "command", "format", "recipe", "threads", "device", "tensorboard"),
     *("about", "continued"),
     *("log_every", "checkpoint_every", "task_options"),
@@ -254,12 +254,12 @@ class SeedGroup:
 
     @property
     def first(self) -> Run:
-        """The first run, from which the options that all runs share are read."""
+        """The first run. The options that all runs share are read from it."""
         return self.runs[0]
 
     @property
     def sound(self) -> tuple[Run, ...]:
-        """The runs that have not diverged, which curves show; or all, if all have."""
+        """The runs that curves show: all that have not diverged, or else all runs."""
         sound = tuple(run for run in self.runs if run.status != "diverged")
         return sound or self.runs
 
@@ -267,8 +267,8 @@ class SeedGroup:
     def counted(self) -> tuple[Run, ...]:
         """The runs that a table averages: finished and solved runs, if there are any.
 
-        A run that has trained for less time would spoil the mean. Without runs that
-        have come to their end, the table averages the runs in `sound`.
+        Runs that stopped too early would distort the mean. If no run is finished or
+        solved, the table averages the runs in `sound`.
         """
         return tuple(run for run in self.runs if run.status in ENDED) or self.sound
 
@@ -287,20 +287,20 @@ class SeedGroup:
         return f"{runs}" if counted == runs else f"{counted} of {runs}"
 
     def values(self, score: Callable[[Run], float | None]) -> list[float]:
-        """A number from each averaged run; runs without that number are left out."""
+        """The scores of all averaged runs that have one."""
         return numbers(map(score, self.counted))
 
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:
         """The mean and range of a quantity at each step, over the runs in `sound`.
 
-        After the end of a run, the mean is taken over the other runs.
+        At steps that a run has not reached, the mean is taken over the other runs.
 
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test"; None for a quantity that does not
                 depend on data.
-            against: the horizontal axis, "step" or "seconds". The seconds of a step are
-                averaged over the runs, too.
+            against: the horizontal axis, "step" or "seconds". The seconds at which runs
+                reach a step are averaged, too.
 
         Returns:
             The curve, with one point per step.
@@ -309,7 +309,7 @@ class SeedGroup:
         for run in self.sound:
             steps, y = run.curve(what, split)
             places, _ = run.curve(what, split, against=against)
-            # leave out a run whose records lack seconds if the axis shows seconds
+            # if the axis shows seconds, leave out a run whose records lack them
             if len(places) == len(steps):
                 for step, place, value in zip(steps, places, y, strict=True):
                     points.setdefault(step, []).append((place, value))
@@ -332,7 +332,8 @@ def seed_groups(runs: Iterable[Run]) -> tuple[SeedGroup, ...]:
     Returns:
         The groups, in the order in which they first appear.
     """
-    # the runs of each group by seed, under the options of the group and a number
+    # Each group maps seeds to runs. The key of a group is its options and a number that
+    # tells groups with equal options apart.
     members: dict[tuple[str, int], dict[Any, Run]] = {}
     for run in runs:
         key, seed = _key(run), run.config.get("seed")
@@ -347,6 +348,6 @@ def _key(run: Run) -> str:
     options = {
         name: value
         for name, value in run.config.items()
-        if name not in ELSEWHERE and value is not None
+        if name not in MAY_DIFFER and value is not None
     }
     return json.dumps(options, sort_keys=True)

@@ -14,12 +14,12 @@ from isometry.lab._report.looks import Look, looks, network_label
 from isometry.lab._report.runs import Run, SeedGroup, as_number
 from isometry.lab.paper.tables import SOURCE, Row
 
-# reads a number from a run; None if it was not measured
+# function that reads a number from a run; None if the run has not measured it
 Score = Callable[[Run], float | None]
 
 DASH = "–"
 
-# index of the column that is compared: network, size and parameters come before it
+# index of the column with the result; network, size and parameters come before it
 RESULT = 3
 
 # the spaces are non-breaking, so that the heading stays on one line
@@ -50,7 +50,7 @@ class Table:
 
 
 def results_table(experiment: ReportedExperiment) -> Table:
-    """The main table of an experiment; runs that differ only in seeds share a row.
+    """The main table of an experiment, in which runs with different seeds share a row.
 
     Args:
         experiment: the runs.
@@ -168,7 +168,7 @@ def word_for(metric: str) -> str:
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
     """For each heading, a function that reads the number in that column from a run.
 
-    The first heading is for the number that the protocol of the paper compares.
+    The first heading is the one of the number that the paper compares.
     """
     metric, headings = experiment.metric, experiment.headings
     others = {
@@ -202,13 +202,13 @@ def _measured(experiment: ReportedExperiment, name: str) -> bool:
 
 
 def _final(run: Run, name: str) -> float | None:
-    """A final score on the test set, measured once, when training has ended."""
+    """A score on the test set that is measured once, when training has ended."""
     scores = run.summary.get("scores") or {}
     return as_number((scores.get("test") or {}).get(name))
 
 
 def _other(experiment: ReportedExperiment, name: str, run: Run) -> float | None:
-    """A metric at the step with the best validation, or a final score."""
+    """A test metric at the step with the best validation result, or a final score."""
     value = experiment.at_best_validation(run, name)
     return _final(run, name) if value is None else value
 
@@ -263,7 +263,7 @@ def duration(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text from a run on one line, with its HTML escaped, for use in Markdown."""
+    """A text in one line, with `<` escaped, for use in Markdown."""
     return " ".join(text.splitlines()).replace("<", "&lt;")
 
 
