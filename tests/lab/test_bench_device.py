@@ -17,7 +17,7 @@ from tests.lab.test_bench import bench
 @pytest.mark.errors
 @pytest.mark.parametrize(
     ("cuda", "missing"),
-    [(None, "was built without CUDA. Install"), ("12.8", "torch finds no card. See")],
+    [(None, "was built without CUDA. Install"), ("12.8", "torch finds no GPU. See")],
 )
 def test_without_a_card_it_says_what_is_missing(cuda, missing, monkeypatch):
     """Without a card the error says what is missing, and how to measure without one."""

@@ -25,5 +25,5 @@ PEERS = ("geotorch", "geoopt")
 
 
 def installed(package: str) -> bool:
-    """True if a package can be imported; it is not imported here."""
+    """True if a package can be imported. The check does not import it."""
     return find_spec(package) is not None

@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder of table, figure and record, which must not exist (default: a new "
-        "one under the user's data directory)",
+        help="folder for table, figure and record; it must not exist (default: a new "
+        "folder in the user's data directory)",
     )
 
 
@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
 
     try:
         _check(options)
-        record = _measured(options)
+        record = _make_record(options)
         # print before writing, so that a full disk does not lose the measurements
         sys.stdout.write(f"{summary(record)}\n\n")
         name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
@@ -76,11 +76,11 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise if the options make no sense, before minutes are spent on measurements."""
+    """Raise an error if the options make no sense, before minutes of measurements."""
     if unknown := [name for name in options.suites if name not in SUITE_NAMES]:
         raise ValueError(
             f"a suite must be one of {', '.join(SUITE_NAMES)}; got {unknown[0]}."
-            f"{suggestion(unknown[0], SUITE_NAMES)} Name none for all."
+            f"{suggestion(unknown[0], SUITE_NAMES)} To run all suites, name none."
         )
     for name, least in (("sizes", 2), ("threads", 1), ("rounds", 1)):
         option = getattr(options, name)
@@ -102,7 +102,7 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
-def _measured(options: argparse.Namespace) -> dict[str, Any]:
+def _make_record(options: argparse.Namespace) -> dict[str, Any]:
     """Run the measurements, and return the content of `record.json`."""
     from isometry.lab.bench.report import left_out
     from isometry.lab.bench.suites import SUITES, sizes_of

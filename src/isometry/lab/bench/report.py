@@ -17,20 +17,21 @@ def page(record: dict[str, Any]) -> str:
 
 
 def summary(record: dict[str, Any]) -> str:
-    """A description of the machine, and the tables, to be read or posted.
+    """A description of the machine, and the tables.
 
     Args:
         record: the content of `record.json`.
 
     Returns:
-        Markdown, which reads as plain text too.
+        Markdown that is also readable as plain text.
     """
-    where, versions = record["environment"], record["environment"]["versions"]
-    known = ", ".join(f"{name} {v}" for name, v in versions.items() if v is not None)
-    place = f"{where['cpu']}, {where['threads']} threads, {where['blas']}"
+    here = record["environment"]
+    packages = {k: v for k, v in here["versions"].items() if v is not None}
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    machine = f"{here['cpu']}, {here['threads']} threads, {here['blas']}"
     lines = [
-        f"{place}, device {where['device']}.",
-        f"Python {where['python']}, {known}.",
+        f"{machine}, device {here['device']}.",
+        f"Python {here['python']}, {versions}.",
         f"Contenders take turns; times are the best of {record['rounds']} rounds.",
     ]
     lines += [left_out(peer) for peer in record["missing"]]
@@ -43,7 +44,7 @@ def left_out(peer: str) -> str:
 
 
 def tables(record: dict[str, Any]) -> str:
-    """A table for each suite, with milliseconds and multiples of our time."""
+    """A table for each suite, with times in milliseconds and as multiples of ours."""
     return "\n\n".join(
         f"## {part['suite'].capitalize()}: {part['title']}\n\n{part['note']}\n\n"
         f"{_table(part)}"
@@ -65,19 +66,18 @@ def _table(part: dict[str, Any]) -> str:
 
 
 def short(value: float, digits: int) -> str:
-    """A number of at least 1e-4 as text, without an exponent.
+    """A number of at least 1e-4 as text with `digits` digits and without an exponent.
 
-    The text has `digits` significant digits. A number with more digits before the point
-    is rounded to a whole number.
+    A number with more digits before the point is rounded to a whole number.
     """
     if value >= 10 ** (digits - 1):
         return f"{value:.0f}"
-    # `#` keeps trailing zeros, but also a trailing point, which is removed
+    # the flag `#` keeps trailing zeros, but also a trailing point
     return f"{value:#.{digits}g}".rstrip(".")
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns, so that it is readable as plain text."""
+    """A Markdown table with aligned columns, which is readable as plain text."""
     columns = zip(header, *rows, strict=True)
     first, *rest = [max(map(len, column)) for column in columns]
 
@@ -89,9 +89,9 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(rule), *map(line, rows)])
 
 
-# How the line of each contender is drawn. All colours but the grey and the yellow are
-# from the palette of [Wong 2011], which colour-blind readers can tell apart. All lines
-# of isometry have the same colour, which stands out.
+# How the line of each contender is drawn. All colours but grey and yellow are from the
+# palette of [Wong 2011], which colour-blind readers can tell apart. All of our lines
+# have the same colour, which stands out.
 OUR_COLOUR = "#d55e00"
 LOOKS: dict[str, dict[str, Any]] = {
     bench.OURS: {"color": OUR_COLOUR, "lw": 2.6, "marker": "o", "zorder": 5},
@@ -129,20 +129,20 @@ def draw(record: dict[str, Any]) -> dict[str, bytes]:
 
     parts = record["suites"]
     columns = min(2, len(parts))
-    lines = -(-len(parts) // columns)
+    rows = -(-len(parts) // columns)
     files = {}
     # avoid pyplot, which would keep global state, open windows and hold on to memory
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.6 * columns, 4.8 * lines))
+        figure = Figure(figsize=(5.6 * columns, 4.8 * rows))
         figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
-        for place, part in enumerate(parts, 1):
-            _panel(figure.add_subplot(lines, columns, place), part)
+        for position, part in enumerate(parts, 1):
+            _panel(figure.add_subplot(rows, columns, position), part)
         for kind in ("png", "svg"):
-            room = io.BytesIO()
+            buffer = io.BytesIO()
             # leave the date out, so that the same record gives the same file
             metadata = {"Date": None} if kind == "svg" else None
-            figure.savefig(room, format=kind, dpi=160, metadata=metadata)
-            files[f"figure.{kind}"] = room.getvalue()
+            figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+            files[f"figure.{kind}"] = buffer.getvalue()
     return files
 
 
@@ -156,7 +156,7 @@ def _panel(axes: "Axes", part: dict[str, Any]) -> None:
         axes.loglog(sizes, times, label=name, ms=5, **LOOKS[name])
     axes.set_xticks(sizes, [str(n) for n in sizes])
     axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
-    # a short axis may contain a single power of ten, so add ticks at 3, 30, ...
+    # a short axis may contain only one power of ten, so add ticks at 3, 30, ...
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")

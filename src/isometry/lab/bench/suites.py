@@ -1,4 +1,4 @@
-"""The contenders of each suite: our exponentials, layers and optimizers, and others."""
+"""The contenders of each suite: our functions, layers and optimizers, and peers."""
 
 import copy
 import importlib
@@ -36,8 +36,7 @@ def matrix_exp(A: Tensor, G: Tensor) -> Call:
 def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
     """A forward and backward pass of a peer's parametrization at the coordinates A.
 
-    Torch's parametrizations have no base here, so that they compute nothing but their
-    map.
+    Torch's parametrizations are made without a base, so that only their map is timed.
     """
     plain = nn.Module()
     plain.weight = nn.Parameter(torch.linalg.qr(A)[0])
@@ -51,7 +50,7 @@ def parametrized(A: Tensor, G: Tensor, name: str) -> Call:
 
 
 def exponential(n: int, device: torch.device) -> dict[str, Call]:
-    """The suite "exponential": both passes at a skew matrix of norm 3."""
+    """The suite "exponential": forward and backward at a skew matrix of norm 3."""
     A = random_skew(n, norm=3.0, dtype=torch.float32).to(device)
     G = unit_cotangent(A)
     functions = {bench.OURS: ours(A, G), bench.TORCH_MATRIX_EXP: matrix_exp(A, G)}
@@ -60,15 +59,15 @@ def exponential(n: int, device: torch.device) -> dict[str, Call]:
 
 
 def _geotorch() -> list[str]:
-    """The name of geotorch's contender; none if geotorch is not installed."""
+    """A list with the name of geotorch's contender; empty if it is not installed."""
     return [bench.GEOTORCH] if bench.installed("geotorch") else []
 
 
 BATCH = 64
 
-# The learning rate, which does not change the work of a step. At a rate of 1e-3, all
-# timed steps together would change each coordinate by more than its absolute value. At
-# this tiny rate, the coordinates hardly change.
+# Learning rate of the timed steps. A step takes the same time at every rate. At 1e-3,
+# all timed steps together would change each coordinate by more than its absolute value.
+# At this tiny rate, the coordinates hardly change.
 RATE = 1e-6
 
 
@@ -94,7 +93,7 @@ def constrain(layer: nn.Module, name: str, **options: Any) -> nn.Module:
 
 
 def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
-    """A plain layer with an orthogonal weight, which is the same for all contenders."""
+    """A plain layer with a random orthogonal weight, the same for all contenders."""
     rng = torch.Generator().manual_seed(seed)
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, generator=rng)
@@ -105,8 +104,8 @@ def orthogonal_linear(inputs: int, outputs: int, *, seed: int) -> nn.Linear:
 def layer_at(n: int, name: str, *, norm: float, seed: int = 0) -> nn.Module:
     """A square layer at random coordinates of the given spectral norm.
 
-    The coordinates of Householder reflections are not skew matrices, and stay as they
-    are.
+    Contenders with Householder reflections have no skew coordinates, and keep their
+    initial ones.
     """
     # torch adds `parametrizations` at run time, where type checkers cannot see it
     layer: Any = constrain(orthogonal_linear(n, n, seed=seed), name)
@@ -129,7 +128,7 @@ def data(batch: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-    """A training step with Adam. It begins by clearing the gradients."""
+    """A training step with Adam."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
 
     def step() -> None:
@@ -200,11 +199,11 @@ class Loop(nn.Module):
 
 
 def whole_step(layer: nn.Module, n: int, x: Tensor) -> Call:
-    """A training step of a recurrent layer with a linear layer that classifies."""
+    """A training step of a recurrent layer and a linear layer for classification."""
     head = nn.Linear(n, CLASSES, device=x.device)
     target = torch.randint(CLASSES, (x.shape[1],), device=x.device)
     parameters = [*layer.parameters(), *head.parameters()]
-    optimizer = torch.optim.RMSprop(parameters, lr=1e-6)
+    optimizer = torch.optim.RMSprop(parameters, lr=RATE)
 
     def step() -> None:
         optimizer.zero_grad()

@@ -24,7 +24,7 @@ class Suite:
 
     Attributes:
         title: what the work is.
-        note: what a reader of the table must know.
+        note: an explanation that is printed with the table.
         contenders: a function that makes the contenders, by name, for a size and a
             device.
         ours: name of the contender whose time is the unit for the others.
@@ -46,11 +46,11 @@ def interleave(
     Args:
         contenders: the functions to call, by name.
         rounds: number of samples of each contender.
-        sample: seconds of a sample, about; it has at least one call and at most 200.
+        sample: approximate seconds of a sample, which has from 1 to 200 calls.
 
     Returns:
-        The seconds per call of each contender, by name: under "seconds" in its best
-        round, and under "median" the median of all rounds.
+        Two dictionaries with the seconds per call of each contender: "seconds" has the
+        best round, and "median" the median of all rounds.
     """
     repeats = {}
     for name, call in contenders.items():
@@ -61,8 +61,8 @@ def interleave(
     for _ in range(rounds):
         for name, call in contenders.items():
             # Wait, because the threads of the previous contender keep spinning for a
-            # while after its last call. SciPy's threads doubled the next contender's
-            # time.
+            # while. Without a pause, SciPy's threads doubled the time of the next
+            # contender.
             time.sleep(0.1)
             if repeats[name] > 1:
                 call()
@@ -83,7 +83,7 @@ def _seconds(call: Call, repeats: int) -> float:
 
 
 def _wait() -> None:
-    """Wait for the GPU, which may still be working when a call has returned."""
+    """Wait for the GPU, which may still compute after a call has returned."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -133,9 +133,9 @@ def device_of(name: str, threads: int | None) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         missing = (
             f"torch {torch.__version__} was built without CUDA. Install a build with "
-            f"it, which torch's web site helps to choose"
+            f"CUDA, as torch's web site explains"
             if torch.version.cuda is None and torch.version.hip is None
-            else "torch finds no card. See whether `nvidia-smi` lists one, and whether "
+            else "torch finds no GPU. See whether `nvidia-smi` lists one, and whether "
             "CUDA_VISIBLE_DEVICES hides it"
         )
         raise ValueError(
@@ -148,14 +148,7 @@ def device_of(name: str, threads: int | None) -> torch.device:
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
-    """The environment of a run, with the device and the versions of the peers.
-
-    Args:
-        device: the device that is measured.
-
-    Returns:
-        Names and values.
-    """
+    """A description of the machine, the device, and the versions of all packages."""
     here = environment(ranks=1)
     here["versions"] |= {peer: version(peer) for peer in PEERS if installed(peer)}
     return here | {"device": _device_name(device)}
@@ -175,10 +168,10 @@ _WIDTH = 24
 class ProgressLine:
     """A progress bar that says what is measured next.
 
-    On a terminal it overwrites its line; elsewhere it writes a new line each time.
+    On a terminal, each call overwrites the line; elsewhere, it writes a new line.
 
     Args:
-        total: number of parts of the whole measurement.
+        total: number of calls that will be made.
         stream: where to write; standard error if None.
     """
 
@@ -216,7 +209,7 @@ def measure(
         sizes: the sizes n to time.
         device: the device to measure on.
         rounds: number of samples of each contender.
-        say: called with what is measured next, once for each size.
+        say: function that shows progress; called with a text before each size.
 
     Returns:
         The description of the suite and, for each size, the best and the median seconds
