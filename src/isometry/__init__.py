@@ -1,7 +1,7 @@
 """Orthogonal and unitary constraints for PyTorch.
 
-Names are loaded on first use (PEP 562), so that `import isometry` does not import
-torch and the command line starts at once.
+Names are imported on first use (PEP 562). So `import isometry` does not import torch,
+and the command line starts at once.
 """
 
 import importlib
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# where the public functions and classes are; all other public names are modules
+# the modules of the public functions and classes; the other public names are modules
 _PLACES = {
     "orthogonal": "isometry.parametrizations._register",
     "unitary": "isometry.parametrizations._register",

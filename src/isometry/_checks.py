@@ -1,8 +1,8 @@
 """Checks of arguments, made once at the public boundary.
 
-A check raises "`name` must <condition>; got <value>.", and then says what to do if
-there is a remedy. Only `check_skew` raises for numbers that are not finite. Elsewhere
-a matrix with such a number passes the checks, and its result is NaN.
+Error messages read "`name` must <condition>; got <value>.", followed by a remedy if
+there is one. NaN and infinity are errors only in `check_skew`. The other checks accept
+a matrix that contains them, and functions of such a matrix return NaN.
 """
 
 import torch
@@ -12,7 +12,7 @@ from isometry._torch import is_fake
 
 
 def check_is_tensor(X: Tensor, *, name: str) -> None:
-    """Raise unless `X` is a tensor, whatever its annotation has promised."""
+    """Raise unless `X` is a tensor."""
     if not isinstance(X, Tensor):
         raise TypeError(
             f"`{name}` must be a torch.Tensor; got {type(X).__name__}. "
@@ -22,7 +22,7 @@ def check_is_tensor(X: Tensor, *, name: str) -> None:
 
 def check_matrix(X: Tensor, *, name: str) -> None:
     """Raise unless `X` is a batch of real or complex matrices."""
-    # asked here first, to save a call: every exponential comes through here
+    # every exponential is checked here, so a tensor should not cost one more call
     if not isinstance(X, Tensor):
         check_is_tensor(X, name=name)
     if not (X.is_floating_point() or X.is_complex()):
@@ -70,19 +70,19 @@ def check_same_shape(X: Tensor, Y: Tensor, *, names: tuple[str, str]) -> None:
 
 
 def check_has_numbers(X: Tensor, *, name: str) -> None:
-    """Raise for tensors without numbers, such as meta and fake tensors."""
+    """Raise for meta and fake tensors, which have no numbers."""
     if is_fake(X):
         device = "on the meta device" if X.is_meta else "in FakeTensorMode"
         raise TypeError(
-            f"`{name}` must have numbers, which decide what is computed here; got a "
-            f"tensor {device}, which has a shape only. Call this on plain tensors."
+            f"`{name}` must have numbers, because they decide what is computed; got a "
+            f"tensor {device}, which has only a shape. Call this on plain tensors."
         )
 
 
 def check_flags(**flags: bool) -> None:
     """Raise unless every flag is True or False.
 
-    Another type is often a misplaced argument.
+    A value of another type is often an argument in the wrong position.
 
     Args:
         **flags: the value of each argument, under the argument's name.
@@ -93,15 +93,15 @@ def check_flags(**flags: bool) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(
-                f"`{name}` must be True or False; got {value!r}. Pass the other "
-                f"options by name, so that none takes its place."
+                f"`{name}` must be True or False; got {value!r}. If this value is "
+                f"meant for another option, pass it by name."
             )
 
 
 def unitary_bound(n: int, dtype: torch.dtype) -> float:
     r"""Largest defect that counts as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
 
-    The defect is $\lVert Q^H Q - I \rVert_F$ of a matrix with $n$ rows in this dtype.
+    The defect of a matrix $Q$ with $n$ rows is $\lVert Q^H Q - I \rVert_F$.
     """
     # The bound accepts the unitary matrices that torch computes. It was compared with
     # the defect of `matrix_exp` for Gaussian skew matrices, both unscaled and scaled to
@@ -114,9 +114,9 @@ def unitary_bound(n: int, dtype: torch.dtype) -> float:
 def check_skew(A: Tensor, *, name: str = "A") -> None:
     r"""Raise unless $\lVert A + A^H \rVert_F \le 4 \varepsilon \lVert A \rVert_F$.
 
-    The functions of skew matrices neither project their arguments to skew matrices nor
-    check them: this check costs a pass over the matrix and a device synchronization.
-    Call it when in doubt.
+    The functions of skew matrices neither project nor check their arguments, because
+    this check costs a pass over the matrix and a device synchronization. Call it when
+    in doubt.
 
     Args:
         A: the matrices to check.
@@ -132,8 +132,8 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
         return
     check_has_numbers(A, name=name)
     defect = torch.linalg.matrix_norm(A + A.mH)
-    # X - X^H is skew to the last bit. The 4 eps allow for Q^H G - G^H Q, whose products
-    # are rounded separately.
+    # X - X^H is skew to the last bit. The 4 eps are for Q^H G - G^H Q, where the two
+    # products are rounded separately.
     bound = 4 * torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
     # written so that NaN counts as bad
     bad = ~(defect <= bound)
@@ -147,24 +147,26 @@ def check_skew(A: Tensor, *, name: str = "A") -> None:
 
 
 def is_finite(X: Tensor) -> Tensor:
-    """Whether all entries of each matrix are finite, as `(*batch, 1, 1)`."""
+    """Whether all entries of each matrix are finite, of shape `(*batch, 1, 1)`."""
     return X.isfinite().all(-1).all(-1)[..., None, None]
 
 
 def nan_unless_finite(X: Tensor) -> Tensor:
-    """`(*batch, 1, 1)` zeros, or NaN for a matrix with an entry that is not finite.
+    """Zero for each matrix, or NaN if it has an entry that is not finite.
 
-    A matrix whose sum of entries overflows gives NaN too. Several maps add these
-    numbers to their results, because LAPACK may return finite numbers for such a
-    matrix. The code tests `isfinite`, because Inductor would simplify `0 * sum`, which
-    is otherwise the same, to zero.
+    The result is also NaN if the sum of the entries overflows. Several maps add these
+    numbers to their results, because LAPACK may return finite numbers for a matrix that
+    contains NaN. `0 * sum` would be simpler, but Inductor simplifies it to zero.
+
+    Returns:
+        Shape `(*batch, 1, 1)`.
     """
     return nan_unless(X.detach().sum(dim=(-2, -1), keepdim=True).isfinite(), like=X)
 
 
 def nan_unless(condition: Tensor, *, like: Tensor) -> Tensor:
-    """Zero where the condition holds; elsewhere NaN, in both parts if complex."""
-    # The square root of -1 is NaN. Inductor would simplify `0 / condition` to zero, and
-    # torch before 2.10 cannot save an exported program that contains NaN as a constant.
+    """Zero where `condition` holds, and NaN elsewhere, in the dtype of `like`."""
+    # The square root of -1 gives the NaN. Inductor would simplify `0 / condition` to
+    # zero, and torch before 2.10 cannot save an exported program with the constant NaN.
     poison = torch.where(condition, 0.0, -1.0).to(like.real.dtype).sqrt()
     return torch.complex(poison, poison) if like.is_complex() else poison

@@ -12,9 +12,9 @@ from pathlib import Path
 def show_config() -> None:
     """Print five lines about the versions and libraries in use, for a bug report.
 
-    The lines name the versions, the BLAS of torch, where the C kernels come from, the
-    threads, and the folder that keeps the kernels that were built on this machine. The
-    kernels come from a `wheel`, from the `cache`, or were `built just now`; if there
+    The lines show the versions, the BLAS of torch, where the C kernels come from, the
+    threads, and the cache folder for kernels that were built on this machine. The
+    kernels come from a `wheel`, from the `cache`, or were `built just now`. If there
     are `none`, the line says why.
     """
     import torch
@@ -38,7 +38,7 @@ def show_config() -> None:
 
 
 def _openmp() -> list[str]:
-    """The OpenMP runtimes in this process; each of them has its own pool of threads."""
+    """File names of the OpenMP runtimes in this process; each has its own threads."""
     maps = Path("/proc/self/maps")
     text = maps.read_text() if maps.exists() else ""
     return sorted(set(re.findall(r"/(lib(?:g|i)?omp[^/\s]*\.so[^/\s]*)", text)))
@@ -56,7 +56,7 @@ def _cache() -> str:
 
 
 def processor() -> str:
-    """The model of the processor, as the system names it."""
+    """The model of the processor, as the operating system reports it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]
@@ -79,7 +79,7 @@ def blas(build: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command `isometry config` has no options."""
+    """Add nothing: the command `isometry config` has no options."""
     del parser
 
 

@@ -1,8 +1,8 @@
-"""Declarations of the manifold of a tensor, kept by the tensor's module.
+"""Declarations of the manifold of a tensor, stored in the module that owns the tensor.
 
-A mark on the parameter itself would not survive a deepcopy, a meta-device load or
-FSDP, all of which make new parameters. So the module has an attribute with the
-manifolds of its parameters, by name; this attribute survives them all.
+An attribute of the parameter would be lost in a deepcopy, a load from the meta device
+or FSDP, because all three make new parameters. So the declarations are an attribute of
+the module, with the manifolds by the names of the parameters.
 """
 
 import functools
@@ -20,9 +20,8 @@ from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold, check_is_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
-# The declarations that `declare` has made. Torch calls a hook before the step of any
-# optimizer, and does not say which modules the optimizer trains. So the hook goes
-# through all of these.
+# All declarations made by `declare`. Our hook runs before the step of any optimizer. It
+# goes through all of them, since torch does not say which modules an optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
 
 
@@ -30,12 +29,12 @@ _GUARDED: "WeakSet[Declarations]" = WeakSet()
 class Declarations:
     """The declared manifolds of one module's tensors.
 
-    It also refers to the dictionary in which torch keeps the module's parameters. A
-    copy of the module, by `copy.deepcopy` or from a file, has a copy of both, and so
-    the steps of optimizers are guarded for the copy too.
+    A copy of the module, made by `copy.deepcopy` or loaded from a file, has its own
+    declarations, which refer to the parameters of the copy. So the steps of optimizers
+    are guarded for the copy too.
 
     Args:
-        parameters: the parameters of the module by name, as torch keeps them.
+        parameters: the dictionary in which torch stores the module's parameters.
         manifolds: the manifolds by the names of the tensors.
         guarded: whether an optimizer that ignores the manifolds must raise.
     """
@@ -62,12 +61,12 @@ def declare(
 ) -> Layer:
     """Declare that a parameter is a point of a manifold, without changing its value.
 
-    This is for optimizers that move on the manifold itself. The parameter must be a
-    point already, and only an optimizer of `isometry.optim` keeps it on the manifold.
-    Any other optimizer raises before its first step, also for the parameters of a copy
-    of the module. A write, such as `AveragedModel` makes, is not noticed. The
-    alternative is `isometry.constrain`, which works with any optimizer, and declares
-    its weight too.
+    This is for the optimizers of `isometry.optim`, which move the parameter along its
+    manifold. The parameter must already be a point of the manifold. Any other optimizer
+    raises before its first step, also for the parameters of a copy of the module. Other
+    writes to the parameter, such as those of `AveragedModel`, are not noticed. The
+    alternative is `isometry.constrain`, which works with any optimizer, and makes this
+    declaration itself.
 
     Args:
         module: the module that owns the parameter.
@@ -87,10 +86,10 @@ def declare(
     name, manifold = name_and_manifold(name, manifold, function="declare")
     if parametrize.is_parametrized(module, name):
         raise ValueError(
-            f"`{name}` must be a plain parameter; got one with a parametrization, and "
-            f"optimizers see only what the weight is computed from. A weight that "
-            f"isometry constrains stays on its manifold under any optimizer, so leave "
-            f"out `declare`, or call `isometry.fold` first."
+            f"`{name}` must be a plain parameter; got a weight with a parametrization, "
+            f"which optimizers do not see. A weight that isometry constrains stays on "
+            f"its manifold under any optimizer, so leave out `declare`, or call "
+            f"`isometry.fold` first."
         )
     parameters = dict(module.named_parameters(recurse=False))
     if name not in parameters:
@@ -106,7 +105,7 @@ def declare(
 def name_and_manifold(
     name: str | AbstractManifold, manifold: AbstractManifold | None, *, function: str
 ) -> tuple[str, AbstractManifold]:
-    """Both arguments after a check, also in the short form without a name."""
+    """The name and the checked manifold; in the short form, the name is "weight"."""
     if not isinstance(name, str):
         if manifold is not None:
             raise TypeError(
@@ -118,7 +117,7 @@ def name_and_manifold(
 
 
 def points(weight: Tensor, manifold: AbstractManifold) -> Tensor:
-    """`weight` as points; its transpose, if only the transpose has the right shape."""
+    """`weight` or, if only its transpose has the shape of a point, the transpose."""
     shape = manifold.shape
     last = tuple(weight.shape[-2:])
     if len(shape) == len(last) and last != shape and last == shape[::-1]:
@@ -133,14 +132,14 @@ def record(
     *,
     guarded: bool = False,
 ) -> None:
-    """Write (or, with None, remove) a declaration, without a check."""
+    """Write a declaration without checks, or remove it if `manifold` is None."""
     before = vars(module).pop(_ATTRIBUTE, None)
     manifolds = {} if before is None else dict(before.manifolds)
     manifolds.pop(name, None)
     if manifold is not None:
         manifolds[name] = manifold
-    # without declarations the attribute is absent, so that a pickled module can be
-    # loaded without isometry after `isometry.fold`
+    # A module without declarations has no such attribute. So after `isometry.fold`, a
+    # pickled module can be loaded where isometry is not installed.
     if manifolds:
         guarded = guarded or (before is not None and before.guarded)
         new = Declarations(vars(module)["_parameters"], manifolds, guarded)
@@ -153,7 +152,7 @@ def _manifolds(module: nn.Module) -> dict[str, AbstractManifold]:
 
 
 def manifold_of(module: nn.Module, name: str = "weight") -> AbstractManifold | None:
-    """The manifold of a weight that is constrained, or of a declared parameter.
+    """The manifold of a constrained weight or of a declared parameter.
 
     Args:
         module: the module that owns the weight.
@@ -179,8 +178,7 @@ def declared_parameters(
 ) -> list[tuple[str, nn.Parameter, AbstractManifold]]:
     """The declared parameters inside `module`, each once: (key, parameter, manifold).
 
-    Constrained weights are not among them, because they are not parameters: they are
-    computed from parameters.
+    Constrained weights are not included, since they are computed from parameters.
     """
     entries = {}
     for path, owner, name, manifold in declared(module):
@@ -193,13 +191,12 @@ def declared_parameters(
 
 @functools.cache
 def guard_steps() -> None:
-    """From now on, an optimizer that ignores a declared manifold raises before a step.
+    """Make every optimizer that ignores a declared manifold raise before its step.
 
-    torch's optimizers store every option of a parameter group, even one that they do
-    not read, such as `manifold`. A step of such an optimizer would leave the manifold
-    silently.
+    Torch's optimizers accept options of a parameter group that they do not know, such
+    as `manifold`. Without this check, their steps would silently leave the manifold.
     """
-    # a compiled step need not trace the hook
+    # so that a compiled step does not trace the hook
     eager: Any = torch.compiler.disable
     register_optimizer_step_pre_hook(eager(_check_step))
 
@@ -216,8 +213,8 @@ def _check_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if declarations.parameters.get(name) is not None
     }
     for i, group in enumerate(optimizer.param_groups):
-        declared = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)
-        manifold = group.get("manifold") or next(filter(None, declared), None)
+        own = (manifolds.get(id(p)) for p in group["params"] if p.requires_grad)
+        manifold = group.get("manifold") or next(filter(None, own), None)
         if manifold is not None:
             raise TypeError(
                 f"`optimizer` must keep parameters on their manifold; got "

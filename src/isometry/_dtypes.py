@@ -1,8 +1,8 @@
 """The real dtypes in which matrices are computed, and their constants.
 
 A new dtype needs a row in `PRECISIONS`, and a set of schemes from
-tools/generate_schemes.py. The C sources must be instantiated for the dtype too;
-otherwise torch's operations are used for it.
+tools/generate_schemes.py. To be computed in C, it also needs an instance of the C
+sources.
 """
 
 import ctypes
@@ -16,14 +16,13 @@ class Precision(NamedTuple):
     """The numbers and names that belong to one dtype.
 
     Attributes:
-        suffix: the last part of the names of the C functions for this dtype.
+        suffix: the end of the names of the C functions for this dtype.
         c_type: the C type of a number.
         gemm: the name of the BLAS function that multiplies matrices.
         pade_degree: the degree of the Pade approximant of the exponential [AMH09a].
         taylor_blocks: a quarter of the degree of Taylor's polynomial in `expm_tall`.
-            With this degree, the error of the derivative at norm 1.3, which is
-            1.3^degree / degree!, is below half of eps: 5e-8 at degree 12, 8e-17 at
-            degree 20.
+            At norm 1.3, the error of the derivative is 1.3^degree / degree!, which is
+            below eps / 2: 5e-8 at degree 12, 8e-17 at degree 20.
         taylor_angles: the largest angles at which Taylor's polynomials of degree 4 and
             of degree 6 equal the exponential to eps. Their remainders are theta^5 / 5!
             and theta^7 / 7!.
@@ -56,8 +55,8 @@ PRECISIONS: dict[torch.dtype, Precision] = {
     ),
 }
 
-# Weights may have these dtypes, but no weight is computed in them, because LAPACK and
-# cuSOLVER have no routines for them.
+# Weights may have these dtypes. But they are computed in wider ones, because LAPACK and
+# cuSOLVER have no routines for half precision.
 HALF = (torch.float16, torch.bfloat16)
 
 # the dtypes that a weight can have
@@ -65,5 +64,5 @@ DTYPES = (*HALF, *PRECISIONS, *(dtype.to_complex() for dtype in PRECISIONS))
 
 
 def in_float32_or_wider(X: Tensor) -> Tensor:
-    """`X`, in float32 if its dtype is narrower."""
+    """`X`, converted to float32 if its dtype is narrower."""
     return X.to(torch.promote_types(X.dtype, torch.float32))

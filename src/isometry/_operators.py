@@ -1,7 +1,7 @@
-"""Substitutes for computations that look at the numbers in their tensors.
+"""Operators for computations that depend on the numbers in their tensors.
 
-They are needed where there are no numbers to look at. A graph is recorded before the
-numbers are known, and tensors on the meta device or in FakeTensorMode never have any.
+A compiler records a graph before the numbers are known, and tensors on the meta device
+or in FakeTensorMode have no numbers at all.
 """
 
 import inspect
@@ -15,11 +15,11 @@ from isometry._torch import in_forward_mode, is_fake
 
 
 def needs_operator(X: Tensor) -> bool:
-    """Whether a computation that looks at numbers in X must be an `opaque` operator.
+    """Whether a computation that depends on the numbers in X must be an operator.
 
-    This is true in a graph, and for tensors without numbers. It is false in forward
-    mode: the operator would drop the tangent, and a graph would go on with a tangent of
-    zero. On the meta device it is always true.
+    This is true in a graph, and for tensors without numbers. But in forward mode it is
+    false, except on the meta device: an operator would drop the tangent, and the graph
+    would continue with a tangent of zero.
     """
     in_graph = torch.compiler.is_compiling() or is_fake(X)
     return X.is_meta or (in_graph and not in_forward_mode())
@@ -28,8 +28,8 @@ def needs_operator(X: Tensor) -> bool:
 def largest(X: Tensor, *, unknown: float) -> float:
     """The largest entry of X as a number, or `unknown` if X has no numbers.
 
-    A caller that gets `unknown` back must choose operations that are right for every
-    value, since the operations on a fake tensor may be recorded as a program.
+    If `unknown` is returned, the caller must choose operations that are right for every
+    value, since the operations may be recorded as a program that runs later.
     """
     return unknown if is_fake(X) else float(X.max())
 
@@ -42,10 +42,10 @@ def opaque(
     adjoint: Callable[..., Tensor | tuple[Tensor, ...]],
     saves: Callable[[tuple, Any], tuple[Tensor | None, ...]],
 ) -> Callable[..., Any]:
-    """Make a differentiable operator that graphs of torch cannot look into.
+    """Register a differentiable operator that compilers call but do not trace.
 
-    A graph cannot trace a computation that looks at numbers, such as the choice of a
-    polynomial. The graph calls an operator instead, and the operator looks at the
+    A compiler cannot trace a computation that depends on numbers, such as the choice of
+    a polynomial. Its graph calls the operator instead, and the operator reads the
     numbers when the graph runs. Torch derives the schema from the annotations of
     `forward` and `adjoint`.
 
@@ -54,7 +54,7 @@ def opaque(
     contiguous.
 
     Args:
-        name: the operator is `isometry::name`, and its gradient
+        name: the operator is called `isometry::name`, and its gradient
             `isometry::name_adjoint`.
         forward: computes the outputs; the first ones are differentiable.
         fake: makes empty outputs of the right shapes.
@@ -72,7 +72,7 @@ def opaque(
     parameters = len(inspect.signature(adjoint).parameters)
     several = get_args(inspect.signature(adjoint).return_annotation)
 
-    # torch passes `inputs` and `output` by name, so they must be called this
+    # torch passes `inputs` and `output` by keyword, so these names are fixed
     def save(ctx: Any, inputs: tuple, output: Any) -> None:
         ctx.save_for_backward(*saves(inputs, output))
 

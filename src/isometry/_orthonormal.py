@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def identity(X: Tensor) -> Tensor:
-    """The matrix I with as many rows as `X` has columns, in its dtype and device."""
+    """The identity with as many rows as `X` has columns, in the dtype of `X`."""
     return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
 
 
@@ -15,19 +15,19 @@ def defect(Q: Tensor) -> Tensor:
 
 
 def unitarity_defect(Q: Tensor) -> Tensor:
-    r"""$\lVert I - Q^H Q \rVert_F$."""
+    r"""The norm of the defect, $\lVert I - Q^H Q \rVert_F$, of each matrix."""
     return torch.linalg.matrix_norm(defect(Q))
 
 
 def newton_schulz(Q: Tensor) -> Tensor:
     r"""A Newton-Schulz step, $Q (3I - Q^H Q) / 2$, which squares the defect.
 
-    The exponential has its own form of this step, for $Q - I$ in the place of $Q$. The
-    polar retraction has one for the first step, whose $Q^H Q$ it needs anyway.
+    Two functions have their own version of this step. The exponential computes with
+    $Q - I$ instead of $Q$. The polar retraction already has $Q^H Q$ in its first step.
     """
     return Q + Q @ (defect(Q) / 2)
 
 
 def after_newton_schulz(e: float) -> float:
-    r"""A bound on the defect after a Newton-Schulz step from a matrix of defect `e`."""
+    """A bound on the norm of the defect after a step, given the norm `e` before it."""
     return e * e * (3 + e) / 4

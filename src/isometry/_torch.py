@@ -1,35 +1,35 @@
-r"""Every private name of torch that this library touches.
+r"""Every private name of torch that this library uses.
 
-Torch has no public way to ask which of its transforms and modes are active, nor who
-refers to a storage. Torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0 have all names below, except
-that 2.7.1 lacks the one with a star. Each name has a substitute made of public
-functions. So with a version of torch that lacks a name, this library still imports,
-computes and trains; the table says what is lost. `tests/hidden_names.py` hides each
+Torch has no public way to ask which of its transforms and modes are active, nor how
+many owners a storage has. Torch 2.7.1, 2.10.0, 2.13.0 and 2.15.0 have all names below,
+except that 2.7.1 lacks the name with a star. If a version of torch lacks a name, public
+functions take its place: this library still imports, computes and trains. The last
+column says what we then assume, and what is lost. `tests/hidden_names.py` hides each
 name in turn, and then all of them.
 
-| name | asks | without it |
+| name | question that it answers | without it |
 | --- | --- | --- |
-| `_C._len_torch_dispatch_stack` | for active dispatch modes | no mode is seen |
-| `_C._functorch.get_interpreter_stack` | for active transforms | kinds unknown |
-| `_C._functorch.TransformType` | for forward mode among them | it counts as nested |
-| `_C._functorch.is_functorch_wrapped_tensor`, | for tensors of `vmap` | none is |
-| `_C._functorch.is_legacy_batchedtensor` | | seen |
-| `_guards.active_fake_mode` | for a mode that computes shapes | no mode is seen |
-| `_subclasses.fake_tensor.FakeTensor` | for fake tensors | they count as wrappers |
-| `Tensor._cdata` | for the address of a tensor in C++ | Python compares bytes |
-| `_C._storage_Use_Count`, `_cdata` | who refers to a storage | no memory is reused |
-| `_C._is_tracing` | for `torch.jit.trace` | the public function is slower |
-| `_C._current_graph_task_id` | for a backward pass under way | none is seen |
-| `_C._autograd._top_saved_tensors_default_hooks` * | for hooks on saved tensors | \
-no weight is shared under a hook |
-| `parametrize._cache_enabled` | for `parametrize.cached()` | it is not seen |
-| `forward_ad._current_level` | for forward mode | it is tried out, which is slower |
-| `Tensor._version` | how often torch wrote to it | no weight is remembered |
-| `_dynamo_marked_constant` | (marks a function for Dynamo) | Dynamo traces it |
-| `RNNBase._flat_weights`, `_flat_weights_names`, | (the list of weights, which | \
-torch reads |
-| `_flat_weight_refs`, `_init_flat_weights`, | we replace by a property) | what it has |
-| `_update_flat_weights` | | in their place |
+| `_C._len_torch_dispatch_stack` | how many dispatch modes are active? | none |
+| `_C._functorch.get_interpreter_stack` | which transforms are active? | kinds unknown |
+| `_C._functorch.TransformType` | is forward mode nested? | yes, in any transform |
+| `_C._functorch.is_functorch_wrapped_tensor` | is it a batch of `vmap`? | no |
+| `_C._functorch.is_legacy_batchedtensor` | is it a batch of old `vmap`? | no |
+| `_guards.active_fake_mode` | does a mode compute shapes only? | no |
+| `_subclasses.fake_tensor.FakeTensor` | is this tensor fake? | no, but a wrapper |
+| `Tensor._cdata` | where is the C++ tensor? | unknown; Python compares bytes |
+| `_C._storage_Use_Count`, `_cdata` | owners of a storage? | two; no memory is reused |
+| `_C._is_tracing` | is `torch.jit.trace` active? | a slower public function tells |
+| `_C._current_graph_task_id` | which backward pass is running? | none |
+| `_C._autograd._top_saved_tensors_default_hooks` * | which hook is active? | unknown |
+| `parametrize._cache_enabled` | is `parametrize.cached()` active? | no |
+| `forward_ad._current_level` | is forward mode active? | a slower trial tells |
+| `Tensor._version` | how many writes by torch? | unknown; no weight is remembered |
+
+If the hook on saved tensors is unknown, no weight is shared under a hook. Without
+`_dynamo_marked_constant`, which marks a function as constant, Dynamo traces the
+function. `RNNBase` has a list of weights, which we replace by a property. It uses the
+names `_flat_weights`, `_flat_weights_names`, `_flat_weight_refs`, `_init_flat_weights`
+and `_update_flat_weights`. Without them, torch reads the weights in its own way.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _private(module: str, name: str, substitute: Any) -> Any:
-    """A private name of torch, or its substitute in versions that lack it."""
+    """A private attribute of a torch module, or `substitute` if it does not exist."""
     try:
         return getattr(importlib.import_module(module), name, substitute)
     except ImportError:
@@ -83,13 +83,14 @@ class _NotForTransforms(torch.autograd.Function):
 
 
 class _SomeTransform:
-    """Stands for the active transforms, if torch does not say which they are."""
+    """Stands for all active transforms if torch does not say which are active."""
 
     def key(self) -> None:
         """The kind of the transform: None, for unknown."""
 
 
 def _transforms_by_refusal() -> list[_SomeTransform]:
+    """One stand-in if a transform is active: then `_NotForTransforms` raises."""
     try:
         _NotForTransforms.apply()
     except RuntimeError:
@@ -120,7 +121,7 @@ _hooks_on_saved_tensors = _private(
 
 
 class _LevelByRefusal(dict[str, int]):
-    """Tells by a trial whether forward mode is on: if not, torch refuses a tangent."""
+    """Finds out whether forward mode is on: if it is off, `make_dual` raises."""
 
     def __missing__(self, _name: str) -> int:
         try:
@@ -130,9 +131,9 @@ class _LevelByRefusal(dict[str, int]):
         return 0
 
 
-# The variables of torch's forward mode. "_current_level" is negative if that mode is
-# off. Every read of a weight looks that number up here, because calling a function
-# would take too long.
+# The variables of the module `forward_ad`. "_current_level" is negative if forward mode
+# is off. Code that runs at every read of a weight reads this dictionary, because a
+# function call would take too long.
 forward_mode: Mapping[str, Any] = (
     vars(forward_ad) if hasattr(forward_ad, "_current_level") else _LevelByRefusal()
 )
@@ -146,10 +147,10 @@ _NO_DISPATCH = vars(Tensor)["__torch_dispatch__"]
 def nested_forward_mode() -> bool:
     """Whether torch.func.jvp runs inside torch.func.jvp.
 
-    If so, torch 2.13 silently drops the outer tangent of any autograd function. If the
-    square in x^3 = square(x) * x is such a function, the second derivative comes out as
-    4 x, not 6 x. If torch does not name its transforms, one level of forward mode
-    counts as two.
+    If so, torch 2.13 silently drops the outer tangent of any autograd function. For
+    example, if `square` is an autograd function, the second derivative of square(x) * x
+    comes out as 4 x, not 6 x. If torch does not name its transforms, one level of
+    forward mode counts as two.
     """
     kinds = [transform.key() for transform in transforms() or ()]
     if kinds and (_forward_mode is None or None in kinds):
@@ -166,28 +167,27 @@ def refuse_nested_forward_mode(name: str) -> None:
     """Raise in nested forward mode, where derivatives would be silently wrong.
 
     Nothing is checked while compiling. Dynamo does not support autograd functions with
-    a `jvp`, so the functions in a graph have none, and do not support forward mode.
+    a `jvp`, so the ones that we use in graphs have no `jvp` and no forward mode.
     """
     if not torch.compiler.is_compiling() and nested_forward_mode():
         raise NotImplementedError(
             f"`{name}` must be inside one level of `torch.func.jvp` at most; got two "
-            f"or more, or a torch that does not tell how many. Use reverse mode for "
-            f"one, as `torch.func.hessian` does."
+            f"or more (or this version of torch does not say how many). Use reverse "
+            f"mode for one of them, as `torch.func.hessian` does."
         )
 
 
 def has_tangent(X: Tensor) -> bool:
-    """Whether forward mode carries a derivative along with `X`."""
-    # Outside of forward mode no tensor has a tangent. `unpack_dual` would say so too,
-    # but it is slow.
+    """Whether `X` has a tangent in forward mode."""
+    # `unpack_dual` also works outside of forward mode, but it is slow
     return in_forward_mode() and forward_ad.unpack_dual(X).tangent is not None
 
 
 def is_batched_gradient(G: Tensor) -> bool:
-    """Whether `G` is a tensor by which `vmap` represents a whole batch of gradients.
+    """Whether `G` is a tensor of `vmap` that stands for a whole batch of gradients.
 
-    This happens with `is_grads_batched=True`, and in `vmap` of a backward pass. Such a
-    tensor has no storage that C could read, but torch's ordinary operations accept it.
+    Such tensors occur with `is_grads_batched=True`, and in `vmap` of a backward pass.
+    They have no storage that C could read, but torch's ordinary operations accept them.
     """
     return _is_legacy_batched(G) or _is_wrapped(G)
 
@@ -217,11 +217,11 @@ def is_wrapper(X: Tensor) -> bool:
 
 
 def needs_plain_operations(*tensors: Tensor | None) -> bool:
-    """Whether something must see every single operation of torch.
+    """Whether only torch's ordinary operations may be used, not C or `out=`.
 
-    This may be a compiler, a transform of torch.func, forward mode, a mode that
-    computes shapes only, or a subclass that dispatches operations (fake and sharded
-    tensors).
+    This is so if something must see every operation: a compiler, a transform of
+    torch.func, forward mode, a mode that computes shapes only, or a tensor subclass
+    that dispatches operations, such as fake and sharded tensors.
     """
     if torch.compiler.is_compiling() or transforms():
         return True
@@ -231,9 +231,9 @@ def needs_plain_operations(*tensors: Tensor | None) -> bool:
 
 
 def storage_owners(storage: Any) -> int:
-    """How many owners a storage has in C++; the argument itself is one of them.
+    """Number of C++ owners of a storage, including the Python object `storage`.
 
-    The answer is 2 if this version of torch cannot tell.
+    The result is 2 if this version of torch cannot tell.
     """
     # torch's function expects the address of the C++ storage
     address = getattr(storage, "_cdata", None)
@@ -241,24 +241,24 @@ def storage_owners(storage: Any) -> int:
 
 
 def offset_of_tensor() -> int | None:
-    """Offset in bytes of the C++ tensor in a Python tensor; None if unknown."""
+    """Offset in bytes of the C++ tensor inside a Python tensor; None if unknown."""
     examples: list[Any] = [torch.empty(0), torch.nn.Parameter(torch.empty(2))]
     for offset in range(object.__basicsize__, Tensor.__basicsize__, 8):
         words = [ctypes.c_size_t.from_address(id(t) + offset).value for t in examples]
-        # a C++ tensor consists of one pointer, and `_cdata` is its value
+        # a C++ tensor is a single pointer, and `_cdata` is the value of that pointer
         if words == [getattr(t, "_cdata", None) for t in examples]:
             return offset
     return None
 
 
-# stands for a hook that this version of torch does not show
+# stands for any hook if this version of torch does not say which hook it is
 HIDDEN_HOOK = _Nothing()
 
 
 def packing_hook() -> Any:
-    """The hook that packs the tensors that a graph saves, or None.
+    """The active hook that packs tensors when autograd saves them, or None.
 
-    Torch 2.7 does not show its hooks. If it has a hook, `HIDDEN_HOOK` is returned.
+    Torch 2.7 says only whether there is a hook; then the result is `HIDDEN_HOOK`.
     """
     if _hooks_on_saved_tensors is None:
         return HIDDEN_HOOK if _packs_saved_tensors() else None
@@ -267,7 +267,7 @@ def packing_hook() -> Any:
 
 
 def _packs_saved_tensors() -> bool:
-    """Whether a hook packs saved tensors. If so, torch refuses to disable hooks."""
+    """Whether there is such a hook: if so, torch refuses to disable hooks."""
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks("there is one"):
             return False
@@ -286,7 +286,7 @@ def version(X: Tensor) -> int | None:
 
 
 def flat_weights(module: Any) -> list[Tensor | None]:
-    """The weights of a recurrent module of torch, in the order that torch expects."""
+    """The weights of torch's recurrent module, in the order of torch's list."""
     names = getattr(module, "_flat_weights_names", ())
     return [getattr(module, name, None) for name in names]
 
@@ -294,39 +294,38 @@ def flat_weights(module: Any) -> list[Tensor | None]:
 def compute_flat_weights(
     module: torch.nn.RNNBase, weights: Callable[[Any], list[Tensor | None]]
 ) -> None:
-    """Let torch call `weights(module)` instead of keeping a list of the weights.
+    """Make torch call `weights(module)` instead of storing a list of the weights.
 
-    This changes the class of the module, which no other module may share.
+    This changes the class of `module`. No other module may have this class.
     """
     cls: Any = type(module)
     cls._flat_weights = property(weights, _do_nothing)
-    # there is no list to update
     cls._init_flat_weights = cls._update_flat_weights = _do_nothing
-    # cuDNN also takes weights that are not in one block of memory
+    # this would copy all weights into one block of memory, which cuDNN does not require
     cls.flatten_parameters = _do_nothing
-    # not the method of nn.RNNBase, which reads all weights in order to update the list
+    # The method of nn.RNNBase would read all weights in order to update the list.
     cls.__setattr__ = torch.nn.Module.__setattr__
-    # The property hides these attributes until the class is restored. Then torch sees
-    # that they do not refer to the weights, and fills the list again.
+    # The property hides these attributes until the original class is restored. Then
+    # torch sees that the references are not to the weights, and fills the list again.
     names = getattr(module, "_flat_weights_names", ())
     refs = [weakref.ref(torch.nn.RNNBase) for _ in names]
     module.__dict__.update(_flat_weights=[], _flat_weight_refs=refs)
 
 
 def _do_nothing(*_: Any) -> None:
-    """Torch assigns to its list and updates it in several places."""
+    """Replaces the methods of torch that would set or update the list of weights."""
 
 
 def fill_flat_weights(module: torch.nn.RNNBase) -> None:
-    """Let torch fill its list of the weights of a recurrent module."""
+    """Make torch fill the list of weights of a recurrent module again."""
     getattr(module, "_init_flat_weights", _do_nothing)()
 
 
 def outside_graphs(function: _Function) -> _Function:
-    """Let a compiler call `function` as it is, between two graphs, and not trace it.
+    """Make compilers call `function` between two graphs instead of tracing it.
 
-    This decorator does what `torch.compiler.disable` does, but it imports Dynamo, which
-    takes seconds, only while compiling.
+    This decorator does what `torch.compiler.disable` does. But it imports Dynamo, which
+    takes seconds, only while a program is compiled.
     """
 
     @functools.wraps(function)
@@ -340,7 +339,7 @@ def outside_graphs(function: _Function) -> _Function:
 
 
 def constant_in_graphs(function: _Function) -> _Function:
-    """Let a compiler call `function` once and treat its result as a constant.
+    """Make compilers call `function` once and treat the result as a constant.
 
     This decorator sets the same mark as `torch.compiler.assume_constant_result`, but it
     does not import Dynamo, which takes seconds.
@@ -368,9 +367,9 @@ def _has_autocast(device_type: str) -> bool:
 
 
 class Maximum(torch.autograd.Function):
-    """Largest entry of a tensor, which Python can read inside `vmap` too.
+    """Largest entry of a tensor, as a tensor that Python can read even inside `vmap`.
 
-    The maximum is also taken over the axes that `vmap` hides.
+    Inside `vmap`, it is the maximum over the whole batch.
     """
 
     @staticmethod

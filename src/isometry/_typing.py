@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor, nn
 
-# only the tests check shapes, so users need not install jaxtyping
+# only the tests check shapes, so jaxtyping is optional for users
 if TYPE_CHECKING or find_spec("jaxtyping"):
     from jaxtyping import Inexact
 

@@ -2,11 +2,11 @@ r"""Rotations of space as vectors, quaternions and matrices.
 
 A rotation vector is the axis times the angle in radians. A quaternion is
 $(x, y, z, w)$ with the scalar last, as in SciPy and roma; $q$ and $-q$ are the same
-rotation. A matrix turns column vectors, $x \mapsto R x$. All functions take any number
-of batch axes first, are differentiable to any order, and return NaN for inputs that are
-not finite. For inputs in half precision, they compute in single precision.
+rotation. A matrix rotates column vectors, $x \mapsto R x$. All functions accept any
+number of leading batch axes, are differentiable to any order, and return NaN for inputs
+that are not finite. For inputs in half precision, they compute in single precision.
 
-For the rest of the geometry use the group: `SO(3).geodesic`, `SO(3).mean`,
+Other geometric functions are methods of the group: `SO(3).geodesic`, `SO(3).mean`,
 `SO(3).random`, `SO(3).log`.
 """
 
@@ -37,7 +37,7 @@ def from_vector(v: Tensor) -> Tensor:
     $$ R = I + \frac{\sin\theta}{\theta} K + \frac{1 - \cos\theta}{\theta^2} K^2,
        \qquad \theta = \lVert v \rVert, \quad K x = v \times x. $$
 
-    The map is onto; it is one to one for $\theta < \pi$.
+    The map is surjective. It is injective on $\theta < \pi$.
 
     Args:
         v: rotation vectors `(*batch, 3)`.
@@ -54,7 +54,7 @@ def from_vector(v: Tensor) -> Tensor:
     s = (v * v).sum(-1)[..., None, None]
     small = s < 1
     theta = torch.where(small, 1, s).sqrt()
-    # compute 1 - cos(theta) as 2 sin(theta / 2)^2, which loses no digits
+    # 1 - cos(theta) is computed as 2 sin(theta / 2)^2, where nothing cancels
     half = torch.sin(theta / 2) / theta
     a = torch.where(small, _series(s, 1), torch.sin(theta) / theta)
     b = torch.where(small, _series(s, 2), 2 * half * half)
@@ -119,8 +119,9 @@ def from_quaternion(q: Tensor) -> Tensor:
 def to_quaternion(R: Tensor) -> Tensor:
     r"""Unit quaternion $(x, y, z, w)$ of a rotation matrix, with $w \ge 0$.
 
-    Four formulas give $4 q_j q$ for $j = 1, \dots, 4$ without a square root. The result
-    with the largest $|q_j|$ is normalized, which loses no digits at any angle.
+    The entries of $R$ give the vectors $4 q_j q$ for $j = 1, \dots, 4$ without a square
+    root. The vector with the largest $|q_j|$ is normalized, so no digits are lost at
+    any angle.
 
     Args:
         R: rotation matrices `(*batch, 3, 3)`. They are not checked.
@@ -157,7 +158,7 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
     r"""Angle between two rotations, from 0 to $\pi$.
 
     This is the angle of $P^T Q$, without loss of digits near 0 and $\pi$. Where the
-    rotations are equal, the angle has a kink, and the gradient is zero.
+    rotations are equal, the angle is not differentiable, and the gradient is zero.
 
     Args:
         P: rotation matrices `(*batch, 3, 3)`.
@@ -172,7 +173,7 @@ def angle(P: Tensor, Q: Tensor) -> Tensor:
     """
     for R, name in ((P, "P"), (Q, "Q")):
         _check(R, name, 3, axes=2)
-    # compute P^T Q as a sum, because autocast would compute a matrix product in half
+    # a sum instead of the matrix product P^T Q, which autocast would compute in half
     # precision
     wide = in_float32_or_wider(P)[..., :, None] * in_float32_or_wider(Q)[..., None, :]
     q = to_quaternion(wide.sum(-3))
