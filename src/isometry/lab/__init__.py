@@ -1,7 +1,7 @@
-"""Tasks, training, records and reports, for which `".[lab]"` installs what they need.
+"""Tasks, training, records and reports. Their dependencies are in the extra `lab`.
 
-Names are loaded on first use (PEP 562). The command line starts at once, because torch
-is imported only when it is needed.
+Public names are imported on first use (PEP 562), so that the command line can print its
+help without importing torch.
 """
 
 import importlib
@@ -28,8 +28,8 @@ __all__ += ["Recipe", "Schedule", "OptimizerRecipe", "Config", "Training"]
 __all__ += ["RunOutcome", "RunError", "train", "resume", "load_model", "register"]
 __all__ += ["write_report", "get_data"]
 
-# the public names that each module holds
-_PLACES = {
+# public names, by the module that defines them
+_EXPORTS = {
     "task": ("AbstractTask", "AbstractEndlessTask", "Batch", "training_rows"),
     "_evaluation": ("evaluate",),
     "paper.training": ("Recipe", "Schedule", "OptimizerRecipe"),
@@ -40,14 +40,14 @@ _PLACES = {
     "_report.command": ("write_report",),
     "_data.get": ("get_data",),
 }
-# public modules, which `import isometry.lab` does not import
+# public modules, which are imported on first use as well
 _MODULES = ("paper", "tasks", "bench")
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"isometry.lab.{name}")
-    for module, names in _PLACES.items():
+    for module, names in _EXPORTS.items():
         if name in names:
             return getattr(importlib.import_module(f"isometry.lab.{module}"), name)
     raise AttributeError(f"module 'isometry.lab' has no attribute {name!r}")

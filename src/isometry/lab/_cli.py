@@ -16,29 +16,29 @@ import isometry
 from isometry.lab._options import suggestion
 from isometry.lab._pairs import Pairs
 
-# for each command, its module and the line about it in `isometry --help`
+# the module of each command, and its description in `isometry --help`
 COMMANDS = {
     "train": ("isometry.lab._train.command", "train a network on a task"),
-    "sweep": ("isometry.lab._sweep.command", "train the product of options"),
-    "report": ("isometry.lab._report.command", "make a page from runs"),
+    "sweep": ("isometry.lab._sweep.command", "train all combinations of options"),
+    "report": ("isometry.lab._report.command", "write a report about runs"),
     "reproduce": (
         "isometry.lab._sweep.reproduce",
         "run what a figure or table of the paper needs",
     ),
-    "bench": ("isometry.lab.bench.command", "time isometry and its peers here"),
+    "bench": ("isometry.lab.bench.command", "time isometry and other libraries"),
     "config": ("isometry._config", "print what isometry uses on this machine"),
-    "data": ("isometry.lab._data.get", "get the data of a task"),
+    "data": ("isometry.lab._data.get", "fetch the data of a task"),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose error names the unknown word and the closest known word.
+    """A parser that suggests the closest known word when a word is unknown.
 
-    argparse would leave the error to the outermost parser. That parser does not know
-    the options of a command, so it could not name the closest one.
+    By default, the outermost argparse parser reports unknown words. It does not know
+    the options of a command, so it could not suggest any of them.
 
-    Options cannot be abbreviated. Otherwise the parser of `isometry train`, which sees
-    the words after a task as well, would take a task's own option `--mode` for an
+    Options cannot be abbreviated. The parser of `isometry train` also sees the words
+    after the task, and would take the option `--mode` of a user's task for an
     abbreviation of `--model` or `--model-options`.
     """
 
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the words, and end the program with an error if a word is unknown."""
+        """Parse the words. An unknown word ends the program with an error message."""
         self._check_options(sys.argv[1:] if args is None else args)
         values, rest = super().parse_known_args(args, namespace)
         if rest:
@@ -54,15 +54,12 @@ class Parser(argparse.ArgumentParser):
         return values, rest
 
     def _check_options(self, words: Sequence[str]) -> None:
-        """Refuse an unknown option before argparse takes the next word for a command.
-
-        The next word may be the value of the option.
-        """
+        """Refuse an unknown option before argparse takes its value for a command."""
         kind = argparse._SubParsersAction  # noqa: SLF001 - no other name
         commands: Any = next((a for a in self._actions if isinstance(a, kind)), None)
         if commands is None:
             return
-        # a task of the user becomes a choice only when the command line names it
+        # a user's own task is not among the choices until the command line names it
         knows = getattr(commands, "knows", commands.choices.__contains__)
         for position, word in enumerate(words):
             if knows(word):
@@ -80,8 +77,8 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}.{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check that a value is a valid choice. The error names the closest choice."""
-        # add the user's own task to the choices
+        """Check that a value is a valid choice. The error suggests the closest one."""
+        # this adds a user's own task to the choices
         if prepare := getattr(action, "prepare", None):
             prepare(value)
         try:
@@ -99,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0; 1 if a run failed or diverged; 2 for an invalid command line;
-        130 after Ctrl-C; 141 if the reader of the output has stopped reading.
+        130 after Ctrl-C; 141 if the output is a pipe that was closed.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(
@@ -110,11 +107,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--version", action="version", version=f"isometry {isometry.__version__}"
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    called = words[0] if words else None
-    for name, (place, text) in COMMANDS.items():
+    for name, (module, text) in COMMANDS.items():
         command = subparsers.add_parser(name, help=text, description=text)
-        if name == called:
-            importlib.import_module(place).add_arguments(command)
+        if words[:1] == [name]:
+            importlib.import_module(module).add_arguments(command)
     options = parser.parse_args(words)
     try:
         code = importlib.import_module(COMMANDS[options.command][0]).main(options)
@@ -125,8 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("isometry: interrupted\n")
         return 130
     except BrokenPipeError:
-        # The reader of the output is gone, as in `isometry ... | head`. Redirect
-        # standard output, because Python flushes it at exit and would complain.
+        # The pipe was closed, as in `isometry ... | head`. Redirect standard output,
+        # because Python flushes it at exit, and this would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

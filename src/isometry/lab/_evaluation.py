@@ -37,7 +37,7 @@ def evaluate(
         for batch in task.evaluation(split, size):
             outputs = model(batch.x)
             means = {"loss": task.loss(outputs, batch).item()}
-            means |= measured(task, outputs, batch)
+            means |= metrics_of(task, outputs, batch)
             weights = task.weights(batch)
             for name, value in means.items():
                 weight = weights.get(name, weights["loss"])
@@ -46,8 +46,8 @@ def evaluate(
     return {name: sums[name] / totals[name] for name in sums}
 
 
-def measured(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str, float]:
-    """What `task.metrics` returns, after a check, with numbers in place of tensors.
+def metrics_of(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str, float]:
+    """The result of `task.metrics`, checked, with tensors converted to numbers.
 
     Args:
         task: the task.
@@ -70,7 +70,7 @@ def measured(task: AbstractTask, outputs: "Tensor", batch: Batch) -> dict[str, f
         elif not isinstance(value, int | float):
             raise TypeError(
                 f"`metrics` of {name} must return a number for each name; got "
-                f"{type(value).__name__} for {key!r}. Return its mean, as "
+                f"{type(value).__name__} for {key!r}. Return a mean, such as "
                 f"`value.mean().item()`."
             )
     if task.metric not in ("loss", *metrics):

@@ -30,12 +30,12 @@ from typing import (
 
 from isometry.lab._pairs import Pairs, pair, value_of
 
-# the name by which options refer to a user's own class: package.module:Class
+# a user's own class in an option, written as package.module:Class
 _PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 REFERENCE = re.compile(f"{_PATH}:{_PATH}")
 
-# for each annotation, the types of TOML or JSON values that fit it, and what error
-# messages call such a value
+# for each annotation, the types of TOML or JSON values that it allows, and the
+# description of these values in error messages
 _KINDS = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
@@ -47,7 +47,7 @@ _KINDS = {
 
 
 class FieldType(NamedTuple):
-    """The values that a field of a dataclass takes.
+    """The values that are allowed in a field of a dataclass.
 
     Attributes:
         kinds: keys of `_KINDS`.
@@ -58,14 +58,14 @@ class FieldType(NamedTuple):
     choices: tuple[Any, ...] = ()
 
     def takes(self, value: object) -> bool:
-        """True if a value from TOML or JSON fits. A boolean is not a number."""
+        """True if a value from TOML or JSON is allowed. A boolean is not a number."""
         if isinstance(value, bool):
             return bool in self.kinds
         types = tuple(_KINDS[kind][0] for kind in self.kinds)
         return value in self.choices or isinstance(value, types)
 
     def __str__(self) -> str:
-        """What an error message calls such a value."""
+        """Description of the allowed values, for error messages."""
         names = [_KINDS[kind][1] for kind in self.kinds if kind is not NoneType]
         choices = [f"one of {', '.join(self.choices)}"] if self.choices else []
         return " or ".join(choices + names)
@@ -81,7 +81,7 @@ def types_of(config: type) -> dict[str, FieldType]:
         The types. Annotations that are written as strings are resolved.
 
     Raises:
-        ValueError: if a field has a type that a command line cannot spell.
+        ValueError: if the type of a field cannot be an option of a command.
     """
     hints, types = get_type_hints(config), dict[str, FieldType]()
     for field in fields(config):
@@ -92,8 +92,8 @@ def types_of(config: type) -> dict[str, FieldType]:
         kinds = [get_origin(part) or part for part in parts if part not in literals]
         if unknown := [kind for kind in kinds if kind not in _KINDS]:
             raise ValueError(
-                f"`{field.name}` must be annotated as bool, int, float, str, dict, a "
-                f"Literal, or one of these or None; got {unknown[0]} in "
+                f"`{field.name}` must be annotated as bool, int, float, str, dict or "
+                f"Literal, or as a union of these and None; got {unknown[0]} in "
                 f"{config.__name__}. Options of a command have no other types."
             )
         choices = tuple(choice for part in literals for choice in get_args(part))
@@ -101,10 +101,10 @@ def types_of(config: type) -> dict[str, FieldType]:
     return types
 
 
-Made = TypeVar("Made")
+Instance = TypeVar("Instance")
 
 
-def make(config: type[Made], values: Mapping[str, Any]) -> Made:
+def make(config: type[Instance], values: Mapping[str, Any]) -> Instance:
     """Make an instance of a dataclass, after checking the types of its values.
 
     Args:
@@ -115,7 +115,7 @@ def make(config: type[Made], values: Mapping[str, Any]) -> Made:
         The instance.
 
     Raises:
-        ValueError: if a name is not a field, or a value is not of its field's type.
+        ValueError: if a name is not a field, or a value has the wrong type.
     """
     kind: Any = config
     types = types_of(config)
@@ -149,7 +149,7 @@ def add_fields(
 ) -> None:
     """Add an option for each field of a dataclass.
 
-    The parsed arguments contain only the options that the user has given.
+    The parsed arguments contain only the options that are on the command line.
 
     Args:
         parser: parser of a command.
@@ -172,15 +172,15 @@ def add_fields(
 def add_hidden(
     parser: argparse.ArgumentParser, configs: Iterable[type], *, several: bool = False
 ) -> None:
-    """Accept the options of all tasks before a task is named. The help omits them.
+    """Accept options of tasks and of training before the task, without help texts.
 
-    A task may be named after its options, or in a file. If no task is named at all, the
-    parser still knows the options, so that an error can name them.
+    Thus the options may precede the task, and the task may be named in a file instead.
+    If no task is named at all, the error is about the task and not about its options.
 
     Args:
         parser: parser of a command that has a subcommand for each task.
-        configs: the dataclasses. If two of them give an option different types, its
-            value is parsed as JSON if it is JSON, and is a text otherwise.
+        configs: the dataclasses. If an option has different types in two of them, its
+            value is parsed as JSON, and stays a text if it is not JSON.
         several: whether an option takes a list of one or more values.
     """
     options: dict[str, dict[str, Any]] = {}
@@ -199,13 +199,13 @@ def option_of(name: str) -> str:
 
 
 def spell(name: str, value: Any) -> list[str]:
-    """The words that give a field a value, such as "--hidden-size" and "64"."""
+    """The command-line words that set a field, such as "--hidden-size" and "64"."""
     option = option_of(name)
     if isinstance(value, bool):
         return [option if value else option.replace("--", "--no-", 1)]
     if isinstance(value, dict):
         texts = {
-            # a text that is JSON, such as "3", would be read as a number: quote it
+            # a text such as "3" would be read as a number, so write it with quotes
             k: v if isinstance(v, str) and value_of(v) is v else json.dumps(v)
             for k, v in value.items()
         }
@@ -214,7 +214,7 @@ def spell(name: str, value: Any) -> list[str]:
 
 
 def as_typed(message: str, names: Iterable[str]) -> str:
-    """An error message that names fields as the command line spells them.
+    """An error message with the names of fields spelled as on the command line.
 
     Args:
         message: the message, with names of fields in backquotes.
@@ -229,7 +229,7 @@ def as_typed(message: str, names: Iterable[str]) -> str:
 
 
 def describe(config: type) -> dict[str, str]:
-    """The text on each field in the docstring of a dataclass, by name of the field."""
+    """The descriptions of the fields in the docstring of a dataclass, by name."""
     doc = inspect.cleandoc(config.__doc__ or "")
     section = re.search(r"^(?:Args|Attributes):\n((?: {4}.*\n?)+)", doc, re.MULTILINE)
     entry = re.compile(r"^ {4}(\w+):(.*(?:\n {5,}.*)*)", re.MULTILINE)
@@ -265,7 +265,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     Returns:
         The question, with a space before it; empty if no word is close.
     """
-    # ignore capitals, since a wrong capital is a typing error, too
+    # compare in lower case, since wrong capitals are a typing error, too
     by_lower_case = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Do you mean {by_lower_case[close[0]]}?" if close else ""
@@ -277,10 +277,10 @@ Thing = TypeVar("Thing")
 class Registry(Generic[Thing]):
     """Tasks or networks by name: from isometry, from other packages and from the user.
 
-    A class that is not registered is named package.module:Class.
+    A class that is not registered has the name package.module:Class.
 
     Args:
-        what: "task" or "model": the field of a config that holds the name.
+        what: the option that takes these names, "task" or "model", for error messages.
         group: the group of entry points in which other packages list their classes.
         ours: the tasks or networks of this package, by name.
         accept: turns a class into an entry of the registry, or raises `TypeError` or
@@ -298,10 +298,11 @@ class Registry(Generic[Thing]):
         self.known = dict(ours)
 
     def add(self, name: str, value: Any) -> Thing:
-        """Register a class under a name that is not one of ours."""
+        """Register a class. Its name must not be one of isometry's own."""
         if name in self.ours:
             raise ValueError(
-                f"`name` must differ from ours, {', '.join(self.ours)}; got {name!r}."
+                f"`name` must not be one of isometry's own, {', '.join(self.ours)}; "
+                f"got {name!r}."
             )
         self.known[name] = self.accept(value)
         return self.known[name]
@@ -311,8 +312,8 @@ class Registry(Generic[Thing]):
 
         Args:
             name: the name.
-            trust: True if any class that is not registered may be imported, or the
-                names of the classes that may. Do not trust names from a file.
+            trust: True to import any class that is not registered, or the names of the
+                classes that may be imported. Pass False for a name from a file.
 
         Returns:
             The entry.
@@ -327,7 +328,7 @@ class Registry(Generic[Thing]):
                 return self.add(name, self._entries()[name].load())
             if REFERENCE.fullmatch(name):
                 if trust is True or (trust and name in trust):
-                    return self.add(name, self._imported(name))
+                    return self.add(name, self._import(name))
                 raise ValueError(
                     f"`{self.what}` must be registered, or a class that you trust; got "
                     f"{name}, which a file names. To import its code, add `--trust` "
@@ -338,7 +339,7 @@ class Registry(Generic[Thing]):
             f"package.module:Class; got {name!r}.{suggestion(str(name), self)}"
         )
 
-    def _imported(self, name: str) -> Any:
+    def _import(self, name: str) -> Any:
         module = name.partition(":")[0]
         # find modules in the current folder, as `python -m` does
         if not {"", here := str(Path.cwd())} & set(sys.path):
@@ -346,8 +347,8 @@ class Registry(Generic[Thing]):
         try:
             return pkgutil.resolve_name(name)
         except (ValueError, TypeError) as error:
-            # The user's module itself is wrong. Because of this note, the command line
-            # prints the traceback.
+            # The error is in the user's module. The command line prints a traceback for
+            # an error with a note.
             error.add_note(f"isometry: raised by the import of {module}")
             raise
         except (ModuleNotFoundError, AttributeError) as error:

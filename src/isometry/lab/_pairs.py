@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Pairs(argparse.Action):
-    """Collects the names and values of an option that is repeated for each pair."""
+    """Collects the NAME=VALUE pairs of a repeated option in a dictionary."""
 
     def __call__(
         self,
@@ -16,7 +16,7 @@ class Pairs(argparse.Action):
         values: Any,
         option_string: str | None = None,  # noqa: ARG002 - argparse gives it
     ) -> None:
-        """Add a pair to those before it."""
+        """Add a pair to the dictionary."""
         pairs = getattr(namespace, self.dest, {})
         setattr(namespace, self.dest, pairs | dict([values]))
 
@@ -24,7 +24,7 @@ class Pairs(argparse.Action):
 def pair(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
-    # a list, a table or a text in quotes may have commas
+    # refuse `a=1,b=2`; but a list, a table or a quoted text may contain `,b=`
     if not equals or re.match(r'[^"[{]*,\s*\w+=', value):
         raise argparse.ArgumentTypeError(
             f"must read NAME=VALUE; got {text!r}. Repeat the option for each name"
@@ -33,7 +33,7 @@ def pair(text: str) -> tuple[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """The value of a text that is JSON, such as a number; any other text unchanged."""
+    """Parse a text as JSON, such as a number. Any other text is returned unchanged."""
     try:
         return json.loads(text)
     except ValueError:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def machine() -> dict[str, Any]:
-    """The properties of this machine that change times and the last digits of results.
+    """Properties of this machine that affect times and the last digits of results.
 
     Returns:
         The processor and its number of cores, the number of threads and the version of
@@ -92,10 +92,10 @@ _M_MMAP_MAX = -4
 def keep_freed_memory() -> None:
     """Keep freed memory in the process, instead of returning it to the system.
 
-    Otherwise each training step would again ask the system, page by page, for the
-    memory of all hidden states: 100 MB for 1,020 time steps, a batch of 128 and 190
-    features. Call this function only in a process that does nothing but train. Without
-    glibc, the function has no effect.
+    Otherwise the system would have to provide the memory of all hidden states again in
+    each training step, page by page: 100 MB for 1,020 time steps, a batch of 128 and
+    190 features. Call this function only in a process that does nothing but train.
+    Without glibc, it has no effect.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -106,14 +106,14 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """Remembers a signal that asks the process to end, and lets the process go on.
+    """In a `with` block, SIGINT and SIGTERM are recorded but do not end the process.
 
     Attributes:
-        came: whether such a signal has come.
+        came: whether SIGINT or SIGTERM has come.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Signals:
         # Python lets only the main thread set handlers. A run in another thread does
         # not notice signals, so the caller has to stop it.
         if threading.current_thread() is threading.main_thread():
-            for number in _NUMBERS:
+            for number in _STOP_SIGNALS:
                 self.before[number] = signal.signal(number, self._remember)
         return self
 
@@ -138,7 +138,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this process among the processes that train together.
+    """The rank of this process among the processes that train together, and its device.
 
     Attributes:
         rank: number of this process, from 0.
@@ -166,7 +166,7 @@ class Ranks:
     def sum(self, *numbers: float) -> list[float]:
         """The sum of each number over all processes, in float64.
 
-        This works only with several processes. A single process joins no others.
+        Do not call this in a process that trains alone: it has no process group.
         """
         import torch
         from torch import distributed
@@ -176,9 +176,9 @@ class Ranks:
         return total.tolist()
 
     def share(self, data: bytes | None) -> bytes:
-        """Send bytes from the first process to all others, even if they share no disk.
+        """Send bytes from the first process to all others, without a shared disk.
 
-        The other processes pass None, and receive the bytes.
+        The other processes pass None. Every process returns the bytes.
         """
         if self.count == 1:
             return data or b""
@@ -198,26 +198,27 @@ def joined(device: str) -> Iterator[Ranks]:
             number is the local rank of the process.
 
     Yields:
-        The place of this process among all processes.
+        The rank of this process, the number of processes, and the device.
 
     Raises:
-        ValueError: if torch has no such device here.
+        ValueError: if torch cannot use the device.
     """
     import torch
     from torch import distributed
 
     _check_device(device)
-    place, backend = torch.device(device), "gloo"
+    own_device, backend = torch.device(device), "gloo"
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
-        yield Ranks(0, 1, place)
+        yield Ranks(0, 1, own_device)
         return
-    if place.type == "cuda":
-        place, backend = torch.device("cuda", int(os.environ["LOCAL_RANK"])), "nccl"
-        torch.cuda.set_device(place)
+    if own_device.type == "cuda":
+        own_device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        backend = "nccl"
+        torch.cuda.set_device(own_device)
     distributed.init_process_group(backend)
     try:
-        yield Ranks(distributed.get_rank(), count, place)
+        yield Ranks(distributed.get_rank(), count, own_device)
     finally:
         distributed.destroy_process_group()
 
@@ -231,6 +232,6 @@ def _check_device(device: str) -> None:
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise ValueError(
-            f"`device` must be one that torch has here; got {device!r}: {first}. "
-            f"Leave it out to train on the processor."
+            f"`device` must be available to torch here; got {device!r}: {first}. "
+            f"Leave it out to train on the CPU."
         ) from error

@@ -51,14 +51,14 @@ class AbstractTask(ABC):
         reported: the metric that reports compare, if it is not the main metric. Smaller
             values of this metric must be better. If None, reports compare the main
             metric.
-        headings: maps the name of each metric or final score that reports show besides
-            the compared metric to the heading of its column. An entry for the compared
-            metric is optional. If a report shows any of the other columns, the text of
-            this entry is appended to the heading "Test ... at best validation".
+        headings: headings of additional columns in reports, by name of the metric or
+            final score in the column. An entry for the compared metric adds no column.
+            Its text is appended to the heading "Test ... at best validation" if the
+            report has any additional columns.
         neutral: options that change neither the task nor its results, such as the
             folder of the data.
-        selecting: options that only change how the reported number is selected. Reports
-            show the paper's numbers beside ours even if these options are changed.
+        selecting: options that only change how the reported number is selected. Even
+            if they are changed, reports show the paper's numbers next to the run's.
     """
 
     name: ClassVar[str] = ""
@@ -72,7 +72,7 @@ class AbstractTask(ABC):
 
     @property
     def recipe(self) -> str:
-        """Name of the task whose learning rates and hidden sizes this task uses.
+        """The paper's task whose learning rates and hidden sizes this task uses.
 
         One of "copying", "adding", "mnist", "pmnist" and "timit".
         """
@@ -97,14 +97,14 @@ class AbstractTask(ABC):
         return name, name.capitalize(), frozenset()
 
     def about(self) -> dict[str, Any]:
-        """What a report needs to know about the task, as stored in `config.json`.
+        """Facts about the task that reports need, as stored in `config.json`.
 
         Returns:
             Values that JSON can hold.
         """
         key, heading, in_title = self.title()
         options = {k: v for k, v in asdict(self).items() if k not in self.neutral}
-        # if a field has no plain default, assume a factory that makes an empty dict
+        # a field without a plain default is assumed to have the factory `dict`
         usual = {
             f.name: {} if f.default is MISSING else f.default for f in fields(self)
         }
@@ -139,13 +139,13 @@ class AbstractTask(ABC):
         return None
 
     def check(self) -> None:  # noqa: B027 - most tasks need nothing
-        """Raise, before a run begins, if something that the task needs is missing.
+        """Raise an error if the task cannot run here. Called before a run begins.
 
         Raises:
-            ImportError: if a package is not installed.
+            ImportError: if a package that the task needs is not installed.
         """
 
-    def epoch(self, size: int) -> int | None:  # noqa: ARG002 - endless data
+    def epoch(self, size: int) -> int | None:  # noqa: ARG002 - a default
         """Number of batches in an epoch, at least 1; None if the data is endless."""
         return None
 
@@ -194,7 +194,7 @@ class AbstractTask(ABC):
         return {}
 
     def weights(self, batch: Batch) -> dict[str, int]:
-        """For the loss and each metric, the number of terms in its mean.
+        """The number of terms in the mean of the loss and of each metric, by name.
 
         A metric without an entry has as many terms as the loss.
         """
@@ -206,7 +206,7 @@ class AbstractTask(ABC):
         split: Split,  # noqa: ARG002 - a default
         size: int,  # noqa: ARG002 - a default
     ) -> dict[str, float]:
-        """Scores that take so long that they are measured only once, after training.
+        """Scores that are measured only once, after training, since they take long.
 
         Args:
             model: maps inputs to outputs.
@@ -261,23 +261,22 @@ class AbstractEndlessTask(AbstractTask):
 
 
 def generator(seed: int, stream: int, index: int) -> "np.random.Generator":
-    """A generator that depends on seed, stream and index, and on nothing else."""
+    """A generator that depends only on the seed, the stream and the index."""
     import numpy as np
 
-    # NumPy joins a list of seeds into one seed, so different lists may give the same
-    # numbers. A spawn key stays apart from the seed, so different keys give different
-    # numbers.
+    # A list of seeds would not do. NumPy concatenates its entries as 32-bit words, so
+    # that different lists can give the same numbers. A spawn key is kept apart from the
+    # seed, so that different keys give different numbers.
     sequence = np.random.SeedSequence(seed, spawn_key=(stream, index))
     return np.random.Generator(np.random.PCG64(sequence))
 
 
 def part(total: int, rank: int, ranks: int) -> slice:
-    """The part of a batch that belongs to a rank; part sizes differ by at most one."""
+    """The slice of a batch that a rank gets. Slices differ in length by at most 1."""
     if not 0 <= rank < ranks <= total:
         raise ValueError(
-            f"`rank` must be in [0, ranks) and `ranks` at most the {total} sequences "
-            f"of the batch; got rank {rank} of {ranks}. Use fewer processes or a "
-            f"larger batch."
+            f"`rank` must be in [0, ranks) and `ranks` at most the batch size {total}; "
+            f"got rank {rank} of {ranks}. Use fewer processes or a larger batch."
         )
     return slice(rank * total // ranks, (rank + 1) * total // ranks)
 
@@ -291,7 +290,7 @@ def check_positive(task: AbstractTask, *names: str) -> None:
 
 
 def last(outputs: "Tensor") -> "Tensor":
-    """Outputs (batch, k) of the last time step; the time axis may already be gone."""
+    """Outputs (batch, k) of the last time step. `outputs` may lack the time axis."""
     return outputs[-1] if outputs.ndim == 3 else outputs
 
 

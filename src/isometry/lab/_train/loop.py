@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from isometry._orthonormal import unitarity_defect
 from isometry.groups import Exp
-from isometry.lab._evaluation import evaluate, measured
+from isometry.lab._evaluation import evaluate, metrics_of
 from isometry.lab._process import Ranks, Signals
 from isometry.lab._train.experiment import Experiment
 from isometry.lab._train.recorder import Recorder
@@ -130,7 +130,7 @@ class Step:
     def metrics(self) -> dict[str, float]:
         """The metrics of the task, for the whole batch of all processes."""
         task = self.experiment.task
-        means = measured(task, self.outputs.detach(), self.batch)
+        means = metrics_of(task, self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
             return means
         weights = [self.weights.get(name, self.weights["loss"]) for name in means]
