@@ -1,4 +1,4 @@
-"""Linear algebra of a Lie algebra that is known only by its function `algebra`."""
+"""Linear algebra in a Lie algebra that is known only through the method `algebra`."""
 
 import functools
 import math
@@ -42,13 +42,13 @@ def _check_skew(group: "AbstractGroup", A: Tensor) -> None:
 
 
 def ambient_basis(manifold: "AbstractManifold") -> Tensor:
-    """A real basis of the arrays of the shape of a point, on a first axis."""
+    """Real basis of all arrays of the shape of a point, stacked along a first axis."""
     reals = math.prod(manifold.shape) * (1 + manifold.is_complex)
     return arrays(torch.eye(reals, dtype=torch.float64), manifold)
 
 
 def flat(X: Tensor, manifold: "AbstractManifold") -> Tensor:
-    """Arrays of the shape of a point as rows of real numbers."""
+    """Arrays of the shape of a point, each flattened to a row of real numbers."""
     X = torch.view_as_real(X.resolve_conj()) if X.is_complex() else X[..., None]
     return X.flatten(-1 - len(manifold.shape))
 

@@ -1,8 +1,8 @@
 """How an optimizer sees a manifold: tangent vectors as arrays of real numbers.
 
-A frame turns gradients into such arrays, moves points along them, and carries other
-vectors, such as a momentum, to the new point. The rules of the optimizers are then the
-usual rules for real vectors.
+A frame turns gradients into such arrays, moves points along them, and transports other
+vectors, such as a momentum, to the new point. So the update rules of the optimizers are
+the usual rules for real vectors.
 """
 
 import math
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: tangent vectors of an optimizer's state, by name
 Vectors = dict[str, Tensor]
 
-# the defect above which a matrix is lost: its nearest point may not be the right one
+# `settle` returns NaN above this defect: the nearest point may not be the right one
 _LOST = 0.1
 
 # with fewer rows than this, `BodyFrame._move` first computes Q @ change and then adds Q
@@ -80,7 +80,7 @@ class AbstractFrame(ABC):
     def advance(
         self, Q: Tensor, update: Update, retraction: AbstractRetraction
     ) -> tuple[Tensor, Vectors]:
-        """The point reached from `Q`, and the vectors of the update moved to it."""
+        """The point `P` reached from `Q`, and `update.vectors` transported to `P`."""
 
     def reals(self, X: Tensor) -> Tensor:
         """A tangent matrix as a real array."""
@@ -97,8 +97,8 @@ class BodyFrame(AbstractFrame):
     $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(\eta A). $$
 
     Left translation takes $QA$ to $PA$. It is an isometry, and it leaves $A$ as it is.
-    Every entry of the algebra has its own square: the frame is the same at all
-    points, so averages over time make sense entry by entry.
+    The frame is the same at all points, so entries of $A$ at different points can be
+    compared, and each entry has its own average of squares.
     """
 
     # The defect grows as the square root of the number of steps. In single precision it
@@ -127,8 +127,8 @@ class BodyFrame(AbstractFrame):
         V = update.direction
         A = self.matrix(torch.mul(V, update.scale, out=recycled(V.shape, V)))
         if not self.group.is_unrestricted:
-            # a rule that scales entry by entry may leave the algebra: in SU(n) the
-            # trace must stay zero
+            # Scaling entry by entry may lead out of the algebra. In SU(n), for example,
+            # the trace may become nonzero.
             A = self.group.algebra_projection(A)
         return self._move(Q, A, retraction), update.vectors
 
@@ -138,14 +138,14 @@ class BodyFrame(AbstractFrame):
             return P if self.group.is_unrestricted else self.group.polish(P)
         change = retraction.increment(A)
         if change is None:
-            # the rounding error of a product of two rotations is too large to wait for
-            # the next polish
+            # the rounding error of this product is too large to wait for the next
+            # `polish`
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
         if Q.shape[-1] < _SMALL:
-            # The product is computed first. A BLAS that adds the terms to Q one by one
-            # rounds after each term, with an error in proportion to Q: in U(9) the
-            # defect was three times as large.
+            # Not `baddbmm`: a BLAS that adds the terms of the product to Q one by one
+            # makes an error in proportion to Q at each term. In U(9) the defect was
+            # three times as large.
             return Q + Q @ change
         return torch.baddbmm(Q, Q, change, out=recycled(Q.shape, Q))
 
@@ -153,8 +153,9 @@ class BodyFrame(AbstractFrame):
 class AmbientFrame(AbstractFrame):
     """A frame for any manifold: ambient vectors, moved by the manifold's methods.
 
-    In this frame, entries of vectors at different points cannot be compared. So a
-    vector has one square: the mean of its squared entries, which rotations preserve.
+    In this frame, entries of vectors at different points cannot be compared. So
+    `square` is one number for each vector, the mean of its squared entries, which
+    rotations preserve.
     """
 
     # A gradient is tangent only up to rounding. This error grows with the gradient,
@@ -176,7 +177,7 @@ class AmbientFrame(AbstractFrame):
     def advance(
         self, Q: Tensor, update: Update, retraction: AbstractRetraction
     ) -> tuple[Tensor, Vectors]:
-        """Move by the manifold's retraction and its vector transport."""
+        """Move `Q` by the manifold's `step`, and the vectors by its `transport`."""
         E = self.matrix(update.scale * update.direction)
         P = self.manifold.step(Q, E, retraction)
         return P, {
@@ -195,23 +196,23 @@ class TallFrame(AbstractFrame):
     $$ P = e^A Q = Q + Z\, \varphi(J Z^H Z)\, J Z^H Q, \qquad
        J = \begin{pmatrix} \Omega & -I \\ I & 0 \end{pmatrix}. $$
 
-    This is a rotation of $Q$ for any $Z$. So it does no harm that $Q^H E_\perp$ is zero
-    only up to the rounding error of a gradient, and that the gradient may be much
-    larger than the step.
+    $P$ is a rotation of $Q$ for any $Z$, even if $Q^H E_\perp$ is not exactly zero. In
+    fact $Q^H E_\perp$ is zero only up to the rounding error of a gradient, which may be
+    much larger than the step.
 
     Cayley and Pade use their rational function in place of the exponential. Polar and
     qr, and all steps of more than about a radian, use `Stiefel.step` instead. Vectors
-    are carried by
+    are transported by
 
     $$ Q\,\Omega_F + F_\perp \mapsto P\,\Omega_F + (I - P P^H) F_\perp, $$
 
     that is, one part is translated and the other is projected.
 
-    Entries of vectors at different points cannot be compared, so a vector has one
-    square, as in `AmbientFrame`.
+    Entries of vectors at different points cannot be compared, so `square` is one number
+    for each vector, as in `AmbientFrame`.
 
-    Cost of a step that carries a momentum: seven products of $n k^2$, and some of
-    $k^3$. The host reads the norm of the step from the device.
+    Cost of a step with momentum: seven products of $n k^2$, and some of $k^3$. The host
+    reads the norm of the step from the device.
     """
 
     polish_every = 16
@@ -239,12 +240,12 @@ class TallFrame(AbstractFrame):
     ) -> tuple[Tensor, Vectors]:
         """Move by the retraction, and project the vectors in place."""
         V, s = update.direction, update.scale
-        # a rule may compute the scale in another precision than the weight's
+        # a rule may compute the scale in a precision other than the weight's
         s = s.view(-1, 1, 1).to(V) if isinstance(s, Tensor) else s
         P, along_V = self._move(Q, V, s, retraction)
         for F in update.vectors.values():
             F_perp = self._split(F)[1]
-            # a momentum is often V itself, and then its product with P^H is known
+            # a momentum is often V itself; then `_move` may have returned P^H F_perp
             along = along_V if F is V else None
             F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
         return P, update.vectors
@@ -278,12 +279,13 @@ def _coefficients(
 ) -> Tensor | None:
     r"""$\varphi(M) R$ with $M = J Z^H Z$ and $R = J Z^H Q$, as in `TallFrame`.
 
-    The result is None if the step is long or not finite.
+    Here `B` is $Q^H E_\perp$, and `S` is $E_\perp^H E_\perp$. The result is None if the
+    step is long or not finite, or if the retraction has no formula for `quotient`.
     """
     # the two terms of the sum are bounds on the spectral norms of Omega and E_perp
     bounds = torch.linalg.matrix_norm(Omega) + torch.linalg.matrix_norm(S).sqrt()
     norm = largest(bounds, unknown=math.inf)
-    # written so that NaN counts as large
+    # written so that NaN counts as long
     if not norm < LONG_STEP:
         return None
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand_as(S)
@@ -293,7 +295,7 @@ def _coefficients(
 
 
 def settle(P: Tensor, length: Tensor) -> Tensor:
-    r"""The points `P`, made orthonormal again after steps of this length in radians.
+    r"""The points `P` made orthonormal again; `length` is the last step in radians.
 
     The angles of a step have an error of $\varepsilon$ times its length. The result is
     NaN if the length is above $\varepsilon^{-1/2}$, because fewer than half of the

@@ -21,9 +21,10 @@ from isometry.groups._unrestricted import AbstractUnrestricted
 from isometry.linalg import expm_skew, logm_unitary, skew
 
 # Number of factors of the random walk in `random`. Under the Haar measure, the mean of
-# every nontrivial irreducible representation is zero. The mean of one factor has a norm
-# of at most the share of zero weights. In SO(3) this share is at most 1/3, so the mean
-# of the whole walk has a norm of at most 3^-16 = 2e-8.
+# every nontrivial irreducible representation is zero. For a single factor, the norm of
+# this mean is at most the share of zero weights in the representation. In SO(3) this
+# share is at most 1/3. The means of the factors multiply, so for the whole walk the
+# norm is at most 3^-16 = 2e-8.
 _WALK = 16
 
 
@@ -47,15 +48,15 @@ class AbstractGroup(AbstractManifold):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # a subclass that overrides `algebra` is taken to restrict it, unless the
-        # subclass also says that it is unrestricted
+        # a subclass with its own `algebra` counts as restricted, unless it sets
+        # `is_unrestricted` itself
         if "algebra" in vars(cls) and "is_unrestricted" not in vars(cls):
             cls.is_unrestricted = False
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """The number of rows, and of columns, of a matrix."""
+        """Number of rows, and also of columns, of the matrices."""
 
     @abstractmethod
     def algebra(self, X: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ class AbstractGroup(AbstractManifold):
         del theta
         raise ValueError(
             f"`theta` must be the angles of a maximal torus; {self} has no method "
-            f"`torus`. Add it to the class."
+            f"`torus`. Define it in the class."
         )
 
     def from_angles(self, theta: Tensor) -> Tensor:
@@ -141,7 +142,8 @@ class AbstractGroup(AbstractManifold):
             # the Newton-Schulz step removes the rounding error of the product
             return Q @ self.algebra_log(newton_schulz(Q.mH @ P))
         except ValueError:
-            # the error speaks of the product; name the argument that is not a point
+            # This error is about the product. If `Q` or `P` is not a point, raise an
+            # error about that argument instead.
             self.check_point(Q, name="Q")
             self.check_point(P, name="P")
             raise
@@ -180,8 +182,8 @@ class AbstractGroup(AbstractManifold):
         products of a matrix and a vector.
         """
         del B
-        # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. This
-        # worst case is real with n = 100, among 400 seeds and sizes up to 1024.
+        # For Gaussian matrices `krylov_norm` was up to 8.4 percent below the norm. The
+        # worst case, over 400 seeds and sizes up to 1024, was a real matrix, n = 100.
         return 1.1 * krylov_norm(self.algebra(X))
 
     def angles(self, X: Tensor) -> Tensor:
@@ -201,8 +203,8 @@ class AbstractGroup(AbstractManifold):
         self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
     ) -> Tensor:
         r"""$B\,\phi(A)$, where $A$ has the coordinates `X` in the Lie algebra."""
-        # Every read of a weight calls this method, and passes a map of this manifold.
-        # Such a map is used as it is, because calling `resolve` would take time.
+        # Every read of a weight calls this method with a map that fits this manifold.
+        # Then `resolve`, which takes time, is not needed.
         if not isinstance(retraction, AbstractRetraction) or not isinstance(
             retraction, self.maps
         ):
@@ -244,11 +246,11 @@ class AbstractGroup(AbstractManifold):
     def random(self, *batch: int, **options: Any) -> Tensor:
         r"""Samples of the Haar measure, up to an exponentially small error.
 
-        They are the ends of a random walk: products of exponentials of Gaussian
-        elements of the Lie algebra. The standard deviation of these elements,
-        $\pi \sqrt n$, is at least a half turn in every direction, since no unit vector
-        of the algebra has all angles below $1 / \sqrt n$. The walk is computed in
-        double precision.
+        The samples are the ends of random walks: products of exponentials of Gaussian
+        elements of the Lie algebra. These elements have standard deviation
+        $\pi \sqrt n$ in every direction. This is at least a half turn, since no unit
+        vector of the algebra has all angles below $1 / \sqrt n$. The walk is computed
+        in double precision.
         """
         dtype = self.resolve_dtype(options.pop("dtype", None))
         options["dtype"] = torch.promote_types(dtype, torch.float64)
@@ -271,7 +273,7 @@ class AbstractClassicalGroup(AbstractGroup):
 
     @property
     def size(self) -> int:
-        """The number of rows, and of columns, of a matrix."""
+        """Number of rows, and also of columns, of the matrices."""
         return self.n
 
     @property
@@ -287,7 +289,8 @@ class AbstractClassicalGroup(AbstractGroup):
 class AbstractUnrestrictedGroup(AbstractUnrestricted, AbstractClassicalGroup):
     """A group whose Lie algebra is all skew matrices of its field: O, SO and U."""
 
-    # set again, because `__init_subclass__` clears it in a class that has an `algebra`
+    # without this line, `__init_subclass__` would set it to False, because this class
+    # defines `algebra`
     is_unrestricted = True
 
     def algebra(self, X: Tensor) -> Tensor:

@@ -43,8 +43,8 @@ class AbstractManifold(ABC):
     maps: tuple[type[AbstractMap], ...] = (Exp,)
     #: whether a geodesic joins any two points
     is_connected: bool = True
-    #: whether orthonormal columns are the only condition: every matrix with orthonormal
-    #: columns close to a point is a point
+    #: whether orthonormal columns are the only local condition: near a point, every
+    #: matrix with orthonormal columns is a point
     is_unrestricted: bool = False
 
     @property
@@ -63,7 +63,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def inner(self, Q: Tensor, E: Tensor, F: Tensor) -> Tensor:
-        """The metric at `Q`: one real number for each point of the batch."""
+        """Inner product of `E` and `F` at `Q`: one real number for each point."""
 
     def gradient(self, Q: Tensor, G: Tensor) -> Tensor:
         """Riemannian gradient: the tangent vector that represents `G` in the metric.
@@ -81,7 +81,7 @@ class AbstractManifold(ABC):
         """Tangent vector at `Q` whose geodesic ends at `P`; the inverse of `exp`."""
 
     def transport(self, Q: Tensor, P: Tensor, E: Tensor) -> Tensor:
-        """Tangent vector at `P` that corresponds to `E`: by default, its projection."""
+        """Tangent vector at `P` that corresponds to `E`; by default `project(P, E)`."""
         del Q
         return self.project(P, E)
 
@@ -96,38 +96,38 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def border_distance(self, Q: Tensor, E: Tensor) -> Tensor:
-        r"""How far `E` is inside the domain in which all angles are below $\pi$.
+        r"""Distance of `E` from the border of the domain where angles are below $\pi$.
 
-        It is $\pi$ minus the largest angle of the skew matrix that moves `Q` along `E`,
-        and negative outside of the domain.
+        This is $\pi$ minus the largest angle of the skew matrix that moves `Q` along
+        `E`. It is negative outside the domain.
         """
 
     @property
     def rank(self) -> int:
-        """How many angles `from_angles` takes.
+        """Number of angles that `from_angles` takes.
 
         In most groups this is the dimension of a maximal torus.
         """
         raise ValueError(
             f"`rank` must be the dimension of a maximal torus; {self} has no `rank`. "
-            f"Add it to the class, with `from_angles` or, in a group, `torus`."
+            f"Define it in the class, with `from_angles` or, in a group, `torus`."
         )
 
     def from_angles(self, theta: Tensor) -> Tensor:
-        """The origin with its planes turned by the angles `theta`."""
+        """The origin after its coordinate planes are rotated by the angles `theta`."""
         del theta
         raise ValueError(
-            f"`theta` must be the angles of a maximal torus; {self} has none. Use "
-            f"`random` or `origin`."
+            f"`theta` must be the angles of a maximal torus; {self} has no such torus. "
+            f"Use `random` or `origin`."
         )
 
     def largest_angle(self, X: Tensor, B: Tensor | None) -> Tensor:
-        """Largest angle by which the coordinates `X` turn `B`, or a little more."""
+        """Largest angle by which the coordinates `X` rotate `B`, or an overestimate."""
         B = self._base(B, like=X)
         return math.pi - self.border_distance(B, self.project(B, X))
 
     def angles(self, X: Tensor) -> Tensor | None:
-        """In a group, the angles of the skew matrix with coordinates `X`; else None."""
+        """In a group, angles of the skew matrix with coordinates `X`; else None."""
         del X
 
     @abstractmethod
@@ -145,7 +145,8 @@ class AbstractManifold(ABC):
     ) -> Tensor:
         """The free coordinates around `B` that `point` maps to `P`.
 
-        By default they are the logarithm, so every map but the exponential raises.
+        By default this is the logarithm of `P` at `B`, so any map other than the
+        exponential raises an error.
         """
         retraction = self.resolve(retraction)
         if not retraction.is_exponential:
@@ -156,7 +157,7 @@ class AbstractManifold(ABC):
         return self.log(self._base(B, like=P), P)
 
     def velocity(self, Q: Tensor, E: Tensor) -> Tensor:
-        """The velocity of coordinates around `Q` that moves the point along `E`.
+        """Derivative of the coordinates around `Q` when a point leaves `Q` along `E`.
 
         By default it is `E` itself.
         """
@@ -168,7 +169,7 @@ class AbstractManifold(ABC):
         """Point closest to `X` in the Frobenius norm."""
 
     def polish(self, Q: Tensor) -> Tensor:
-        """The point from which `Q` differs only by rounding: by default, `nearest`."""
+        """`Q` after its rounding error is removed; by default, the nearest point."""
         return self.nearest(Q)
 
     @abstractmethod
@@ -177,7 +178,7 @@ class AbstractManifold(ABC):
 
     @abstractmethod
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Points from the uniform distribution, which all symmetries preserve.
+        """Points from the uniform distribution: all symmetries leave it unchanged.
 
         Args:
             *batch: sizes of the batch axes.
@@ -219,7 +220,7 @@ class AbstractManifold(ABC):
         """Length of the geodesic from `Q` to `P`.
 
         The gradient is 0 where `Q` and `P` are the same point up to `tolerance`,
-        because the direction between them is mere rounding.
+        because there the direction from `Q` to `P` is only rounding error.
         """
         E = self.log(Q, P)
         square = self.inner(Q, E, E).clamp(min=0)
@@ -251,7 +252,7 @@ class AbstractManifold(ABC):
         a radius of $\pi / 2$ in angles. The gradient goes through all iterations.
 
         Args:
-            Q: points; the first axis counts them, other batch axes stay.
+            Q: points. The mean is taken over the first axis; other batch axes stay.
             weights: one weight for each point, with any sum but 0; equal weights by
                 default.
 
@@ -266,23 +267,23 @@ class AbstractManifold(ABC):
         return mean(self, Q, weights)
 
     def tolerance(self, dtype: torch.dtype) -> float:
-        r"""Largest `defect` of a point: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
+        r"""Largest allowed `defect`: $10\, n \max(4, \sqrt n)\, \varepsilon$."""
         # The bound accepts the orthogonal matrices that torch computes. Points that we
         # compute have smaller defects, which tests/groups/test_membership.py measures.
-        # The largest are those of U(1): 4 n eps for samples, 6 n eps for products of
-        # two points and 7.5 n eps for retractions. Only the adjoint representation of
-        # SU(3), whose defect is computed by a logarithm, has up to 15 n eps.
+        # The largest defects occur in U(1): 4 n eps for samples, 6 n eps for products
+        # of two points, and 7.5 n eps for retractions. Only the adjoint representation
+        # of SU(3), whose defect is computed through a logarithm, has up to 15 n eps.
         return unitary_bound(max(1, *self.shape), dtype)
 
     def resolve_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        """`dtype` after a check. None gives torch's default, or its complex form."""
+        """`dtype`, checked. None means torch's default dtype, or its complex form."""
         if dtype is None:
             default = torch.get_default_dtype()
             return default.to_complex() if self.is_complex else default
         if not self._has_field(dtype):
             raise TypeError(
                 f"`dtype` must be {self._field} for {self}; got {dtype}. "
-                f"Use such a dtype, or another manifold."
+                f"Use a {self._field} dtype, or another manifold."
             )
         return dtype
 
@@ -292,7 +293,7 @@ class AbstractManifold(ABC):
         return self.defect(Q) <= self.tolerance(Q.dtype)
 
     def check_tensor(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless `Q` has the shape of points and is real or complex like them."""
+        """Raise unless `Q` has the shape and the field (real or complex) of points."""
         check_is_tensor(Q, name=name)
         ndim = len(self.shape)
         if Q.ndim < ndim or tuple(Q.shape[Q.ndim - ndim :]) != self.shape:
@@ -308,12 +309,12 @@ class AbstractManifold(ABC):
             )
 
     def check_tensors(self, **tensors: Tensor) -> None:
-        """Raise unless `check_tensor` accepts every tensor, under its keyword."""
+        """Call `check_tensor` on each tensor, with its keyword as `name`."""
         for name, Q in tensors.items():
             self.check_tensor(Q, name=name)
 
     def check_point(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless every `Q` is a point, and name the defect and its bound."""
+        """Raise unless every `Q` is a point. The message gives the defect and bound."""
         self.check_tensor(Q, name=name)
         # meta and fake tensors have no numbers that could be wrong
         if Q.numel() == 0 or is_fake(Q):
@@ -352,7 +353,7 @@ class AbstractManifold(ABC):
         return self._map(retraction, name, "can_parametrize")
 
     def _map(self, value: object, name: str, ability: str) -> Any:
-        """The map with this name, or the map itself, if it is in `maps` and able."""
+        """The map, from an object or a name. Raise if its flag `ability` is false."""
         phi = parse_map(value, name=name)
         if isinstance(phi, self.maps) and getattr(phi, ability):
             return phi
@@ -372,7 +373,7 @@ class AbstractManifold(ABC):
 
 
 def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManifold:
-    """Raise unless the argument is a manifold; the message says what else would do."""
+    """Return `manifold`, or raise an error if it is not a manifold."""
     if not isinstance(manifold, AbstractManifold):
         raise TypeError(
             f"`manifold` must be a manifold of isometry.groups, such as SO(4)"
@@ -391,7 +392,7 @@ def check_size(n: int, *, least: int = 0) -> None:
 
 
 def _check_batch(batch: tuple[int, ...]) -> None:
-    """Raise unless `batch` holds sizes of axes."""
+    """Raise unless `batch` consists of sizes of axes."""
     if not all(hasattr(size, "__index__") and size >= 0 for size in batch):
         raise TypeError(
             f"`batch` must be sizes, one integer for each axis; got "
