@@ -117,7 +117,7 @@ def test_a_schedule_has_an_optimizer_for_the_rest():
 
     Otherwise it failed later, with a bare StopIteration or KeyError.
     """
-    with pytest.raises(ValueError, match=r"one without `parameters`.* one for head\. "):
+    with pytest.raises(ValueError, match=r"without `parameters`.* only for head\. "):
         Schedule((OptimizerRecipe(SGD, {"lr": 0.5}, ("head",)),), "tests")
     with pytest.raises(ValueError, match=r"must have an `lr`; got \{\} for SGD"):
         Schedule((OptimizerRecipe(SGD, {}),), "tests")

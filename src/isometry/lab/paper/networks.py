@@ -1,4 +1,4 @@
-"""The networks of the paper, as their authors made them, and your own, by name."""
+"""The networks of the paper with their authors' settings, and your own, by name."""
 
 import inspect
 import math
@@ -34,7 +34,7 @@ class Output:
         std: standard deviation of the weights, if they are normal; None if they are
             uniform.
         bias_bound: bound on the absolute values of the biases, which are uniform.
-        bias: number that is added to all biases.
+        bias: constant that is added to all biases.
     """
 
     bound: float = 0.0
@@ -93,12 +93,12 @@ class SequenceModel(nn.Module):
             TypeError: if the network does not return all its states and its last state.
         """
         answer = self.network(x)
-        # check the type, because a tensor of two time steps would unpack as well
+        # check the type, because a tensor of two time steps would also unpack into two
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise TypeError(
                 f"`{type(self.network).__name__}` must return a tuple of its states "
-                f"and its last state; got {type(answer).__name__}. A network that "
-                f"computes outputs itself takes `output_size`."
+                f"and its last state; got {type(answer).__name__}. If the network has "
+                f"its own output layer, it must take `output_size`."
             )
         H = answer[0]
         if isinstance(H, PackedSequence):
@@ -121,7 +121,7 @@ def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
     return one_hot(x.long(), classes).to(next(real, torch.get_default_dtype())), *rest
 
 
-def made_by(
+def maker(
     network: type[nn.Module], *, without: Collection[str] = ()
 ) -> Callable[..., nn.Module]:
     """A function that makes networks of a class.
@@ -142,6 +142,7 @@ def made_by(
     return make
 
 
+# options of our recurrent layers that torch's recurrent layers do not have
 TORCH_LACKS = ("generator", "last_only")
 
 
@@ -152,7 +153,7 @@ def torch_lstm(
 
     The weights follow Glorot's rule, and the forget gate starts with a bias of 1.
     """
-    network = made_by(nn.LSTM, without=TORCH_LACKS)(task, size, options, draw)
+    network = maker(nn.LSTM, without=TORCH_LACKS)(task, size, options, draw)
     bound = glorot(task.input_size + size, 4 * size)
     with torch.no_grad():
         for name, p in network.named_parameters():
@@ -162,7 +163,7 @@ def torch_lstm(
                 p.zero_()
             if name.startswith("bias_ih"):
                 p[size : 2 * size] = 1
-            # torch adds a second bias vector to the first, so keep the second at zero
+            # torch has a second bias vector, which it adds to the first: fix it at zero
             if name.startswith("bias_hh"):
                 p.requires_grad_(False)
     return network
@@ -194,7 +195,10 @@ def output_scornn(task: AbstractTask, features: int) -> Output:
 
 
 def output_eurnn(task: AbstractTask, _features: int) -> Output:
-    """An output layer with Glorot's rule for the input size, as in [JSD17]'s code."""
+    """An output layer whose weights have Glorot's bound for the network's input size.
+
+    The code of [JSD17] uses the input size instead of the number of features.
+    """
     return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
 
 
@@ -266,11 +270,11 @@ def _accept(value: Any) -> Network:
         )
     kind: Any = value
     signature = inspect.signature(kind)
-    # a class that takes `output_size` has its own output layer; any other is given one
-    whole = "output_size" in signature.parameters
-    sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if whole else {}
+    # a class that takes `output_size` has an output layer; to any other, we add one
+    has_output = "output_size" in signature.parameters
+    sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if has_output else {}
     try:
-        signature.bind(*(() if whole else (1, 1)), **sizes)
+        signature.bind(*(() if has_output else (1, 1)), **sizes)
     except TypeError as error:
         raise ValueError(
             f"`model` must be a class that is called with `input_size`, `hidden_size` "
@@ -281,13 +285,13 @@ def _accept(value: Any) -> Network:
     def make(
         task: AbstractTask, size: int, options: dict[str, Any], _draw: Draw
     ) -> nn.Module:
-        if whole:
+        if has_output:
             sizes = {"input_size": task.input_size, "output_size": task.output_size}
             return kind(**sizes, hidden_size=size, **options)
         return kind(task.input_size, size, **options)
 
     schedule = training.schedule_of(kind)
-    return Network(make, lambda *_: schedule, None if whole else torch_output)
+    return Network(make, lambda *_: schedule, None if has_output else torch_output)
 
 
 NETWORKS: Registry[Network] = Registry(
@@ -295,45 +299,45 @@ NETWORKS: Registry[Network] = Registry(
     "isometry.networks",
     {
         "exprnn": Network(
-            made_by(layers.ExpRNN),
+            maker(layers.ExpRNN),
             training.schedule_exprnn,
             output_exprnn,
             options_exprnn,
         ),
         "scornn": Network(
-            made_by(layers.ScoRNN),
+            maker(layers.ScoRNN),
             training.schedule_scornn,
             output_scornn,
             options_scornn,
         ),
-        "scurnn": Network(made_by(layers.ScuRNN), training.schedule_scurnn),
+        "scurnn": Network(maker(layers.ScuRNN), training.schedule_scurnn),
         "urnn": Network(
-            made_by(layers.URNN), training.schedule_urnn, options=options_structured
+            maker(layers.URNN), training.schedule_urnn, options=options_structured
         ),
         "rgd": Network(
-            made_by(layers.FullCapacityURNN),
+            maker(layers.FullCapacityURNN),
             training.schedule_rgd,
             options=options_structured,
         ),
         "eurnn": Network(
-            made_by(layers.EURNN),
+            maker(layers.EURNN),
             training.schedule_eurnn,
             output_eurnn,
             options_eurnn,
             parts="real",
         ),
         "householder": Network(
-            made_by(layers.HouseholderRNN),
+            maker(layers.HouseholderRNN),
             training.schedule_householder,
             after_step=layers.HouseholderRNN.renormalize_,
         ),
-        "spectral": Network(made_by(layers.SpectralRNN), training.schedule_spectral),
-        "lie": Network(made_by(layers.LieRNN), training.schedule_lie),
-        "explstm": Network(made_by(layers.ExpLSTM), training.schedule_exp_gated),
-        "expgru": Network(made_by(layers.ExpGRU), training.schedule_exp_gated),
+        "spectral": Network(maker(layers.SpectralRNN), training.schedule_spectral),
+        "lie": Network(maker(layers.LieRNN), training.schedule_lie),
+        "explstm": Network(maker(layers.ExpLSTM), training.schedule_exp_gated),
+        "expgru": Network(maker(layers.ExpGRU), training.schedule_exp_gated),
         "lstm": Network(torch_lstm, training.schedule_lstm),
         # the GRU keeps the initial parameters that torch gives it
-        "gru": Network(made_by(nn.GRU, without=TORCH_LACKS), training.schedule_gru),
+        "gru": Network(maker(nn.GRU, without=TORCH_LACKS), training.schedule_gru),
     },
     _accept,
 )
@@ -347,15 +351,15 @@ def recipe(
 ) -> Recipe:
     """How to make a network and train it on a task.
 
-    For networks of the paper, this is how their authors did it.
+    The networks of the paper are made and trained as by their authors.
 
     Args:
         model: a name in `NETWORKS`, such as "exprnn", "scornn" or "lstm".
-        task: the task. Its `recipe` chooses learning rates, sizes and options. Its
-            `input_size` and `output_size` are those of the network.
+        task: the task. Its `recipe` selects learning rates, sizes and options. Its
+            `input_size` and `output_size` become those of the network.
         hidden_size: number of features of the hidden state. If None, the first size in
             `SIZES`, or 128 for your own network.
-        **options: options of the network, which replace the usual ones.
+        **options: options of the network, which replace its default options.
 
     Returns:
         The recipe. Its function `make_model` makes the network.
@@ -379,8 +383,8 @@ def recipe(
     size = sizes[0] if hidden_size is None else hidden_size
     options = {**network.options(task.recipe, size), **options}
 
-    def make_model(**place: Any) -> nn.Module:
-        return network.make_model(task, size, options, Draw(**place))
+    def make_model(**keywords: Any) -> nn.Module:
+        return network.make_model(task, size, options, Draw(**keywords))
 
     return Recipe(
         name=model,

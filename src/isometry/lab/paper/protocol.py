@@ -11,14 +11,14 @@ BATCH_SIZE = 128  # [LM19] appendix, all experiments
 SEED = 5544  # [LM19] appendix
 
 # The paper trains on all 60,000 images of MNIST and reports the best test accuracy. We
-# keep this many images for validation, and also report the test accuracy at the step
-# with the best validation accuracy.
+# hold out this many images for validation, and also report the test accuracy at the
+# step with the best validation accuracy.
 VALIDATION_IMAGES = 5000
 
 
 # How long the paper trains on each task: a number of steps if the data is endless, else
-# a number of epochs. The paper does not have the adding problem. The authors of that
-# problem train on 10,000 batches.
+# a number of epochs. The adding problem is not in the paper; the authors of the problem
+# train on 10,000 batches.
 ITERATIONS = {"copying": 4000, "adding": 10000}
 EPOCHS = {"mnist": 70, "pmnist": 70, "timit": 1200}
 
@@ -39,8 +39,8 @@ def _by_task(
 _REAL = _by_task(190, (170, 360, 512), (224, 322, 425), 170)
 _GATED = _by_task(68, (128, 256, 512), (84, 120, 158), 128)
 
-# Hidden sizes by network and task. The first size is the default. Where the paper gives
-# no size, we have chosen one.
+# Hidden sizes by network and task, of which the first is the default. Where the paper
+# gives no size, we chose one.
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(("exprnn", "scornn", "householder", "spectral"), _REAL),
     **dict.fromkeys(("explstm", "expgru", "lstm", "gru"), _GATED),
@@ -54,7 +54,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One of the runs of a plan.
+    """A run of a plan.
 
     Attributes:
         experiment: a key of `PAPER`, or the name of one of our own experiments.
@@ -78,7 +78,7 @@ class PlannedRun:
         return "-".join(filter(None, parts))
 
     def all_options(self) -> dict[str, Any]:
-        """The task and every option of `isometry train` that the plan fixes."""
+        """The task and all options of `isometry train` that the plan sets."""
         network = {"model": self.model, "hidden_size": self.hidden_size}
         # with one thread, results depend less on the machine
         usual = {"batch_size": BATCH_SIZE, "seed": SEED, "threads": 1}
@@ -86,7 +86,7 @@ class PlannedRun:
 
 
 def _copying_task(lag: int, iterations: int) -> dict[str, Any]:
-    """Options for the copying task, with every step recorded."""
+    """Options for the copying task, with a record of every step."""
     length = {"lag": lag, "iterations": iterations}
     return {"task": "copying", **length, "log_every": 1, "evaluate_every": 50}
 
@@ -98,9 +98,9 @@ _PMNIST = _MNIST | {"permute": True}
 def _smallest_first(
     experiment: str, networks: Sequence[tuple[str, int]], options: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """A run for each network. The smallest networks of all kinds come first.
+    """A run for each network, with the smallest network of each kind first.
 
-    Thus a plan that is cut short has results for as many kinds as possible.
+    So even an interrupted plan has results for as many kinds as possible.
     """
 
     def rank(network: tuple[str, int]) -> int:
@@ -112,7 +112,7 @@ def _smallest_first(
 
 
 def _figure(lag: int) -> list[PlannedRun]:
-    """The runs of half of Figure 1: copying, by networks of about 22,000 parameters."""
+    """The runs of one half of Figure 1: copying, with about 22,000 parameters each."""
     models = ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
     networks = [(model, SIZES[model]["copying"][0]) for model in models]
     # do not stop when the task is solved, since the paper's curves go on after that
@@ -141,8 +141,8 @@ def _exp(lr: float, ratio: float = 0.1, **options: Any) -> dict[str, Any]:
 def _copying(
     model: str, size: int, iterations: int, *, lag: int = 1000, **more: Any
 ) -> PlannedRun:
-    # we call the task solved if the validation loss has been below 1 % of the baseline
-    # for 200 steps
+    # the task counts as solved if the validation loss has been below 1 % of the
+    # baseline for 200 steps
     solved = {"solved": 0.01, "solved_for": 200, "held_out": 500}
     options = _copying_task(lag, iterations) | solved | {"checkpoint_every": 50} | more
     note = f"seed{more['seed']}" if "seed" in more else ""
@@ -196,7 +196,7 @@ def _table1() -> list[PlannedRun]:
             "exprnn", 170, 10, permute=False, note="rebase100", **_exp(7e-4, **moving)
         ),
         _pixels("rgd", 116, 10, permute=False),
-        # the next two have about 16,500 parameters, nearly as many as ExpRNN 170
+        # these two networks have about 16,500 parameters, nearly as many as ExpRNN 170
         _pixels("explstm", 87, 5, **_exp(1e-3)),
         _pixels("expgru", 100, 5, **_exp(1e-3)),
         _pixels("exprnn", 360, 5, **_exp(7e-4, init="cayley")),
@@ -205,7 +205,7 @@ def _table1() -> list[PlannedRun]:
 
 
 def _remarks() -> list[PlannedRun]:
-    """Our runs of variants of ExpRNN and RGD. A network's reference run comes first."""
+    """Our runs of variants of ExpRNN and RGD, each network's reference run first."""
     exprnn = {
         "reference": _exp(2e-4, init="henaff"),
         "init-cayley": _exp(2e-4, init="cayley"),
@@ -253,9 +253,9 @@ def _recorded() -> list[PlannedRun]:
     return [first, longest, *copying, *pixels, *_remarks(), *_table2(), *_slow()]
 
 
-# The options that we vary in the search for a better training than the paper's, and
-# their values in each run. The paper's own training needs no short run, since the plan
-# "recorded" contains it with 70 epochs.
+# The options that we vary to find a better training than the paper's, and their values
+# in each run. The paper's own training is not among them, since the plan "recorded"
+# has it, with 70 epochs.
 _BEYOND = ("rebase_every", "optimizer", "lr", "ratio", "decay", "clip_norm")
 _SEARCH: dict[str, tuple[Any, ...]] = {
     "cosine": (None, "RMSprop", 1e-3, 0.1, "cosine", 1.0),
@@ -270,8 +270,8 @@ _SEARCH: dict[str, tuple[Any, ...]] = {
     "adam-rebase100": (100, "Adam", 2e-3, 0.1, "cosine", 1.0),
 }
 
-# The entry of `_SEARCH` that the long run uses. It is a guess until the search has
-# run; then replace it by the entry with the best validation accuracy. The test set must
+# The entry of `_SEARCH` that the long run uses. This one is a guess. When the search
+# has run, replace it by the entry with the best validation accuracy. The test set must
 # not influence the choice.
 _CHOSEN = "rebase100"
 
@@ -279,9 +279,8 @@ _CHOSEN = "rebase100"
 def _beyond() -> list[PlannedRun]:
     """The search for a better training: ten short runs, and then a long run.
 
-    All runs train ExpRNN with n = 170 on permuted MNIST. Learning rates fall to zero
-    over the 5 epochs of a short run, and over the 70 epochs of the long run. The paper
-    trains for 70 epochs, too.
+    All runs train ExpRNN with n = 170 on permuted MNIST. A short run has 5 epochs. The
+    long run has 70, like the paper. In each run, the learning rate falls to zero.
     """
 
     def run(name: str, epochs: int, note: str) -> PlannedRun:
@@ -317,9 +316,9 @@ def plan(what: str, models: Sequence[str] | None = None) -> list[PlannedRun]:
     Args:
         what: name of the plan. "figure1-left", "figure1-right", "mnist", "pmnist" and
             "timit" are figures and tables of the paper at full length, and "all" is all
-            of them. "recorded" has the runs, mostly shorter, whose results are shown in
-            docs/reproduction.md. "beyond" is the search for a better training of ExpRNN
-            with n = 170 on permuted MNIST.
+            of them. "recorded" has the runs of docs/reproduction.md, most of which are
+            shorter. "beyond" is the search for a better training of ExpRNN with n = 170
+            on permuted MNIST.
         models: names of the networks to train; None for all networks of the plan.
 
     Returns:

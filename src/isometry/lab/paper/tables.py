@@ -1,8 +1,7 @@
 """The tables of the paper as data, and the claims of its text about its figures.
 
 The numbers are from [LM19]. The paper rounds the numbers of parameters, `params`. Three
-numbers of parameters do not agree with the formulas of the networks' authors, as
-`COUNTS_NOTE` says.
+of them do not agree with the formulas of the networks' authors, as `COUNTS_NOTE` says.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """How the networks of the paper were trained, as data.
 
 The numbers are from the papers and programs of the networks' authors. `Schedule.source`
-names the paper, or says that the numbers are ours because nobody has published any.
-Implementations of RMSprop differ enough to change results. With its options,
-`isometry.optim.RiemannianRMSprop` can behave like each of them.
+names the paper, or says that the numbers are ours because none are published. RMSprop
+differs from library to library, enough to change results. The options of
+`isometry.optim.RiemannianRMSprop` can imitate each of these libraries.
 """
 
 import math
@@ -48,11 +48,10 @@ class Schedule:
     Attributes:
         optimizers: the optimizers, each with the parameters that it moves.
         source: where the numbers were published, or a note that they are ours.
-        clip_norm: the largest norm of the gradient of all parameters together, to which
-            longer gradients are clipped; None for no clipping.
+        clip_norm: maximum norm of the gradient of all parameters together; longer
+            gradients are clipped. None for no clipping.
         decay: the factor by which all learning rates are multiplied, as a function of
-            the part of the run that is done, from 0 to 1. None keeps the rates
-            constant.
+            the fraction of the run that is done. None keeps the rates constant.
     """
 
     optimizers: tuple[OptimizerRecipe, ...]
@@ -64,9 +63,9 @@ class Schedule:
         if all(row.parameters for row in self.optimizers):
             named = [name for row in self.optimizers for name in row.parameters]
             raise ValueError(
-                f"`optimizers` must have one without `parameters`, which moves all "
-                f"parameters that the others leave; got only one for "
-                f"{', '.join(named) or 'nothing'}. Add it, such as "
+                f"`optimizers` must have one without `parameters`, to move all "
+                f"parameters that no optimizer names; got optimizers only for "
+                f"{', '.join(named) or 'nothing'}. Add one, such as "
                 f"`OptimizerRecipe(Adam, {{'lr': 1e-3}})`."
             )
         for row in self.optimizers:
@@ -87,7 +86,7 @@ class Recipe:
         make_model: makes the network with its output layer and initial values. It takes
             the keywords `device`, `dtype` (of the real parameters) and `generator` (the
             source of the initial values). All may be left out.
-        options: options of the network, besides its sizes, for the record.
+        options: options of the network, besides its sizes, as they are recorded.
         schedule: the optimizers, and the clipping and decay that go with them.
         after_step: called with the network after each step of the optimizers.
         iterations: the usual number of steps; None if `epochs` gives the length.
@@ -114,7 +113,7 @@ class Recipe:
         """Pair each optimizer with its parameter groups.
 
         Parameters on the same manifold form a parameter group, whose entry `manifold`
-        is that manifold. All other parameters form a group whose entry is None.
+        is that manifold. For all other parameters, this entry is None.
 
         Args:
             model: the network that `make_model` made.
@@ -176,7 +175,7 @@ class Recipe:
             except (TypeError, ValueError) as error:
                 raise ValueError(
                     f"`optimizer` must be one that takes these parameters; got "
-                    f"{name}: {error}. Choose another, such as Adam."
+                    f"{name}: {error}. Choose another optimizer, such as Adam."
                 ) from error
         return optimizers
 
@@ -191,8 +190,8 @@ def linear(done: float) -> float:
     return 1 - done
 
 
-# How learning rates decay, by the name in the option `decay`. The paper keeps the rates
-# constant.
+# Values of the option `decay`, and how learning rates decay with them. The paper keeps
+# the rates constant.
 DECAYS: dict[str, Callable[[float], float]] = {"cosine": cosine, "linear": linear}
 
 UNPUBLISHED = "ours: none is published"
@@ -208,7 +207,7 @@ USUAL = Schedule(
 
 
 def schedule_of(network: type[nn.Module]) -> Schedule:
-    """How a user's own network is trained: by its attribute `schedule`, or by Adam.
+    """The schedule of a user's own network: its attribute `schedule`, or else Adam.
 
     Args:
         network: the class.
@@ -262,7 +261,7 @@ def descent(lr: float, *parameters: str) -> OptimizerRecipe:
 
 
 def nearest(table: Mapping[int, float], size: int) -> float:
-    """The entry of `table`, whose keys are sizes, for the key nearest to `size`."""
+    """The value in a table of sizes whose key is nearest to `size`."""
     return table[min(table, key=lambda entry: abs(entry - size))]
 
 
@@ -302,10 +301,9 @@ def schedule_scornn(task: str, _size: int) -> Schedule:
 
 
 def schedule_scurnn(task: str, _size: int) -> Schedule:
-    """Schedule of scuRNN, with three optimizers.
+    """Schedule of scuRNN: RMSprop for the skew matrix, and two more optimizers.
 
-    One optimizer moves the skew matrix, one moves the angles of the diagonal matrix D,
-    and one moves all other parameters.
+    Adagrad moves the angles of the diagonal matrix D. Adam moves all other parameters.
     """
     inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
     adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}

@@ -20,8 +20,8 @@ class AddingTask(AbstractEndlessTask):
     squared error of $2/12$.
 
     Args:
-        length: time steps of a sequence.
-        held_out: sequences for validation, and as many for test.
+        length: number of time steps of a sequence.
+        held_out: number of sequences for validation, and as many again for test.
 
     References:
         [ASB16] section 5.2. [LM19] does not use the adding problem.
@@ -39,7 +39,7 @@ class AddingTask(AbstractEndlessTask):
         if self.length < 2:
             raise ValueError(
                 f"`length` must be at least 2, a time step for each number; "
-                f"got {self.length}. The literature has 100, 200, 400 and 750."
+                f"got {self.length}. Usual lengths are 100, 200, 400 and 750."
             )
 
     def title(self) -> tuple[str, str, frozenset[str]]:

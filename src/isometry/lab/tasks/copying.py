@@ -25,9 +25,10 @@ class CopyingTask(AbstractEndlessTask):
         lag: $L$.
         length: $K$, the length of the word.
         symbols: $N$.
-        answer: the first symbol is due "at-marker" (the paper) or in the time step
-            "after-marker" (the systems that it compares with).
-        held_out: sequences for validation, and as many for test.
+        answer: when the first symbol of the answer is due: "at-marker" (as in the
+            paper), or "after-marker", one time step later (as in the papers that it
+            compares with).
+        held_out: number of sequences for validation, and as many again for test.
 
     References:
         [LM19] section 5.1; [ASB16].
@@ -81,10 +82,10 @@ class CopyingTask(AbstractEndlessTask):
         """Draw sequences `x` and answers `y`, both class indices (time, batch)."""
         import torch
 
-        # The batch axis of `drawn` comes first, so that a draw of more words begins
-        # with the words of a draw of fewer.
-        drawn = rng.integers(1, self.symbols + 1, (size, self.length))
-        word = torch.from_numpy(drawn).T
+        # Draw with the batch axis first. Then, for the same seed, a larger batch begins
+        # with the words of a smaller batch.
+        words = rng.integers(1, self.symbols + 1, (size, self.length))
+        word = torch.from_numpy(words).T
         x = torch.zeros(self.steps, size, dtype=torch.int64)
         y = torch.zeros_like(x)
         x[: self.length] = word
@@ -97,8 +98,8 @@ class CopyingTask(AbstractEndlessTask):
         """Mean cross-entropy over all time steps."""
         from torch.nn.functional import cross_entropy
 
-        # Move the axis of the classes before the axis of all time steps and sequences,
-        # because torch's softmax is much slower along a short last axis.
+        # Move the classes from the last axis to the first, because torch's softmax is
+        # much slower along a short last axis.
         classes = outputs.flatten(0, 1).mT.contiguous()
         return cross_entropy(classes[None], batch.y.flatten()[None])
 

@@ -30,8 +30,7 @@ class Images(NamedTuple):
     labels: "Tensor"
 
 
-# The seed of NumPy's `RandomState` with which the literature draws its permutation of
-# the pixels.
+# the seed from which the usual permutation of the pixels is drawn, in [WPH16] and later
 PERMUTATION_SEED = 92916
 
 
@@ -43,11 +42,12 @@ class MnistTask(AbstractTask):
     last of the 784 pixels. The best constant answer has a cross-entropy of about ln 10.
 
     Args:
-        permute: whether the pixels come in the fixed random order of the literature.
-        dataset: "mnist", or "fashion-mnist" in its place.
-        validation: the first training images, which are kept for validation. The paper
-            keeps none, trains on all 60,000 and reports the best test accuracy.
-        root: folder with the files; found or fetched if None.
+        permute: whether the pixels come in the fixed random order that papers use.
+        dataset: "mnist" or "fashion-mnist".
+        validation: number of training images, the first ones, that are held out for
+            validation. The paper holds out none: it trains on all 60,000 images, and
+            reports the best test accuracy.
+        root: folder of the data files; if None, they are found or downloaded.
 
     References:
         [LM19] section 5.2; [WPH16] for the permutation and the validation images.
@@ -68,7 +68,7 @@ class MnistTask(AbstractTask):
         if not 0 <= self.validation < 60000:
             raise ValueError(
                 f"`validation` must be in [0, 60000), to leave images to train on; got "
-                f"{self.validation}. The literature has 0, 5000 and 10000."
+                f"{self.validation}. Usual numbers are 0, 5000 and 10000."
             )
 
     @property
@@ -77,7 +77,7 @@ class MnistTask(AbstractTask):
         return "pmnist" if self.permute else "mnist"
 
     def title(self) -> tuple[str, str, frozenset[str]]:
-        """How reports name the task: by its data set and the order of the pixels."""
+        """How reports name the task: by its dataset and the order of the pixels."""
         key = self.dataset
         name = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}[key]
         if self.permute:
@@ -155,8 +155,8 @@ def permutation() -> "Tensor":
     import numpy as np
     import torch
 
-    # The literature uses NumPy's old generator. NumPy promises never to change the
-    # numbers that this generator draws.
+    # The usual permutation was drawn with NumPy's old generator. NumPy promises never
+    # to change the numbers that this generator draws.
     random = np.random.RandomState(PERMUTATION_SEED)
     return torch.from_numpy(random.permutation(784))
 

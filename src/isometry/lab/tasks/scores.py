@@ -30,11 +30,7 @@ RANGE = 40.0
 
 
 def check_installed() -> None:
-    """Raise unless the packages for the scores are installed.
-
-    Raises:
-        ImportError: if one is missing.
-    """
+    """Raise an ImportError if a package for the scores is not installed."""
     missing = [
         name for name in SCORE_PACKAGES if importlib.util.find_spec(name) is None
     ]
@@ -48,7 +44,7 @@ def check_installed() -> None:
 
 
 def judge(pairs: "Iterable[tuple[np.ndarray, np.ndarray]]") -> dict[str, float]:
-    """Mean scores of the recordings that a network has predicted.
+    """Mean scores of the estimates that a network makes of recordings.
 
     Args:
         pairs: each true recording with its estimate, of the same length, at 8 kHz.
@@ -94,11 +90,11 @@ def segmental_snr(reference: "np.ndarray", estimate: "np.ndarray") -> float | No
     loudest = signal.max(initial=0.0)
     if loudest == 0:
         return None
-    heard = signal >= loudest * 10 ** (-RANGE / 10)
-    # Without noise the ratio is infinite, and `clip` turns it into HIGHEST. Therefore a
-    # division by zero needs no warning.
+    loud = signal >= loudest * 10 ** (-RANGE / 10)
+    # A segment without noise has an infinite ratio, which `clip` turns into HIGHEST, so
+    # we need no warning about the division by zero.
     with np.errstate(divide="ignore"):
-        ratios = 10 * np.log10(signal[heard] / noise[heard])
+        ratios = 10 * np.log10(signal[loud] / noise[loud])
     return float(ratios.clip(LOWEST, HIGHEST).mean())
 
 
@@ -117,8 +113,8 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     """
     from pystoi import stoi as measure
 
-    # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window. Do
-    # not call it if the recording is silent or shorter.
+    # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window. So
+    # do not call it for recordings that are shorter than that, or silent.
     if not reference.any() or len(reference) < 0.4 * SAMPLE_RATE:
         return None
     with warnings.catch_warnings():
@@ -143,8 +139,8 @@ def pesq(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     References:
         ITU-T P.862 and P.862.1.
     """
-    # Import pesq by its name, because it is optional: type checkers would report an
-    # `import` statement where pesq is not installed.
+    # pesq is optional. Where it is not installed, type checkers would report an
+    # `import` statement as an error.
     package: Any = importlib.import_module("pesq")
     if not reference.any() or not estimate.any():
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimitTask(AbstractTask):
-    r"""Predict the spectrum of speech from what was said before.
+    r"""Predict the next spectrum of a recording from the spectra before it.
 
     The frames $f_1, \ldots, f_F$ of a recording are log-power spectra in dB, 62.5 per
     second. With the target "next", the answer to the input $f_t$ is $f_{t+1}$: this is
@@ -39,12 +39,12 @@ class TimitTask(AbstractTask):
     Args:
         root: folder of the corpus.
         target: "previous" (the paper) or "next".
-        split: "timit" for the splits of the paper, "speakers" for any folder of .wav
-            files, below which a folder is a speaker.
+        split: "timit" for the splits of the paper; "speakers" for any folder of .wav
+            files, with a subfolder for each speaker.
         validation: the set for validation, "core" (the paper) or "development"
             ([WPH16]); the other set is for test.
-        scores: whether to judge, when the training ends, how the predictions sound:
-            SegSNR, STOI and PESQ. Needs the packages pystoi and pesq.
+        scores: whether to measure how the predictions sound when the training ends:
+            SegSNR, STOI and PESQ. This needs the packages pystoi and pesq.
 
     References:
         [LM19] section 5.3; [WPH16].
@@ -105,7 +105,7 @@ class TimitTask(AbstractTask):
         return self._batch([self._train[row] for row in rows], longest)
 
     def evaluation(self, split: Split, size: int) -> Iterator[Batch]:
-        """The recordings of a split. The padded length is the same in both splits."""
+        """The recordings of a split, all padded to the same length in both splits."""
         paths = self._paths(split)
         for start in range(0, len(paths), size):
             spectra = [self._spectrum(path) for path in paths[start : start + size]]
@@ -128,7 +128,7 @@ class TimitTask(AbstractTask):
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
     def check(self) -> None:
-        """Raise if the option `scores` is set but its packages are not installed."""
+        """Raise an error if the option `scores` is set but lacks its packages."""
         if self.scores:
             check_installed()
 
@@ -160,7 +160,7 @@ class TimitTask(AbstractTask):
         for batch in self.evaluation(split, size):
             with torch.inference_mode():
                 outputs = model(batch.x).cpu()
-            # `zip` ends with the batch, before it takes another path
+            # `zip` stops at the end of the batch, before it takes a path too many
             for output, path in zip(outputs.unbind(1), paths, strict=False):
                 samples = read_recording(self._root / path)
                 frames = self._spectrum(path)
@@ -180,7 +180,7 @@ class TimitTask(AbstractTask):
         import torch
 
         lengths = torch.tensor([len(spectrum) for spectrum in spectra])
-        # Add a frame, because inputs and answers are shifted by one. The added frame is
+        # Add a frame, because the answers are the inputs, shifted by one frame. It is
         # silent, like the last frame of every recording.
         frames = torch.full((steps + 1, len(spectra), BINS), speech.SILENCE)
         for index, spectrum in enumerate(spectra):
