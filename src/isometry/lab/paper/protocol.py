@@ -225,7 +225,7 @@ def _remarks() -> list[PlannedRun]:
 
 def _table2() -> list[PlannedRun]:
     """Our runs for Table 2: speech from any folder of recordings, split by speakers."""
-    # The free sample has fewer utterances than a batch of the paper. With 128 at a time,
+    # The free sample has fewer utterances than a batch of the paper. In batches of 128,
     # an epoch would be a single step, and 300 epochs left every network far from done.
     length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
     task = {"task": "timit", "split": "speakers", **length}
