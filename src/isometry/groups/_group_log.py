@@ -18,29 +18,29 @@ from isometry.linalg._logm import Dlogm, Logm
 if TYPE_CHECKING:
     from isometry.groups._group import AbstractGroup
 
-# in `_search_from_many`: the number of random starts, how many of the best ones are
-# followed for each point, and the most steps of Newton's method from each start
+# in `_search_from_many`: the number of random starts, the number of best starts from
+# which Newton's method runs for each matrix, and the limit on its steps
 _STARTS, _FOLLOWED, _STEPS = 128, 4, 12
 
-# in `torus_log`, singular values of the matrix of angles count as zero below this
+# in `_independent`, singular values below this count as zero
 _ZERO = 1e-6
 
 
 def derived_log(group: "AbstractGroup", Q: Tensor) -> Tensor:
     r"""An element $A$ of the Lie algebra with $\exp A = Q$, for a unitary `Q`.
 
-    $A$ is the principal logarithm, if the principal logarithm is in the algebra. In a
-    representation of high weight it need not be in the algebra: SO(3) acts on traceless
-    symmetric matrices by twice the angle, up to $2\pi$. In that case $A$ comes from a
-    maximal torus through `Q`, by `torus_log`. If `Q` is not in the group, $\exp A$ is a
-    point of the group that Newton's method finds close to `Q`.
+    $A$ is the principal logarithm if that is in the algebra. In a representation of
+    high weight it may not be. For example, a rotation of SO(3) by an angle up to $\pi$
+    acts on traceless symmetric matrices with twice the angle, up to $2\pi$. In that
+    case `torus_log` finds $A$ in a maximal torus through `Q`. If `Q` is not in the
+    group, $\exp A$ is a point of the group that Newton's method finds close to `Q`.
     """
     check_has_numbers(Q, name="Q")
     A = group.algebra_projection(logm_unitary(Q))
     with torch.no_grad():
         rest = torch.linalg.matrix_norm(expm_skew(A) - Q)
-        # The bound on `rest` is at most half of the `tolerance` of points. NaN is not
-        # above the bound, so there is no search for a matrix with NaN.
+        # This bound is at most half of the group's `tolerance`. NaN is not above the
+        # bound, so `_search` never gets a matrix with NaN.
         missed = rest > 20 * max(group.size, 1) * torch.finfo(Q.dtype).eps
         if not missed.any():
             return A
@@ -89,62 +89,62 @@ class _InAlgebra(Implicit):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         Q, units, A = ctx.saved_tensors
-        J, N = _linearized(Q, A, units)
+        J, N = _linearization(Q, A, units)
         c = _components(units, grad_outputs[0])
         c = torch.linalg.solve(J.mT, c[..., None])[..., 0]
-        return Q @ Dlogm.apply(-N, _combined(c, units)), None, None
+        return Q @ Dlogm.apply(-N, _combination(c, units)), None, None
 
     @staticmethod
     def jvp(ctx: Any, dQ: Tensor, *_: Any) -> Tensor:
         Q, units, A = ctx.saved_tensors
-        J, N = _linearized(Q, A, units)
+        J, N = _linearization(Q, A, units)
         c = _components(units, Dlogm.apply(N, Q.mH @ dQ))
-        return _combined(torch.linalg.solve(J, c[..., None])[..., 0], units)
+        return _combination(torch.linalg.solve(J, c[..., None])[..., 0], units)
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Any, *inputs: Tensor) -> tuple[Tensor, int]:
-        """Map `Q` and `A`, but not `units`."""
+        """Map over `Q` and `A`; all elements of the batch share `units`."""
         Q, A = in_front(info, in_dims[::2], inputs[::2])
         return cls.apply(Q, inputs[1], A), 0
 
 
-def _linearized(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
+def _linearization(Q: Tensor, A: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
     r"""The derivative of $-\log(e^{-A} Q)$ in `A`, and $\log(e^{-A} Q)$."""
     D = newton_schulz(expm_skew(A).mH @ Q)
     N = logm_unitary(D)
     D, wide_N = D[..., None, :, :], N[..., None, :, :]
-    turned = D.mH @ _moved(A, units) @ D
-    return _components(units, Dlogm.apply(wide_N.expand_as(turned), turned)).mT, N
+    E = D.mH @ _derivatives(A, units) @ D
+    return _components(units, Dlogm.apply(wide_N.expand_as(E), E)).mT, N
 
 
 def _units(group: "AbstractGroup", *, like: Tensor) -> Tensor:
-    """Orthonormal basis of the algebra."""
+    """Orthonormal basis of the algebra, with the dtype and device of `like`."""
     rows = basis(group)[0].to(device=like.device, dtype=like.dtype.to_real())
     return arrays(rows, group)
 
 
-def _moved(A: Tensor, units: Tensor) -> Tensor:
-    r"""$e^{-A} D\exp(A)$ of each of the `units`, on a new axis."""
+def _derivatives(A: Tensor, units: Tensor) -> Tensor:
+    r"""$e^{-A} D\exp(A)[U]$ for each $U$ of `units`, stacked along a new axis."""
     pairs = torch.broadcast_tensors(A[..., None, :, :], units)
     Q, L = frechet(*(x.contiguous() for x in pairs))
     return Q.mH @ L
 
 
 def _components(units: Tensor, X: Tensor) -> Tensor:
-    """Coefficients of the orthonormal `units` in `X`, on a last axis."""
+    """Coefficients of `X` in the orthonormal basis `units`, along the last axis."""
     return torch.einsum("aij,...ij->...a", units.conj(), X).real
 
 
-def _combined(c: Tensor, units: Tensor) -> Tensor:
-    """The combinations of the `units` with coefficients `c`."""
+def _combination(c: Tensor, units: Tensor) -> Tensor:
+    """Linear combinations of the `units` with coefficients `c`."""
     return torch.einsum("...a,aij->...ij", c.to(units.dtype), units)
 
 
 def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
     """Logarithms of matrices `(m, n, n)`, by Newton's method from several starts.
 
-    The first start is `A`, and the second comes from a torus. If both fail, there are
-    many random starts.
+    The first start is `A`, and the second comes from `torus_log`. If both fail, the
+    method starts from many random elements of the algebra.
     """
     dtype = torch.promote_types(Q.dtype, torch.float64)
     # two Newton-Schulz steps make Q unitary up to rounding in float64
@@ -164,9 +164,9 @@ def _search(group: "AbstractGroup", Q: Tensor, A: Tensor) -> Tensor:
 
 
 def _far(A: Tensor, Q: Tensor) -> Tensor:
-    # Two points of the group that are closer than 0.3 differ by a small logarithm,
-    # which is in the algebra. So if Q is in the group and Newton's method has come this
-    # close, it has converged.
+    # If two points of the group are closer than 0.3, the logarithm of their quotient is
+    # small and in the algebra. So if Q is in the group and exp A is this close to Q,
+    # Newton's method has converged.
     return torch.linalg.matrix_norm(expm_skew(A) - Q) > 0.3
 
 
@@ -188,14 +188,14 @@ def _newton(units: Tensor, A: Tensor, Q: Tensor, *, steps: int) -> Tensor:
     A step is the $W$ with $e^{-A} D\exp(A)[W] \approx \log(e^{-A} Q)$.
     """
     for _ in range(steps):
-        J = _components(units, _moved(A, units)).mT
+        J = _components(units, _derivatives(A, units)).mT
         goal = _components(units, logm_unitary(expm_skew(A).mH @ Q))
-        # Where a singular value of J vanishes, the exponential has a fold. The step
-        # leaves out such directions. Its length is at most 1, so as not to cross the
-        # fold.
+        # Where a singular value of J is zero, the exponential has a fold. The step
+        # leaves out the direction of that singular value. The length of the step is at
+        # most 1, so that it does not cross the fold.
         W = (torch.linalg.pinv(J, rtol=1e-6) @ goal[..., None])[..., 0]
         W = W / torch.linalg.vector_norm(W, dim=-1, keepdim=True).clamp(min=1)
-        step = _combined(W, units)
+        step = _combination(W, units)
         A = A + step
         # written so that NaN ends the loop
         if not float(step.abs().max()) > 1e-13:
@@ -208,7 +208,7 @@ def _starts(units: Tensor) -> Tensor:
     rng = torch.Generator().manual_seed(1)
     c = torch.randn(_STARTS, len(units), dtype=torch.float64, generator=rng)
     radius = 2 * math.pi * torch.rand(_STARTS, dtype=torch.float64, generator=rng)
-    A = _combined(c.to(units.device), units)
+    A = _combination(c.to(units.device), units)
     # in an algebra of dimension 0 the norm is 0
     norm = torch.linalg.matrix_norm(A, 2).clamp(min=torch.finfo(A.dtype).tiny)
     return A * (radius.to(A.device) / norm)[:, None, None]
@@ -261,7 +261,7 @@ def torus_log(Q: Tensor, units: Tensor, *, slack: float) -> Tensor | None:
     best = int(length.argmin())
     if not math.isfinite(float(length[best])):
         return None
-    return _combined(c[best], torus)
+    return _combination(c[best], torus)
 
 
 def _torus(Q: Tensor, units: Tensor, slack: float) -> Tensor:
@@ -282,14 +282,14 @@ def _null_space(images: Tensor, units: Tensor, slack: float) -> Tensor:
     columns as rows.
     """
     U, s, _ = torch.linalg.svd(images, full_matrices=False)
-    return _combined(U.mT[s < slack], units)
+    return _combination(U.mT[s < slack], units)
 
 
 def _generic(units: Tensor) -> Tensor:
-    """A random combination of the `units`, to be in general position."""
+    """A random combination of the `units`, which is in general position."""
     rng = torch.Generator().manual_seed(1)
     c = torch.randn(len(units), dtype=torch.float64, generator=rng).to(units.device)
-    return _combined(c, units)
+    return _combination(c, units)
 
 
 def _independent(weights: Tensor) -> list[int]:

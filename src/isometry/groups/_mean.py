@@ -10,18 +10,19 @@ from isometry._checks import check_has_numbers, check_is_tensor
 if TYPE_CHECKING:
     from isometry.groups._manifold import AbstractManifold
 
-# The most iterations for a mean. Each divides the distance to the mean by a factor: by
-# 4000 for six points of SO(3) within 0.1 radians of a center, by 9 within 1.4 radians.
+# Limit on the iterations. Each iteration divides the distance to the mean by a factor:
+# by 4000 for six points of SO(3) within 0.1 radians of a center, and by 9 if they are
+# within 1.4 radians.
 _ITERATIONS = 100
 
 
 def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean of the points `Q` along their first axis, after all checks."""
+    """The mean of the points `Q` along their first axis. All arguments are checked."""
     manifold.check_tensor(Q, name="Q")
     check_has_numbers(Q, name="Q")
     if Q.ndim == len(manifold.shape) or len(Q) == 0:
         raise ValueError(
-            f"`Q` must have a first axis that counts points; got {[*Q.shape]}."
+            f"`Q` must have points along a first axis; got shape {[*Q.shape]}."
         )
     if weights is None:
         weights = torch.ones(len(Q), dtype=Q.dtype, device=Q.device)
@@ -42,7 +43,7 @@ def mean(manifold: "AbstractManifold", Q: Tensor, weights: Tensor | None) -> Ten
 
 
 def _logs(manifold: "AbstractManifold", M: Tensor, Q: Tensor) -> Tensor:
-    """The logarithms of `Q` at `M`; an error names `Q`, which the user passed."""
+    """The logarithms of `Q` at `M`. If `Q` is not a point, the error says so."""
     try:
         return manifold.log(M.expand_as(Q), Q)
     except ValueError:
@@ -56,8 +57,8 @@ def _check_weights(weights: Tensor, count: int) -> None:
     if tuple(weights.shape) != (count,):
         raise ValueError(
             f"`weights` must have shape ({count},), one weight for each point along "
-            f"the first axis of `Q`; got {tuple(weights.shape)}. Points with other "
-            f"weights have a mean of their own: call `mean` once for each."
+            f"the first axis of `Q`; got {tuple(weights.shape)}. For several sets of "
+            f"weights, call `mean` once for each set."
         )
     check_has_numbers(weights, name="weights")
     w = weights.detach().cpu()

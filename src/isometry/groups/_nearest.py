@@ -41,7 +41,7 @@ def nearest_rotation(X: Tensor) -> Tensor:
 
 
 def determinant(Q: Tensor) -> Tensor:
-    """The determinant of a unitary matrix, without overflow or underflow on the way.
+    """The determinant of a unitary matrix, computed without overflow or underflow.
 
     `torch.linalg.det` multiplies the pivots one by one. The first pivots of an
     orthogonal matrix are small, so in float32 their product is 0 from n = 512 on.
@@ -51,7 +51,7 @@ def determinant(Q: Tensor) -> Tensor:
 
 
 def turn_last_column(Q: Tensor) -> Tensor:
-    """Unitary matrices `Q` after their last columns got the phase for determinant 1."""
+    """`Q` with its last column multiplied by the phase that makes the determinant 1."""
     phase = determinant(Q).sgn().conj()[..., None, None]
     return torch.cat([Q[..., :-1], Q[..., -1:] * phase], -1)
 

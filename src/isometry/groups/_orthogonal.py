@@ -25,7 +25,7 @@ class AbstractOrthogonal(AbstractUnrestrictedGroup):
 
     @property
     def rank(self) -> int:
-        """Number of planes that can turn independently."""
+        """Number of planes that can be rotated independently."""
         return self.n // 2
 
     def torus(self, theta: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class SO(AbstractOrthogonal):
         return torch.where(reflection, math.inf, unitarity_defect(Q))
 
     def check_point(self, Q: Tensor, *, name: str) -> None:
-        """Raise unless every `Q` is a rotation, and say what is wrong with it."""
+        """Raise unless every `Q` is a rotation. The error says what is wrong."""
         self.check_tensor(Q, name=name)
         try:
             super().check_point(Q, name=name)
@@ -73,7 +73,7 @@ class SO(AbstractOrthogonal):
         """Raise if a matrix has a negative determinant."""
         det, defect = determinant(Q), unitarity_defect(Q)
         reflection, bound = det < 0, self.tolerance(Q.dtype)
-        # these have a negative determinant, and are not orthogonal either
+        # matrices that have a negative determinant and are not orthogonal either
         neither = reflection & ~(defect <= bound)
         if neither.any():
             raise ValueError(
@@ -101,9 +101,9 @@ class O(AbstractOrthogonal):  # noqa: E742 - the name that every textbook gives 
 
     $$ \mathfrak{o}(n) = \mathfrak{so}(n), \qquad \dim = n (n-1) / 2. $$
 
-    It has two components, the rotations and the reflections. Every retraction, and
-    every weight with coordinates around a base, stays in the component in which it
-    started. `isometry.orthogonal` constrains a square real weight to this group.
+    It has two components, the rotations and the reflections. A retraction stays in the
+    component of its starting point, and a weight stays in the component of its base.
+    `isometry.orthogonal` constrains a square real weight to this group.
 
     Args:
         n: size of the matrices.

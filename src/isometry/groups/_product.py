@@ -112,7 +112,7 @@ class Product(AbstractGroup):
         return torch.stack([outside, *defects]).amax(0)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Independent elements of the factors."""
+        """Matrices whose blocks are independent samples of the factors."""
         return _block_diagonal([f.random(*batch, **options) for f in self.factors])
 
     def _blocks(self, X: Tensor) -> list[Tensor]:
@@ -121,7 +121,7 @@ class Product(AbstractGroup):
         return [row.split(sizes, -1)[i] for i, row in enumerate(rows)]
 
     def _each(self, method: str, X: Tensor, *args: Any) -> Tensor:
-        """The results of a method of the factors, each applied to its block of `X`."""
+        """Apply a method of each factor to its block of `X`, and join the results."""
         pairs = zip(self.factors, self._blocks(X), strict=True)
         return _block_diagonal([getattr(f, method)(block, *args) for f, block in pairs])
 

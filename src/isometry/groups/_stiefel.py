@@ -76,8 +76,9 @@ class Stiefel(AbstractUnrestricted):
 
     def from_angles(self, theta: Tensor) -> Tensor:
         """The first columns of the rotation with these angles."""
-        # The first k columns are zero below the planes that contain them. So a smaller
-        # rotation suffices, whose size is k or, if a plane has only one column, k + 1.
+        # The first k columns are zero below the planes that contain them. So a rotation
+        # of size k suffices, or of size k + 1 if the last of these columns shares its
+        # plane with the next one.
         k = self.k
         group = U(k) if self.is_complex else O(k + k % 2)
         columns = group.from_angles(theta[..., : group.rank])[..., :k]
@@ -108,7 +109,8 @@ class Stiefel(AbstractUnrestricted):
     def step(self, Q: Tensor, E: Tensor, retraction: AbstractRetraction) -> Tensor:
         """The point that `retract` reaches, without a gradient.
 
-        So polar needs no decomposition, and qr needs one only for steps above a radian.
+        Because no gradient is needed, polar uses no decomposition, and qr uses one only
+        for steps above a radian.
         """
         if retraction.is_factor:
             return retraction.factor(Q, E)
@@ -144,7 +146,8 @@ class Stiefel(AbstractUnrestricted):
         along = Omega_E @ Omega_F - Omega_F @ Omega_E - S + S.mH
         across = E_perp @ Omega_F - F_perp @ Omega_E
         moving = _square(along) / 2 + _square(across)
-        # half the squared norm of E_perp F_perp^H - F_perp E_perp^H, which is n x n
+        # half the squared norm of the n x n matrix E_perp F_perp^H - F_perp E_perp^H,
+        # which is not formed
         grams = (E_perp.mH @ E_perp) * (F_perp.mH @ F_perp).mT - S * S.mT
         isotropy = grams.real.sum((-2, -1))
         return (moving / 4 + isotropy) / self._area(Q, E, F)
@@ -154,7 +157,7 @@ class Stiefel(AbstractUnrestricted):
 
         This distance can be differentiated once.
         """
-        return math.pi - spectral_norm(_compressed(Q, E))
+        return math.pi - spectral_norm(_skew_in_span(Q, E))
 
     def point(
         self, X: Tensor, B: Tensor | None, retraction: RetractionLike = EXP
@@ -167,11 +170,12 @@ def _square(X: Tensor) -> Tensor:
     return (X.conj() * X).real.sum((-2, -1))
 
 
-def _compressed(Q: Tensor, E: Tensor) -> Tensor:
+def _skew_in_span(Q: Tensor, E: Tensor) -> Tensor:
     """The skew matrix that moves `Q` along `E`, in a basis of the span of `Q` and `E`.
 
-    The basis counts as a constant: the singular vectors stay in the span only to first
-    order, so only the first derivative of the singular values is right.
+    The basis is treated as a constant. When `Q` and `E` change, the singular vectors
+    stay in its span only to first order. So only the first derivative of the singular
+    values is right.
     """
     with torch.no_grad():
         frame = torch.linalg.qr(torch.cat([Q, E], -1)).Q

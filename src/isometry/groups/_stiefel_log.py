@@ -1,12 +1,12 @@
 r"""Logarithm of the Stiefel manifold with its canonical metric, and its derivative.
 
 Let $J$ be the derivative of $\exp_Q$ at the tangent vector $E$, and $\Pi$ the
-projection to the vectors normal to the manifold at $Q$. $J$ takes these vectors to
+projection to the vectors normal to the manifold at $Q$. $J$ maps normal vectors to
 zero. Then
 
 $$ M = J^* J + \Pi $$
 
-is symmetric, and positive wherever the exponential has no fold. On tangent vectors
+is symmetric. Where $J$ is invertible on tangent vectors, $M$ is positive definite, and
 $J^{-1} = M^{-1} J^*$. All computations use matrices of the shape of $Q$.
 """
 
@@ -24,15 +24,15 @@ from isometry.groups._nearest import determinant, normal_part
 from isometry.linalg import expm_skew, expm_tall, logm_unitary
 from isometry.linalg._implicit import Implicit
 
-# the most steps of the first iteration, `_turn`, which converges from far away but
-# slowly; the most steps of Newton's method; and the most restarts
+# limits on the steps of the first iteration, `_turn`, which converges from far away but
+# slowly; on the steps of Newton's method; and on the number of restarts
 _TURNS, _SHOTS, _STARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther than this, per column, from P
 _FAR = 1e-12
 
-# The most steps of conjugate gradients for one linear equation M Y = G. A limit is
-# needed because M is singular at a fold of the exponential. Elsewhere the spectrum of M
-# depends on a few angles; the most steps we saw were 40 (8 columns, distance pi).
+# Limit on the steps of conjugate gradients for one linear equation M Y = G. A limit is
+# needed because M is singular where J is. Elsewhere the spectrum of M depends on a few
+# angles; the most steps we saw were 40 (8 columns, distance pi).
 _GRADIENT_STEPS = 200
 
 
@@ -65,8 +65,8 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     two backward passes through `expm_tall`. Everything is in double precision.
 
     Args:
-        Q: orthonormal columns.
-        P: orthonormal columns.
+        Q: matrices with orthonormal columns.
+        P: matrices with orthonormal columns.
 
     Returns:
         The tangent vector.
@@ -85,7 +85,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     # two Newton-Schulz steps make the columns orthonormal up to rounding in float64
     base, target = (newton_schulz(newton_schulz(X.to(dtype))) for X in (Q, P))
     E = _StiefelLog.apply(*torch.broadcast_tensors(base, target))
-    # a copy, because the derivative needs the result and a caller may write to it
+    # a copy, because the caller may write to it, and autograd has saved the original
     return E.to(Q.dtype, copy=True)
 
 
@@ -105,28 +105,28 @@ class _StiefelLog(Implicit):
         (G,) = grad_outputs
         # X is J^-* G, a tangent vector at P
         X = push(lambda E: expm_tall(E, Q), (_Solve.apply(Q, E, G),), E)
-        (turned,) = pull(lambda Q: expm_tall(E, Q), X, Q)
+        (base_term,) = pull(lambda Q: expm_tall(E, Q), X, Q)
         # E stays tangent: sym(Q^H dE) = -sym(dQ^H E)
-        tilted = E @ (Q.mH @ normal_part(Q, G))
-        gradient = turned + tilted
+        tangency_term = E @ (Q.mH @ normal_part(Q, G))
+        gradient = base_term + tangency_term
         return normal_part(Q, gradient) - gradient, X
 
     @staticmethod
     def jvp(ctx: Any, dQ: Tensor, dP: Tensor) -> Tensor:
         Q, E = ctx.saved_tensors
         dQ = dQ - normal_part(Q, dQ)
-        turned = push(lambda Q: expm_tall(E, Q), (dQ,), Q)
+        base_term = push(lambda Q: expm_tall(E, Q), (dQ,), Q)
         S = dQ.mH @ E
-        tilted = Q @ ((S + S.mH) / 2)
-        (pulled,) = pull(lambda E: expm_tall(E, Q), dP - turned, E)
-        return _Solve.apply(Q, E, pulled) - tilted
+        tangency_term = Q @ ((S + S.mH) / 2)
+        (image,) = pull(lambda E: expm_tall(E, Q), dP - base_term, E)
+        return _Solve.apply(Q, E, image) - tangency_term
 
 
 def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
     """Logarithms at `Q` of `P`, both of shape `(m, n, k)`.
 
-    They are computed in an orthonormal basis of the columns of Q and P, and then
-    written in the basis of the whole space again.
+    The search works with coordinates in an orthonormal basis of the columns of Q and P.
+    The result is converted back.
     """
     n, k = Q.shape[-2:]
     if Q.numel() == 0:
@@ -134,10 +134,10 @@ def _logarithm(Q: Tensor, P: Tensor) -> Tensor:
     finite = is_finite(Q) & is_finite(P)
     eye = torch.eye(n, k, dtype=Q.dtype, device=Q.device)
     Q, P = torch.where(finite, Q, eye), torch.where(finite, P, eye)
-    # Q and P are decomposed together: the part of P orthogonal to Q may lack full rank
+    # decompose Q and P together: the part of P orthogonal to Q may not have full rank
     N = torch.linalg.qr(torch.cat([Q, P], -1)).Q[..., k:]
-    # the columns of P are in the span of Q and N only up to rounding, so the columns of
-    # the product must be made orthonormal again
+    # The columns of P are in the span of Q and N only up to rounding. The Newton-Schulz
+    # step makes the columns of V orthonormal again.
     V = newton_schulz(torch.cat([Q.mH @ P, N.mH @ P], -2))
     E = _search(V)
     return torch.where(finite, Q @ E[..., :k, :] + N @ E[..., k:, :], math.nan)
@@ -161,7 +161,7 @@ def _search(V: Tensor) -> Tensor:
     Newton's method is tried from several starting vectors.
     """
     k = V.shape[-1]
-    whole = _completed(V)
+    whole = _completion(V)
     E, rest = _shoot(_turn(whole, k), V)
     rng = torch.Generator().manual_seed(1)
     for _ in range(_STARTS):
@@ -169,17 +169,17 @@ def _search(V: Tensor) -> Tensor:
         if not far.any():
             return E
         # Near a point where the derivative of exp is singular, Newton's method may go
-        # back and forth. Start again with other columns after those of V, which lead to
-        # another geodesic.
+        # back and forth. Complete V with other columns, which lead to another geodesic,
+        # and start again.
         columns = whole[far][..., k:]
         shape = (len(columns), columns.shape[-1], columns.shape[-1])
         X = torch.randn(shape, dtype=V.dtype, generator=rng).to(V.device)
-        turned = torch.cat([V[far], columns @ expm_skew(X - X.mH)], -1)
-        E[far], rest[far] = _shoot(_turn(turned, k), V[far])
+        other = torch.cat([V[far], columns @ expm_skew(X - X.mH)], -1)
+        E[far], rest[far] = _shoot(_turn(other, k), V[far])
     raise ValueError(
         f"`P` must be joined to `Q` by a geodesic that can be found; got a pair whose "
         f"iteration stopped {float(rest.max()):.1e} from `P`, above {_FAR * k:.1e}. "
-        f"Within a distance of about 0.9 pi there is one: use a point halfway between."
+        f"Points within about 0.9 pi of each other have one: use a point in between."
     )
 
 
@@ -191,16 +191,16 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
     worst = math.inf
     for _ in range(_SHOTS):
         rest = torch.linalg.matrix_norm(P - expm_tall(E, origin))
-        # The rounding error of `rest` is about 4e-15 k. One step from within `_FAR * k`
-        # of P reduces `rest` to that error, so no further step follows.
+        # The rounding error of `rest` is about 4e-15 k. If `rest` is at most `_FAR * k`
+        # before a step, it is down to that error after the step, and the loop ends.
         at = (rest > 4e-15 * k).nonzero()[:, 0]
         if len(at) == 0 or worst <= _FAR * k:
             break
         worst = float(rest.max())
-        end, pull_back, product = _linearized(origin[at], E[at])
+        end, pull_back, product = _linearization(origin[at], E[at])
         image = pull_back(P[at] - end)
-        # A Newton step squares the error: 1e-2 becomes 1e-4 at best. So the relative
-        # error of the step itself may be as large as the error before it.
+        # At best, a Newton step squares the error: 1e-2 becomes 1e-4. So the step need
+        # not be computed to a relative accuracy below the current error.
         rtol = min(max(worst, 1e-10), 1e-2)
         step = conjugate_gradients(product, image, rtol=rtol)
         length = torch.linalg.matrix_norm(step, keepdim=True)
@@ -208,7 +208,7 @@ def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
     return E, torch.linalg.matrix_norm(P - expm_tall(E, origin))
 
 
-def _completed(V: Tensor) -> Tensor:
+def _completion(V: Tensor) -> Tensor:
     """A square orthogonal matrix with first columns `V`, as close as possible to I."""
     m, k = V.shape[-2:]
     rest = torch.linalg.qr(V, mode="complete").Q[..., k:]
@@ -217,11 +217,11 @@ def _completed(V: Tensor) -> Tensor:
     whole = torch.cat([V, rest], -1)
     if not V.is_complex() and m > k:
         sign = determinant(whole).sgn()
-        # reversing the direction of the smallest singular value keeps `whole` as close
-        # to I as possible
+        # If the determinant is -1, reverse the direction of the smallest singular
+        # value. This keeps `whole` as close to I as possible.
         u = U[..., -1:]
-        turned = rest + (sign - 1)[..., None, None] * (rest @ u) @ u.mT
-        whole = torch.cat([V, turned], -1)
+        rest = rest + (sign - 1)[..., None, None] * (rest @ u) @ u.mT
+        whole = torch.cat([V, rest], -1)
     return whole
 
 
@@ -232,14 +232,15 @@ def pull(f: Callable[..., Tensor], X: Tensor, *inputs: Tensor) -> tuple[Tensor, 
     """
     # not `torch.func.vjp`: the function that it returns would run the backward pass of
     # `expm_tall` at a level of torch.func that has already ended
-    every = tuple(range(len(inputs)))
-    return torch.func.grad(lambda *Y: _dot(X, f(*Y)).sum(), argnums=every)(*inputs)
+    argnums = tuple(range(len(inputs)))
+    return torch.func.grad(lambda *Y: _dot(X, f(*Y)).sum(), argnums=argnums)(*inputs)
 
 
 def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tensor:
     """The derivative of `f` at the inputs along `Y`; it can be differentiated again."""
 
-    # This is the adjoint of `pull`, which is linear in X. Forward mode would not nest.
+    # `push` is the adjoint of `pull`, which is linear in X, so it is the gradient of
+    # this function. Forward mode would not nest.
     def along(X: Tensor) -> Tensor:
         pairs = zip(Y, pull(f, X, *inputs), strict=True)
         return torch.stack([_dot(*pair).sum() for pair in pairs]).sum()
@@ -247,15 +248,18 @@ def push(f: Callable[..., Tensor], Y: Sequence[Tensor], *inputs: Tensor) -> Tens
     return torch.func.grad(along)(torch.zeros_like(Y[0]))
 
 
-def _linearized(
+def _linearization(
     Q: Tensor, E: Tensor
 ) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The exponential of `E`, and functions for $J^* X$ and $M Y$ on one graph."""
+    """The exponential of `E`, and functions of X and Y for $J^* X$ and $M Y$.
+
+    The functions share one autograd graph.
+    """
     with torch.enable_grad():
         E = E.detach().requires_grad_()
         P = expm_tall(E, Q.detach())
         Z = torch.zeros_like(P, requires_grad=True)
-        # J^* Z is linear in Z, so its derivative is the adjoint of J^*, that is J
+        # J^* Z is linear in Z, so its backward pass applies the adjoint of J^*: J
         (pulled,) = torch.autograd.grad(P, E, Z, create_graph=True)
 
     def pull_back(X: Tensor) -> Tensor:
@@ -304,14 +308,14 @@ class _Solve(Implicit):
     def forward(Q: Tensor, E: Tensor, G: Tensor) -> Tensor:
         # a smaller residual would be lost in rounding errors
         rtol = 2 * torch.finfo(G.dtype).eps
-        _, _, product = _linearized(Q, E)
+        _, _, product = _linearization(Q, E)
         return conjugate_gradients(product, G, rtol=rtol)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         Q, E, Y = ctx.saved_tensors
         Z = _Solve.apply(Q, E, grad_outputs[0])
-        # M Y = G, so that M dY = dG - dM Y
+        # M Y = G implies M dY = dG - dM Y
         dQ, dE = pull(lambda Q, E: _product(Q, E, Y), Z, Q, E)
         return -dQ, -dE, Z
 

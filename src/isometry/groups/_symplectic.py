@@ -15,7 +15,8 @@ from isometry.groups._group_log import with_derivative
 from isometry.groups._maps import Cayley, Exp, Pade, Polar
 from isometry.linalg import logm_unitary, polar, skew
 
-# angles closer to pi than this get their signs separately; smaller numbers would do too
+# Angles closer to pi than this get their signs from `Sp._sign`. A smaller number would
+# do as well.
 _BORDER = 0.1
 
 
@@ -49,9 +50,9 @@ class Sp(AbstractClassicalGroup):
         return self.n * (2 * self.n + 1)
 
     def algebra(self, X: Tensor) -> Tensor:
-        """Matrix whose P and S come from the lower triangles of two blocks of `X`.
+        """Element of the algebra, from the lower triangles of two blocks of `X`.
 
-        They are the left blocks, the upper one for P and the lower one for S.
+        P is computed from the upper left block, and S from the lower left block.
         """
         n = self.n
         L = X[..., n:, :n].tril()
@@ -66,22 +67,24 @@ class Sp(AbstractClassicalGroup):
 
     def algebra_projection(self, X: Tensor) -> Tensor:
         """The quaternionic matrix closest to the skew-Hermitian part of `X`."""
-        return self._span((X - X.mH) / 2)
+        return self._quaternionic_part((X - X.mH) / 2)
 
     def algebra_log(self, Q: Tensor) -> Tensor:
         r"""The principal logarithm, except for the signs of angles near $\pi$.
 
-        The result $A$ is in sp(n). Near $\pi$ only rounding tells eigenvectors of
-        $e^{i\theta}$ from eigenvectors of $e^{-i\theta}$, so the principal logarithm
-        could leave the algebra. On the quaternionic subspace of the angles near $\pi$,
-        $Q = -e^L$ with a small $L$, and $A = L + i \pi s$. Here $s$ is the sign of $iL$
-        or, where $iL$ is zero, the sign of any other element of $i \mathfrak{sp}(n)$.
+        The result $A$ is in sp(n). For $\theta$ near $\pi$, $e^{i\theta}$ and
+        $e^{-i\theta}$ are nearly equal, so rounding mixes their eigenvectors, and the
+        principal logarithm may not be in the algebra. On the quaternionic subspace of
+        the angles near $\pi$, $Q = -e^L$ with a small $L$, and $A = L + i \pi s$. Here
+        $s$ is the sign of $iL$ or, where $iL$ is zero, the sign of any other element of
+        $i \mathfrak{sp}(n)$.
         """
         with torch.no_grad():
             A = self._quaternionic_log(Q)
         return self.algebra_projection(with_derivative(Q, A))
 
     def _quaternionic_log(self, Q: Tensor) -> Tensor:
+        """The logarithm that `algebra_log` defines, without its derivative."""
         A = logm_unitary(Q)
         finite = is_finite(A)
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0))
@@ -90,20 +93,21 @@ class Sp(AbstractClassicalGroup):
             return A
         outer, inner = torch.where(border, V, 0), torch.where(border, 0, V)
         inside = (inner * (1j * theta)[..., None, :]) @ inner.mH
-        span = self._span(outer @ outer.mH)
+        # projection to the quaternionic subspace of the angles near pi
+        Pi = self._quaternionic_part(outer @ outer.mH)
         eye = identity(Q)
-        rest = eye - span - span @ torch.where(finite, Q, eye) @ span
-        L = self.algebra_projection(logm_unitary(newton_schulz(rest)))
-        turned = inside + L + 1j * math.pi * self._sign(L, outer)
-        return torch.where(border.any(-1, keepdim=True), turned, A)
+        exp_L = eye - Pi - Pi @ torch.where(finite, Q, eye) @ Pi
+        L = self.algebra_projection(logm_unitary(newton_schulz(exp_L)))
+        log = inside + L + 1j * math.pi * self._sign(L, outer)
+        return torch.where(border.any(-1, keepdim=True), log, A)
 
     def _sign(self, L: Tensor, frame: Tensor) -> Tensor:
         """Hermitian s in i sp(n): sign(iL) on the span of `frame`, and 0 elsewhere."""
         generic = torch.finfo(L.dtype).eps * _generic(self.n).to(L)
         M = frame.mH @ (1j * L + generic) @ frame
-        sign, W = torch.linalg.eigh((M + M.mH) / 2)
-        turned = frame @ W
-        s = (turned * sign.sgn()[..., None, :]) @ turned.mH
+        eigenvalues, W = torch.linalg.eigh((M + M.mH) / 2)
+        V = frame @ W
+        s = (V * eigenvalues.sgn()[..., None, :]) @ V.mH
         s = 1j * self.algebra_projection(-1j * s)
         # The projection moves the eigenvalues of s off 1 and -1. Each pass of the loop
         # squares their error.
@@ -117,11 +121,11 @@ class Sp(AbstractClassicalGroup):
 
     def nearest(self, X: Tensor) -> Tensor:
         """The polar factor of the quaternionic part."""
-        return self._span(polar(self._span(X)))
+        return self._quaternionic_part(polar(self._quaternionic_part(X)))
 
     def polish(self, Q: Tensor) -> Tensor:
         """One Newton-Schulz step on the quaternionic part."""
-        return self._span(newton_schulz(self._span(Q)))
+        return self._quaternionic_part(newton_schulz(self._quaternionic_part(Q)))
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^H Q - I \rVert_F$ or, if larger, $\lVert Q^T J Q - J \rVert_F$."""
@@ -133,7 +137,7 @@ class Sp(AbstractClassicalGroup):
         """Samples of the Haar measure: polar factors of Gaussian matrices."""
         return self.nearest(self.gaussian(*batch, **options))
 
-    def _span(self, X: Tensor) -> Tensor:
+    def _quaternionic_part(self, X: Tensor) -> Tensor:
         """The quaternionic matrix closest to `X`."""
         n = self.n
         P = (X[..., :n, :n] + X[..., n:, n:].conj()) / 2
@@ -152,7 +156,7 @@ def _structure(n: int) -> Tensor:
 
 
 def _generic(n: int) -> Tensor:
-    """A Hermitian element of i sp(n) in no special position."""
+    """A random Hermitian element of i sp(n), which is in general position."""
     X = torch.randn(
         2 * n, 2 * n, dtype=torch.complex128, generator=torch.Generator().manual_seed(1)
     )

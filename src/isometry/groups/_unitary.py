@@ -81,22 +81,22 @@ class SU(AbstractClassicalGroup):
         reduced by $2\pi$; if $k < 0$, the $-k$ smallest angles are raised by $2\pi$.
         """
         with torch.no_grad():
-            A = self._shifted(logm_unitary(Q))
+            A = self._shift_angles(logm_unitary(Q))
         return _traceless(with_derivative(Q, A))
 
-    def _shifted(self, A: Tensor) -> Tensor:
+    def _shift_angles(self, A: Tensor) -> Tensor:
         theta, V = torch.linalg.eigh(-1j * torch.where(is_finite(A), A, 0))
         turns = (theta.sum(-1, keepdim=True) / (2 * math.pi)).round()
-        place = torch.arange(self.n, device=theta.device)
-        # angles ascend: the last ones come down by a turn, or the first ones go up
-        down = place >= self.n - turns
-        up = place < -turns
+        index = torch.arange(self.n, device=theta.device)
+        # theta ascends: reduce the last angles by a full turn, or raise the first ones
+        down = index >= self.n - turns
+        up = index < -turns
         theta = theta - 2 * math.pi * (down.to(theta) - up.to(theta))
-        shifted = (V * (1j * theta)[..., None, :]) @ V.mH
-        return torch.where(turns[..., None] == 0, A, (shifted - shifted.mH) / 2)
+        log = (V * (1j * theta)[..., None, :]) @ V.mH
+        return torch.where(turns[..., None] == 0, A, (log - log.mH) / 2)
 
     def torus(self, theta: Tensor) -> Tensor:
-        r"""$\operatorname{diag}(i \theta)$ minus the mean of the angles."""
+        r"""$\operatorname{diag}(i \theta)$, after subtracting the mean angle."""
         return _traceless(super().torus(theta))
 
     def algebra_retraction(self, A: Tensor, retraction: AbstractRetraction) -> Tensor:
@@ -105,10 +105,10 @@ class SU(AbstractClassicalGroup):
         return Q if retraction.is_exponential else _unit_determinant(Q)
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor, divided by the n-th root of its determinant nearest to 1.
+        """The polar factor, divided by an n-th root of its determinant.
 
-        The distance from this point to the point closest to `X` is of second order in
-        the distance from `X` to the group.
+        The n-th root that is nearest to 1 is used. The distance from this point to the
+        point closest to `X` is of second order in the distance from `X` to the group.
         """
         return _unit_determinant(polar(X))
 
@@ -122,7 +122,7 @@ class SU(AbstractClassicalGroup):
         return torch.maximum(unitarity_defect(Q), wrong_phase)
 
     def random(self, *batch: int, **options: Any) -> Tensor:
-        """Samples of the Haar measure: samples of U(n), with one phase corrected."""
+        """Samples of the Haar measure: samples of U(n) with a corrected last column."""
         Q = turn_last_column(q_factor(self.gaussian(*batch, **options)))
         return self.polish(Q)
 
@@ -164,7 +164,7 @@ class Torus(AbstractClassicalGroup):
         return torch.diag_embed(1j * angles) + nan_unless_finite(Q)
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The phases of the diagonal; a zero gets phase 1."""
+        """Diagonal matrix of the phases of the diagonal of `X`; a zero gets phase 1."""
         diagonal = X.diagonal(dim1=-2, dim2=-1)
         phases = torch.where(diagonal == 0, 1, diagonal.sgn())
         return torch.diag_embed(phases) + nan_unless_finite(X)

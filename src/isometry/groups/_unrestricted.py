@@ -14,14 +14,15 @@ from isometry.linalg import polar
 class AbstractUnrestricted(AbstractManifold):
     """A manifold of all matrices of one shape with orthonormal columns.
 
-    SO, which also needs a positive determinant, overrides what depends on it.
+    SO, which also needs a positive determinant, overrides the methods that depend on
+    the determinant.
     """
 
     is_unrestricted = True
     maps = (AbstractMap,)
 
     def nearest(self, X: Tensor) -> Tensor:
-        """The polar factor. The determinant of a square real `X` keeps its sign."""
+        """The polar factor. For a square real `X`, the determinant keeps its sign."""
         return polar(X)
 
     def polish(self, Q: Tensor) -> Tensor:

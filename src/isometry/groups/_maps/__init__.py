@@ -1,6 +1,7 @@
 """Maps from free coordinates to orthogonal matrices, and their names.
 
-Maps are objects that are passed on. A name is read once, where a user passes it.
+Inside the library, maps are passed as objects. A name is parsed once, where a user
+passes it.
 """
 
 from isometry.groups._maps.abstract import AbstractMap, AbstractRetraction

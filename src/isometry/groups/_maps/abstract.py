@@ -9,10 +9,10 @@ from isometry.linalg import skew
 from isometry.linalg._tall import tall_map
 
 # Above this length, roughly in radians, a step is long, and no formula for short steps
-# is used. `increment` is for steps whose rounding error is in proportion to the step,
-# which the error of a longer step is not. For a longer step Cholesky's factor, which
-# `QR` uses, loses digits that Householder's decomposition keeps. In `TallFrame`, longer
-# steps are made by `Stiefel.step`.
+# is used. There are three such formulas. `increment` has a rounding error in proportion
+# to the step, but only for short steps. In long steps, the Cholesky factor in
+# `QR.factor` loses digits that Householder's decomposition keeps. `TallFrame` leaves
+# long steps to `Stiefel.step`.
 LONG_STEP = 1.0
 
 
@@ -27,7 +27,7 @@ class AbstractMap(ABC):
     name: str
     #: whether this map can parametrize a weight
     can_parametrize: bool = True
-    #: whether an optimizer can step along this map: whether it is a retraction
+    #: whether the map is a retraction, along which an optimizer can step
     can_step: bool = False
 
 
@@ -75,9 +75,9 @@ class AbstractRetraction(AbstractMap):
         r"""$\phi(A) B$, with the skew $A$ that moves a tall `B` along `X`.
 
         The matrix `A` is defined in `isometry.linalg.expm_tall`; the part of `X` that
-        is normal to the manifold at `B` has no effect. If `B` is None, it is the
-        first columns of the identity. This implementation computes with n x n matrices;
-        subclasses may have a faster one.
+        is normal to the manifold at `B` has no effect. If `B` is None, the first
+        columns of the identity are used. This implementation computes with n x n
+        matrices; subclasses may have a faster one.
         """
         return tall_map(X, B, of_skew=lambda A, k: self.at_identity(A)[..., :k])
 
@@ -117,7 +117,7 @@ class AbstractRetraction(AbstractMap):
         raise NotImplementedError
 
     def phase(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The angle by which $\phi$ turns a plane, for each `theta`, and its slope.
+        r"""The angle by which $\phi$ rotates a plane, for each `theta`, and its slope.
 
         This is $\varphi$ in $\phi(i\theta) = e^{i\varphi(\theta)}$, up to full turns,
         and its derivative. Only a map with `is_equivariant` has such a function.

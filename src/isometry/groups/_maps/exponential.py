@@ -30,7 +30,7 @@ class Exp(AbstractRetraction):
     the accelerator itself checks the angles. A matrix out of reach becomes NaN, in
     value and gradient. The check costs two products. It uses a rigorous bound, which is
     above the largest angle: for random matrices by 6 percent at n = 64, and by 30
-    percent at n = 1024. Leave room for that.
+    percent at n = 1024. Choose `reach` larger by that much.
 
     Args:
         reach: a square matrix becomes NaN if the bound on its angles is larger than
@@ -65,8 +65,8 @@ class Exp(AbstractRetraction):
         """The principal logarithm."""
         return logm_unitary(Q)
 
-    # B exp(skew X): this is the function `rotation` itself, since a method would add a
-    # call
+    # B exp(skew X). This is the function `rotation` itself, because a method that calls
+    # it would be slower.
     around: ClassVar[Any] = staticmethod(rotation)
 
     def _around_within_reach(self, X: Tensor, B: Tensor | None) -> Tensor:
@@ -100,9 +100,9 @@ class Exp(AbstractRetraction):
         if self.reach is not None:
             return None
         shortest, longest = PRECISIONS[A.dtype.to_real()].taylor_angles
-        # A cheap first test, before `bound` is computed. For a random matrix the norm
-        # is 1 to 1.2 times n^(1/4) `bound`. So if the norm is larger than n^(1/4)
-        # `longest`, then `bound` is close to `longest` or above.
+        # This first test is cheaper than `bound`. For a random matrix the norm is 1 to
+        # 1.2 times n^(1/4) `bound`. So if the norm is larger than n^(1/4) `longest`,
+        # then `bound` is close to `longest` or above.
         norm = largest(torch.linalg.matrix_norm(A), unknown=math.inf)
         # written so that NaN counts as long
         if not norm <= A.shape[-1] ** 0.25 * longest:

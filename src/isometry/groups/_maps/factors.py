@@ -83,8 +83,8 @@ class Polar(AbstractFactor):
         # a matrix with NaN stays NaN, and does not count for the number of steps
         farthest = largest(d.nan_to_num(nan=0.0), unknown=1 / eps)
         e = after_newton_schulz(farthest / (2 + farthest))
-        # eps / 4, because the vector is tangent only up to rounding, and the true e may
-        # be three times as large
+        # eps / 4 and not eps: E is tangent only up to rounding, so the true e may be
+        # three times as large
         while e > eps / 4:
             X, e = newton_schulz(X), after_newton_schulz(e)
         return X
@@ -141,8 +141,8 @@ def q_factor(X: Tensor) -> Tensor:
 class Householder(AbstractMap):
     """Products of Householder reflections, along the columns of the coordinates.
 
-    It has no base, and an optimizer cannot step along it: the lengths of the vectors do
-    not matter, and at a vector of zeros the gradient is zero.
+    The map has no base, and an optimizer cannot step along it: the length of a column
+    has no effect, and at a column of zeros the gradient is zero.
     """
 
     name = "householder"

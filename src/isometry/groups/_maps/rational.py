@@ -1,4 +1,4 @@
-"""Classes of the Cayley map and of the Pade approximants of the exponential."""
+"""The Cayley map and the Pade approximants of the exponential."""
 
 import math
 from dataclasses import dataclass
