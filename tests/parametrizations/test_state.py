@@ -113,7 +113,7 @@ def test_a_checkpoint_of_the_other_field_is_refused(retraction, options, strict)
     for field, other in (("real", unitary), ("complex", real)):
         layer = layers[field]
         before = layer.weight.detach().clone()
-        message = rf"original` must be {field}, as the weight on \w+\(n=4\) is; the ch"
+        message = rf"original` must be {field}, like the weight on \w+\(n=4\); the ch"
         with pytest.raises(RuntimeError, match=message):
             layer.load_state_dict(other.state_dict(), strict=strict)
         assert torch.equal(layer.weight, before)

@@ -6,8 +6,9 @@ again only after a change. To notice every change, a read compares all O(n^2) by
 the coordinates, of the base and of the weight itself, because a write through `.data`
 or a numpy view leaves no other trace.
 
-Only bytes on the CPU are compared, because the host would wait for another device. On
-such a device torch's version counters are compared, and only a graph keeps a weight.
+Bytes are compared only on the CPU: on other devices the host would have to wait for the
+result. There, torch's version counters are compared instead, and a weight is remembered
+only in training, while its autograd graph is alive.
 """
 
 import operator
@@ -36,27 +37,29 @@ from isometry._torch import (
 )
 from isometry.parametrizations._constraint import AbstractConstraint
 
-# looked up only once, because reading a weight should take just half a microsecond
+# Bound to local names, which saves the lookup in `torch`: reading a weight should take
+# only half a microsecond
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 # the coordinates, and the buffer on which the weight depends, if there is one
 Inputs = tuple[Tensor, ...]
 
-# how many steps all optimizers together have made
+# the number of steps that all optimizers in this process together have made
 _steps = 0
 
 
 def read_fast(module: nn.Module, name: str) -> None:
     """Speed up every read of a weight that torch has parametrized.
 
-    torch's own property looks up the list of coordinates by name and calls it as a
-    module, which takes longer than a small layer takes. We still use that property for
-    compilers, forward mode, other parametrizations on top and `parametrize.cached`.
+    torch's own property looks up the `ParametrizationList` by name and calls it as a
+    module. This can take longer than the forward pass of a small layer. The faster
+    property falls back on torch's under a compiler, in forward mode, inside
+    `parametrize.cached`, and if the user has added another parametrization on top.
     """
     cls: Any = type(module)
     slow = getattr(cls, name)
-    # looked up here, because Dynamo of torch 2.7 cannot trace an access to `slow.fget`
+    # not inside `read`, because Dynamo of torch 2.7 cannot trace an access to `fget`
     read_slowly = slow.fget
 
     def read(module: Any) -> Tensor:
@@ -87,23 +90,20 @@ def read_fast(module: nn.Module, name: str) -> None:
 
 
 def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
-    """The weight with coordinates `X`, from memory if nothing has changed.
+    """The weight with coordinates `X`: the remembered tensor if nothing has changed.
 
     Args:
-        memory: the weights that were computed before.
+        memory: remembers the weights that were computed before.
         X: the coordinates.
         constraint: computes the weight from the coordinates.
-
-    Returns:
-        The weight; the same tensor as before if nothing has changed.
     """
     buffer = constraint._buffers[constraint.depends_on]
     inputs = (X,) if buffer is None else (X, buffer)
     if not _may_remember(inputs):
         return constraint(X)
     graph = torch.is_grad_enabled() and X.requires_grad
-    # A region of activation checkpointing and its recomputation must save the same
-    # tensors, so neither may use a weight that was computed outside
+    # Activation checkpointing runs a region twice, and both runs must save the same
+    # tensors. So neither may use a weight that was computed outside the region
     region = packing_hook() if graph else None
     if region is HIDDEN_HOOK:
         return constraint(X)
@@ -113,7 +113,7 @@ def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
         return weight
     if graph and not torch.is_inference_mode_enabled():
         return _compute(memory, inputs, constraint, graph=True, region=region)
-    # leave inference mode, because a tensor made in it could not be used outside
+    # leave inference mode, because autograd could not use a tensor made in it
     with torch.inference_mode(False), torch.set_grad_enabled(graph):
         return _compute(memory, inputs, constraint, graph=graph, region=region)
 
@@ -139,26 +139,26 @@ def _compute(
     elif entry.weight is not None:
         memory.plain = entry
     if graph and weight.grad_fn is not None:
-        weight.grad_fn.register_prehook(_forgetting(entry))
+        weight.grad_fn.register_prehook(_drop_hook(entry))
     return weight
 
 
-def _forgetting(entry: "Entry") -> Callable[[Any], None]:
+def _drop_hook(entry: "Entry") -> Callable[[Any], None]:
     """A hook that drops an entry when a backward pass goes through its weight."""
-    # The weight keeps its graph alive. If the graph kept the entry alive, and so the
-    # weight, none of them would ever be freed.
+    # The entry holds the weight, and the weight holds its graph. If the graph held the
+    # entry through this hook, none of them would ever be freed.
     reference = weakref.ref(entry)
 
-    def forget(_gradients: Any) -> None:
+    def drop(_gradients: Any) -> None:
         entry = reference()
         if entry is not None:
             entry.drop()
 
-    return forget
+    return drop
 
 
 class Entry:
-    """A remembered weight, and the means to tell whether it is still right."""
+    """A remembered weight, with what is needed to tell whether it is still valid."""
 
     __slots__ = (
         *("X", "__weakref__", "_reference", "_versions", "buffers", "constraint"),
@@ -182,13 +182,14 @@ class Entry:
         self._versions = [*map(version, (weight, *inputs))]
         self._reference = TensorWeakRef(weight)
         self.weight, self.unchanged = None, unchanged
-        # only a weight that is compared byte by byte may outlive its graph
+        # Keep the weight alive only if its bytes can be compared. Otherwise it is
+        # remembered while something else, such as a graph, refers to it
         if all(map(is_block, (weight, *inputs))):
             self.weight = weight
             self.unchanged = unchanged_bytes(weight, after=unchanged)
 
     def find(self, inputs: Inputs, region: Any) -> Tensor | None:
-        """The weight if computing it now would give the same value, else None."""
+        """The remembered weight, or None if computing it now could give another one."""
         weight = self._reference()
         if weight is None or (self.region and self.region()) is not region:
             return None
@@ -209,7 +210,7 @@ class Entry:
 
 
 def _nothing() -> Any:
-    """Stands for a weight that is gone, and for an `UnchangedCheck` that says no."""
+    """Return None: as a weak reference, "gone"; as an `UnchangedCheck`, "changed"."""
 
 
 class Memory:
@@ -227,9 +228,9 @@ class Memory:
     def __init__(self) -> None:
         self.plain: Entry | None = None
         self.threads = threading.local()
-        # The tensors from which the last weight was computed, the question whether they
-        # are unchanged, and the same question without the coordinates. All three are in
-        # one tuple, so that another thread never sees only some of them replaced
+        # The tensors from which the last weight was computed, the check that they are
+        # unchanged, and the check without the coordinates. All three are in one tuple,
+        # so that another thread never sees only some of them replaced
         self._watched: tuple[tuple[Tensor, ...], UnchangedCheck, UnchangedCheck]
         self._watched = (), _nothing, _nothing
         self._steps = _steps
@@ -238,12 +239,12 @@ class Memory:
         return Memory, ()
 
     def watch(self, inputs: Inputs, constraint: AbstractConstraint) -> UnchangedCheck:
-        """Check the tensors from which a weight is computed, and watch for changes.
+        """Prepare the inputs of a weight, and return a check that they stay unchanged.
 
         If the base has changed, it is repaired: an average of models takes the mean of
         their bases, and a mean of orthogonal matrices is not orthogonal. Coordinates
-        that look like an initialized weight are refused. This check takes time, so it
-        is left out after a step of an optimizer.
+        that look as if `nn.init` had filled them are refused. The test for this takes
+        time, so it is skipped if an optimizer has made a step since the last weight.
         """
         before, unchanged, rest_unchanged = self._watched
         same = len(inputs) == len(before) and all(map(operator.is_, inputs, before))
@@ -263,10 +264,10 @@ class Memory:
 class Shared(torch.autograd.Function):
     """The weight that `compute` returns for the coordinates, as one node of a graph.
 
-    Two losses that use a plain weight share nothing but the weight, so `backward` works
-    for one and then for the other. Two losses that use a constrained weight also share
-    the graph from the coordinates to the weight. This node hides that graph: the first
-    backward pass frees it, and a later one makes it anew if `unchanged` returns True.
+    Two losses that use a plain weight share no graph, so `backward` works for one and
+    then for the other. Two losses that use a constrained weight share the graph from
+    the coordinates to the weight. This node hides that graph: the first backward pass
+    frees it, and a later pass recomputes it, or raises if `unchanged` returns False.
     """
 
     @staticmethod
@@ -288,11 +289,11 @@ class Shared(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
         if G is None:
             return None, None, None
-        again = torch.is_grad_enabled()
-        # the first backward pass takes the graph; only one of two threads can pop it
-        graph = None if again else vars(ctx).pop("graph", None)
+        create_graph = torch.is_grad_enabled()
+        # `pop` is atomic, so two threads cannot both use the graph
+        graph = None if create_graph else vars(ctx).pop("graph", None)
         leaf, weight = graph or _recompute(ctx)
-        (g,) = torch.autograd.grad(weight, leaf, G, create_graph=again)
+        (g,) = torch.autograd.grad(weight, leaf, G, create_graph=create_graph)
         return None, None, g
 
 
@@ -306,33 +307,33 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
             "weight again after it."
         )
     with torch.enable_grad():
-        # Use an alias, because the cotangent may depend on the coordinates too: a
-        # derivative with respect to `X` itself would include that dependence
+        # Differentiate with respect to an alias. The cotangent may depend on the
+        # coordinates too, and a derivative with respect to `X` would include that
         X = ctx.X.view_as(ctx.X)
         return X, ctx.compute(X)
 
 
 def watch(*tensors: Tensor) -> UnchangedCheck:
-    """A function that tells later whether these tensors are unchanged.
+    """A function that returns True as long as these tensors are unchanged.
 
-    It compares bytes where C can read them, and version counters elsewhere.
+    It compares bytes if C can read all of them, and version counters otherwise.
     """
     if all(map(is_block, tensors)):
         return unchanged_bytes(*tensors)
-    before = [*map(_trace, tensors)]
-    return lambda: before == [*map(_trace, tensors)]
+    before = [*map(_fingerprint, tensors)]
+    return lambda: before == [*map(_fingerprint, tensors)]
 
 
-def _trace(t: Tensor) -> tuple[object, ...]:
-    """What changes when torch writes to a tensor, or gives it other memory."""
+def _fingerprint(t: Tensor) -> tuple[object, ...]:
+    """Values that differ after torch has written to a tensor or replaced its memory."""
     address = 0 if t.is_meta else t.data_ptr()
-    # a fused optimizer does not raise the version, so compare steps too
+    # a fused optimizer does not increase the version, so include its steps
     steps = _steps if t.requires_grad else 0
     return version(t), t.shape, t.stride(), address, steps
 
 
 def count_step(*_: Any) -> None:
-    """Count a step of any optimizer; `_trace` takes it for a change."""
+    """Count an optimizer's step. torch calls this after a step of any optimizer."""
     global _steps  # noqa: PLW0603 - one count for the whole process
     _steps += 1
 
@@ -341,17 +342,17 @@ def _may_remember(inputs: tuple[Tensor, ...]) -> bool:
     """Whether a weight computed now may be used again later."""
     if torch.compiler.is_compiling() or transforms():
         return False
-    # Inside a backward pass, reentrant checkpointing computes a region again and
-    # consumes its graph at once. The other kind of checkpointing has hooks, which keep
-    # its weights separate
+    # Inside a backward pass, reentrant checkpointing runs a region again and consumes
+    # its graph at once. Non-reentrant checkpointing has a packing hook, by which
+    # `Entry.find` keeps the weights of a region apart
     if backward_pass() != -1 and packing_hook() is None:
         return False
     # a weight with a tangent is valid only inside its level of forward mode
     if in_forward_mode():
         return False
     for t in inputs:
-        # fake tensors, sharded tensors and other subclasses can change in ways that we
-        # do not see; an inference tensor has no version
+        # fake tensors, sharded tensors and other subclasses can change without a trace
+        # in memory or version; an inference tensor has no version
         if type(t) not in PLAIN or t.is_inference() or (is_fake(t) and not t.is_meta):
             return False
         if version(t) is None:

@@ -18,20 +18,21 @@ from isometry.parametrizations._layout import Layout
 _Map = TypeVar("_Map", bound=AbstractMap)
 
 # The column norms that `looks_initialized` recognizes: the gains of
-# `nn.init.calculate_gain`, and the norms for three or four orthogonal matrices one
-# above the other, as in the gates of nn.GRU and nn.LSTM. Other norms must not count:
-# after the first step of Adam all coordinates are equal in size, and columns of equal
-# entries with different signs can be orthogonal too.
+# `nn.init.calculate_gain`, and the square roots of 3 and 4, for as many orthogonal
+# matrices one above the other, as in the gates of nn.GRU and nn.LSTM. A matrix with
+# other norms must not be recognized. After the first step of Adam, for instance, all
+# coordinates have the same absolute value, and their columns can be orthogonal.
 _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 
 
-# torch compares modules by identity, and prints them by `extra_repr`
+# no `__eq__` and `__repr__`: torch compares modules by identity, and prints them by
+# `extra_repr`
 @dataclass(eq=False, repr=False)
 class AbstractConstraint(nn.Module, Generic[_Map]):
     """A parametrization of a manifold, from coordinates to the weight and back.
 
-    The name of the map is in the `state_dict`, as bytes. Coordinates of one map mean
-    nothing to another map, so a checkpoint that was made with another map is refused.
+    The `state_dict` holds the name of the map, as bytes. Coordinates are valid only for
+    the map they were trained with, so a checkpoint made with another map is refused.
 
     Args:
         manifold: the manifold of the weight.
@@ -39,7 +40,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         retraction: the map from coordinates to points.
         dtype: dtype of the weight; all other tensors are float32 or wider.
         init: where the weight started, and starts again after `reset_parameters`.
-        buffer: the buffer `depends_on`.
+        buffer: the initial value of the buffer that `depends_on` names.
 
     Attributes:
         depends_on: name of the buffer on which the weight depends, besides the
@@ -66,22 +67,22 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
 
     @torch.no_grad()
     def right_inverse(self, W: Tensor) -> Tensor:
-        """Coordinates of the weight `W`, which becomes the weight."""
+        """Make `W` the weight, after a check, and return its coordinates."""
         return self.start(self.point(W))
 
     @abstractmethod
     def start(self, Q: Tensor) -> Tensor:
-        """Coordinates of the points `Q`, which become the weight without a check."""
+        """Make the points `Q` the weight, unchecked, and return its coordinates."""
 
     @abstractmethod
     def repair(self) -> None:
-        """Make the buffer of the constraint valid again, if a write has spoiled it."""
+        """Correct the buffer of the constraint if a write has made it invalid."""
 
     def repair_checkpoint(self, state: dict[str, Tensor], prefix: str) -> str | None:
-        """Remove rounding errors from a checkpoint, if they do harm.
+        """Remove rounding errors from the tensors of a checkpoint, if they do harm.
 
         Returns:
-            What is wrong with the checkpoint, for an error message; None if nothing is.
+            An error message if the checkpoint cannot be loaded, else None.
         """
         del state, prefix
         return None
@@ -96,7 +97,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         Raises:
             ValueError: if they look like a matrix that `nn.init` has filled.
         """
-        if can_look(X) and self.is_filled(X.detach()):
+        if _is_readable(X) and self.is_filled(X.detach()):
             sizes = ", ".join(map(str, X.shape))
             raise ValueError(
                 f"the coordinates of a weight on {self.manifold} must not be "
@@ -108,11 +109,11 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
 
     @property
     def has_policy(self) -> bool:
-        """Whether there is a base that the user has asked to move automatically."""
+        """Whether there is a base that moves automatically."""
         return False
 
     def point(self, W: Tensor) -> Tensor:
-        """The weight `W` as points, in float32 or wider, without rounding errors.
+        """The weight `W` as points: checked, in float32 or wider, and polished.
 
         Raises:
             TypeError: if `W` is not a tensor.
@@ -134,8 +135,8 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         if W.dtype in HALF:
             bound = rounding_bound(self.manifold, W.dtype)
         if not defect <= bound:
-            # on SO(n), the defect of a reflection is infinite; the manifold's own check
-            # explains that better
+            # on SO(n), a reflection has an infinite defect; `check_point` raises an
+            # error that names the determinant
             if math.isinf(defect) and bool(Q.isfinite().all()):
                 self.manifold.check_point(Q, name="value")
             raise ValueError(
@@ -166,8 +167,8 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
     ) -> None:
         self.repair()
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        # an average of models averages all buffers, and averaged bytes would spell
-        # another name, so save the bytes of our own name
+        # In an average of models the buffer is averaged too, and the mean of two names
+        # is not a name. So save new bytes instead of the buffer
         destination[f"{prefix}map"] = self._map_bytes(self.map.device)
 
     def _load_from_state_dict(
@@ -180,12 +181,12 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
             if not saved.is_meta and bytes(saved.tolist()).decode() != name:
                 errors.append(
                     f"`{prefix}map` must be {name!r}, the map of the constraint; "
-                    f"got {bytes(saved.tolist()).decode()!r}. Constrain with the map "
-                    f"that was saved, then assign the weight to a layer with another."
+                    f"got {bytes(saved.tolist()).decode()!r}. Load into a model "
+                    f"constrained with that map, then assign its weight to this one."
                 )
             # Replace the saved name by our own, so that torch does not also complain
-            # that the sizes differ. Make new bytes instead of taking our buffer: with
-            # `assign=True`, a buffer on the meta device would stay on that device
+            # that the sizes differ. Do not use our buffer for this: it may be on the
+            # meta device, and with `assign=True` it would stay there
             state_dict[f"{prefix}map"] = self._map_bytes(saved.device)
         problem = self.repair_checkpoint(state_dict, prefix)
         if problem is not None:
@@ -214,7 +215,7 @@ def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
 
 
-def can_look(X: Tensor) -> bool:
+def _is_readable(X: Tensor) -> bool:
     """Whether the values of `X` can be read now, outside transforms and CUDA graphs."""
     if transforms() or type(X) not in (Tensor, nn.Parameter) or is_fake(X):
         return False
@@ -225,30 +226,30 @@ def looks_initialized(X: Tensor, points: Tensor) -> bool:
     """Whether `X` looks filled by `nn.init.orthogonal_` or `eye_`, and is not skew.
 
     A loop such as `for name, p in rnn.named_parameters(): if "weight_hh" in name:
-    nn.init.orthogonal_(p)` reaches the coordinates of a constrained weight, because
-    their name contains the name of the weight. The weight would become the exponential
-    of the matrix that the user wanted.
+    nn.init.orthogonal_(p)` overwrites the coordinates of a constrained weight, because
+    their name contains the name of the weight. The user wants the weight to be that
+    orthogonal matrix, but it would become the exponential of the matrix.
 
     Args:
         X: coordinates.
         points: the coordinates in the shape of points of the manifold.
 
     Returns:
-        True for an orthogonal matrix, or for a multiple of it that `nn.init` makes.
+        True for an orthogonal matrix times one of the gains of `nn.init`.
     """
     # the matrix as `nn.init.orthogonal_` sees it
     M = X.flatten(1) if X.ndim > 1 else X[None]
     M = M.mH if M.shape[0] < M.shape[1] else M
     n, k = M.shape
-    # The norms of two columns rule out nearly all coordinates that were not filled in
-    # this way. The norm of a single column would prove nothing
+    # The norms of the first two columns rule out nearly all other coordinates. A single
+    # column may have such a norm by chance
     if k < 2:
         return False
     squares = torch.linalg.vector_norm(M[:, :2], dim=0).square().tolist()
     gains = [g for g in _GAINS if all(abs(s / g**2 - 1) < 1e-3 for s in squares)]
     if not gains:
         return False
-    # a skew matrix can be orthogonal, and is a valid choice of coordinates
+    # coordinates that are skew are valid, even if they are orthogonal
     if points.shape[-2] == points.shape[-1] and torch.equal(points, -points.mH):
         return False
     eye = torch.eye(k, dtype=M.dtype, device=M.device)

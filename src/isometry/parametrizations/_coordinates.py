@@ -1,4 +1,4 @@
-"""Coordinates of constrained weights, in the lists that torch's parametrize keeps."""
+"""Coordinates of constrained weights, in a subclass of `ParametrizationList`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._trivialization import Trivialization
 
-# All `Coordinates` whose base moves automatically. torch calls a hook after the step of
-# any optimizer, without saying which modules the optimizer trains, so the hook looks
-# here. References are weak: coordinates leave the set when their module is deleted.
+# All `Coordinates` whose base moves automatically. torch calls our hook after a step of
+# any optimizer, but passes only the optimizer and no modules. So the hook finds the
+# bases here. Coordinates leave the set when their module is deleted.
 MOVING: "WeakSet[Coordinates]" = WeakSet()
 
 # The attribute that marks a parameter as coordinates. A copy of the parameter does not
@@ -33,8 +33,8 @@ class Coordinates(ParametrizationList):
     The coordinates stay in float32 or wider when the module is cast to half precision.
     """
 
-    # Remembers computed weights. `begin` sets it, because torch creates this object as
-    # a `ParametrizationList`, and no `__init__` of ours runs
+    # Remembers computed weights. It is set by `begin`, not by `__init__`, because torch
+    # creates this object as a `ParametrizationList`
     memory: Memory
     # True while a function initializes the weight. Meanwhile `original` holds the
     # weight itself
@@ -60,8 +60,8 @@ class Coordinates(ParametrizationList):
 
     def constrained_weight(self) -> Tensor:
         """The constrained weight, without parametrizations added on top of it."""
-        # not `self[0]`, which looks up attributes of the module and would double the
-        # time of a read
+        # not `self[0]`: its lookups of module attributes would double the time of a
+        # read
         constraint: Any = self._modules["0"]
         X = cast("Tensor", self._parameters["original"])
         # a compiled graph must compute the weight, not refer to a remembered one
@@ -70,22 +70,22 @@ class Coordinates(ParametrizationList):
         return once(self.memory, X, constraint)
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse TorchScript, which calls this before it looks into the module."""
+        """Raise, because TorchScript, which calls this first, is not supported."""
         raise TypeError(
             f"the module must have plain weights for TorchScript; got one with a "
-            f"weight on {self.constraint.manifold}. Give it "
+            f"weight on {self.constraint.manifold}. Pass TorchScript "
             f"`isometry.fold(copy.deepcopy(module))`, or use `torch.export`."
         )
 
     @torch.no_grad()
     def right_inverse(self, value: Tensor) -> None:
-        """Assign a weight, by replacing the coordinates."""
+        """Assign `value` to the weight: replace the coordinates by its coordinates."""
         if len(self) > 1:
             super().right_inverse(value)
             return
-        # torch would require the value to have the dtype of the coordinates. But the
-        # coordinates of a half-precision weight are float32, or float64 if the module
-        # was in double precision before
+        # Do not call torch's method here. It requires that the value has the dtype of
+        # the coordinates, but the coordinates of a half-precision weight are float32,
+        # or float64 if the module was in double precision before
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
@@ -96,7 +96,7 @@ class Coordinates(ParametrizationList):
             MOVING.add(self)
 
     def _mark(self) -> None:
-        """Mark the parameter, which a conversion or a load may have replaced."""
+        """Mark `original` again: a conversion or a load may have replaced it."""
         setattr(self._parameters["original"], _MARK, True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -105,12 +105,12 @@ class Coordinates(ParametrizationList):
 
     @contextmanager
     def initializing(self) -> Iterator[None]:
-        """Let the weight be a plain parameter, for a function that initializes it.
+        """Make the weight a plain parameter, for a function that initializes it.
 
         Inside the context, the parameter holds the weight instead of the coordinates,
-        and a read of the weight returns the parameter. Afterwards the weight starts at
-        the point nearest to what was written, or where the `init` of the constraint
-        says. If nothing was written, the weight is as before.
+        and a read of the weight returns the parameter. If the function has written to
+        it, the weight then starts at the nearest point, or at the point that the `init`
+        of the constraint draws. Otherwise the weight is as before.
         """
         X = self.original
         with torch.no_grad():
@@ -124,14 +124,15 @@ class Coordinates(ParametrizationList):
             # may contain NaN
             value = X.detach()
             if not X.is_meta and not torch.equal(value.nan_to_num(), W.nan_to_num()):
-                new = self._started(value)
+                new = self._start_near(value)
         finally:
             self.is_plain = False
             with torch.no_grad():
                 X.copy_(new)
 
     @torch.no_grad()
-    def _started(self, W: Tensor) -> Tensor:
+    def _start_near(self, W: Tensor) -> Tensor:
+        """Start near `W`, or where `init` says, and return the coordinates."""
         constraint, manifold = self.constraint, self.constraint.manifold
         Q = initial_point(manifold, constraint.layout.points(W), constraint.init, None)
         return constraint.start(manifold.polish(Q))
@@ -141,16 +142,16 @@ class Coordinates(ParametrizationList):
     ) -> None:
         errors: list[str] = args[-1]
         has_base = f"{prefix}0.base" in state_dict
-        # It is not an error if there are no coordinates: a file that stores a tied
-        # weight only once has none under the second name
+        # Missing coordinates are no error here: a file may store a tied weight only
+        # once, under the first of its names
         if f"{prefix}original" not in state_dict:
             pass
         elif f"{prefix}0.map" not in state_dict:
             errors.append(
                 f"`{prefix}0.map` is missing. A checkpoint of your own must be the "
-                f"whole `state_dict()`: the parameters mean nothing without their "
-                f"base, a buffer. One of another library loads with "
-                f"`isometry.load_foreign`."
+                f"whole `state_dict()`: the parameters do not determine the weight "
+                f"without the buffers, such as the base. A checkpoint of another "
+                f"library loads with `isometry.load_foreign`."
             )
         elif has_base != (getattr(self.constraint, "base", None) is not None):
             errors.append(
@@ -164,21 +165,25 @@ class Coordinates(ParametrizationList):
         elif self._drop_other_field(state_dict, prefix):
             want = "complex" if self.original.is_complex() else "real"
             errors.append(
-                f"`{prefix}original` must be {want}, as the weight on "
-                f"{self.constraint.manifold} is; the checkpoint is not. Build the "
-                f"model with the dtype (an `ExpRNN` with the `unitary`) that was saved."
+                f"`{prefix}original` must be {want}, like the weight on "
+                f"{self.constraint.manifold}; the checkpoint is not. Build the model "
+                f"with the dtype (an `ExpRNN` with the `unitary`) that was saved."
             )
-        # the remembered weights refer to the old tensors, and torch cannot swap
-        # tensors that something refers to (`set_swap_module_params_on_conversion`)
+        # Forget the remembered weights, which refer to the old tensors. torch cannot
+        # swap tensors to which something refers
+        # (`set_swap_module_params_on_conversion`)
         self.memory = Memory()
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._mark()
 
     def _drop_other_field(self, state: dict[str, Any], prefix: str) -> bool:
-        """Whether the checkpoint is real and the weight is not, or the other way round.
+        """Replace saved tensors that are real where ours are complex, or vice versa.
 
-        If so, the tensors of this object take the place of those in the checkpoint,
-        because torch would copy the real parts.
+        Our own tensors replace them, because torch would load a complex tensor into a
+        real one by dropping its imaginary part.
+
+        Returns:
+            Whether there were such tensors.
         """
         tensors = {
             f"{prefix}{key}": own
@@ -218,15 +223,15 @@ class Coordinates(ParametrizationList):
 def holds_coordinates(parameter: nn.Parameter) -> bool:
     """Whether the parameter holds coordinates, or did before a constraint was removed.
 
-    An attribute of the parameter, `_MARK`, tells this. torch's own ways to convert,
-    load and copy a module all keep or renew the attribute. It is missing only on a
-    parameter that someone has put in place by hand.
+    The parameter has the attribute `_MARK` if so. The attribute survives all of torch's
+    ways to convert, load and copy a module. It is missing only if someone has replaced
+    the parameter by hand.
     """
     return getattr(parameter, _MARK, False)
 
 
 def coordinates_of(module: nn.Module) -> dict[str, Coordinates]:
-    """Coordinates of the constrained weights of `module` itself, not of submodules."""
+    """The `Coordinates` of each constrained weight of `module`, without submodules."""
     lists = getattr(module, "parametrizations", None)
     items = lists.items() if isinstance(lists, nn.ModuleDict) else ()
     return {name: parts for name, parts in items if isinstance(parts, Coordinates)}
@@ -234,7 +239,15 @@ def coordinates_of(module: nn.Module) -> dict[str, Coordinates]:
 
 @dataclass(frozen=True)
 class Constrained:
-    """A constrained weight: where it is, and what constrains it."""
+    """A constrained weight: where it is, and what constrains it.
+
+    Attributes:
+        key: the full name of the weight inside the model, such as "encoder.0.weight".
+        owner: the module that has the weight.
+        name: the name of the weight in its owner.
+        coordinates: the parameter from which the weight is computed.
+        constraint: the parametrization that computes it.
+    """
 
     key: str
     owner: nn.Module

@@ -29,9 +29,10 @@ class Diagnosis:
         orthogonality_error: $\lVert Q^H Q - I \rVert_F / \sqrt{k}$ of the weight.
         angles: angles of the eigenvalues of the weight, ascending; None if it is not
             square.
-        border_distance: $\pi$ minus the largest angle of the coordinates. It is
-            negative outside the domain where the exponential is one to one. If so, it
-            is time for `isometry.rebase`. None for reflections and declared weights.
+        border_distance: $\pi$ minus the largest angle of the coordinates. If it is
+            negative, the coordinates are outside the domain where the exponential is
+            one to one; call `isometry.rebase`. None for reflections and declared
+            weights.
         condition: largest over smallest singular value of the derivative of the map at
             the coordinates. None for reflections, for declared weights, for weights
             that are not square, and for a map of your own that is not equivariant.
@@ -62,8 +63,8 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
     as `border_distance` goes to zero, where some changes of the coordinates no longer
     change the weight. `isometry.rebase` sets `condition` to 1.
 
-    For a weight or coordinates with NaN or infinity, as after a training run that has
-    diverged, the numbers are NaN.
+    If the weight or its coordinates contain NaN or infinity, as after a training run
+    that has diverged, the numbers are NaN.
 
     Eigendecompositions are costly: diagnose now and then, not after every step.
 
@@ -89,7 +90,7 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         Q = constraint.layout.points(in_float32_or_wider(W))
         border = condition = None
         if isinstance(constraint, Trivialization):
-            border, condition = _coordinates(constraint, X)
+            border, condition = _border_and_condition(constraint, X)
         report[entry.key] = _diagnosis(constraint.manifold, Q, border, condition)
     for key, p, manifold in declared_parameters(module):
         W = in_float32_or_wider(whole(p.detach()))
@@ -112,8 +113,10 @@ def _diagnosis(
     return Diagnosis(manifold, error, angles, border, condition)
 
 
-def _coordinates(constraint: Trivialization, X: Tensor) -> tuple[float, float | None]:
-    """The `border_distance`, and the `condition` if the weight is square."""
+def _border_and_condition(
+    constraint: Trivialization, X: Tensor
+) -> tuple[float, float | None]:
+    """The `border_distance` and the `condition`, which may be None."""
     manifold = constraint.manifold
     X = constraint.layout.points(X)
     if X.numel() == 0:
@@ -123,15 +126,15 @@ def _coordinates(constraint: Trivialization, X: Tensor) -> tuple[float, float | 
         angle = manifold.largest_angle(X, constraint.base_point())
         return math.pi - float(angle.max()), None
     border = math.pi - float(theta.abs().max())
-    real = not manifold.is_complex
     if not constraint.retraction.is_equivariant:
         return border, None
+    real = not manifold.is_complex
     return border, map_condition(theta, constraint.retraction, real=real)
 
 
 def _eigenvalue_angles(Q: Tensor) -> Tensor:
     """Angles of the eigenvalues, ascending; NaN for a matrix that is not finite."""
-    # LAPACK must not see NaN: MKL's eigenvalue solver would end the process
+    # replace NaN by zero first: given NaN, MKL's eigenvalue solver ends the process
     finite = is_finite(Q)
     angles = torch.linalg.eigvals(torch.where(finite, Q, 0)).angle().sort(-1).values
     return torch.where(finite[..., 0], angles, math.nan)
@@ -151,20 +154,20 @@ def map_condition(
         Largest over smallest singular value, for the worst matrix of a batch; infinite
         where the derivative is singular.
     """
-    # the angle by which the map turns each plane, and the derivative of this angle with
-    # respect to theta
-    turn, slope = retraction.phase(theta)
+    # the map takes the eigenvalue i theta to exp(i phase); `slope` is the derivative of
+    # the phase with respect to theta
+    phase, slope = retraction.phase(theta)
     gap = theta[..., :, None] - theta[..., None, :]
-    chord = 2 * torch.sin((turn[..., :, None] - turn[..., None, :]) / 2)
+    chord = 2 * torch.sin((phase[..., :, None] - phase[..., None, :]) / 2)
     close = gap.abs() < 1e-8
     values = torch.where(close, slope[..., :, None], chord / torch.where(close, 1, gap))
     n = theta.shape[-1]
     keep = torch.ones(n, n, dtype=torch.bool, device=theta.device)
     if real:
         # Leave out the antidiagonal, which pairs each angle with its opposite. Both
-        # belong to the same plane, and a plane has only one direction, the rotation in
-        # it, which is already on the diagonal. If n is odd, one angle is zero. It has
-        # no plane, and so no direction at all.
+        # belong to the same plane. A plane has only one direction, the rotation in it,
+        # which is already on the diagonal. If n is odd, the middle angle is zero. It
+        # belongs to no plane, and has no direction at all.
         keep = ~torch.eye(n, dtype=torch.bool, device=theta.device).flip(0)
     values = values.abs()
     largest = torch.where(keep, values, -math.inf).amax((-2, -1))

@@ -1,4 +1,4 @@
-"""Turning constrained weights into plain parameters, for inference and export."""
+"""Conversion of constrained weights to plain parameters, for inference and export."""
 
 from typing import cast
 
@@ -14,7 +14,7 @@ from isometry.parametrizations._target import tied_elsewhere
 
 
 def fold(module: Layer) -> Layer:
-    """Bake every constrained weight inside `module` into a plain parameter.
+    """Turn every constrained weight inside `module` into a plain parameter.
 
     Use it before inference, export and quantization. The module computes the same
     function as before, has its original class again, and its `state_dict` has its
@@ -39,21 +39,22 @@ def fold(module: Layer) -> Layer:
     weights = {id(entry.coordinates): _plain(entry) for entry in entries}
     for entry in entries:
         owner, name = entry.owner, entry.name
-        # a module that occurs several times is already folded, under its first name
+        # a module may occur several times, and is folded at its first occurrence
         if not parametrize.is_parametrized(owner, name):
             continue
         own_class(owner)
-        # When torch removes a parametrization, it turns the tensor in its list into the
-        # parameter. Our list holds the coordinates, so put a list in its place that
-        # holds the weight
+        # When torch removes a parametrization, the `original` of its list becomes the
+        # parameter. In our list that would be the coordinates, so replace our list by
+        # one that holds the weight
         weight = weights[id(entry.coordinates)]
         plain = parametrize.ParametrizationList([nn.Identity()], weight, unsafe=True)
         cast("nn.ModuleDict", owner.parametrizations)[name] = plain
         parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
         record(owner, name, None)
         restore_weights(owner)
-    # The user may remove the other parametrizations with torch's own function, which
-    # would remove them from every copy that has the same class
+    # Parametrizations of the user's own remain. To remove one, torch changes the class
+    # of its module. No copy of the module may share this class, or the copy would lose
+    # the parametrization too
     for part in module.modules():
         if parametrize.is_parametrized(part):
             own_class(part)

@@ -13,19 +13,20 @@ from isometry.groups._maps import MapLike, parse_map
 from isometry.parametrizations._constraint import worst_defect
 from isometry.parametrizations._coordinates import Constrained, constrained
 
-_PEERS = (Exp(), Cayley(), Householder())
+# the maps that torch or geotorch have
+_PEER_MAPS = (Exp(), Cayley(), Householder())
 _log = logging.getLogger("isometry")
 _NEAREST = "%s: took the nearest point of %s, at distance %.2g"
 _NO_BASE = (
-    "%s: the checkpoint has no base, so the identity was taken. If you saved this "
-    "file yourself, the weight differs from the one that you trained: save the whole "
-    "`state_dict()`, whose buffers hold the base."
+    "%s: the checkpoint has no base, so the base is the identity. If you saved this "
+    "file yourself, without the buffers, the weight is not the one that you trained: "
+    "save the whole `state_dict()`, which includes the base."
 )
 
 
 @runtime_checkable
 class Adopts(Protocol):
-    """A layer that can take over the checkpoint of another kind of layer."""
+    """A layer that can load the checkpoint of another kind of layer."""
 
     def adopt(self, state: dict[str, Tensor], prefix: str) -> None:
         """Replace foreign keys that begin with `prefix` by the keys of this layer.
@@ -53,8 +54,8 @@ def load_foreign(
       where $A = L - L^H$ and $L$ is the lower triangle of $X$ padded to a square. For
       torch's Householder map, a product of reflections takes the place of $\phi(A)$.
       The nearest point is taken, which removes rounding errors. Without a `base`,
-      $B = I$, and the logger warns: a file of parameters alone looks like this too, and
-      gives a different weight from the one that was trained;
+      $B = I$, and the logger warns: if the file lacks the base only because it was
+      saved without buffers, the weight is not the one that was trained;
     - our own keys, which load as they are.
 
     An `ExpRNN`, `ExpLSTM` or `ExpGRU` also loads the checkpoint of an `nn.RNN`,
@@ -107,13 +108,13 @@ def load_foreign(
         if weight is None:
             continue
         # a copy of the constraint computes the coordinates, so that the model does not
-        # change before everything was checked
+        # change before the whole checkpoint has been checked
         twin = copy.deepcopy(entry.constraint)
         points = twin.layout.points(weight.to(entry.coordinates))
         Q = twin.manifold.polish(twin.manifold.nearest(points))
         if plain:
-            far = float(torch.linalg.vector_norm(Q - points))
-            _log.info(_NEAREST, entry.key, twin.manifold, far)
+            distance = float(torch.linalg.vector_norm(Q - points))
+            _log.info(_NEAREST, entry.key, twin.manifold, distance)
         state[f"{holder}original"] = twin.start(Q)
         state |= {f"{holder}0.{k}": v for k, v in twin.state_dict().items()}
     _check_fit(module, entries, state, strict=strict)
@@ -121,7 +122,7 @@ def load_foreign(
 
 
 def _holder(entry: Constrained) -> str:
-    """The beginning of all keys that a constrained weight has in a `state_dict`."""
+    """The prefix of the keys that belong to a constrained weight in a `state_dict`."""
     return entry.key.removesuffix(entry.name) + f"parametrizations.{entry.name}."
 
 
@@ -132,22 +133,24 @@ def _check_fit(
     *,
     strict: bool,
 ) -> None:
-    """Raise unless all keys and shapes fit; torch would first load some tensors."""
+    """Raise unless all keys and shapes fit.
+
+    torch would raise too, but only after it has loaded the tensors that do fit.
+    """
     own = module.state_dict()
-    odd = [
+    shapes = sorted(
         f"{key} {tuple(state[key].shape)}"
         for key in own.keys() & state.keys()
         if own[key].shape != state[key].shape
-    ]
+    )
     absent = own.keys() - state.keys() if strict else set()
-    # the user looks for a weight under its plain name
+    # report a missing weight once, under the name that the user knows
     for entry in entries:
         holder = _holder(entry)
         if f"{holder}original" in absent:
             absent = {key for key in absent if not key.startswith(holder)} | {entry.key}
-    missing = sorted(absent)
-    unexpected = sorted(state.keys() - own.keys()) if strict else []
-    parts = {"unexpected": unexpected, "missing": missing, "other shapes": sorted(odd)}
+    extra = sorted(state.keys() - own.keys()) if strict else []
+    parts = {"unexpected": extra, "missing": sorted(absent), "other shapes": shapes}
     problems = [f"{what} {names}" for what, names in parts.items() if names]
     if problems:
         raise ValueError(
@@ -166,7 +169,7 @@ def _peer_weight(
     X = state.pop(f"{holder}original")
     base = state.pop(f"{holder}0.base", None)
     own = entry.constraint.retraction
-    if choice is None and own.can_step and _is_torchs_rectangle(X):
+    if choice is None and own.can_step and _is_rectangular_in_torch(X):
         raise ValueError(
             f"`retraction` must be given for {entry.key!r}, a rectangular weight of "
             f"torch's `orthogonal`, where the default is 'householder'; got None. "
@@ -192,18 +195,18 @@ def _peer_weight(
     # weights of torch and geotorch have defects of up to 1e-3, measured in float32
     if not defect <= 1e-2:
         raise ValueError(
-            f"`{entry.key}` must be a point of {constraint.manifold}; the checkpoint "
-            f"has a weight with a defect of {defect:.1e}, which had another constraint "
-            f"(torch and geotorch see a kernel as many small matrices). Load it with "
-            f"the library that made it, and save the plain weight."
+            f"`{entry.key}` must be a point of {constraint.manifold}; got a weight "
+            f"with a defect of {defect:.1e}, so it had another constraint (torch and "
+            f"geotorch see a kernel as many small matrices). Load it with the library "
+            f"that made it, and save the plain weight."
         )
     return W
 
 
-def _is_torchs_rectangle(X: Tensor) -> bool:
-    """Whether torch made the coordinates `X` of a rectangular weight.
+def _is_rectangular_in_torch(X: Tensor) -> bool:
+    """Whether `X` looks like torch's coordinates of a rectangular weight.
 
-    If so, every entry on the diagonal is 1 or -1.
+    The diagonal of such coordinates consists of 1 and -1.
     """
     diagonal = X.diagonal(dim1=-2, dim2=-1)
     return X.shape[-2] != X.shape[-1] and bool((diagonal.abs() == 1).all())
@@ -213,7 +216,7 @@ def _peer_map(value: MapLike) -> AbstractMap:
     """The map with which torch or geotorch made a checkpoint."""
     # "expm" is the name of the exponential in geotorch, "matrix_exp" in torch
     result = parse_map("exp" if value in ("expm", "matrix_exp") else value)
-    if result not in _PEERS:
+    if result not in _PEER_MAPS:
         raise ValueError(
             f"`retraction` must be 'exp', 'cayley' or 'householder', the maps of torch "
             f"and geotorch; got {value!r}. Name the map that made the checkpoint."
@@ -243,11 +246,12 @@ def _check_weight(entry: Constrained, weight: Tensor) -> None:
         )
     if weight.is_complex() and not entry.coordinates.is_complex():
         raise ValueError(
-            f"`{entry.key}` must be real, as the weight on {entry.constraint.manifold} "
-            f"is; got {weight.dtype}. Build the model with the dtype of the checkpoint."
+            f"`{entry.key}` must be real, like the weight on "
+            f"{entry.constraint.manifold}; got {weight.dtype}. Build the model with "
+            f"the dtype of the checkpoint."
         )
     if not bool(weight.isfinite().all()):
         raise ValueError(
             f"`{entry.key}` must be finite; got NaN or infinity in the checkpoint. "
-            f"Load an earlier one."
+            f"Load an earlier checkpoint."
         )

@@ -24,7 +24,8 @@ def cayley(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-    # on the CPU: the user's default device may differ from the device of the generator
+    # on the CPU, even if the user has set another default device: the generator must be
+    # on the same device
     return torch.rand(shape, generator=generator, device="cpu")
 
 
@@ -46,7 +47,7 @@ def initial_point(
     sampler = ANGLES.get(init) if isinstance(init, str) else init
     if not callable(sampler):
         known = ", ".join(map(repr, ["haar", "identity", *ANGLES]))
-        raise ValueError(  # noqa: TRY004 - a name that is not known is a value
+        raise ValueError(  # noqa: TRY004 - an unknown name is a wrong value
             f"`init` must be None (the nearest point), {known} or a function "
             f"(shape, generator) -> angles; got {init!r}."
         )
@@ -59,13 +60,13 @@ def _from_torus(
     sampler: Angles,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """A point of a maximal torus, with the angles that a function draws."""
+    """A point of a maximal torus, with the angles that `sampler` draws."""
     try:
         rank = manifold.rank
     except ValueError as error:
         raise ValueError(
-            f"`init` by angles must be used on a group with a maximal torus; got "
-            f"{manifold}, which has none here. Use 'haar' or 'identity' instead."
+            f"`init` must not draw angles for a manifold without a maximal torus; got "
+            f"{manifold}. Use 'haar' or 'identity' instead."
         ) from error
     theta = torch.as_tensor(
         sampler((*batch, rank), generator), dtype=torch.float64, device="cpu"

@@ -1,4 +1,4 @@
-"""Registering a constraint: everything that can fail runs before the module changes."""
+"""Registration of a constraint. Whatever can fail runs before the module changes."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,6 +27,7 @@ from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._target import Target, check_place, tie
 from isometry.parametrizations._trivialization import Trivialization
 
+# the installed hooks: for all constraints, and for bases that move automatically
 _hooks: list[Any] = []
 _moving_hooks: list[Any] = []
 
@@ -49,7 +50,7 @@ def install(
     retraction: AbstractMap,
     options: Options,
 ) -> Layer:
-    """Constrain the weight of a `Target`. The weight has been checked already."""
+    """Constrain the weight of `target`, which has been checked already."""
     weight, every, radius = target.weight, options.rebase_every, options.rebase_radius
     has_base = options.use_trivialization and retraction.can_step
     check_policy(every, radius, moving=has_base)
@@ -86,9 +87,9 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
                 "`orthogonal`, `SO` in `constrain`)"
             )
         raise ValueError(
-            f"`use_trivialization=False` must start at a weight that "
-            f"{constraint.retraction.name} reaches from the identity; this one is out "
-            f"of reach: {error} {remedy}."
+            f"the weight must be within reach of {constraint.retraction.name} from the "
+            f"identity if `use_trivialization=False`; got one out of reach: {error} "
+            f"{remedy}."
         ) from error
 
 
@@ -97,11 +98,11 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
     module, name, weight = target.module, target.name, target.weight
     if parametrize.is_parametrized(module):
         own_class(module)
-    # torch calls `right_inverse` with the old weight, which need not be a point of the
+    # torch calls `right_inverse` with the old weight, which need not be on the
     # manifold. So during the registration, let `right_inverse` return `X`
     object.__setattr__(constraint, "right_inverse", lambda _: X)
-    # The coordinates of a half-precision weight are wider than the weight. Keep the
-    # parameter object, because an optimizer may refer to it already
+    # The coordinates of a half-precision weight are wider than the weight. Change the
+    # dtype in place, because an optimizer may already hold the parameter
     if weight.dtype != X.dtype:
         weight.data = weight.data.to(X.dtype)
         weight.grad = None
@@ -120,17 +121,17 @@ def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) 
 
 
 def _install_hooks(*, moving: bool) -> None:
-    """Let torch call our hooks, from the first weight that needs them.
+    """Install the hooks that a new constraint needs, unless they are installed already.
 
-    Hooks for bases that move automatically cost time at every step of any optimizer,
-    so they wait for the first such base.
+    The hooks for bases that move automatically cost time at every step of any
+    optimizer, so they are installed only with the first such base.
     """
-    # not `functools.cache`, which Dynamo ignores with a warning
+    # ask the lists, and not `functools.cache`, which Dynamo ignores with a warning
     if not _hooks:
         _hooks.append(register_optimizer_step_post_hook(count_step))
         _hooks.append(register_module_parameter_registration_hook(check_place))
     if moving and not _moving_hooks:
-        # A compiled step must not trace these hooks. In torch 2.13 it would go on using
+        # A compiled step must not trace these hooks: in torch 2.13, it would still use
         # the gradient that a move of the base has dropped
         eager: Any = torch.compiler.disable
         _moving_hooks.append(register_optimizer_step_pre_hook(eager(before_step)))

@@ -1,8 +1,8 @@
 """How a weight of any shape is seen as a batch of tall matrices.
 
 Sharded coordinates (FSDP2, DTensor) are gathered first, because a map needs all their
-entries. Every process computes the whole weight. When coordinates change, each process
-keeps its shard of the new coordinates.
+entries, and every process computes the whole weight. When coordinates are replaced,
+each process stores its own shard of the new coordinates.
 """
 
 import math
@@ -29,8 +29,9 @@ class Layout:
 
     Args:
         shape: shape of the weight.
-        flatten: True if the first axis is the rows and all other axes are the columns,
-            as in the kernel of a convolution; else the last two axes are a matrix.
+        flatten: True if the first axis holds the rows, and all other axes together the
+            columns, as in the kernel of a convolution. Otherwise the last two axes are
+            a matrix.
         transpose: True if the matrices are wide, so that their rows are orthonormal.
         blocks: number of matrices that lie one above the other in the weight, such as
             the gates of a recurrent layer. They become a batch axis.
@@ -42,7 +43,7 @@ class Layout:
     blocks: int = 1
 
     def points(self, W: Tensor) -> Tensor:
-        """A view of `W` as points; matrices are `(*batch, n, k)` with n >= k."""
+        """The weight `W` as points; matrices are `(*batch, n, k)` with n >= k."""
         X = W.flatten(1) if self.flatten else W
         if self.blocks > 1:
             X = X.unflatten(-2, (self.blocks, -1))
@@ -65,8 +66,8 @@ def matrix_layout(
     shape = tuple(weight.shape)
     groups, flatten, (rows, columns) = 1, False, shape[-2:]
     if name == "weight" and isinstance(module, _CONVOLUTIONS):
-        # The first axis of a kernel holds the output channels, or the input channels of
-        # a transposed convolution. Each group of channels has weights of its own
+        # The first axis of a kernel holds the output channels or, in a transposed
+        # convolution, the input channels. Each group of channels has its own weights
         groups, flatten = module.groups, True
         rows, columns = shape[0], math.prod(shape[1:])
     if type(blocks) is not int or blocks < 1 or rows % (blocks * groups):
@@ -90,7 +91,8 @@ def layout_of(
 ) -> Layout:
     """The layout in which `constrain` sees a weight: the first that fits the manifold.
 
-    If no layout fits, the first candidate is returned, and a later check raises.
+    If no layout fits, the first candidate is returned. `constrain` then raises, because
+    the points do not have the shape of the manifold.
     """
     plain = Layout(tuple(weight.shape))
     if len(manifold.shape) < 2 or weight.ndim < 2:

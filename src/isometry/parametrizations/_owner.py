@@ -1,7 +1,7 @@
 """Changes to a module that owns a constrained weight.
 
-torch's parametrize gives every such module a class of its own. We wrap methods in that
-class, so all wrappers disappear with the class when the constraint is removed.
+torch's parametrize gives every such module a class of its own. Our wrappers of methods
+are in that class, so they disappear with the class when the constraint is removed.
 """
 
 import functools
@@ -16,13 +16,12 @@ from isometry._torch import compute_flat_weights, fill_flat_weights, flat_weight
 from isometry.parametrizations._cache import read_fast
 from isometry.parametrizations._coordinates import coordinates_of
 
-_OF_THE_TYPE = ("__dict__", "__weakref__")
-
 # name of the attribute that marks a method which `adapt` has wrapped
 _WRAPPED = "_isometry_wraps"
 
-# name of the attribute that holds the weights during a forward pass
-_DURING = "_isometry_weights"
+# name of the attribute that holds the weights of a recurrent module during its forward
+# pass
+_PASS_WEIGHTS = "_isometry_weights"
 
 Method = Callable[..., Any]
 
@@ -35,12 +34,14 @@ def own_class(module: nn.Module) -> None:
     original, too.
     """
     cls = type(module)
-    inner = {k: v for k, v in vars(cls).items() if k not in _OF_THE_TYPE}
+    # `type` creates these two entries itself
+    automatic = ("__dict__", "__weakref__")
+    inner = {k: v for k, v in vars(cls).items() if k not in automatic}
     object.__setattr__(module, "__class__", type(cls.__name__, cls.__bases__, inner))
 
 
 def adapt(module: nn.Module, name: str) -> None:
-    """Change the class of a module whose weight `name` has just been constrained."""
+    """Adapt the class of a module whose weight `name` has just been constrained."""
     read_fast(module, name)
     cls: Any = type(module)
     for key, wrap in _WRAPPERS.items():
@@ -50,10 +51,10 @@ def adapt(module: nn.Module, name: str) -> None:
             method = functools.wraps(method)(wrap(method))
             setattr(method, _WRAPPED, True)
             setattr(cls, key, method)
-    keep_weights_fresh(module)
+    _keep_weights_fresh(module)
 
 
-def _resetting(reset: Method) -> Method:
+def _wrap_reset(reset: Method) -> Method:
     """Wrap `reset_parameters`, so that the constraint starts from the new values."""
 
     def wrapped(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -65,8 +66,8 @@ def _resetting(reset: Method) -> Method:
     return wrapped
 
 
-def _registering(register: Method) -> Method:
-    """Wrap `register_parameter`, so that no parameter can take the weight's place."""
+def _wrap_register(register: Method) -> Method:
+    """Wrap `register_parameter`, so that no parameter can replace the weight."""
 
     def wrapped(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         if name in coordinates_of(module):
@@ -81,10 +82,10 @@ def _registering(register: Method) -> Method:
     return wrapped
 
 
-def _loading(load: Method) -> Method:
-    """Wrap the loading of a checkpoint, so that it refuses plain weights.
+def _wrap_load(load: Method) -> Method:
+    """Wrap `_load_from_state_dict`, so that it refuses plain weights.
 
-    It refuses them with `strict=False`, too.
+    It refuses them even with `strict=False`.
     """
 
     def wrapped(
@@ -95,20 +96,21 @@ def _loading(load: Method) -> Method:
             saved = f"{prefix}parametrizations.{name}.0.map"
             if prefix + name in state_dict and saved not in state_dict:
                 errors.append(
-                    f"`{prefix}{name}` must have coordinates, as a constrained weight "
-                    f"has; got a plain weight. It loads with `isometry.load_foreign`."
+                    f"`{prefix}{name}` must be saved by its coordinates, because it is "
+                    f"constrained; got a plain weight. Load the checkpoint with "
+                    f"`isometry.load_foreign`."
                 )
         load(module, state_dict, prefix, *args)
 
     return wrapped
 
 
-def _copying(copy: Method) -> Method:
+def _wrap_deepcopy(deepcopy: Method) -> Method:
     """Wrap `__deepcopy__`, so that each copy has a class of its own."""
 
     def wrapped(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-        result = copy(module, memo)
-        # a method of the user's own may return something else
+        result = deepcopy(module, memo)
+        # a user's own `__deepcopy__` may return an object of another class
         if type(result) is type(module):
             own_class(result)
         return result
@@ -117,54 +119,53 @@ def _copying(copy: Method) -> Method:
 
 
 _WRAPPERS = {
-    "__deepcopy__": _copying,
-    "reset_parameters": _resetting,
+    "__deepcopy__": _wrap_deepcopy,
+    "reset_parameters": _wrap_reset,
     # nn.MultiheadAttention resets its parameters by a method of this name
-    "_reset_parameters": _resetting,
-    "register_parameter": _registering,
-    "_load_from_state_dict": _loading,
+    "_reset_parameters": _wrap_reset,
+    "register_parameter": _wrap_register,
+    "_load_from_state_dict": _wrap_load,
 }
 
 
-def keep_weights_fresh(module: nn.Module) -> None:
+def _keep_weights_fresh(module: nn.Module) -> None:
     """Let a recurrent module of torch read its current weights, once per forward pass.
 
     nn.RNN, nn.LSTM and nn.GRU keep a list of their weights, which they fill when a
     weight is assigned. A parametrized weight is computed at each access, so the list
-    would hold an old tensor. Training would freeze (pytorch#65688) or stop with
-    "backward a second time", or a deepcopy would raise. So here the list is computed at
-    each access as well.
+    would hold an old tensor. Training would then change nothing (pytorch#65688) or
+    raise "backward a second time", or a deepcopy would raise. So we make the list a
+    property, which reads the weights at each access.
     """
     if not isinstance(module, nn.RNNBase):
         return
-    # torch's parametrize has just made this class, for this module alone, so changing
-    # the class affects no other module
+    # torch has just made this class for this module alone, so no other module changes
     cls: Any = type(module)
     if "forward" not in vars(cls):
-        cls.forward = _reading_once(cls.forward)
+        cls.forward = _wrap_forward(cls.forward)
     compute_flat_weights(module, _weights)
 
 
 def restore_weights(module: nn.Module) -> None:
-    """Let a recurrent module fill its list, once no weight is parametrized."""
+    """Let a recurrent module fill its list of weights if none is parametrized."""
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
         fill_flat_weights(module)
 
 
-def _reading_once(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_forward(forward: Method) -> Method:
     """Wrap `forward` to compute each weight once, though torch reads it many times."""
 
     @functools.wraps(forward)
     def wrapped(module: Any, *args: Any, **kwargs: Any) -> Any:
-        module.__dict__[_DURING] = flat_weights(module)
+        module.__dict__[_PASS_WEIGHTS] = flat_weights(module)
         try:
             return forward(module, *args, **kwargs)
         finally:
-            module.__dict__.pop(_DURING, None)
+            module.__dict__.pop(_PASS_WEIGHTS, None)
 
     return wrapped
 
 
 def _weights(module: Any) -> list[Tensor | None]:
-    during = module.__dict__.get(_DURING)
-    return flat_weights(module) if during is None else during
+    weights = module.__dict__.get(_PASS_WEIGHTS)
+    return flat_weights(module) if weights is None else weights

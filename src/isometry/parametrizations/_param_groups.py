@@ -19,11 +19,11 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups for an optimizer, with coordinates apart from plain parameters.
 
-    Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio` (the
-    paper trains them with a tenth of the rate of the rest). They get no weight decay,
-    which would pull the weights towards their base. A scheduler that sets rates, such
-    as `OneCycleLR` with one `max_lr`, undoes the ratio: give it a list of rates.
-    `LBFGS` does not accept groups.
+    Coordinates of constrained weights get the rate `lr * orthogonal_lr_ratio`; the
+    paper trains them at a tenth of the rate of the other parameters. They get no weight
+    decay, which would pull the weights towards their base. A scheduler that sets all
+    rates to one value, such as `OneCycleLR` with a single `max_lr`, undoes the ratio:
+    give it a list of rates. `LBFGS` does not accept groups.
 
     Parameters that `isometry.declare` has put on a manifold form one group for each
     manifold, for the optimizers of `isometry.optim`, which step parameters of equal
@@ -58,13 +58,13 @@ def param_groups(
             raise ValueError(f"`{name}` must be at least 0; got {value}.")
     # keyed by identity, so that a shared parameter is listed once
     slow = {id(entry.coordinates): entry.coordinates for entry in constrained(module)}
-    apart = set(slow)
+    not_plain = set(slow)
     by_manifold: dict[AbstractManifold, list[nn.Parameter]] = {}
     for _, p, manifold in declared_parameters(module):
         guard_steps()
         by_manifold.setdefault(manifold, []).append(p)
-        apart.add(id(p))
-    plain = [p for p in module.parameters() if id(p) not in apart]
+        not_plain.add(id(p))
+    plain = [p for p in module.parameters() if id(p) not in not_plain]
     decay = {} if weight_decay is None else {"weight_decay": weight_decay}
     rate = {"lr": lr * orthogonal_lr_ratio, "weight_decay": 0.0}
     groups = [

@@ -22,9 +22,9 @@ from isometry.parametrizations._layout import sharded_like, whole
 from isometry.parametrizations._trivialization import Trivialization
 
 # Names of optimizer state that holds a velocity: an average of gradients, along which
-# the optimizer moves the coordinates. The average gradient of centered RMSprop does not
-# belong here: only its square is used, to be subtracted from the average of squares. So
-# it stays as it is, like the average of squares.
+# the optimizer moves the coordinates. The average gradient of centered RMSprop is not
+# among them. RMSprop only subtracts its square from the average of squares, so both
+# averages stay as they are.
 _VELOCITIES = ("exp_avg", "momentum_buffer")
 
 # Names of optimizer state that scales the entries of a velocity, with the power of the
@@ -46,10 +46,10 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     of the old coordinates are dropped. The momentum (`momentum_buffer` of SGD and
     RMSprop, `exp_avg` of the Adam family) is pushed forward by the derivative of the
     map, so that it moves the weight as before. Averages of squares belong to single
-    entries, and have no direction that could be pushed forward. They stay, unless they
-    are below the square of the new momentum. In that case they are set to this square,
-    so that Adam changes no entry by more than the learning rate. (For the comparison,
-    the momentum and the averages are corrected for their start at zero, as in Adam.)
+    entries, and have no direction that could be pushed forward. They stay, except that
+    averages below the square of the new momentum are raised to this square, so that
+    Adam changes no entry by more than the learning rate. (For the comparison, the
+    momentum and the averages are corrected for their start at zero, as in Adam.)
     The history of `LBFGS` is dropped.
 
     Other state (of `Rprop` or `ASGD`, or an average of the coordinates) is not touched,
@@ -61,15 +61,16 @@ def rebase(module: Layer, optimizer: Optimizer | None = None) -> Layer:
     Args:
         module: the module; its submodules are visited too. Without a constrained
             weight, nothing happens.
-        optimizer: the optimizer of the coordinates, if it has made a step. If it is
-            left out, its momentum stays as it was in the old coordinates.
+        optimizer: the optimizer that trains the coordinates. It can be left out before
+            its first step; later, its momentum would still belong to the old
+            coordinates.
 
     Returns:
         The module.
 
     Raises:
         TypeError: if `module` is not a module, or `optimizer` is not an optimizer.
-        ValueError: if the optimizer has none of the coordinates.
+        ValueError: if the optimizer trains none of the coordinates.
 
     References:
         [Lez19] algorithm 1, which keeps the momentum as it is.
@@ -96,7 +97,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
         optimizer.state.clear()
     elif optimizer is not None:
         state = optimizer.state.get(X, {})
-    velocities = [state[key] for key in _VELOCITIES if _like(state.get(key), X)]
+    velocities = [state[key] for key in _VELOCITIES if _fits(state.get(key), X)]
     if constraint.base is None:
         return
     # when a module is cast, the state of its optimizer keeps the old dtype
@@ -106,7 +107,7 @@ def move(constraint: Trivialization, X: Tensor, optimizer: Optimizer | None) -> 
     X.zero_()
     X.grad = None
     for key, power in _SCALES.items():
-        if _like(state.get(key), X) and _like(state.get("exp_avg"), X):
+        if _fits(state.get(key), X) and _fits(state.get("exp_avg"), X):
             floor = _floor(state, power, _betas(optimizer, X))
             scale = torch.maximum(_real(whole(state[key])), floor)
             scale = torch.view_as_complex(scale) if X.is_complex() else scale
@@ -117,10 +118,10 @@ def _floor(state: dict[str, Any], power: int, betas: tuple[float, float]) -> Ten
     """The least scale for which Adam moves no entry by more than the learning rate.
 
     Averages start at zero and are too small at first. With the usual betas, after three
-    steps the momentum is 0.27 times, and an average of squares 0.003 times, what it
-    should be. Adam corrects both, and so must this bound. Without the correction, the
-    bound on the squares would be 0.27^2 / 0.003 = 24 times too high, and steps would be
-    five times too short.
+    steps the momentum is 0.27 times its true value, and an average of squares 0.003
+    times. Adam corrects both, so this bound must do the same. Without the correction,
+    the bound on the squares would be 0.27^2 / 0.003 = 24 times too high, and steps
+    would be five times too short.
     """
     step = float(state.get("step", math.inf))
     momentum = _real(whole(state["exp_avg"])).abs()
@@ -139,7 +140,8 @@ def _betas(optimizer: Optimizer | None, X: Tensor) -> tuple[float, float]:
     return first, second
 
 
-def _like(value: Any, X: Tensor) -> bool:
+def _fits(value: Any, X: Tensor) -> bool:
+    """Whether `value` is a tensor of the shape of `X`."""
     return isinstance(value, Tensor) and value.shape == X.shape
 
 
@@ -163,13 +165,16 @@ def _check_owner(optimizer: Optimizer, coordinates: list[Any]) -> None:
 
 
 def check_policy(every: int | None, radius: float | None, *, moving: bool) -> None:
-    """Raise unless the options fit together; `moving` says whether there is a base."""
+    """Raise unless `rebase_every` and `rebase_radius` are valid together.
+
+    `moving` says whether there is a base that can move.
+    """
     options = [v for v in (every, radius) if v is not None]
     if options and not moving:
         raise ValueError(
             "`rebase_every` and `rebase_radius` must be None without a base that can "
-            "move; got one with `use_trivialization=False` or 'householder'. "
-            "Leave them out."
+            "move; got a value with `use_trivialization=False` or 'householder'. Leave "
+            "both out."
         )
     if len(options) > 1:
         raise ValueError(
@@ -189,7 +194,7 @@ def check_policy(every: int | None, radius: float | None, *, moving: bool) -> No
 
 
 def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Note that a step has begun."""
+    """Note that a step has begun. torch calls this before any optimizer's step."""
     _forget(optimizer)
     _running.append(weakref.ref(optimizer))
 
@@ -197,16 +202,16 @@ def before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
 def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     """Move the bases that are due. torch calls this after any optimizer's step."""
     _forget(optimizer)
-    # one optimizer may wrap another; together they make a single step, which ends when
-    # the step of the outer optimizer ends
+    # One optimizer may call another. Together they make a single step, which ends when
+    # the outer optimizer's step ends
     others = [other for ref in _running if (other := ref()) is not None]
     if any(_calls_this(other) for other in others):
         return
-    # a fused optimizer makes no step if a GradScaler has found infinity
+    # a fused optimizer skips its step if a GradScaler has found infinity
     if getattr(optimizer, "found_inf", False):
         return
     moving = {id(coordinates.original): coordinates for coordinates in MOVING}
-    # Go in the order of the optimizer's parameters, which is equal on all ranks: the
+    # Go through the optimizer's parameters, whose order is the same on all ranks: all
     # ranks must gather the same sharded coordinates at the same time
     for X in [p for group in optimizer.param_groups for p in group["params"]]:
         if id(X) not in moving or not X.requires_grad:
@@ -225,8 +230,7 @@ def _forget(optimizer: Optimizer) -> None:
 def _calls_this(optimizer: Optimizer) -> bool:
     """Whether a method of the optimizer is on the call stack of this thread.
 
-    If no method is, the optimizer's step raised an exception, or runs in another
-    thread.
+    If not, the optimizer's step has raised an exception, or runs in another thread.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_locals.get("self") is not optimizer:
@@ -236,15 +240,14 @@ def _calls_this(optimizer: Optimizer) -> bool:
 
 @torch.no_grad()
 def _due(constraint: Trivialization, X: Tensor) -> bool:
-    # fake coordinates have no values, so the new base cannot be computed
+    # fake coordinates have no values from which a new base could be computed
     if is_fake(X):
         return False
     every, radius = constraint.rebase_every, constraint.rebase_radius
     if every is not None and int(constraint.steps) < every:
         return False
     X = whole(X)
-    # leave NaN in the coordinates, where loading a good checkpoint overwrites it; a
-    # move would spread it to the base
+    # a move would spread NaN or infinity from the coordinates to the base
     if not bool(X.isfinite().all()):
         return False
     if radius is None:

@@ -12,7 +12,7 @@ from isometry.parametrizations._layout import replicated_like, whole
 
 
 class Reflections(AbstractConstraint[AbstractMap]):
-    r"""$X \mapsto H_1 \cdots H_k\, D$: the coordinates are vectors to reflect along.
+    r"""$X \mapsto H_1 \cdots H_k\, D$: the columns of $X$ define reflections $H_j$.
 
     $$ H_j = I - 2 \frac{x_j x_j^H}{x_j^H x_j}, \qquad
        D = \operatorname{diag}(d), \quad |d_j| = 1. $$
@@ -21,9 +21,9 @@ class Reflections(AbstractConstraint[AbstractMap]):
     the first $k$ columns of the product. The phases $d$ are a buffer. The map reaches
     every point in the same component of the manifold as the weight that was last
     assigned. The lengths of the columns of $X$ do not affect the weight, but they
-    affect the gradient, so this map needs its own learning rate: a rate that suits the
-    other maps does not suit this one. Rounding errors in a checkpoint do no harm:
-    rounded vectors still define reflections, and `repair` corrects the phases.
+    affect the gradient. So a learning rate that suits other maps does not suit this
+    one. Rounding errors in a checkpoint do no harm: rounded vectors still define
+    reflections, and `repair` corrects the phases.
 
     Args:
         manifold: O, SO, U or Stiefel.
@@ -47,7 +47,7 @@ class Reflections(AbstractConstraint[AbstractMap]):
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """The vectors of the reflections whose product is `Q`. `Q` is not checked."""
+        """The vectors of the reflections whose product is `Q`, which is not checked."""
         V, phase = reflections(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()
@@ -56,7 +56,8 @@ class Reflections(AbstractConstraint[AbstractMap]):
     def repair(self) -> None:
         """Scale the phases back to modulus 1; a phase of zero becomes 1.
 
-        An average of models leaves means of phases, whose modulus is below 1.
+        In an average of models, the buffer holds means of phases, whose modulus is
+        below 1.
         """
         d = self.phase
         if d.is_meta or type(d) is not Tensor:
@@ -69,8 +70,8 @@ class Reflections(AbstractConstraint[AbstractMap]):
     def is_filled(self, X: Tensor) -> bool:
         """Whether the coordinates are orthogonal, and not lower triangular.
 
-        Valid coordinates can be orthogonal too, for instance if the weight is diagonal.
-        But they are always lower triangular.
+        Coordinates that `start` computes can also be orthogonal, for instance if the
+        weight is diagonal, but they are always lower triangular.
         """
         V = self.layout.points(X)
         return not torch.equal(V, V.tril()) and looks_initialized(X, V)

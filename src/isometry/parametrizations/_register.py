@@ -39,7 +39,7 @@ def orthogonal(
 
     $$ W = B\,\phi(A(X)), \qquad W^H W = I \quad (W W^H = I \text{ if wide}), $$
 
-    where the parameter is now $X$, without constraint. The function is called like
+    where the free coordinates $X$ are now the parameter. The function is called like
     `torch.nn.utils.parametrizations.orthogonal`, with these differences:
 
     - The weight starts at the orthogonal matrix nearest to its old value (torch: at a
@@ -49,7 +49,7 @@ def orthogonal(
       "householder").
     - The kernel of a convolution is one matrix (torch: many small ones).
     - With `use_trivialization=False`, a weight that the map cannot reach raises (torch:
-      replaces it).
+      is replaced).
 
     `module.weight = Q` works for every orthogonal `Q` with any eigenvalues and, unless
     `det` is 1, with either determinant: the base $B$ moves to $Q$. With
@@ -81,8 +81,8 @@ def orthogonal(
             "pade-m" with a degree m, or "householder"; or a map object of
             `isometry.groups` or of your own. The name of this argument is torch's.
         retraction: another name for `orthogonal_map`, used everywhere else in isometry.
-        blocks: number of matrices of equal size, one above the other in the weight.
-            Each of them is orthogonal.
+        blocks: number of orthogonal matrices of equal size, one above the other in the
+            weight.
         use_trivialization: whether there is a base that can move.
         init: None starts at the orthogonal matrix nearest to the weight, "haar" at a
             uniformly random one, "identity" at the identity. "henaff" turns the planes
@@ -246,7 +246,7 @@ def _install_matrices(
     *,
     argument: str,
 ) -> Layer:
-    """Constrain a weight to the manifold for its shape, its dtype and `det`.
+    """Constrain a weight to the manifold that fits its shape, its dtype and `det`.
 
     `argument` is the name under which the user passed the map; errors use that name.
     """
@@ -264,7 +264,7 @@ def _install_matrices(
 
 
 def _matrices(points: Tensor, det: Literal[1] | None) -> AbstractManifold:
-    """The manifold of orthogonal matrices of the shape and dtype of `points`."""
+    """The manifold of orthogonal matrices with the shape and dtype of `points`."""
     n, k = points.shape[-2:]
     if det is not None and (det != 1 or n != k or points.is_complex()):
         raise ValueError(

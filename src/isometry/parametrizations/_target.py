@@ -28,10 +28,10 @@ from isometry.parametrizations._coordinates import (
 )
 from isometry.parametrizations._owner import adapt, own_class
 
-# a module, and the name under which it holds the parameter
+# a module, and the name under which it holds a parameter
 Place = tuple[nn.Module, str]
 
-# options of an embedding, and why a constrained weight cannot have them
+# options of an embedding, and why they must not be used with a constrained weight
 _CONFLICTS = {
     "max_norm": "it would rescale rows of the orthogonal weight",
     "sparse": "the gradient of a computed weight is dense",
@@ -47,7 +47,7 @@ class Target(Generic[Layer]):
         module: the module that owns the parameter.
         name: name of the parameter in the module.
         weight: the parameter.
-        ties: the other places where modules hold the parameter.
+        ties: other modules that hold the parameter, each with its name there.
     """
 
     module: Layer
@@ -76,7 +76,7 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
         raise ValueError(
             f"`{name}` must not be constrained already; {kind} has "
             f"{[type(part).__name__ for part in parts]} on it. "
-            f"Remove that first, with `{remedy}`."
+            f"Remove the parametrization first, with `{remedy}`."
         )
     parameters = parameters_of(module)
     if not isinstance(parameters.get(name), nn.Parameter):
@@ -122,15 +122,15 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
 
 
 def other_places(module: nn.Module, name: str) -> list[Place]:
-    """The other places where modules hold the parameter `name` of `module`.
+    """Other places that hold the parameter `name` of `module`, in any module.
 
     Raises:
         ValueError: if a parametrized weight is computed from the parameter.
     """
     own = parameters_of(module)
-    # Looking at all objects takes up to a second in a large program. It is not needed
-    # if the parameter has no more references than a new parameter has, or if only the
-    # dictionary of this module holds it.
+    # Searching all objects takes up to a second in a large program. The search is not
+    # needed if the parameter has no more references than a new parameter has, or if
+    # only the dictionary of this module holds it.
     example = {name: nn.Parameter()}
     if _references(own, name) <= _references(example, name):
         return []
@@ -146,31 +146,31 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
     if lists:
         raise ValueError(
             f"`{name}` must not be tied to a weight with a parametrization of its own; "
-            f"got one with {type(lists[0][0]).__name__}. Remove that first, with "
-            f"`torch.nn.utils.parametrize.remove_parametrizations`."
+            f"got one with {type(lists[0][0]).__name__}. Remove the parametrization "
+            f"first, with `torch.nn.utils.parametrize.remove_parametrizations`."
         )
     return places
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
-    """Let another module that shares the parameter use the constrained weight."""
+    """Let a module that shares the parameter compute with the constrained weight."""
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)
-    # torch turns the weight into a property that reads a list of parametrizations.
-    # Replace this list by ours
+    # torch turns the weight into a property that reads a list of parametrizations, and
+    # we replace this list by the shared `coordinates`
     parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
     cast("nn.ModuleDict", module.parametrizations)[name] = coordinates
     adapt(module, name)
 
 
 def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
-    """The uses of constrained weights in modules that are not among the `entries`."""
+    """The uses of the same constrained weights by modules outside of `entries`."""
     tables: dict[int, dict[tuple[int, str], Any]] = {}
     for entry in entries:
         table = vars(cast("Any", entry.owner).parametrizations)["_modules"]
         tables.setdefault(id(entry.coordinates), {})[id(table), entry.name] = table
-    # As in `other_places`, count references before looking at all objects
+    # as in `other_places`, count references before searching all objects
     example = {"": nn.Module()}
     shared = {
         key
@@ -191,14 +191,17 @@ def tied_elsewhere(entries: list[Constrained]) -> list[Constrained]:
 
 
 def check_place(module: nn.Module, name: str, parameter: Any) -> None:
-    """Raise if a module gets a parameter that holds coordinates of another module."""
-    # Coordinates that replace an existing parameter come from tying a weight, which is
+    """Raise if a module gets a parameter that holds coordinates of another module.
+
+    torch calls this whenever a parameter is registered.
+    """
+    # If coordinates replace an existing parameter, someone is tying weights, which is
     # refused. Compilers, exporters and `nn.ParameterList` add coordinates under a new
     # name, which is harmless.
     replaces = parameters_of(module).get(name, parameter) is not parameter
-    # torch's own removal of a constraint registers the parameter under the name of the
-    # weight, and writes the weight over the coordinates. A tied module may still need
-    # the coordinates, so this case is checked too
+    # When torch removes a constraint, it registers the parameter under the name of the
+    # weight and overwrites the coordinates with the weight. A tied module may still
+    # need the coordinates, so this case is checked too.
     was_constrained = manifold_of(module, name) is not None
     if isinstance(module, ParametrizationList) or not (replaces or was_constrained):
         return
@@ -217,7 +220,7 @@ def check_place(module: nn.Module, name: str, parameter: Any) -> None:
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """The parameters of `module` itself; none before `nn.Module.__init__` has run."""
+    """The parameters of `module` itself; empty before `nn.Module.__init__` has run."""
     return vars(module).get("_parameters", {})
 
 
@@ -227,6 +230,6 @@ def _references(parameters: Any, name: str) -> int:
 
 def _modules() -> Iterator[nn.Module]:
     """All modules in this process."""
-    # `type`, not `isinstance`: asking objects for `__class__` wakes proxies and lazy
-    # imports
+    # Not `isinstance`, which asks an object for its `__class__`. A proxy or a lazy
+    # import would then load what it stands for
     return (o for o in gc.get_objects() if issubclass(type(o), nn.Module))

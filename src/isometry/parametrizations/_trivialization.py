@@ -70,7 +70,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             base, retraction = self._buffers["base"], self.retraction
-            # usually there is nothing to rearrange, and nothing to gather from other
+            # the usual case: nothing to rearrange, and nothing to gather from other
             # processes
             plain = type(X) in PLAIN and type(self._buffers["map"]) is Tensor
             if plain and self.is_upright and (base is None or type(base) is Tensor):
@@ -81,9 +81,9 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
-        """Coordinates of `Q`: zero, after the base has moved to `Q`.
+        """Move the base to `Q`, and return the coordinates of `Q`, which are zero.
 
-        If the base is fixed (`use_trivialization=False`), these are the coordinates
+        If the base is fixed (`use_trivialization=False`), return the coordinates of `Q`
         around the origin.
         """
         if self.base is None:
@@ -106,9 +106,9 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
     def move_base(self, X: Tensor, velocities: Sequence[Tensor] = ()) -> list[Tensor]:
         """Move the base to the weight with coordinates `X`.
 
-        A velocity of the coordinates, such as the momentum of an optimizer, becomes
-        the velocity of the new coordinates that moves the weight in the same way: it is
-        pushed forward by the derivative of the map.
+        A velocity of the coordinates, such as the momentum of an optimizer, is pushed
+        forward by the derivative of the map. The result is the velocity of the new
+        coordinates that moves the weight in the same way.
 
         Args:
             X: the coordinates. The caller must set them to zero afterwards.
@@ -120,21 +120,21 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if self.base is None:
             return list(velocities)
 
-        def reached(X: Tensor) -> Tensor:
+        def points(X: Tensor) -> Tensor:
             B = self.base_point()
             return self.manifold.point(self.layout.points(X), B, self.retraction)
 
         with autocast_off(X.device):
-            moved = [torch.func.jvp(reached, (X,), (v,))[1] for v in velocities]
-            Q = self.manifold.polish(reached(X))
-            moved = [self.layout.weight(self.manifold.velocity(Q, E)) for E in moved]
+            tangents = [torch.func.jvp(points, (X,), (v,))[1] for v in velocities]
+            Q = self.manifold.polish(points(X))
+            moved = [self.layout.weight(self.manifold.velocity(Q, E)) for E in tangents]
         self.base.copy_(self.layout.weight(Q))
         self.steps.zero_()
         return moved
 
     @torch.no_grad()
     def repair(self) -> None:
-        """Move a base that is off the manifold to the nearest point.
+        """Replace a base that is off the manifold by the nearest point.
 
         `AveragedModel(use_buffers=True)` takes the mean of several bases, and this mean
         is off the manifold.
@@ -165,13 +165,13 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         """
         base = state.get(f"{prefix}base")
         # A safetensors file holds the tensors of only one of two tied weights. Loading
-        # accepts that the other weight is missing only if all its tensors are. So add
-        # no counter where there is no base.
+        # accepts a weight that is missing, but only if all its tensors are missing. So
+        # add no counter where there is no base.
         if base is not None:
             state.setdefault(f"{prefix}steps", torch.zeros_like(self.steps))
         if self.base is None or base is None or base.shape != self.base.shape:
             return None
-        # sharded and meta tensors have no values to look at
+        # sharded and meta tensors have no values that could be checked here
         if base.is_meta or type(base) not in (Tensor, nn.Parameter):
             return None
         Q = self.layout.points(in_float32_or_wider(base))
@@ -194,10 +194,10 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
 
     @torch.no_grad()
     def polish(self) -> None:
-        """Remove the rounding error of the base, after it was cast to a wider dtype."""
+        """Remove the rounding error of a base that was cast to a wider dtype."""
         if self.base is not None and not self.base.is_meta:
-            # A step squares the defect, which is up to 1e-5 in single precision, so one
-            # step would leave 1e-10
+            # Polish twice. Each time the defect is squared, and it is up to 1e-5 in
+            # single precision, so polishing once would leave 1e-10
             Q = self.manifold.polish(self.layout.points(self.base))
             self.base.copy_(self.layout.weight(self.manifold.polish(Q)))
 
