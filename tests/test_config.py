@@ -51,4 +51,4 @@ def test_without_a_home(monkeypatch):
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pathlib.Path.home", no_home)
-    assert _config._cache().startswith("none: there is no home")
+    assert _config._cache().startswith("none: this user has no home folder")

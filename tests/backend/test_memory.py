@@ -37,7 +37,7 @@ def kept_bytes() -> int:
 
 
 def kept_pieces() -> list[Any]:
-    return [piece for pieces in memory._shelf for piece in pieces]
+    return [piece for pieces in memory._pool for piece in pieces]
 
 
 def test_results_do_not_share_the_kept_memory(rng):

@@ -167,7 +167,7 @@ def test_without_a_home(monkeypatch):
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
+    with pytest.raises(BuildError, match=r"no home folder. Set XDG_CACHE_HOME"):
         build()
 
 

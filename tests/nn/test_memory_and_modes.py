@@ -83,10 +83,10 @@ def test_lengths_that_differ_do_not_fill_the_memory(monkeypatch):
         memory.recycled((rows, 300), like)
     # three of them are below 2^22 bytes
     expected = [rows * 1200 for rows in (1005, 1006, 1007)]
-    assert [len(s) for s in memory._shelf[0]] == expected
+    assert [len(s) for s in memory._pool[0]] == expected
     # a larger piece is not kept at all, and does not drive these out
     memory.recycled((10_000, 300), like)
-    assert [len(s) for s in memory._shelf[0]] == expected
+    assert [len(s) for s in memory._pool[0]] == expected
     memory.release_memory()
 
 

@@ -4,7 +4,7 @@
 in C, for real numbers on the CPU; its results differ only by rounding. Code outside of
 this folder does not know which of the two it uses. The C library is optional: it comes
 with a wheel, or is built when it is first needed. Without a compiler, or with
-`ISOMETRY_NATIVE=0`, torch's operations take its place and are slower.
+`ISOMETRY_NATIVE=0`, `TorchBackend` computes everything, which is slower.
 """
 
 from collections.abc import Iterator
@@ -37,9 +37,9 @@ _switched_off = 0
 def backend_for(*tensors: Tensor | None) -> Backend:
     """The backend for these tensors: C if it can read all of them, otherwise torch.
 
-    C reads plain contiguous tensors on the CPU, all of one real dtype. Inside a mode
-    that watches torch's operations, such as FakeTensorMode or a counter of FLOPs, torch
-    computes: the mode would not see C, and may return tensors without memory.
+    C reads plain contiguous tensors on the CPU, all of one real dtype. Torch computes
+    inside a dispatch mode, such as FakeTensorMode or a counter of FLOPs: such a mode
+    would not see what C does, and may return tensors without memory.
     """
     first = tensors[0]
     assert first is not None
@@ -57,7 +57,7 @@ def backend_for(*tensors: Tensor | None) -> Backend:
 
 @contextmanager
 def only_torch() -> Iterator[None]:
-    """Compute with torch's operations alone, in all threads.
+    """A context in which `backend_for` always chooses torch, in all threads.
 
     This is for tests and benchmarks, and for a profiler that should see every product.
     """

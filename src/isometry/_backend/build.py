@@ -1,7 +1,7 @@
-"""Finding the shared library of the C sources in the package, or building it.
+"""Find the shared library of the C sources, or build it.
 
-This file and its imports need nothing but Python, not even torch: `hatch_build.py` runs
-it to make a wheel.
+This file and its imports do not need torch, because `hatch_build.py` runs them to make
+a wheel.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from isometry._backend.store import (
 )
 
 _SOURCES = Path(__file__).parent / "c"
-# where a platform wheel has its libraries; other installations have no such folder
+# the libraries in a wheel for one platform; other installations have no such folder
 _BUNDLED = Path(__file__).parent / "bundled"
 _FLAGS = (
     *compiler_options(),
     *("-std=gnu11", "-O3", "-fopenmp", "-shared", "-fPIC"),
     # allow loops over floats to be vectorized, but keep NaN and infinity
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-    # The functions of OpenMP that GCC calls are in openmp.c. With this option the
-    # linker leaves out the OpenMP runtime, which is then not needed.
+    # The OpenMP functions that GCC calls are defined in openmp.c, so the OpenMP runtime
+    # is not needed. With this option, the linker leaves it out.
     "-Wl,--as-needed",
 )
 
@@ -46,7 +46,8 @@ class Variant(NamedTuple):
     Args:
         name: a part of the library's file name.
         options: options for the compiler.
-        needs: the instruction sets, by their names in /proc/cpuinfo.
+        needs: the instruction sets that a processor must have, as /proc/cpuinfo names
+            them.
     """
 
     name: str
@@ -54,12 +55,12 @@ class Variant(NamedTuple):
     needs: set[str]
 
     def key(self) -> str:
-        """The part of the file's name that identifies the variant and these sources."""
+        """The part of the file name that identifies the variant and the sources."""
         return f"{self.name}-{fingerprint()}"
 
 
-# The third and the fourth level of x86-64 in the psABI; see "x86-64-v3" in the manual
-# of GCC. The AES instructions are for bytes.c.
+# The instruction sets of x86-64-v3 and x86-64-v4, which the manual of GCC explains, and
+# the AES instructions that bytes.c uses.
 _LEVEL_3 = {
     *("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3", "avx", "avx2"),
     *("bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave", "aes"),
@@ -82,7 +83,7 @@ _TIMEOUT = 120.0
 
 
 def bundled() -> Path | None:
-    """The library in this package that is best for this processor, if there is one.
+    """The fastest library of the wheel that this processor can run, or None.
 
     Raises:
         BuildError: if the file has changed since the wheel was made.
@@ -99,7 +100,7 @@ def bundled() -> Path | None:
 
 
 def cached() -> Path | None:
-    """The library that an earlier `build` has left in the cache, if there is one.
+    """The library that an earlier `build` has written to the cache, or None.
 
     Raises:
         BuildError: if there is no compiler, or the cache cannot be trusted.
@@ -110,8 +111,8 @@ def cached() -> Path | None:
 def build(*, timeout: float = _TIMEOUT) -> Path:
     """Build the library for this compiler and processor, unless the cache has it.
 
-    Several processes may ask at once (the ranks of one job): one builds, the others
-    wait. The remains of a killed build are never taken for a library.
+    If several processes call this at once, such as the ranks of one job, one of them
+    builds and the others wait. The remains of a killed build are never used.
 
     Args:
         timeout: seconds after which the compiler is stopped.
@@ -125,7 +126,7 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
     library = find(folder, key)
     if library is not None:
         return library
-    # long enough for another process that needs its whole timeout to build
+    # another process may need its whole timeout to build
     with locked(folder, key, seconds=2 * timeout):
         library = find(folder, key)
         if library is None:
@@ -135,9 +136,9 @@ def build(*, timeout: float = _TIMEOUT) -> Path:
 
 
 def compiler() -> list[str]:
-    """The words of the command in CC, the first of them as a full path.
+    """The words of the command that calls the compiler; the first is a full path.
 
-    CC may have several words, such as "ccache gcc". Without CC, the command is "cc".
+    The command is the variable CC, such as "ccache gcc", or "cc" if CC is not set.
 
     Raises:
         BuildError: if there is no such program.
@@ -146,8 +147,8 @@ def compiler() -> list[str]:
     path = shutil.which(name)
     if path is None:
         raise BuildError(
-            f"no C compiler was found: there is no `{name}`. Install one, such as gcc, "
-            f"or name it in CC."
+            f"no C compiler was found: there is no `{name}`. Install a compiler such "
+            f"as gcc, or name one in the variable CC."
         )
     return [path, *options]
 
@@ -166,7 +167,7 @@ def compile_sources(
 
     Args:
         program: the words that call the compiler.
-        options: further options, such as the processor to compile for.
+        options: more options for the compiler, such as the processor.
         library: the file to be written.
         timeout: seconds after which the compiler is stopped.
 
@@ -177,24 +178,24 @@ def compile_sources(
     command = [*program, *_FLAGS, *options, *sources, "-o", str(library), "-lm"]
     code, complaint = _run(command, timeout)
     if code:
-        first = complaint.strip().splitlines() or ["it says nothing"]
+        first = complaint.strip().splitlines() or ["it gave no reason"]
         raise BuildError(f"{program[0]} failed: {first[0]}.")
     if not library.exists():
-        raise BuildError(f"{program[0]} made nothing, without an error.")
+        raise BuildError(f"{program[0]} reported success but made no library.")
 
 
 def _run(command: list[str], timeout: float) -> tuple[int, str]:
-    """Run a compiler for at most `timeout` seconds; return its exit code and errors."""
+    """Run a compiler for at most `timeout` seconds. Return its exit code and stderr."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        # the compiler's messages may be in another encoding
+        # the compiler's messages need not be in Python's encoding
         text=True,
         errors="replace",
-        # a new process group, so that all processes that the compiler has started can
-        # be ended with it
+        # a new process group, so that the compiler can be killed together with all
+        # processes that it has started
         start_new_session=True,
     ) as process:
         try:
@@ -205,14 +206,14 @@ def _run(command: list[str], timeout: float) -> tuple[int, str]:
             if isinstance(error, subprocess.TimeoutExpired):
                 raise BuildError(
                     f"{command[0]} has not finished in {timeout:.0f} s. Name another "
-                    f"compiler in CC."
+                    f"compiler in the variable CC."
                 ) from None
             raise
     return process.returncode, complaint
 
 
 def fingerprint() -> str:
-    """A hash of the sources and of the options that all builds have in common."""
+    """A hash of the C sources and of the compiler options that all builds share."""
     parts = [path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]"))]
     parts += [" ".join(_FLAGS).encode()]
     return _hash(parts)
@@ -230,13 +231,13 @@ def _hash(parts: list[bytes]) -> str:
 
 
 def _instructions() -> set[str]:
-    """The instruction sets of this processor, as far as the system names them."""
+    """The instruction sets of this processor, among other words of /proc/cpuinfo."""
     words = (word for line in _processor() for word in line.split())
     return {word.decode(errors="replace") for word in words}
 
 
 def _processor() -> list[bytes]:
-    """Lines that tell processors apart, since several machines may share a cache."""
+    """Lines that identify the processor, since several machines may share a cache."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:

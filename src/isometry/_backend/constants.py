@@ -4,26 +4,26 @@ from typing import Literal, get_args
 
 Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu", "leaky_relu"]
 
-# the nonlinearities of a recurrence; C knows them by their place in this list
+# the nonlinearities of a recurrence; in C, each has its position in this list as number
 NONLINEARITIES: tuple[Sigma, ...] = get_args(Sigma)
 
-# the length of a nonlinearity's threshold, divided by the length of the state
+# the length of the threshold of a nonlinearity, divided by the length of the state
 THRESHOLDS: dict[Sigma, float] = {"modrelu": 1.0, "complex_modrelu": 0.5}
 
 # the slope of the leaky rectifier below zero [MHRB17]
 LEAKY_SLOPE = 0.1
 
 # From this number of rows on, only the lower half of the square of a Hermitian or skew
-# matrix is computed: at n = 512 that takes 0.58 of the time of a product. For smaller
-# matrices the whole product is as fast.
+# matrix is computed, and then mirrored. At n = 512 this takes 0.58 of the time of a
+# product. For smaller matrices, the whole product is as fast.
 HALVED_FROM = 96
 
-# The largest number of matrices in a linear combination in C. A polynomial cannot have
-# more slots than that.
+# The largest number of matrices in a linear combination in C, and so the largest number
+# of slots of a polynomial.
 MOST_SLOTS = 8
 
-# The largest number of axes of a tensor that `unchanged` can watch. C keeps the shape
-# and the strides of such a tensor in arrays of this length.
+# The largest number of axes of a tensor that `unchanged` can watch. C stores its shape
+# and its strides in arrays of this length.
 MOST_AXES = 8
 
 
@@ -33,7 +33,7 @@ def takes_threshold(sigma: Sigma) -> bool:
 
 
 def compiler_options() -> list[str]:
-    """The numbers above as definitions for a C compiler."""
+    """Options that define the numbers above for a C compiler."""
     values: dict[str, float] = {
         "HALVED_FROM": HALVED_FROM,
         "MOST_SLOTS": MOST_SLOTS,

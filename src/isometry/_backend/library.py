@@ -1,9 +1,9 @@
 """The C library, which comes with a wheel or is built when it is first needed.
 
-The sources are plain C, neither compiled against torch nor linked to it. They receive
-pointers: to the memory of tensors, and to functions of the BLAS, of the OpenMP runtime
-and of the C interface that torch has loaded. So one library works with every version of
-torch, and it is built within seconds.
+The sources are plain C. They are neither compiled against torch nor linked to it. They
+get pointers: to the memory of tensors, and to functions of torch's BLAS, of its OpenMP
+runtime and of its C interface. So one library works with every version of torch, and it
+is built within seconds.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ _WITHOUT = (
     "ISOMETRY_NATIVE=0 silences this."
 )
 
-# the reasons for running without C that were logged in this process
+# the reasons for running without C that this process has logged so far
 reasons: list[str] = []
 
 
 def c_library() -> ctypes.CDLL | None:
-    """The C library, or None if there is none; `loaded` has the reason."""
+    """The C library, or None if there is none; `loaded().origin` says why."""
     return loaded().library
 
 
 class Loaded(NamedTuple):
-    """The C library and where it comes from, or None and why there is no library."""
+    """The C library and where it comes from, or None and the reason."""
 
     library: ctypes.CDLL | None
     origin: str
@@ -45,7 +45,7 @@ class Loaded(NamedTuple):
 
 @cache
 def loaded() -> Loaded:
-    """Load the C library on the first call; later calls return the same library."""
+    """Load the C library in the first call, and return it in every call."""
     setting = os.environ.get("ISOMETRY_NATIVE", "1")
     if setting == "0":
         return Loaded(None, "ISOMETRY_NATIVE is 0.")
@@ -55,7 +55,7 @@ def loaded() -> Loaded:
         return Loaded(None, reason)
     places = {"wheel": bundled, "cache": cached, "built just now": build}
     if setting == "build":
-        # skip the wheel, so that a user can compare it with a build for this processor
+        # a user can compare the wheel with a build for this processor
         del places["wheel"]
     try:
         for origin, find in places.items():
@@ -69,7 +69,7 @@ def loaded() -> Loaded:
 
 
 def warn(reason: str) -> None:
-    """Log the reason for running without C once, not again for each dtype."""
+    """Log a reason for running without C, unless it was logged before."""
     if reason not in reasons:
         reasons.append(reason)
         _log.warning(_WITHOUT, reason)
@@ -79,10 +79,10 @@ def _load(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        # the file is what the compiler made, so building it again would not help
+        # The hash of the file is right, so building it again would not help.
         raise BuildError(
-            f"the library cannot be loaded: {error}. If programs must not run from "
-            f"{path.parent}, set XDG_CACHE_HOME to a folder where they may."
+            f"the library cannot be loaded: {error}. If {path.parent} does not allow "
+            f"programs to run, set XDG_CACHE_HOME to a folder that does."
         ) from error
     functions = openmp()
     if functions is not None:
@@ -98,10 +98,9 @@ _OPENMP = (
 
 
 def openmp() -> list[int | None] | None:
-    """Addresses of functions in the OpenMP runtime of torch; None without a runtime."""
-    # The search is in the order of the linker: first the global names, which include a
-    # runtime that was loaded before Python, and then the libraries that torch is linked
-    # to.
+    """Addresses of the functions `_OPENMP` in torch's OpenMP runtime, if it has one."""
+    # The order is that of the linker: first the global names, which include a runtime
+    # that was loaded before Python; then the libraries that torch is linked to.
     for library in (ctypes.CDLL(None), torch_library()):
         with contextlib.suppress(AttributeError):
             functions = [getattr(library, name) for name in _OPENMP]
@@ -110,5 +109,5 @@ def openmp() -> list[int | None] | None:
 
 
 def torch_library() -> Any:
-    """Torch's CPU library, whose BLAS we call in order to share its threads."""
+    """Torch's library for the CPU; we call its BLAS, so as to share its threads."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -1,20 +1,20 @@
-"""Memory of tensors on the CPU: reusing it, and telling whether it has changed.
+"""Memory of tensors on the CPU: reusing it, and finding out whether it has changed.
 
 For batches of small matrices, getting fresh pages takes about as long as the
 arithmetic; at n = 1024 it takes a fifth as long. Torch caches memory on accelerators,
 but not on the CPU.
 
-`recycled` returns a tensor that lives as long as anybody refers to it. Its memory, here
-called a piece, is used again afterwards.
+`recycled` returns an empty tensor and remembers its storage. As soon as nobody else
+refers to the storage, a later call of `recycled` may use it again.
 
-All threads share the pieces. A call takes all of them out of the list while it looks
-for one that is free, so nobody else can find that piece: neither another thread, nor a
-signal handler, a finalizer or a mode of torch that calls this library in the middle of
-that call.
+All threads share one list of storages. While a call searches the list, it takes the
+list away, so that nobody else can find the same free storage: neither another thread,
+nor a signal handler, a finalizer or a mode of torch that calls `recycled` during the
+search.
 
-`unchanged` tells whether tensors are as they were, down to the last bit. Torch counts
-the writes that it makes, but it does not see a write through `.data`, a numpy view or
-another process. Looking at every byte finds all such writes.
+`unchanged` tells whether tensors have changed, down to the last bit. Torch counts its
+own writes, but it does not see a write through `.data`, a numpy view or another
+process. Comparing every byte finds these writes too.
 """
 
 import ctypes
@@ -32,98 +32,97 @@ from isometry._backend.constants import MOST_AXES
 from isometry._backend.library import c_library, torch_library
 from isometry._torch import dispatch_modes, offset_of_tensor, storage_owners
 
-# a function that tells whether tensors are still what they were
+# a function without arguments that tells whether certain tensors are unchanged
 UnchangedCheck = Callable[[], bool]
 
-# The types whose tensors have memory. Wrapper subclasses (sharded, fake and logging
-# tensors) have no memory of their own.
+# The types of tensors that have memory. Wrapper subclasses, such as sharded, fake and
+# logging tensors, have no memory of their own.
 PLAIN = (Tensor, torch.nn.Parameter)
 
-# The least bytes of a piece, since malloc itself reuses the pages of smaller tensors;
-# and the most bytes of all pieces, 256 MB.
+# The smallest size of a storage in bytes, since malloc itself reuses the pages of
+# smaller tensors; and the largest size of all storages together, 256 MB.
 _SMALLEST, _MOST_BYTES = 2**19, 2**28
 
-# The most pieces that `recycled` remembers, in use or not. If sequences have another
-# length in every training step, no piece ever fits again, and without a limit the list
-# would grow.
-_MOST_PIECES = 16
+# The largest number of storages that `recycled` remembers, in use or not. If sequences
+# have another length in every training step, no storage ever fits again, and without a
+# limit the list would grow.
+_MOST_STORAGES = 16
 
-# the functions of torch that bytes.c calls, in the order of its `torch_api`
+# the functions of torch that bytes.c calls, in the order of `torch_api` in that file
 _FUNCTIONS = ("get_data_ptr", "get_dtype", "get_dim", "get_sizes", "get_strides")
 _NOTHING = bytearray()
 
 
-# holds one list of all pieces, which a call takes out and puts back as a whole
-_shelf: list[list[Any]] = []
+# The list of all storages, inside another list. A call takes the inner list out, and
+# puts it back at the end.
+_pool: list[list[Any]] = []
 
 
-def _may_keep(like: Tensor) -> bool:
+def _has_memory(like: Tensor) -> bool:
     """Whether a new tensor like this one would have real memory on the CPU.
 
-    A wrapper subclass has none, and a dispatch mode may return a fake tensor.
+    A wrapper subclass has no memory, and a dispatch mode may return a fake tensor.
     """
     return like.device.type == "cpu" and type(like) in PLAIN and not dispatch_modes()
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
-    """An empty tensor, in memory that an earlier tensor of the same size has released.
+    """An empty tensor, if possible in the memory of an earlier tensor of equal size.
 
-    If no such memory is kept, or somebody still refers to it, the memory is fresh. A
-    graph may keep the tensor as long as it likes. A training step that asks for the
-    same sizes as the one before gets the same pages again.
+    If there is no such memory, or somebody still refers to it, the memory is new. A
+    graph may hold the tensor for any length of time. A training step with the same
+    sizes as the step before gets the same pages again.
     """
     size = math.prod(shape) * like.element_size()
-    if not _SMALLEST <= size <= _MOST_BYTES or not _may_keep(like):
+    if not _SMALLEST <= size <= _MOST_BYTES or not _has_memory(like):
         return like.new_empty(shape)
-    pieces = _take_pieces()
+    storages = _take_storages()
     try:
-        for i in range(len(pieces)):
-            if len(pieces[i]) == size and _is_free(pieces, i):
-                pieces.append(pieces.pop(i))
+        for i in range(len(storages)):
+            if len(storages[i]) == size and _is_free(storages, i):
+                storages.append(storages.pop(i))
                 tensor: Any = like.new_empty(0)
-                return tensor.set_(pieces[-1], 0, tuple(shape))
+                return tensor.set_(storages[-1], 0, tuple(shape))
         fresh = like.new_empty(shape)
-        pieces.append(fresh.untyped_storage())
+        storages.append(fresh.untyped_storage())
         return fresh
     finally:
-        # Other threads may have put pieces back in the meantime. Their pieces go to the
-        # front: the first pieces are dropped first, and the piece just used is at the
-        # end.
-        if _shelf:
-            pieces[:0] = _take_pieces()
-        while len(pieces) > _MOST_PIECES or sum(map(len, pieces)) > _MOST_BYTES:
-            del pieces[0]
-        _shelf.append(pieces)
+        # Other threads may have put storages back in the meantime. These go to the
+        # front, where storages are dropped first; the storage just used is at the end.
+        if _pool:
+            storages[:0] = _take_storages()
+        while len(storages) > _MOST_STORAGES or sum(map(len, storages)) > _MOST_BYTES:
+            del storages[0]
+        _pool.append(storages)
 
 
-def _take_pieces() -> list[Any]:
-    """Take all pieces; the caller puts them back."""
-    pieces: list[Any] = []
-    while _shelf:
+def _take_storages() -> list[Any]:
+    """Take all storages out of `_pool`; the caller puts them back."""
+    storages: list[Any] = []
+    while _pool:
         try:
-            pieces += _shelf.pop()
+            storages += _pool.pop()
         # another thread has taken the last list
         except IndexError:
             break
-    return pieces
+    return storages
 
 
-def _is_free(pieces: list[Any], i: int) -> bool:
-    """Whether this list alone refers to its i-th storage."""
-    # the list itself is one owner in C++
-    if storage_owners(pieces[i]) > 1:
+def _is_free(storages: list[Any], i: int) -> bool:
+    """Whether only this list refers to its i-th storage."""
+    # the Python object in our list is one owner in C++
+    if storage_owners(storages[i]) > 1:
         return False
-    # Somebody may also refer to the Python object in our list. Torch counts that object
-    # as one owner, so the references to it are counted here.
-    if _references(pieces, i) > _ONE_REFERENCE:
+    # somebody may also refer to this Python object, which is still one owner in C++
+    if _references(storages, i) > _ONE_REFERENCE:
         return False
     # another process may read shared memory, as a training process reads the batches
     # that the workers of its DataLoader have made
-    return not pieces[i].is_shared()
+    return not storages[i].is_shared()
 
 
 def _references(objects: list[Any], i: int) -> int:
-    """Number of Python references to the i-th object; this call makes some of them."""
+    """Number of Python references to the i-th object, including those of this call."""
     return sys.getrefcount(objects[i])
 
 
@@ -131,18 +130,18 @@ _ONE_REFERENCE = _references([object()], 0)
 
 
 def release_memory() -> None:
-    """Give back the memory that is kept between calls on the CPU.
+    """Free the memory that the library keeps on the CPU between calls.
 
     The exponential and its gradient, the recurrent layers and the optimizers keep up to
-    256 MB for intermediate results of their next call. All threads share that memory.
-    Memory that a running call or a graph still uses is not touched. You never have to
-    call this.
+    256 MB for the intermediate results of their next call. All threads share this
+    memory. Memory that a running call or a graph still uses is not freed. It is never
+    necessary to call this function.
     """
-    _shelf.clear()
+    _pool.clear()
 
 
 def is_block(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor fill one block of memory that we can read."""
+    """Whether the entries of a tensor fill one block of memory that C can read."""
     return (
         type(tensor) in PLAIN
         and tensor.is_cpu
@@ -156,25 +155,24 @@ def is_block(tensor: Tensor) -> bool:
 
 
 def unchanged(*tensors: Tensor, after: UnchangedCheck | None = None) -> UnchangedCheck:
-    """A function that tells later whether these tensors are still what they are now.
+    """A function that tells later whether these tensors have changed since this call.
 
     The function returns False if any byte, the address, the shape, the strides or the
     dtype of a tensor has changed. It keeps the tensors alive.
 
     Args:
         tensors: tensors for which `is_block` is true.
-        after: an earlier function of this kind, which the new one calls first.
+        after: the result of an earlier call. Its tensors are compared first.
     """
     watch = _watch()
     if watch is None:
         return _both(after, _unchanged_in_python(tensors))
-    numbers = [t for t in tensors if t.is_complex()]
-    if numbers:
+    if any(t.is_complex() for t in tensors):
         # torch conjugates lazily, and its C interface does not show the conjugate bit
         same = watch(None, _NOTHING, *tensors)
-        return _both(after, lambda: not any(Z.is_conj() for Z in numbers) and same())
+        return _both(after, lambda: not any(t.is_conj() for t in tensors) and same())
     if isinstance(after, BuiltinFunctionType):
-        # bytes.c has bound the builtin `after` to the pair (memory, arguments)
+        # `after` is a builtin of bytes.c, bound to the pair (memory, arguments)
         memory: Any = after.__self__
         return watch(after, memory[0], *tensors)
     return _both(after, watch(None, _NOTHING, *tensors))
@@ -195,12 +193,12 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _unchanged_in_python(tensors: tuple[Tensor, ...]) -> UnchangedCheck:
-    """The function that `unchanged` returns without C, several times as slow."""
+    """The function that `unchanged` returns without C; it is several times slower."""
     facts, contents = [*map(_facts, tensors)], [*map(_bytes, tensors)]
 
     def same() -> bool:
-        # The bytes are compared last. A tensor with new memory may be on another
-        # device, where its bytes cannot be read.
+        # The bytes are compared only if the address is unchanged: a tensor with another
+        # address may be on another device, where its bytes cannot be read.
         return facts == [*map(_facts, tensors)] and contents == [*map(_bytes, tensors)]
 
     return same
@@ -215,17 +213,18 @@ def _bytes(tensor: Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b""
 
 
-# Python functions whose addresses C keeps, so they must never be freed
+# Python functions whose addresses C has stored, so they must never be freed
 _callbacks: list[Any] = []
 
 
 def _element_size(get_dtype: Any, offset: int) -> Any:
-    """A function that tells C the size of a dtype; torch 2.7 has no such C function.
+    """A function that C can call for the size of a dtype, given torch's number for it.
 
-    C calls this function once for each new tensor that it watches.
+    Torch 2.7 has no such C function. C calls it once for each new tensor that it
+    watches.
     """
     sizes, code = {}, ctypes.c_int32()
-    # the dtypes of weights and of the tensors from which they are computed
+    # the dtypes of weights, and of the tensors from which weights are computed
     for dtype in (
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
         *(torch.complex64, torch.complex128),

@@ -1,13 +1,13 @@
 """The backend in C: real matrices and recurrent states on the CPU, of one dtype.
 
-With small matrices, most of the time would go into calls of torch, so the polynomial of
-a single matrix is one call to C. With large matrices, C passes over memory less often
+For a small matrix, calling torch takes longer than the arithmetic, so the polynomial of
+a single matrix is one call to C. For a large matrix, C passes over memory less often
 than torch's operations, which saves 8 percent of a layer's training step at n = 1024.
 For a batch, torch computes the products, and C only the squares.
 
-This is the only file that passes memory of tensors to the kernels, which check nothing.
-So each tensor that a caller passes is checked here: a wrong call raises an error,
-instead of reading or writing memory beyond the tensor.
+The kernels check nothing. So this file checks each tensor before it passes the address
+to a kernel: a wrong call raises an error, instead of reading or writing memory beyond
+the tensor.
 """
 
 import ctypes
@@ -46,12 +46,12 @@ _SIGNATURES = {
 }
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
 
-# the numbers by which C knows the nonlinearities
+# the number of each nonlinearity in C
 _SIGMAS = {sigma: number for number, sigma in enumerate(NONLINEARITIES)}
 
-# The gradient at the weight of a recurrence is a sum of products d_t^T h_{t-1} over all
-# time steps. Each thread gathers up to this many rows of d_t and of h_{t-1} for one
-# product, or more if a single time step has more.
+# The gradient at the weight of a recurrence is the sum of d_t^T h_{t-1} over all time
+# steps, where d_t is the gradient at the drive. Each thread gathers up to this many
+# rows of d_t and of h_{t-1} for one product, or more if one time step has more rows.
 _ROWS_TOGETHER = 512
 
 
@@ -95,7 +95,7 @@ class NativeBackend(TorchBackend):
         pointer = ctypes.addressof(X)
         self._c.probe(self.gemm, pointer, pointer, ctypes.addressof(Y), 2)
         if [*Y] != [5, 14, 14, 50]:
-            raise BuildError("the BLAS of this torch multiplies in another way.")
+            raise BuildError("torch's BLAS gives a wrong result for a small product.")
 
     def skew(self, X: Tensor) -> Tensor:
         """L - L^T, with L the strictly lower triangle of X."""
@@ -114,8 +114,7 @@ class NativeBackend(TorchBackend):
     def square(self, A: Tensor, out: Tensor) -> None:
         """Write A^2 of symmetric or skew matrices into `out`.
 
-        From `HALVED_FROM` rows on, only the lower half is computed; the rest mirrors
-        it.
+        From `HALVED_FROM` rows on, only the lower half is computed, and then mirrored.
         """
         if A.shape[-1] < HALVED_FROM:
             torch.bmm(A, A, out=out)
@@ -197,7 +196,7 @@ class NativeBackend(TorchBackend):
         return X
 
     def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
-        """Turn the drive of each time step into its states, in place."""
+        """Overwrite the drive in H with the states; see `recurrence.scan`."""
         W, sigma, _ = cell
         n = len(W)
         h, w = self._pointer("H", H, steps.rows * n), self._pointer("W", W, n * n)
@@ -222,7 +221,7 @@ class NativeBackend(TorchBackend):
         rows, batch = steps.rows * n, steps.batch * n
         # one matrix and one vector for each thread
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
-        # how many rows a thread can gather, both of gradients and of states
+        # the number of rows of gradients, and of states, that a thread can gather
         capacity = max(_ROWS_TOGETHER, -(-steps.batch // threads))
         scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
         self._c.scan_adjoint(
@@ -238,8 +237,8 @@ class NativeBackend(TorchBackend):
 
     def _pointer(self, name: str, X: Tensor, size: int) -> int:
         """The address of a tensor, which must have `size` numbers."""
-        # The conditions repeat `readable`. A training step checks fifteen tensors, and
-        # at n = 64 one more call for each of them would take a noticeable time.
+        # These conditions are those of `readable`. A training step checks fifteen
+        # tensors, and at n = 64 fifteen more calls would take a noticeable time.
         if (
             type(X) in PLAIN
             and X.dtype is self.dtype
@@ -254,13 +253,13 @@ class NativeBackend(TorchBackend):
         raise _refusal(name, X, size, self.dtype)
 
     def _matrices(self, name: str, X: Tensor) -> tuple[int, int, int]:
-        """The number, the size n and the address of square matrices."""
+        """The batch size, n and the address of a batch of n x n matrices."""
         n = X.shape[-1]
         batch = X.numel() // (n * n) if n else 0
         return batch, n, self._pointer(name, X, batch * n * n)
 
     def _slots(self, W: Tensor, table: "PolynomialTable") -> int:
-        """The address of the slots. There must be as many as the table needs."""
+        """The address of the slots, of which W must have as many as the table needs."""
         slots, n = len(W), W.shape[-1]
         _require(slots >= table.slots, "W", slots, f"have {table.slots} slots or more")
         return self._pointer("W", W, slots * n * n)
@@ -279,7 +278,7 @@ class PolynomialTable(NamedTuple):
 
     # an array: the coefficients of all stages, the final combination, the multiple of I
     numbers: Any
-    # the numbers of powers and of stages, and a mask of the stages that are squares
+    # how many powers and how many stages, and a mask of the stages that are squares
     counts: tuple[int, int, int]
     slots: int
 
@@ -289,7 +288,7 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     """The coefficients of a polynomial as C reads them.
 
     Raises:
-        ValueError: if the polynomial does not have the sizes that C relies on.
+        ValueError: if the polynomial does not have the sizes that C requires.
     """
     powers, stages, slots = polynomial.powers, polynomial.stages, polynomial.slots
     _require(powers in (2, 3), "powers", powers, "be 2 or 3")
@@ -302,8 +301,8 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     for stage in stages:
         numbers += [stage.identity, *stage.L, *stage.R, *stage.F]
     numbers.append(polynomial.identity)
-    # A stage that reads k slots has 1 + k numbers for L and k for R. After the last
-    # stage come k numbers of the final combination, and the multiple of I.
+    # A stage that reads k slots has 1 + k numbers for L and k numbers for R. After the
+    # last stage come the k numbers of the final combination, and the multiple of I.
     size = len(stages) * (2 * powers + len(stages)) + slots + 1
     _require(len(numbers) == size, "stages", len(numbers), f"hold {size} numbers")
     array = (PRECISIONS[dtype].c_type * size)(*numbers)
@@ -320,7 +319,7 @@ def _require(condition: bool, name: str, value: object, rule: str) -> None:
 
 
 def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
-    """The error that says why C cannot take this argument."""
+    """The error that says why C cannot read this argument."""
     if type(X) not in PLAIN:
         return TypeError(
             f"`{name}` must be a plain torch.Tensor; got {type(X).__name__}. C cannot "
@@ -337,7 +336,10 @@ def _refusal(name: str, X: Any, size: int, dtype: torch.dtype) -> Exception:
 
 
 def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
-    """The C functions for one dtype, by their short names. They check nothing."""
+    """The C functions for one dtype, by their names without prefix and suffix.
+
+    They check nothing.
+    """
     functions = SimpleNamespace()
     for name, signature in _SIGNATURES.items():
         function = getattr(library, f"isometry_{name}_{PRECISIONS[dtype].suffix}")
@@ -349,7 +351,7 @@ def raw(library: ctypes.CDLL, dtype: torch.dtype) -> SimpleNamespace:
 
 @cache
 def native_backend(dtype: torch.dtype) -> NativeBackend | None:
-    """The C backend for a dtype. If there is none, return None and log the reason."""
+    """The C backend for a dtype; or None, after logging the reason."""
     library = c_library() if dtype in PRECISIONS else None
     if library is None:
         return None
@@ -365,22 +367,22 @@ def kernels_origin() -> str:
     origin = loaded().origin
     if native_backend(torch.float32) is not None:
         return origin
-    # the library may be loaded, but not work with the BLAS of torch
+    # the library may be loaded, but refuse the BLAS of torch
     return f"none: {' '.join(reasons) or origin}"
 
 
 def _assemble(library: ctypes.CDLL, blas: Any, dtype: torch.dtype) -> NativeBackend:
-    """The C backend with this BLAS, which must allow calls from OpenMP's threads.
+    """The C backend with this BLAS, whose functions OpenMP's threads will call.
 
     Raises:
-        AttributeError: if the BLAS does not export its product of matrices.
+        AttributeError: if the BLAS does not export its matrix product.
         BuildError: if the BLAS has its own threads, or gives a wrong product.
     """
-    # OpenBLAS answers 0 if it has no threads, 1 for threads of its own, 2 for OpenMP
+    # this function returns 0 for no threads, 1 for threads of OpenBLAS, 2 for OpenMP
     parallel = getattr(blas, "openblas_get_parallel", None)
     if parallel is not None and parallel() not in (0, 2):
         raise BuildError(
-            "the OpenBLAS of this torch has threads of its own, which may hang inside "
-            "the threads of OpenMP. Install a torch whose BLAS uses OpenMP."
+            "the OpenBLAS of this torch has threads of its own, and may hang if the "
+            "threads of OpenMP call it. Install a torch whose BLAS uses OpenMP."
         )
     return NativeBackend(library, getattr(blas, PRECISIONS[dtype].gemm), dtype)

@@ -1,7 +1,7 @@
 r"""The backend that computes with torch's operations: any device, any dtype.
 
-Every product writes into existing memory, by `out=` or in place. Autocast does not
-change such products.
+Every product writes into existing memory, by `out=` or in place, so autocast does not
+change its dtype.
 
 A polynomial of skew matrices is computed in one tensor `W` of shape
 (slots, batch, n, n). The first slots hold $A$, $A^2$ and perhaps $A^4$, the next ones
@@ -26,23 +26,23 @@ from torch import Tensor
 from isometry._backend import recurrence
 from isometry._backend.memory import recycled
 
-# A sum over a matrix is split into partial sums of whole rows. Each partial sum has at
-# most this many terms, or is over a single row. The partial sums are added in double
+# A sum over a matrix is split into partial sums over whole rows. A partial sum over
+# more than one row has at most this many terms. The partial sums are added in double
 # precision. When all n^2 terms were added in one sum, the bounds on the largest angle
 # were too low, by up to 0.4 % at n = 127 and by 4 % at n = 2048.
 _MOST_TERMS = 128
 
-# A number for one matrix, an array for several. At n = 64, operations on arrays of
-# length one would take a tenth of the time of an exponential.
+# A number for one matrix, an array for several matrices. At n = 64, operations on
+# arrays of length one would take a tenth of the time of an exponential.
 Sum = float | NDArray
 PowerSums = tuple[Sum, Sum, Sum]
 
 
 class Stage(NamedTuple):
-    """One product L R, by the coefficients of L and R over the slots filled before.
+    """One product L R of linear combinations of the slots that are already filled.
 
-    `identity` is the multiple of I in L; R has none. `F` is the final combination,
-    which only the last stage has.
+    `L` and `R` hold the coefficients of the slots, and `identity` is the multiple of I
+    in L; R has no multiple of I. Only the last stage has a final combination `F`.
     """
 
     identity: float
@@ -56,8 +56,8 @@ class Stage(NamedTuple):
         return self.L == self.R and self.identity == 0 and self.L[0] == 0
 
 
-# Compared by identity, because cached functions take polynomials as arguments.
-# Otherwise every call of such a function would hash all coefficients.
+# Polynomials are arguments of cached functions. They are compared by identity, because
+# otherwise every call of such a function would hash all coefficients.
 @dataclass(frozen=True, eq=False)
 class Polynomial:
     """A polynomial of a skew matrix A, as the coefficients of all its stages.
@@ -84,18 +84,15 @@ class Polynomial:
 
 @lru_cache
 def _pieces(n: int, terms: int) -> int:
-    """How many equal partial sums to make of a sum over n rows of `terms` terms each.
-
-    The number is a divisor of n.
-    """
+    """Number of equal partial sums for n rows of `terms` terms each; it divides n."""
     divisors = (p for p in range(1, n) if n % p == 0)
     return next((p for p in divisors if n // p * terms <= _MOST_TERMS), n)
 
 
 def plain_skew(X: Tensor) -> Tensor:
-    """L - L^H with L the strictly lower triangle of X, and an imaginary diagonal.
+    """L - L^H with L the strictly lower triangle of X, plus an imaginary diagonal.
 
-    The diagonal is i times the real part of the diagonal of X; if X is real, zero.
+    The diagonal is i times the real part of the diagonal of X, or zero if X is real.
     """
     L = X.tril(-1)
     A = L - L.mH
@@ -133,7 +130,7 @@ class TorchBackend:
 
         If `skip_up_to` is None, there is no $A^4$. On the CPU, $A^4$ is also left out
         if $\sum \theta^4$ is at most `skip_up_to` for every matrix. The sum is over the
-        angles $\theta$ of a matrix (one of each pair if the matrix is real). With
+        angles $\theta$ of a matrix, or one of each pair if the matrix is real. With
         `from_coordinates`, the argument A holds coordinates, and `skew` makes the skew
         matrix from them.
 
@@ -144,9 +141,8 @@ class TorchBackend:
         self.square(W[0].copy_(A), W[1])
         if skip_up_to is None:
             return None
-        # On another device the host would have to wait for this norm, and again for the
-        # power sums. So A^4 is always computed on such a device, and the host waits
-        # once.
+        # On another device, the host would have to wait for this norm, and again for
+        # the power sums. So A^4 is always computed there, and the host waits only once.
         if A.is_cpu:
             norm = float(torch.linalg.matrix_norm(W[1]).max())
             if norm * norm * (1.0 if A.is_complex() else 0.5) <= skip_up_to:
@@ -156,7 +152,11 @@ class TorchBackend:
 
     @staticmethod
     def power_sums(pair: Tensor) -> PowerSums:
-        """<X, X>, <X, Y> and <Y, Y> for a pair (X, Y) of batches, halved if real."""
+        """The inner products <X, X>, <X, Y> and <Y, Y>, halved if X and Y are real.
+
+        Args:
+            pair: two batches X and Y, of shape (2, batch, n, n).
+        """
         b, n = pair.shape[1:3]
         rows = torch.view_as_real(pair) if pair.is_complex() else pair
         pieces = _pieces(n, 2 * n if pair.is_complex() else n)
@@ -187,8 +187,8 @@ class TorchBackend:
                 Q.baddbmm_(L, R)
             else:
                 torch.bmm(L, R, out=W[k])
-        # I is added last: sums with a diagonal near 1 would lose the digits of small
-        # terms.
+        # I is added last, because small terms lose digits when they are added to a
+        # number near 1.
         _add_identity(Q, polynomial.identity)
         return Q
 
@@ -205,17 +205,16 @@ class TorchBackend:
         With `from_coordinates`, it is the gradient at the coordinates from which `skew`
         made A.
         """
-        # `scratch` holds one matrix after the other: L; R, which its gradient later
+        # `scratch` holds, one matrix after the other: L; R, which its gradient later
         # overwrites; the gradient of L; the gradient of F; and one gradient for each
-        # slot. So the gradients of R, L and F are neighbours, and one thin product with
-        # the transposed coefficients adds their contributions to the gradients of all
-        # slots.
+        # slot. The gradients of R, L and F are neighbours. So one thin product with the
+        # transposed coefficients adds their contributions to all gradients of slots.
         rows = rows_of(polynomial, W.dtype.to_real(), W.device)
         values = _flat(W)
         scratch = recycled((4 + polynomial.slots, *W.shape[1:]), W)
         L, gR, gL, gF = scratch[:4].unbind()
-        slots, flat = scratch[4:], _flat(scratch)
-        gradients, below = flat[1:4], flat[4:]
+        slot_gradients, flat = scratch[4:], _flat(scratch)
+        factor_gradients, sums = flat[1:4], flat[4:]
         gF.copy_(G)
         for k in range(polynomial.slots, polynomial.powers - 1, -1):
             stage = polynomial.stages[k - polynomial.powers]
@@ -226,17 +225,17 @@ class TorchBackend:
                 # its gradient G L + L G counts: this is the Hermitian part of
                 # (G + G^H) L.
                 torch.bmm(_add_adjoint(G, 1, out=gL), L, out=gR)
-                below[1:k].addmm_(transposed[1:], gradients[:1])
+                sums[1:k].addmm_(transposed[1:], factor_gradients[:1])
             else:
                 _add_identity(L, stage.identity)
                 torch.bmm(G, gR.mH, out=gL)
                 torch.bmm(L.mH, G, out=gR)
                 if len(final):
-                    torch.mm(transposed, gradients, out=below)
+                    torch.mm(transposed, factor_gradients, out=sums)
                 else:
-                    below[:k].addmm_(transposed, gradients[:2])
-            G = slots[k - 1]
-        g = _through_powers(W, slots, polynomial.powers, gL)
+                    sums[:k].addmm_(transposed, factor_gradients[:2])
+            G = slot_gradients[k - 1]
+        g = _through_powers(W, slot_gradients, polynomial.powers, gL)
         return self.skew_adjoint(g) if from_coordinates else g
 
     scan = staticmethod(recurrence.scan)
@@ -247,9 +246,9 @@ class StageTensors(NamedTuple):
     """The coefficients of one `Stage` as tensors.
 
     `factors` has the rows L and R. `final` has the row F in the last stage, and no row
-    in the other stages. `transposed` has the columns R, L and, in the last stage, F:
-    `pull_back` keeps the gradients of R, L and F in memory in this order. If the stage
-    is a square, L is the only row of `factors` and the only column of `transposed`.
+    in the other stages. `transposed` has the columns R, L and, in the last stage, F,
+    since `pull_back` stores their gradients in this order. If the stage is a square, L
+    is the only row of `factors` and the only column of `transposed`.
     """
 
     factors: Tensor
@@ -261,7 +260,7 @@ class StageTensors(NamedTuple):
 def rows_of(
     polynomial: Polynomial, dtype: torch.dtype, device: torch.device
 ) -> tuple[StageTensors, ...]:
-    """The coefficients of every stage, rounded to a real dtype."""
+    """The coefficients of every stage as tensors of a real dtype."""
     rows = []
     for stage in polynomial.stages:
         combinations = [stage.L, stage.R, *([stage.F] if stage.F else [])]
@@ -275,7 +274,7 @@ def rows_of(
 
 
 def _flat(W: Tensor) -> Tensor:
-    """(slots, ...) as a real matrix with one row for each slot, in the same memory.
+    """A real view of W, of shape (slots, ...), as a matrix with a row for each slot.
 
     A linear combination of slots is then one thin product with a row of coefficients.
     """
@@ -287,17 +286,18 @@ def _add_identity(X: Tensor, multiple: float) -> None:
         X.diagonal(dim1=-2, dim2=-1).add_(multiple)
 
 
-def _through_powers(W: Tensor, slots: Tensor, count: int, scratch: Tensor) -> Tensor:
-    """The skew gradient at A, given the gradients at A, at A^2 and perhaps at A^4.
+def _through_powers(W: Tensor, g: Tensor, count: int, scratch: Tensor) -> Tensor:
+    """The skew gradient at A, given the gradients g at A, at A^2 and perhaps at A^4.
 
     Only the Hermitian part S / 2 of a gradient at A^2 or A^4 counts. Pulling S / 2 back
     through the square of A^2 gives (S A^2 + A^2 S) / 2, the Hermitian part of S A^2.
     Pulling S / 2 back through the square of A gives -(S A + A S) / 2, the skew part of
-    -S A. The last line takes twice the skew part, so everything is halved before.
+    -S A. The last line takes twice the skew part, so the line before it has a factor of
+    one half.
     """
-    gA, gA2 = slots[:2]
+    gA, gA2 = g[:2]
     if count == 3:
-        gA2.baddbmm_(_add_adjoint(slots[2], 1, out=scratch), W[1])
+        gA2.baddbmm_(_add_adjoint(g[2], 1, out=scratch), W[1])
     gA.baddbmm_(_add_adjoint(gA2, 1, out=scratch), W[0], beta=0.5, alpha=-0.5)
     return _add_adjoint(gA, -1, out=torch.empty_like(gA))
 
@@ -305,14 +305,13 @@ def _through_powers(W: Tensor, slots: Tensor, count: int, scratch: Tensor) -> Te
 def _add_adjoint(X: Tensor, sign: int, *, out: Tensor) -> Tensor:
     """X + X^H or X - X^H; `out` must not be X itself."""
     if X.is_complex():
-        # Conjugated at once, not lazily: in the first call of a compiled function torch
+        # `X.mH` would conjugate lazily. In the first call of a compiled function, torch
         # 2.13 excludes the dispatch key of lazy conjugation, and a sum would read X^T
         # instead of X^H.
         torch.conj_physical(X.mT, out=out)
     elif len(X) == 1 and X.shape[-1] >= 1024:
-        # Torch copies a transposed matrix block by block, but it does not add a
-        # transposed matrix block by block. So for a large matrix a copy followed by a
-        # sum is faster than a sum with the transpose.
+        # Torch copies a transposed matrix block by block, but adds it without blocks.
+        # So for a large matrix, a copy and a sum are faster than adding the transpose.
         out[0].copy_(X[0].mT)
     else:
         return torch.add(X, X.mT, alpha=sign, out=out)

@@ -1,10 +1,9 @@
 r"""The loop $h_t = \sigma(W h_{t-1} + u_t)$ over time, in torch's operations.
 
-In the forward pass a buffer with the drive $u_t$ becomes the states $h_t$; in the
-backward pass another buffer becomes the gradient at $u_t$. States are rows, one time
-step after the other. The derivative of sigma follows from its value, so the states are
-all that the backward pass needs. A complex state is a row of pairs, with the real and
-imaginary parts side by side.
+In the forward pass, the states $h_t$ overwrite the drive $u_t$. In the backward pass,
+the gradient at $u_t$ is written to another buffer. States are rows, one time step after
+the other. The derivative of sigma can be computed from its value, so the backward pass
+needs only the states. A complex state is a row of pairs of real and imaginary parts.
 """
 
 import ctypes
@@ -24,7 +23,7 @@ _TOGETHER = 8
 
 
 class Cell(NamedTuple):
-    """The definition of a time step: weight, nonlinearity, and its threshold `b`."""
+    """One time step: its weight, its nonlinearity, and the threshold `b` of that."""
 
     W: Tensor
     sigma: Sigma
@@ -32,7 +31,7 @@ class Cell(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients at a cell's weight, its threshold, and the first states."""
+    """The gradients at a cell's weight, at its threshold, and at the initial states."""
 
     W: Tensor
     b: Tensor | None
@@ -40,7 +39,7 @@ class Gradients(NamedTuple):
 
 
 class StepTable:
-    """Which rows belong to which time step, for Python and for C; see scan.h.
+    """The rows of each time step in a buffer of states, for Python and C; see scan.h.
 
     Args:
         sizes: the number of rows of each time step.
@@ -58,13 +57,20 @@ class StepTable:
         self.starts, self.sizes = tuple(starts), tuple(sizes)
         # whether all sequences have the same length
         self.is_equal = not sizes or sizes[0] == sizes[-1]
-        # what the C functions expect as arguments
+        # the arguments `starts`, `sizes` and `steps` of the C functions
         arrays = ((ctypes.c_long * len(row))(*row) for row in (starts, sizes))
         self.arguments = (*arrays, len(sizes))
 
 
 def scan(H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
-    """Turn the drive of each time step into its states, in place."""
+    """Overwrite the drive in H with the states.
+
+    Args:
+        H: on entry, the drive u_t of every time step; on return, the states h_t.
+        cell: the recurrence.
+        h0: the states before the first time step.
+        steps: the rows of each time step.
+    """
     previous, Wt = h0, cell.W.mT
     for start, size in zip(steps.starts, steps.sizes, strict=False):
         h = H[start : start + size]
@@ -86,11 +92,11 @@ def scan_adjoint(
     """Write the gradient at the drive into D, and return the other gradients.
 
     Args:
-        D: memory for the gradient.
+        D: memory for the gradient at the drive.
         H: the states.
         cell: the recurrence.
         h0: the states before the first time step.
-        steps: which rows belong to which time step.
+        steps: the rows of each time step.
         dH: the gradient at every state, or None.
         dh_last: the gradient at the last state of each sequence, or None.
     """
@@ -124,7 +130,7 @@ def scan_adjoint(
 
 
 def activate(z: Tensor, b: Tensor | None, sigma: Sigma) -> None:
-    """Apply the nonlinearity in place, without a graph."""
+    """Apply the nonlinearity in place; autograd must be off."""
     if sigma == "tanh":
         z.tanh_()
     elif sigma == "relu":
@@ -168,8 +174,8 @@ def activate_adjoint(
         H, D = _as_complex(h), _as_complex(d)
         size = H.abs()
         unit = torch.where(size == 0, 0.0, H / size)
-        # m is |z|, computed as |h| - b. If |z| was tiny, adding b to |z| has rounded
-        # |z| away. So m is taken to be at least eps |h|.
+        # m is |z|, computed as |h| - b. A tiny |z| was rounded away when b was added,
+        # so m is taken to be at least eps |h|.
         m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
         # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
         turned = D * unit.conj()
@@ -180,5 +186,5 @@ def activate_adjoint(
 
 
 def _as_complex(rows: Tensor) -> Tensor:
-    """Rows of pairs as rows of complex numbers, in the same memory."""
+    """A view of rows of pairs as rows of complex numbers."""
     return torch.view_as_complex(rows.unflatten(-1, (-1, 2)))

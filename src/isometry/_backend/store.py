@@ -1,9 +1,9 @@
 """The cache folder for C libraries; only trusted and undamaged files are loaded.
 
 Loading a library runs its code. So the folder and the library must belong to the user,
-and nobody else may have the right to write to them. The contents must be what the
-compiler made: the name of a library ends with its SHA-256. Libraries that have not been
-used for a long time are removed.
+and nobody else may have permission to write to them. The name of a library ends with
+the SHA-256 of its contents, which shows damage. Libraries that have not been used for a
+long time are removed.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 
 # days without use after which a library is removed
 _UNUSED_DAYS = 90
-# hours after which the folder of a build can only be left over from a killed process
+# hours after which the temporary folder of a build must be left from a killed process
 _STALE_HOURS = 24
 
 _DAY = 86400.0
@@ -31,7 +31,7 @@ def open_folder() -> Path:
     """The cache folder, which is created if it does not exist.
 
     Raises:
-        BuildError: if it cannot be made, or `check_trusted` refuses it.
+        BuildError: if it cannot be created, or `check_trusted` refuses it.
     """
     folder = cache_folder()
     remedy = "Set XDG_CACHE_HOME to a folder of your own."
@@ -50,14 +50,15 @@ def cache_folder() -> Path:
         BuildError: if the user has no home folder.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # the XDG specification: a relative path is invalid and must be ignored
+    # the XDG specification says that a relative path must be ignored
     if base.is_absolute():
         return base / "isometry"
     try:
         return Path.home() / ".cache" / "isometry"
     except RuntimeError as error:
         # in a container, a user may have neither HOME nor a name
-        raise BuildError("there is no home: set XDG_CACHE_HOME to a folder.") from error
+        remedy = "Set XDG_CACHE_HOME to a folder."
+        raise BuildError(f"this user has no home folder. {remedy}") from error
 
 
 def check_trusted(path: Path) -> None:
@@ -82,10 +83,10 @@ def check_trusted(path: Path) -> None:
 
 
 def find(folder: Path, key: str) -> Path | None:
-    """The library with this key, if the folder has one; a damaged file is removed.
+    """The library with this key, or None. A damaged library is removed.
 
     Raises:
-        BuildError: if somebody else could have written it.
+        BuildError: if somebody else could have written the library.
     """
     for library in sorted(folder.glob(f"kernels-{key}-*.so")):
         check_trusted(library)
@@ -93,28 +94,28 @@ def find(folder: Path, key: str) -> Path | None:
         if library.name == file_name(key, contents):
             _touch(library)
             return library
-        # the contents do not match the name, perhaps after a crash of the machine
+        # the contents do not match the name, perhaps because the machine has crashed
         library.unlink(missing_ok=True)
     return None
 
 
-def keep(built: Path, folder: Path, key: str) -> Path:
-    """Move a new library into the folder; after a crash it is complete or absent."""
-    built.chmod(0o700)
-    library = folder / file_name(key, built.read_bytes())
-    _flush(built)
-    built.replace(library)
+def keep(source: Path, folder: Path, key: str) -> Path:
+    """Move a new library into the folder. After a crash it is complete or absent."""
+    source.chmod(0o700)
+    library = folder / file_name(key, source.read_bytes())
+    _flush(source)
+    source.replace(library)
     _flush(folder)
     return library
 
 
 def file_name(key: str, contents: bytes) -> str:
-    """The name of a library with these contents."""
+    """The file name of the library with this key and these contents."""
     return f"kernels-{key}-{hashlib.sha256(contents).hexdigest()}.so"
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the list of files in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -123,8 +124,8 @@ def _flush(path: Path) -> None:
 
 
 def _touch(library: Path) -> None:
-    """Record the day on which a library was last used."""
-    # a cache that was prepared in advance may be read-only
+    """Record the day on which a library was last used, as its modification time."""
+    # an administrator may have made the cache read-only
     with contextlib.suppress(OSError):
         if time.time() - library.stat().st_mtime > _DAY:
             os.utime(library)
@@ -144,12 +145,12 @@ def tidy(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, key: str, *, seconds: float) -> Iterator[None]:
-    """Be the only process that builds this library.
+    """Hold the lock on this key: only one process at a time builds the library.
 
     Raises:
         BuildError: if another process holds the lock for this many seconds.
     """
-    # imported here, because Windows does not have this module
+    # not at the top of the file, because Windows does not have this module
     import fcntl
 
     path = folder / f"kernels-{key}.lock"
@@ -165,7 +166,7 @@ def locked(folder: Path, key: str, *, seconds: float) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise BuildError(
                         f"another process has been building for {seconds:.0f} s. If it "
-                        f"hangs, end it; it holds {path}."
+                        f"hangs, kill it; it holds the lock {path}."
                     ) from None
                 time.sleep(0.05)
         yield
