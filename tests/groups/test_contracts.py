@@ -144,11 +144,11 @@ BROKEN = [
         broken(G, algebra_projection=lambda _, X: X - X.mT),
     ),
     (
-        "algebra_coordinates.*be coordinates",
+        "algebra_coordinates.*undone by `algebra`",
         broken(G, algebra_coordinates=lambda _, A: A.triu()),
     ),
     (
-        "algebra_coordinates.*smallest",
+        "algebra_coordinates.*least norm",
         broken(G, algebra_coordinates=lambda _, A: A),
     ),
     ("project.*idempotent", broken(Sphere(3), project=lambda *a: 0.9 * tangent(*a))),

@@ -33,8 +33,9 @@ class RiemannianAdam(AbstractRiemannian):
     is one number, the mean square of the gradient's entries, and $M$ is transported
     with the point; see docs/theory/optimizers.md.
 
-    Plain groups get the update of `torch.optim.Adam`. Plain groups, weight decay and
-    numbers that are not finite are treated as in `RiemannianSGD`.
+    Parameter groups without a manifold are plain: they get the update of
+    `torch.optim.Adam`. Weight decay and numbers that are not finite are treated as in
+    `RiemannianSGD`.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
@@ -42,12 +43,12 @@ class RiemannianAdam(AbstractRiemannian):
         lr: $\eta$, roughly the change of an entry in one step.
         betas: $\beta_1$ and $\beta_2$.
         eps: $\epsilon$.
-        weight_decay: weight decay of the plain groups.
+        weight_decay: weight decay of the plain parameter groups.
         amsgrad: whether to use AMSGrad, where the $V$ in the step never decreases.
         maximize: whether to ascend instead of descend.
-        manifold: the manifold of parameters whose group does not name a manifold.
-            Without it, at least one group must name a manifold; the others are then
-            plain. A wide matrix counts as its transpose.
+        manifold: the default for parameter groups that do not name a manifold. If it
+            is None, at least one parameter group must name a manifold, and groups that
+            do not are plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
             `isometry.groups` or of your own.
 
@@ -100,11 +101,11 @@ class RiemannianAdam(AbstractRiemannian):
         if group["amsgrad"]:
             v = torch.maximum(v, state.get("max_exp_avg_sq", torch.zeros_like(v)))
             squares["max_exp_avg_sq"] = v
-        # the two bias corrections are single numbers, so multiply them into the scale
+        # both bias corrections are single numbers, so multiply them into the scale
         c = math.sqrt(1 - beta2**step)
         root = torch.sqrt(v, out=recycled(v.shape, v)).add_(c * group["eps"])
         if group["eps"] == 0:
-            # on the diagonal of a real skew matrix, which is 0, the step would be 0 / 0
+            # the diagonal of a real skew matrix is 0, so the step would be 0 / 0 there
             root.clamp_(min=torch.finfo(root.dtype).tiny)
         scale = root.reciprocal_().mul_(-group["lr"] * (c / (1 - beta1**step)))
         return Update(m, scale, {"exp_avg": m}, squares)

@@ -1,4 +1,4 @@
-"""Checks of the parameter groups and parameters that an optimizer is given."""
+"""Checks of the parameters and parameter groups of an optimizer."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,10 @@ _NOT_NEGATIVE = {
 
 
 def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> None:
-    """Raise if no manifold is named, so that all parameters would be plain."""
+    """Raise if `manifold` is None and no parameter group has this option.
+
+    Then all parameters would be plain, which is probably a mistake.
+    """
     groups = [group for group in params if isinstance(group, dict)]
     named = any("manifold" in group for group in groups)
     if params and manifold is None and not named:
@@ -29,12 +32,15 @@ def check_manifold_is_named(params: list, manifold: object, optimizer: str) -> N
             f"neither, so every parameter would be plain. Pass `manifold=SO(4)` or "
             f"another manifold of isometry.groups; for a model use "
             f"`isometry.param_groups` after `isometry.declare`. If all parameters are "
-            f"plain, use `torch.optim.{plain}`, or a group with `manifold` None."
+            f"plain, use `torch.optim.{plain}`, or a group with `manifold=None`."
         )
 
 
 def check_param_group(group: dict) -> None:
-    """Raise if a parameter is not a point of the manifold that its group names."""
+    """Raise if a parameter is not a point of its parameter group's manifold.
+
+    If the retraction is a name, replace it by the map.
+    """
     manifold = group["manifold"]
     if manifold is None:
         return
@@ -49,7 +55,7 @@ def check_param_group(group: dict) -> None:
 
 
 def resolve_retraction(group: dict) -> None:
-    """Replace a retraction's name by the map, in a group that has a manifold."""
+    """Replace a retraction's name by the map, if the parameter group has a manifold."""
     manifold, retraction = group.get("manifold"), group.get("retraction")
     if manifold is not None and retraction is not None:
         group["retraction"] = manifold.resolve(retraction)
@@ -72,16 +78,17 @@ def check_gradient(p: Tensor, of: str = "points of a manifold") -> None:
 
 
 def check_same_manifold(ours: str | None, theirs: str | None) -> None:
-    """Raise unless a loaded group has the manifold of the optimizer's own group."""
+    """Raise unless a parameter group was on the same manifold when it was saved."""
     if ours != theirs:
         raise ValueError(
             f"`state_dict` must belong to the same manifolds; got a group on {theirs} "
-            f"where this optimizer has {ours}. Pass the groups in the same order."
+            f"where this optimizer has {ours}. Pass the parameter groups in the same "
+            f"order."
         )
 
 
 def check_same_rule(group: dict) -> None:
-    """Raise if a loaded group has an update rule of torch's that we do not have."""
+    """Raise if a loaded parameter group used an update rule that only torch has."""
     for option in _OTHER_RULES:
         if group.get(option):
             raise ValueError(

@@ -28,7 +28,7 @@ ParamGroup = dict[str, Any]
 
 
 class Past(NamedTuple):
-    """What an update rule sees besides the gradient.
+    """Inputs of an update rule, besides the gradient.
 
     `state` holds the vectors and squares of the previous step, and is empty at the
     first step. `step` counts from 1. `square` is the function that computes the squares
@@ -44,14 +44,14 @@ class AbstractRiemannian(Optimizer):
     """An optimizer for plain parameters and for points of manifolds.
 
     A parameter group with `manifold=None` is plain, and gets the update of torch's
-    optimizer. In any other group all parameters are points of the group's manifold. If
-    the optimizer itself gets no `manifold`, at least one group must have this option,
-    with a manifold or with None as its value.
+    optimizer. In any other parameter group, all parameters are points of its manifold.
+    If the optimizer itself gets no `manifold`, at least one parameter group must have
+    this option, with a manifold or with None as its value.
     """
 
     def __init__(self, params: ParamsT, **defaults: Any) -> None:
         check_numbers(defaults)
-        # a single tensor, which `list` would cut into rows, is refused by torch below
+        # `list` would cut a single tensor into rows; torch refuses it below
         if not isinstance(params, Tensor):
             entries: list[Any] = list(params)
             check_manifold_is_named(entries, defaults["manifold"], type(self).__name__)
@@ -60,7 +60,7 @@ class AbstractRiemannian(Optimizer):
 
     @abstractmethod
     def _plain_step(self, group: ParamGroup) -> None:
-        """Step a group of plain parameters, by torch's own functions."""
+        """Step a plain parameter group."""
 
     @abstractmethod
     def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
@@ -115,10 +115,10 @@ class AbstractRiemannian(Optimizer):
     def _plain_state(
         self, group: ParamGroup, **buffers: float
     ) -> tuple[list[Tensor], list[Tensor], list[list[Tensor]]]:
-        """Plain parameters with a gradient, the gradients, and lists of their state.
+        """Plain parameters that have a gradient, their gradients, and lists of state.
 
-        The first list holds the step counts. One list follows for each of `buffers`,
-        which maps the name of a buffer to the number at which its entries start.
+        The first list of state holds the step counts. One list follows for each of
+        `buffers`, which maps the name of a buffer to the initial value of its entries.
         """
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
@@ -186,10 +186,13 @@ class AbstractRiemannian(Optimizer):
                     self.state[p][name] = part.clone()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Accept old checkpoints in which `step` is a number, as torch does.
+        """Restore the state, and convert old forms of it.
+
+        Names of retractions become maps. A step count that is a number becomes a
+        tensor, as in torch's optimizers.
 
         Args:
-            state: the pickled or loaded state.
+            state: the state, from a pickle or from `load_state_dict`.
         """
         super().__setstate__(state)
         for group in self.param_groups:
@@ -218,18 +221,19 @@ class AbstractRiemannian(Optimizer):
             state_dict: the result of `state_dict`.
 
         Raises:
-            ValueError: if a group was on a different manifold, or was trained by
-                torch's AdamW or centered RMSprop, which we do not have.
+            ValueError: if a parameter group was on a different manifold, or was trained
+                by torch's AdamW or centered RMSprop, which we do not have.
         """
         groups = [dict(group) for group in state_dict["param_groups"]]
         for ours, theirs in zip(self.param_groups, groups, strict=False):
             check_same_manifold(_name(ours["manifold"]), theirs.get("manifold"))
             check_same_rule(theirs)
             theirs["manifold"] = ours["manifold"]
-            # keep our map if the names agree: a user's own map cannot be found by name
+            # keep the optimizer's map if its name agrees with the checkpoint, because a
+            # map that a user has written cannot be found by name
             if theirs.get("retraction") == _map_name(ours["retraction"]):
                 theirs["retraction"] = ours["retraction"]
-            # checkpoints of torch's optimizers, which have fewer options, load too
+            # checkpoints of torch's optimizers lack some options: use this optimizer's
             theirs |= {name: ours[name] for name in ours.keys() - theirs.keys()}
         super().load_state_dict({**state_dict, "param_groups": groups})
 

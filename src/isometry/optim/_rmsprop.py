@@ -36,9 +36,10 @@ class RiemannianRMSprop(AbstractRiemannian):
     - Keras, RMSprop: 0.9, 1e-8, 0, no, no
     - Theano code of the unitary RNN: 0.9, 0, 1e-3, any, no
 
-    Plain groups get the update of `torch.optim.RMSprop`, extended by `eps_inside` and
-    `sum_squares`, which torch does not have. Plain groups, weight decay and numbers
-    that are not finite are treated as in `RiemannianSGD`.
+    Parameter groups without a manifold are plain: they get the update of
+    `torch.optim.RMSprop`, extended by `eps_inside` and `sum_squares`, which torch does
+    not have. Weight decay and numbers that are not finite are treated as in
+    `RiemannianSGD`.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
@@ -46,16 +47,16 @@ class RiemannianRMSprop(AbstractRiemannian):
         lr: $\eta$.
         alpha: $\alpha$.
         eps: $\epsilon$.
-        weight_decay: weight decay of the plain groups.
+        weight_decay: weight decay of the plain parameter groups.
         momentum: $\mu$.
         initial_accumulator: $V_0$.
         eps_inside: whether to divide by $\sqrt{V_t + \epsilon}$ instead of
             $\sqrt{V_t} + \epsilon$.
         sum_squares: whether $V_t = V_{t-1} + A_t^2$, as in Adagrad.
         maximize: whether to ascend instead of descend.
-        manifold: the manifold of parameters whose group does not name a manifold.
-            Without it, at least one group must name a manifold; the others are then
-            plain. A wide matrix counts as its transpose.
+        manifold: the default for parameter groups that do not name a manifold. If it
+            is None, at least one parameter group must name a manifold, and groups that
+            do not are plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
             `isometry.groups` or of your own.
 
@@ -114,9 +115,9 @@ class RiemannianRMSprop(AbstractRiemannian):
         return Update(b, -group["lr"], {"momentum_buffer": b}, {"square_avg": v}, start)
 
     def _plain_step(self, group: ParamGroup) -> None:
-        moving = group["momentum"] > 0
         buffers = {"square_avg": group["initial_accumulator"]}
-        buffers |= {"momentum_buffer": 0.0} if moving else {}
+        if group["momentum"] > 0:
+            buffers["momentum_buffer"] = 0.0
         params, gradients, state = self._plain_state(group, **buffers)
         steps, squares, *momenta = state
         if group["eps_inside"] or group["sum_squares"]:
@@ -125,7 +126,7 @@ class RiemannianRMSprop(AbstractRiemannian):
             return
         options = ("maximize", "lr", "alpha", "eps", "weight_decay", "momentum")
         rmsprop(
-            *(params, gradients, squares, [], momenta[0] if moving else [], steps),
+            *(params, gradients, squares, [], momenta[0] if momenta else [], steps),
             has_complex=any(p.is_complex() for p in params),
             centered=False,
             **{name: group[name] for name in options},
@@ -149,8 +150,8 @@ class RiemannianRMSprop(AbstractRiemannian):
 def _root(v: Tensor, group: ParamGroup) -> Tensor:
     eps = group["eps"]
     root = (v + eps).sqrt() if group["eps_inside"] else v.sqrt().add_(eps)
-    # If eps is 0, the root is 0 on the diagonal of a real skew matrix, where the
-    # gradient is 0 too. With a root above 0, the step there is 0 and not 0 / 0.
+    # The diagonal of a real skew matrix is 0. If eps is 0, the root is 0 there too, and
+    # the step would be 0 / 0.
     return root.clamp_(min=torch.finfo(root.dtype).tiny)
 
 

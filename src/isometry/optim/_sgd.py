@@ -27,13 +27,13 @@ class RiemannianSGD(AbstractRiemannian):
     transports it. On the Stiefel manifold and the sphere $B$ is a tangent vector that
     is transported with the point. The equations are in docs/theory/optimizers.md.
 
-    Groups without a manifold are plain: they get exactly the update of
-    `torch.optim.SGD`. `weight_decay` affects only plain groups, because $\lVert Q
-    \rVert$ is constant on the manifolds of `isometry.groups`. A matrix whose gradient
-    or step is not finite keeps its value and its momentum. So does a matrix whose step
-    is so long that too few correct digits would be left, for instance $1 /
+    Parameter groups without a manifold are plain: they get exactly the update of
+    `torch.optim.SGD`. `weight_decay` affects only plain parameter groups, because
+    $\lVert Q \rVert$ is constant on the manifolds of `isometry.groups`. A matrix whose
+    gradient or step is not finite keeps its value and its momentum. So does a matrix
+    whose step is so long that too few correct digits would be left, for instance $1 /
     \sqrt\varepsilon$ radians. If this happens, clip the gradients, or choose a smaller
-    rate.
+    learning rate.
 
     Args:
         params: parameters, or parameter groups with their own options, such as
@@ -41,12 +41,12 @@ class RiemannianSGD(AbstractRiemannian):
         lr: $\eta$.
         momentum: $\mu$.
         dampening: $\tau$.
-        weight_decay: weight decay of the plain groups.
+        weight_decay: weight decay of the plain parameter groups.
         nesterov: whether to use Nesterov's direction $A_t + \mu B_t$.
         maximize: whether to ascend instead of descend.
-        manifold: the manifold of parameters whose group does not name a manifold.
-            Without it, at least one group must name a manifold; the others are then
-            plain. A wide matrix counts as its transpose.
+        manifold: the default for parameter groups that do not name a manifold. If it
+            is None, at least one parameter group must name a manifold, and groups that
+            do not are plain. A wide matrix counts as its transpose.
         retraction: "exp", "cayley", "pade-m", "polar" or "qr", or a map of
             `isometry.groups` or of your own.
 

@@ -1,4 +1,4 @@
-"""Contracts on a group: its Lie algebra, and what follows from the algebra."""
+"""Contracts on a group: its Lie algebra, and the methods that follow from it."""
 
 import torch
 from torch import Tensor
@@ -65,14 +65,15 @@ def closed_forms(case: Case) -> None:
     gap = P - AbstractGroup.algebra_projection(G, X)
     case.zero("algebra_projection", "be the projection to `algebra`", gap)
     C = G.algebra_coordinates(A)
-    case.zero("algebra_coordinates", "be coordinates", G.algebra(C) - A)
+    case.zero("algebra_coordinates", "be undone by `algebra`", G.algebra(C) - A)
     gap = C - AbstractGroup.algebra_coordinates(G, A)
-    case.zero("algebra_coordinates", "be the smallest ones", gap)
+    case.zero("algebra_coordinates", "be the coordinates of least norm", gap)
     Q = expm_skew(case.tangent(G.origin(3, dtype=case.dtype), angle=1.5))
     gap = G.algebra_log(Q) - AbstractGroup.algebra_log(G, Q)
-    case.zero("algebra_log", "be principal inside the domain", gap, scale=3)
+    must = "be the principal logarithm if all angles are below pi"
+    case.zero("algebra_log", must, gap, scale=3)
     wide = case.wide
-    # stay in the identity component, because the algebra describes no other component
+    # points of the identity component, because the algebra describes no other component
     Q = expm_skew(wide.tangent(G.origin(3, dtype=wide.dtype), angle=2.0))
     N = wide.ambient(3)
 
@@ -87,9 +88,9 @@ def closed_forms(case: Case) -> None:
 def multiplication(case: Case) -> None:
     """Products and inverses are in the group; metric and samples are invariant."""
     G, Q, P = _group(case), case.points(3), case.points(3)
-    for what, R in (("product", Q @ P), ("inverse", Q.mH)):
-        must = f"contain the {what}"
-        case.bound("contains", must, G.defect(R), G.tolerance(case.dtype))
+    for what, R in (("products", Q @ P), ("inverses", Q.mH)):
+        must = f"be small for {what} of points"
+        case.bound("defect", must, G.defect(R), G.tolerance(case.dtype))
     E, F = case.tangent(Q, angle=1.0), case.tangent(Q, angle=1.0)
     for side, move in (("left", lambda X: P @ X), ("right", lambda X: X @ P)):
         gap = G.inner(move(Q), move(E), move(F)) - G.inner(Q, E, F)
@@ -98,7 +99,8 @@ def multiplication(case: Case) -> None:
         case.zero("project", f"commute with {side} translations", gap, scale=3)
     Q = case.points(2000)
     for moved in (P[0] @ Q, Q @ P[0]):
-        same_law(case, Q, moved, "be Haar measure: invariant under translations")
+        must = "sample the Haar measure, which is invariant under translations"
+        same_law(case, Q, moved, must)
 
 
 def connection(case: Case) -> None:

@@ -15,8 +15,8 @@ from isometry.groups import AbstractManifold
 # (Quadrupole of tests/groups) and 7.3 for maps (polar, U(5)).
 ROUNDING = 14.6
 
-# The arguments t at which an error is computed, to fit the slope of its logarithm. Only
-# the `_FITTED` smallest t with an error above rounding are used.
+# The step sizes t at which an error is computed, to fit the slope of log error against
+# log t. Only the `_FITTED` smallest t with an error above rounding are used.
 _STEPS = [2.0**-j for j in range(11)]
 _FITTED = 4
 
@@ -55,10 +55,10 @@ class Case:
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # do not scale up vectors that are zero up to rounding, as all tangent vectors
-        # are on a manifold of dimension 0
-        alive = largest > self.unit**2
-        scale = torch.where(alive, angle / torch.where(alive, largest, 1), 0)
+        # Vectors that are zero up to rounding are not scaled up. On a manifold of
+        # dimension 0, all tangent vectors are.
+        nonzero = largest > self.unit**2
+        scale = torch.where(nonzero, angle / torch.where(nonzero, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
         return M.project(Q, self.times(scale, E))
 
@@ -73,7 +73,7 @@ class Case:
         self.bound(method, must, error, ROUNDING * self.unit * scale)
 
     def zero(self, method: str, must: str, X: Tensor, scale: float = 1.0) -> None:
-        """Raise unless the norms of arrays are at most `ROUNDING` n eps `scale`."""
+        """Raise unless the arrays `X` are zero up to `ROUNDING` times n eps `scale`."""
         self.require(method, must, norm(self.manifold, X), scale=scale)
 
     def bound(self, method: str, must: str, error: Tensor, bound: float) -> None:
@@ -113,20 +113,20 @@ class Case:
             self.fail(method, must, "`gradcheck` fails")
 
     def fail(self, method: str, must: str, facts: str) -> None:
-        """Raise an error that says what a method must do, and what it does instead."""
+        """Raise an error: what `method` must do, and the facts that contradict it."""
         raise AssertionError(
             f"`{method}` of {self.manifold} must {must}; in {self.dtype} {facts}."
         )
 
 
 def norm(manifold: AbstractManifold, X: Tensor, *, keepdim: bool = False) -> Tensor:
-    """Euclidean norm of each array of a batch, over the axes of one point."""
+    """Euclidean norm of each array in a batch of arrays of the shape of a point."""
     axes = tuple(range(-len(manifold.shape), 0))
     return torch.linalg.vector_norm(X, dim=axes, keepdim=keepdim)
 
 
 def dot(manifold: AbstractManifold, X: Tensor, Y: Tensor) -> Tensor:
-    """Real part of the inner product of arrays, over the axes of one point."""
+    """Real part of the inner product of arrays of the shape of a point."""
     return (X.conj() * Y).real.sum(tuple(range(-len(manifold.shape), 0)))
 
 
@@ -138,9 +138,9 @@ def largest_of(error: Tensor) -> float:
 def fitted_slope(steps: list[float], errors: list[float], noise: float) -> float:
     """Slope of log error against log step, for the errors above the noise.
 
-    Only the `_FITTED` smallest of these steps are used, where the leading power
-    dominates. The slope is infinite if fewer than two errors are above the noise, and
-    NaN if any error is NaN.
+    Only the `_FITTED` smallest steps with such an error are used, because there the
+    leading power dominates. The slope is infinite if fewer than two errors are above
+    the noise, and NaN if any error is NaN.
     """
     pairs = [
         (math.log(t), math.log(e))

@@ -7,9 +7,10 @@ from isometry.groups import AbstractGroup
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import TensorMethod, methods
 
-# The step of the fourth-order central differences, and the largest accepted difference
-# from autograd. On the manifolds of tests/groups this difference is 4e-11, and more
-# where two angles nearly cross. A missing term in a derivative makes it 1e-3 or more.
+# The step of the fourth-order central differences, and the largest accepted error: the
+# difference between their result and autograd's. On the manifolds of tests/groups the
+# error is 4e-11, and more where two angles nearly cross. If a term of a derivative is
+# missing, the error is 1e-3 or more.
 _STEP, _BOUND = 2e-4, 1e-8
 
 _ARGUMENTS = ("Q", "P", "X", "Y")
@@ -22,7 +23,7 @@ def derivatives(case: Case) -> None:
     a group, for points that are far apart.
     """
     wide = case.wide
-    # The differences are always in double precision, so checking a case in single
+    # the differences are always in double precision, so checking a case in single
     # precision would only repeat them
     if wide != case or case.manifold.dimension == 0:
         return
@@ -39,7 +40,7 @@ def derivatives(case: Case) -> None:
 
 
 def _check(case: Case, name: str, method: TensorMethod, Q: Tensor, P: Tensor) -> None:
-    """Compare autograd with differences, for each argument along a random curve."""
+    """Compare autograd with finite differences along a curve in each argument."""
     M = case.manifold
     inputs = [Q, P, case.ambient(len(Q)), case.ambient(len(Q))]
     directions = [case.tangent(Q, angle=1.0), case.tangent(P, angle=1.0)]
@@ -53,25 +54,24 @@ def _check(case: Case, name: str, method: TensorMethod, Q: Tensor, P: Tensor) ->
         def moved(t: float, i: int = i) -> Tensor:
             # points move along geodesics, so that they stay on the manifold
             step = t * directions[i]
-            at = M.exp(inputs[i], step) if i < 2 else inputs[i] + step
             arguments = [*inputs]
-            arguments[i] = at
+            arguments[i] = M.exp(inputs[i], step) if i < 2 else inputs[i] + step
             return _sum(C, method(*arguments))
 
         inner, outer = (moved(h) - moved(-h) for h in (_STEP, 2 * _STEP))
         difference = (8 * inner - outer) / (12 * _STEP)
         analytic = dot(M, gradients[i], directions[i]).sum()
         # At a distance d from a point where the derivative of exp is singular, the
-        # first derivative of log is of order 1 / d. Higher derivatives, which make the
-        # error of the difference, grow faster, the second like 1 / d^3. So the bound
-        # grows with the cube of the gradient.
+        # first derivative of log is of order 1 / d. Higher derivatives, from which the
+        # finite differences have their error, grow faster, the second like 1 / d^3. So
+        # the bound grows with the cube of the gradient.
         scale = max(1.0, float(norm(M, gradients[i]).max())) ** 3
         must = f"have the right gradient in `{argument}`"
         case.bound(name, must, difference - analytic, _BOUND * scale)
 
 
 def _distance_to_itself(case: Case) -> None:
-    """The distance has a kink where the points are equal, and its gradient is 0."""
+    """At equal points, where the distance has a kink, its gradient is set to 0."""
     M, Q = case.manifold, case.points(2)
     leaves = [Q.clone().requires_grad_() for _ in range(2)]
     for G in torch.autograd.grad(M.distance(*leaves).sum(), leaves):

@@ -7,8 +7,8 @@ from isometry.groups import AbstractGroup, AbstractRetraction
 from isometry.testing._case import Case, dot, norm
 from isometry.testing._points import retractions as maps_of
 
-# The step of central differences in double precision, and the bound on their error: the
-# worst error over 20 seeds, times two, is 7.8e-10, which is rounded up.
+# The step of central differences in double precision, and the bound on their error:
+# twice the worst error over 20 seeds, 7.8e-10, rounded up.
 _STEP, _DIFFERENCE = 1e-5, 8e-10
 
 
@@ -39,7 +39,8 @@ def metric(case: Case) -> None:
     gap = M.inner(Q, 2 * E - F, F) - 2 * M.inner(Q, E, F) + M.inner(Q, F, F)
     case.require("inner", "be bilinear", gap, scale=10)
     if M.dimension and not (M.inner(Q, E, E) > 0).all():
-        case.fail("inner", "be positive", f"there is {float(M.inner(Q, E, E).min())}")
+        facts = f"the least square is {float(M.inner(Q, E, E).min())}"
+        case.fail("inner", "be positive", facts)
     G = case.ambient(3)
     grad = M.gradient(Q, G)
     case.zero("gradient", "be tangent", M.project(Q, grad) - grad)
@@ -71,8 +72,9 @@ def differential(case: Case) -> None:
 def geodesics(case: Case) -> None:
     """exp maps to the manifold and obeys Gauss's lemma, so it is the Riemannian exp.
 
-    The lemma is <d exp_E[E], d exp_E[F]> = <E, F>. It says that rays have constant
-    speed and meet the spheres around Q at right angles, so rays are locally shortest.
+    The lemma is <d exp_E[E], d exp_E[F]> = <E, F>. It says that the curves exp(Q, tE)
+    have constant speed and meet the spheres around Q at right angles. So these curves
+    are locally shortest.
     """
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-3, 1.0, 3.0, 7.0):
@@ -96,7 +98,7 @@ def geodesics(case: Case) -> None:
 
 
 def logarithm(case: Case) -> None:
-    """log undoes exp for small angles, and the distance is symmetric."""
+    """log undoes exp for angles up to 1, and the distance is symmetric."""
     M, Q = case.manifold, case.points(3)
     for angle in (0.0, 1e-4, 1.0):
         E = case.tangent(Q, angle=angle)
@@ -110,7 +112,7 @@ def logarithm(case: Case) -> None:
         length = M.inner(Q, E, E).sqrt()
         case.require("distance", "be the length", there - length, scale=3)
     if isinstance(M, AbstractGroup):
-        # log only reaches the component of Q, so P must not be in another component
+        # log exists only if P is in the same component as Q
         P = case.points(3) if M.is_connected else M.exp(Q, case.tangent(Q, angle=7.0))
         gap = M.exp(Q, M.log(Q, P)) - P
         case.zero("log", "reach every point of a group", gap, scale=10)
@@ -170,8 +172,8 @@ def curvature(case: Case) -> None:
     sides = [M.distance(M.exp(Q, h * E), M.exp(Q, h * F)) for h in (t, -t)]
     # odd powers of t cancel in the mean
     gap = 3 * (2 * t**2 - (sides[0] ** 2 + sides[1] ** 2) / 2) / t**4 - K
-    # The bound is twice the worst error over 20 seeds, which is 1.05e-3 on the complex
-    # Stiefel(3, 2), where K > 1.
+    # the bound is twice the worst error over 20 seeds, which is 1.05e-3 (on the complex
+    # Stiefel(3, 2), where K > 1)
     wide.bound("curvature", "agree with small geodesic triangles", gap, 2.1e-3)
 
 
@@ -185,7 +187,7 @@ def orthonormal(case: Case, Q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def border(case: Case) -> None:
-    """`border_distance` is pi at zero, and falls linearly along rays."""
+    """`border_distance(Q, tE)` is pi at t = 0, and falls linearly with t."""
     M, Q = case.manifold, case.points(3)
     E = case.tangent(Q, angle=1.0)
     near, far = (torch.pi - M.border_distance(Q, t * E) for t in (1.0, 3.0))

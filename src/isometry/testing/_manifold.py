@@ -66,7 +66,7 @@ def check_manifold(
     - The algebra is closed under brackets.
     - Every closed form agrees with the default that uses only `algebra`.
     - The metric and the distribution of samples are invariant under translations.
-    - The connection is torsion-free and metric.
+    - The connection is torsion-free and preserves the metric.
     - Every point of the identity component has a logarithm.
 
     Bounds on rounding errors are multiples of $n \varepsilon$. Slopes and differences
@@ -89,8 +89,7 @@ def check_manifold(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     case = Case(manifold, manifold.resolve_dtype(dtype), generator)
-    # check the algebra before the rest, because a wrong algebra breaks most other
-    # contracts, too
+    # the algebra comes first, because a wrong algebra breaks most other contracts too
     contracts = _GROUP if isinstance(manifold, AbstractGroup) else ()
     for contract in (_points.equality, *contracts, *_MANIFOLD):
         contract(case)

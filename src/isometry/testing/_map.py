@@ -43,9 +43,9 @@ def check_map(
        \phi(V A V^H) = V \phi(A) V^H, \qquad \phi^{-1}(\phi(A)) = A. $$
 
     These identities are checked in single and double precision, for norms of $A$ from 0
-    to 10 (for the inverse, up to 1) and for batches, even empty ones. A matrix with NaN
-    or infinity must become NaN, and the other matrices of its batch must stay right.
-    The order $p$ is checked in double precision only, and so is the gradient of
+    to 10 (for the inverse, up to 1) and for batches, including empty ones. A matrix
+    with NaN or infinity must become NaN, without effect on the other matrices of its
+    batch. The order $p$ is checked in double precision only, and so is the gradient of
     $\phi(\operatorname{skew} X)$, at a random $X$ and at 0.
 
     Args:
@@ -159,7 +159,8 @@ def _not_finite(case: Case, claims: _Claims) -> None:
         parts = torch.view_as_real(Q) if Q.is_complex() else Q
         if not parts[1].isnan().all():
             case.fail("map", f"turn a matrix with {bad} into NaN", "it does not")
-        case.zero("map", "keep NaN to its matrix", Q[::2] - claims.phi(A[::2]))
+        must = "keep NaN out of the other matrices of a batch"
+        case.zero("map", must, Q[::2] - claims.phi(A[::2]))
 
 
 def _inverse(case: Case, claims: _Claims) -> None:

@@ -20,16 +20,16 @@ from isometry.groups import (
 from isometry.groups._basis import ambient_basis, flat
 from isometry.testing._case import Case, dot, norm
 
-# The number of samples for a comparison of moments, and the largest z-score that is
-# accepted. If the samples are right, a z-score exceeds 6 with probability 2e-9.
+# The number of samples for a comparison of moments, and the largest accepted z-score.
+# If the distributions are equal, a z-score exceeds 6 with probability 2e-9.
 _DRAWS, _Z = 2000, 6.0
 
-#: a method, as a function of two points and two arbitrary arrays of the same shape
+#: a method, written as a function of two points and two arrays of the same shape
 TensorMethod = Callable[..., Tensor]
 
 
 def retractions(manifold: AbstractManifold) -> list[AbstractRetraction]:
-    """The retractions that a manifold supports, with Pade of the degrees 1 to 3."""
+    """The retractions that a manifold supports, including Pade of degrees 1 to 3."""
     candidates = [Exp(), Cayley(), Polar(), QR(), Pade(1), Pade(2), Pade(3)]
     return [phi for phi in candidates if isinstance(phi, manifold.maps)]
 
@@ -78,24 +78,27 @@ def sampling(case: Case) -> None:
     Q = case.points(_DRAWS)
     rng.set_state(state)
     case.bound("random", "repeat itself for a seed", (Q - case.points(_DRAWS)).abs(), 0)
-    # long steps across the manifold change any distribution but the uniform one
+    # long geodesic steps change every distribution except the uniform one
     X = torch.randn(Q.shape, dtype=case.dtype, generator=rng)
     moved = M.exp(Q, math.pi * M.project(Q, X))
     same_law(case, Q, moved, "be uniform: invariant under random geodesic steps")
 
 
 def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
-    """Two samples agree in first and second moments of random linear functionals."""
+    """The samples `Q` and `moved` agree in first and second moments.
+
+    The moments are taken of eight random linear functionals.
+    """
     for C in case.ambient(8):
         for power in (1, 2):
             here, there = (dot(case.manifold, C, P) ** power for P in (Q, moved))
             gap = here - there
-            deviation = (gap.std() / math.sqrt(_DRAWS)).clamp(min=case.unit)
+            deviation = (gap.std() / math.sqrt(len(gap))).clamp(min=case.unit)
             case.bound("random", must, gap.mean() / deviation, _Z)
 
 
 def nearest(case: Case) -> None:
-    """`nearest` maps to the manifold, keeps its points, and moves along normals."""
+    """`nearest` maps to the manifold, fixes its points, and moves along normals."""
     M, Q = case.manifold, case.points(3)
     X = Q + 0.1 * case.ambient(3)
     for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):
@@ -175,7 +178,7 @@ def batches(case: Case) -> None:
     for method, f in methods(M):
         Q = case.points(2, 2)
         E, F = case.tangent(Q, angle=0.5), case.tangent(Q, angle=0.5)
-        # the curvature of a plane has few digits if E and F are nearly parallel
+        # make F orthogonal to E: the curvature loses digits if they are nearly parallel
         if M.dimension > 1:
             part = M.inner(Q, E, F) / M.inner(Q, E, E)
             F = F - part.reshape(part.shape + (1,) * (F.ndim - part.ndim)) * E
@@ -193,7 +196,7 @@ def batches(case: Case) -> None:
 
 
 def methods(M: AbstractManifold) -> Iterator[tuple[str, TensorMethod]]:
-    """All methods that are differentiable in their arguments, with their names."""
+    """The names of all differentiable methods, and the methods as `TensorMethod`."""
     tangent = M.project
     yield "log", lambda Q, P, _X, _Y: M.log(Q, P)
     yield "distance", lambda Q, P, _X, _Y: M.distance(Q, P)
