@@ -1,7 +1,7 @@
 """Measure, record, and write figures and tables.
 
 python -m benchmarks            # everything; records, pages, figures
-python -m benchmarks kernels    # only the functions of linalg; all else is kept
+python -m benchmarks kernels    # only linalg; the records of all else stay
 python -m benchmarks layers     # only training steps
 python -m benchmarks reads      # only the cost of reading a weight
 python -m benchmarks recurrent  # only the loop over time
@@ -65,7 +65,7 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
     return record
 
 
-# the parts of a record that a module with `measure` and `STEPS` measures
+# parts of a record, and the module that measures each with its `measure`
 MODULES: dict[str, Any] = {
     "layers": layers,
     "reads": reads,
@@ -78,12 +78,12 @@ MODULES: dict[str, Any] = {
 def measure_part(name: str, rounds: int) -> dict[str, Any]:
     """Measure one of the parts in `MODULES`."""
     module = MODULES[name]
-    measured = module.measure(rounds=rounds, say=ProgressLine(module.STEPS))
-    return {name: environment(rounds) | measured}
+    numbers = module.measure(rounds=rounds, say=ProgressLine(module.STEPS))
+    return {name: environment(rounds) | numbers}
 
 
 def measure_quality(folder: Path) -> dict[str, Any]:
-    """Accuracy against seconds. Without data it measures nothing, and says so."""
+    """Accuracy against seconds of training; empty if there is no data."""
     if absent := quality.missing(folder):
         print(
             f"quality: skipped, because {folder} has no {absent[0]}. Pass the folder "
@@ -92,15 +92,15 @@ def measure_quality(folder: Path) -> dict[str, Any]:
             file=sys.stderr,
         )
         return {}
-    measured = quality.measure(folder, say=ProgressLine(quality.SEEDS))
-    return {"quality": environment(rounds=1) | measured}
+    numbers = quality.measure(folder, say=ProgressLine(quality.SEEDS))
+    return {"quality": environment(rounds=1) | numbers}
 
 
 def measure_training(folder: Path, rounds: int) -> dict[str, Any]:
     """Time of the steps of `isometry train`."""
     say = ProgressLine(training.STEPS)
-    measured = training.measure(folder, rounds=rounds, say=say)
-    return {"training": environment(rounds) | measured}
+    numbers = training.measure(folder, rounds=rounds, say=say)
+    return {"training": environment(rounds) | numbers}
 
 
 def draw(record: dict[str, Any], assets: Path) -> None:
@@ -110,10 +110,10 @@ def draw(record: dict[str, Any], assets: Path) -> None:
     assets.mkdir(parents=True, exist_ok=True)
     if "kernel" in record:
         single = [row for row in record["accuracy"] if row["dtype"] == "torch.float32"]
-        drawn = record | {"accuracy": [r for r in single if r["n"] in (64, 512)]}
-        drawn["accuracy"].sort(key=lambda row: -row["n"])
-        figures.kernel(drawn, assets / "kernel.png")
-        figures.accuracy(drawn, assets / "accuracy.png")
+        part = record | {"accuracy": [r for r in single if r["n"] in (64, 512)]}
+        part["accuracy"].sort(key=lambda row: -row["n"])
+        figures.kernel(part, assets / "kernel.png")
+        figures.accuracy(part, assets / "accuracy.png")
     if "layers" in record:
         layer_figures.network(record["layers"], assets / "network.png")
     if "optimizers" in record:
@@ -161,17 +161,17 @@ def main() -> None:
         "kernels": lambda: measure_kernels(options.rounds),
         **{name: partial(measure_part, name, options.rounds) for name in MODULES},
         "quality": lambda: measure_quality(options.data),
-        # last, because it changes how the process keeps its memory
+        # last, because from then on the process keeps the memory that it has freed
         "training": lambda: measure_training(options.data, options.rounds),
     }
     for name, measure in parts.items():
         if options.what in ("all", name):
-            # write at once: a part that fails later must not lose this one
+            # write each part at once, so that it is not lost if a later part fails
             records.add(measure())
     every = records.load()
     here = records.slug(environment(rounds=1)["processor"])
     for name, record in every.items():
-        # figures of other processors would change only with the version of matplotlib
+        # the records of other processors have not changed, so keep their figures
         if options.what == "report" or name == here:
             draw(record, ROOT / "docs" / "assets" / name)
     write_docs(every)

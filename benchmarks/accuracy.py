@@ -44,7 +44,7 @@ def errors(
 
 
 def equal_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
-    """A random skew matrix whose angles all have the size of the norm."""
+    """A random skew matrix whose angles all have the absolute value `norm`."""
     wide = torch.complex128 if dtype.is_complex else torch.float64
     theta, V = torch.linalg.eigh(-1j * random_skew(n, norm=1.0, dtype=wide))
     A = (V * (1j * theta.sign())) @ V.mH
@@ -55,7 +55,7 @@ def equal_angles(n: int, *, norm: float, dtype: torch.dtype) -> Tensor:
 def measure(
     n: int, *, dtype: torch.dtype, say: Callable[[str], None]
 ) -> list[dict[str, object]]:
-    """Errors of ours and torch's for every norm, with random or equal angles."""
+    """Errors of our exponential and torch's, by norm, for random and equal angles."""
     say(f"accuracy: {dtype}, n = {n}")
     rows: list[dict[str, object]] = []
     for edge in (False, True):

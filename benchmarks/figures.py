@@ -19,7 +19,7 @@ def _clean(axes: Axes) -> None:
 
 
 def kernel(record: dict[str, Any], path: Path) -> None:
-    """Time against size for all peers; error of the gradient against the norm."""
+    """Draw the peers' times against size, and the gradient's error against the norm."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.4))
     rows = record["peers"]
     for name, style in LOOKS.items():
@@ -35,7 +35,7 @@ def kernel(record: dict[str, Any], path: Path) -> None:
     left.set_ylabel("milliseconds")
     left.set_title("one forward + backward pass, float32, norm 3", fontsize=10.5)
     left.legend(frameon=False, fontsize=8, loc="upper left")
-    # room for the legend above the curves
+    # leave room for the legend above the curves
     left.set_ylim(top=left.get_ylim()[1] * 30)
     n = record["accuracy"][0]["n"]
     _error(right, record["accuracy"], "gradient", n)
@@ -45,7 +45,7 @@ def kernel(record: dict[str, Any], path: Path) -> None:
 
 
 def accuracy(record: dict[str, Any], path: Path) -> None:
-    """The three errors against the norm, ours and torch's, for every size."""
+    """Draw our three errors and torch's against the norm, for every size."""
     sizes = sorted({row["n"] for row in record["accuracy"]})
     figure, grid = plt.subplots(
         len(sizes), 3, figsize=(11.5, 3.1 * len(sizes)), squeeze=False, sharey="row"
@@ -91,7 +91,7 @@ def _error(axes: Axes, rows: Sequence[dict[str, Any]], what: str, n: int) -> Non
 
 
 def save(figure: Any, path: Path, bottom: float = 0.0) -> None:
-    """Write a figure with a light grid; `bottom` is the share left for a legend."""
+    """Write a figure with a light grid; `bottom` is the part left for a legend."""
     for axes in figure.axes:
         _clean(axes)
     figure.tight_layout(rect=(0, bottom, 1, 1))

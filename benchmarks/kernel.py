@@ -13,7 +13,7 @@ from isometry.lab.bench.timing import interleave, random_skew, unit_cotangent
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table; `must` and `goal` are ratios to torch's exponential."""
+    """A row of the table, with the required and the desired speedup over torch."""
 
     name: str
     n: int
@@ -39,12 +39,12 @@ CASES = [
 
 Progress = Callable[[str], None]
 
-# for larger sizes, Householder's backward pass and SciPy take seconds
+# above this size, Householder's backward pass and SciPy take seconds
 SLOW_ABOVE = 512
 
 
 def measure(case: Case, *, rounds: int) -> dict[str, object]:
-    """Seconds of ours, ours with a known bound, torch's, and bare products."""
+    """Time `expm_skew` (also with `norm_bound`), `matrix_exp` and bare products."""
     A = random_skew(case.n, norm=case.norm, dtype=case.dtype, batch=case.batch)
     G = unit_cotangent(A)
     contenders = {
@@ -83,12 +83,12 @@ def measure_all(*, rounds: int, say: Progress) -> list[dict[str, object]]:
 
 
 def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
-    """Seconds of every peer at one size, float32, norm 3."""
+    """Time every peer at one size, in float32, at norm 3."""
     say(f"peers: n = {n}")
     contenders = passes.exponential(n, torch.device("cpu"))
     A = random_skew(n, norm=3.0, dtype=torch.float32)
-    room = torch.empty_like(A)
-    contenders["one product"] = lambda: torch.mm(A, A, out=room)
+    out = torch.empty_like(A)
+    contenders["one product"] = lambda: torch.mm(A, A, out=out)
     if n <= SLOW_ABOVE:
         contenders["SciPy"] = peers.scipy_expm(A, unit_cotangent(A))
     else:
@@ -98,7 +98,7 @@ def measure_peers(n: int, *, rounds: int, say: Progress) -> dict[str, object]:
 
 
 def measure_cotangent_scale(*, rounds: int, say: Progress) -> list[dict[str, float]]:
-    """Time against the size of the incoming gradient: torch's depends on it."""
+    """Time against the norm of the incoming gradient, on which torch's time depends."""
     say("size of the incoming gradient")
     A = random_skew(512, norm=3.0, dtype=torch.float32)
     rows = []

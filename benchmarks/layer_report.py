@@ -14,7 +14,7 @@ MUST_TORCH = 4.0
 MUST_CAYLEY = 1.4
 MUST_NETWORK = 1.7
 MUST_TALL = 50.0
-# megabytes of 2^20 bytes
+# limit in megabytes of 2^20 bytes
 MUST_MEMORY = 200.0
 
 MB = 2**20

@@ -30,7 +30,7 @@ from isometry.lab.bench.timing import Call, interleave
 
 Progress = Callable[[str], None]
 
-# norms of the coordinates; ours and torch's start at 0
+# norms of the coordinates; training starts at 0
 NORMS = (0.0, 1.0, 3.0)
 BATCHES = (64, 256, 1024, 4096, 16384)
 NETWORK = (UNCONSTRAINED, OURS, TORCH_EXP, TORCH_CAYLEY, GEOTORCH)
@@ -40,10 +40,10 @@ STEPS = len(NORMS) + len(BATCHES) + 1 + 3
 
 
 def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
-    """A layer with an n x k weight, whose coordinates have this norm if it is ours.
+    """A layer with an n x k weight, whose coordinates have this norm if they are ours.
 
-    The time of torch's two maps does not depend on the norm, so their coordinates stay
-    where they start.
+    The time of torch's two maps does not depend on the norm, so their coordinates keep
+    their initial values.
     """
     layer = constrain(orthogonal_linear(k, n, seed=0), name)
     if name in (OURS, OUR_CAYLEY) and norm > 0:
@@ -100,7 +100,7 @@ def measure_network(
 ) -> dict[str, Any]:
     """Time of a training step of the network, and the work of its products.
 
-    Solves do not count: only the products of `UNCONSTRAINED` and the exponentials do.
+    Products are counted only for contenders that solve no linear systems.
     """
     say(f"network: batch {batch}, norm {norm:g}")
     x, y = data(batch, n, n)
@@ -117,7 +117,7 @@ def measure_network(
 def measure_tall(
     *, n: int = 4096, k: int = 64, batch: int = 64, rounds: int, say: Progress
 ) -> dict[str, Any]:
-    """Time of a training step of a tall layer; two rounds for torch's slow steps."""
+    """Time of a training step of a tall layer. Torch's slow steps get two rounds."""
     say(f"tall: {n} x {k}")
     x, y = data(batch, k, n)
 
@@ -135,7 +135,7 @@ def measure_tall(
 
 
 def weight_pass(layer: nn.Module, n: int, k: int) -> Call:
-    """Compute the weight and the gradient of its coordinates."""
+    """A function that computes the weight and the gradient of its coordinates."""
     G = torch.randn(n, k, generator=torch.Generator().manual_seed(2)) / math.sqrt(n * k)
     original = layer.parametrizations.weight.original
     return lambda: torch.autograd.grad(layer.weight, original, G)
@@ -148,7 +148,7 @@ def measure_memory(
     small: tuple[int, int] = (4096, 64),
     say: Progress,
 ) -> dict[str, Any]:
-    """Peak bytes of a forward and backward pass; torch's at a size that it can do."""
+    """Peak bytes of a forward and backward pass; torch's maps get the size `small`."""
     say(f"tall: memory at {n} x {k}")
     row: dict[str, Any] = {"n": n, "k": k, "small": small}
     for name in (OURS, OUR_CAYLEY):
@@ -161,7 +161,7 @@ def measure_memory(
 
 
 def measure(*, rounds: int, say: Progress) -> dict[str, Any]:
-    """Measure everything about layers; the network mainly at norm 3."""
+    """Measure everything about layers. Most batches of the network are at norm 3."""
     step = measure_layer(norms=NORMS, rounds=rounds, say=say)
     nets = [
         measure_network(batch, NETWORK, norm=3.0, rounds=min(rounds, 5), say=say)

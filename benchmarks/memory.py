@@ -11,7 +11,7 @@ from isometry.lab.bench.timing import random_skew, unit_cotangent
 
 
 def measure(*, say: Callable[[str], None]) -> dict[str, int]:
-    """Bytes for ours and torch's exponential at n = 1024, and for 30000 x 50."""
+    """Bytes for our exponential and torch's at n = 1024, and for ours at 30000 x 50."""
     say("memory")
     A = random_skew(1024, norm=3.0, dtype=torch.float32)
     G = unit_cotangent(A)

@@ -6,14 +6,14 @@ import torch
 
 try:
     from isometry import release_memory
-except ImportError:  # `benchmarks.versions` also runs the commits before this name
+except ImportError:  # `benchmarks.versions` also runs older commits
     from isometry.linalg import release_memory
 
 
 def peak(call: Callable[[], object]) -> int:
-    """The largest number of bytes that torch had allocated at a time during a call."""
+    """The largest number of bytes that torch has allocated at any time of a call."""
     call()
-    # memory that the library keeps between calls counts, too
+    # free the memory that the library keeps between calls, so that it counts, too
     release_memory()
     with torch.profiler.profile(profile_memory=True) as profile:
         result = call()

@@ -1,4 +1,4 @@
-"""Contenders that only the record needs, and a count of matrix products."""
+"""Contenders that `isometry bench` does not have, and a count of matrix products."""
 
 import math
 
@@ -10,7 +10,7 @@ from isometry.lab.bench.timing import Call
 
 
 def scipy_expm(A: Tensor, G: Tensor) -> Call:
-    """SciPy's exponential and Frechet derivative: the adjoint is L(A^H, G)."""
+    """SciPy's exponential and its gradient, the Frechet derivative L(A^H, G)."""
     import scipy.linalg
 
     X, Y = A.mH.numpy(), G.numpy()
@@ -18,18 +18,18 @@ def scipy_expm(A: Tensor, G: Tensor) -> Call:
 
 
 def bare_products(A: Tensor, count: int) -> Call:
-    """A function that computes as many products as a pass, and nothing else."""
+    """A function that computes `count` products of copies of A, and nothing else."""
     slots = [A.reshape(-1, *A.shape[-2:]).clone() for _ in range(6)]
-    room = torch.empty_like(slots[0])
+    out = torch.empty_like(slots[0])
 
     def run() -> None:
         for i in range(count):
-            torch.bmm(slots[i % 6], slots[(i + 1) % 6], out=room)
+            torch.bmm(slots[i % 6], slots[(i + 1) % 6], out=out)
 
     return run
 
 
-# positions of the two factors among the arguments
+# torch's products, and the positions of the two factors among their arguments
 _PRODUCTS = {
     "aten::mm": (0, 1),
     "aten::bmm": (0, 1),
@@ -41,12 +41,13 @@ _PRODUCTS = {
 
 
 def count_products(call: Call, n: int, batch: int = 1) -> float:
-    """Work of a pass in matrix products, in units of one n x n product (of a batch).
+    """Work of all matrix products in a call, in units of one product of size n x n.
 
-    Linear combinations, which are thin products, do not count. The square of a
-    symmetric or skew matrix counts as one product.
+    For a batch, the unit is one product of the whole batch. Linear combinations, which
+    are products with a dimension of at most 4, do not count. The square of a symmetric
+    or skew matrix counts as one product.
     """
-    # let torch compute all products, because its profiler sees only these
+    # let torch compute all products, because its profiler does not see ours
     with only_torch():
         call()
         with torch.profiler.profile(record_shapes=True) as profile:

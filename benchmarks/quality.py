@@ -16,12 +16,13 @@ from isometry.linalg import skew
 
 NAMES = (layers.OURS, layers.TORCH_EXP, layers.TORCH_CAYLEY, layers.UNCONSTRAINED)
 WIDTH, DEPTH = 512, 3
-# two epochs
+# 400 steps with a batch of 300 are two epochs
 BATCH, STEPS, SEEDS = 300, 400, 3
 RATE = 1e-3
-# steps between two turns, so that other load of the machine affects all contenders
+# steps in a turn: few, so that other load of the machine affects all contenders alike
 TURN = 10
-EVALUATED = (10, 20, 40, 70, 110, 160, 220, 300)
+# steps after which the test accuracy is measured, besides the last one
+TEST_STEPS = (10, 20, 40, 70, 110, 160, 220, 300)
 
 
 def default_folder() -> Path:
@@ -49,7 +50,7 @@ def standardized(folder: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
 
 
 def network(name: str, *, seed: int) -> nn.Module:
-    """784 inputs, three hidden layers of 512, orthogonal by `name`, and 10 outputs."""
+    """784 inputs, three hidden layers of 512 that `name` constrains, and 10 outputs."""
     parts: list[nn.Module] = []
     for depth in range(DEPTH):
         plain = layers.orthogonal_linear(WIDTH, WIDTH, seed=100 * seed + depth)
@@ -60,7 +61,7 @@ def network(name: str, *, seed: int) -> nn.Module:
 
 
 def batches(count: int, *, seed: int) -> Iterator[Tensor]:
-    """Indices of the images of each step; none repeats within an epoch."""
+    """Indices of the images of each step. No image repeats within an epoch."""
     rng = torch.Generator().manual_seed(seed)
     while True:
         for indices in torch.randperm(count, generator=rng).split(BATCH):
@@ -104,7 +105,7 @@ class Run:
 
     @torch.no_grad()
     def outcome(self) -> dict[str, Any]:
-        """The curve, the worst defect of a weight, and the largest coordinates."""
+        """The curve, the worst defect, and the largest norm of the coordinates."""
         row = {"name": self.name, "seed": self.seed, "points": self.points}
         hidden = [m for m in self.model if hasattr(m, "parametrizations")]
         if hidden:
@@ -135,7 +136,7 @@ def race(
         turn = min(TURN, steps - runs[0].step)
         for run in runs:
             run.train(turn)
-            if run.step in EVALUATED or run.step == steps:
+            if run.step in TEST_STEPS or run.step == steps:
                 run.test(*tests)
     return [run.outcome() for run in runs]
 

@@ -1,4 +1,4 @@
-"""The cost of reading a constrained weight: in evaluation, often, and compiled."""
+"""The cost of reading a weight: in evaluation, many times in a pass, and compiled."""
 
 import statistics
 import time
@@ -46,7 +46,7 @@ def evaluation(name: str, *, rows: int, columns: int, batch: int) -> Call:
 
 
 def reading(times: int, name: str, *, n: int) -> Call:
-    """A training pass that reads the weight many times and does little else."""
+    """A training pass that reads a weight `times` times and does little else."""
     layer = layer_at(n, name, norm=1.0)
     x = torch.ones(1, n)
 
@@ -73,8 +73,8 @@ def compiled_step(n: int, batch: int) -> dict[str, Call]:
 def paired(passes: dict[str, Call]) -> dict[str, Any]:
     """Best and median seconds of two calls that alternate.
 
-    A read takes less than a microsecond, so 150 short samples of each follow one
-    another without a pause: the noise of the machine is the same for both.
+    A read takes less than a microsecond, so noise matters. The calls alternate in 150
+    short samples each, without a pause, so that noise of the machine affects both.
     """
     calls = [*passes.values()]
     repeats = []
@@ -84,7 +84,7 @@ def paired(passes: dict[str, Call]) -> dict[str, Any]:
     samples: list[list[float]] = [[], []]
     for i in range(_PAIRS):
         for j in (0, 1) if i % 2 else (1, 0):
-            # the first call of a turn finds the caches as the other function left them
+            # do not time the first call, since the other function has filled the caches
             calls[j]()
             samples[j].append(_time(calls[j], repeats[j]))
     return {
@@ -113,7 +113,7 @@ def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
         row = {"rows": rows, "columns": columns} | paired(passes)
         record["evaluation"].append(row)
     say("reads: a hundred times")
-    # a plain weight shows all the work except reading
+    # the passes with a plain weight show the cost of all work except reading
     passes = {
         "once": reading(1, OURS, n=n),
         "a hundred times": reading(100, OURS, n=n),
@@ -127,7 +127,7 @@ def measure(*, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def evaluation_table(rows: list[dict[str, Any]]) -> str:
-    """Table of sizes, and how much slower a constrained weight is to read."""
+    """Table of the time of evaluation, with a plain and with a constrained weight."""
     body = []
     for row in rows:
         plain, ours = row["seconds"][UNCONSTRAINED], row["seconds"][OURS]

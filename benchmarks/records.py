@@ -21,17 +21,17 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def reached(holds: bool) -> str:
-    """Whether a requirement is met, as the tables say it."""
+    """The word for a requirement in tables: "yes" if it is met, else "no" in bold."""
     return "yes" if holds else "**no**"
 
 
 def environment(rounds: int) -> Record:
-    """The environment on which the numbers depend."""
+    """The machine, its software and the number of rounds, to be stored with numbers."""
     return machine() | {"rounds": rounds}
 
 
 def slug(processor: str) -> str:
-    """Name of the file of a processor: "Intel(R) Xeon(R) CPU" is intel-xeon-cpu."""
+    """File name for a processor: "Intel(R) Xeon(R) CPU" becomes intel-xeon-cpu."""
     plain = re.sub(r"\((r|tm|c)\)", " ", processor.lower())
     return "-".join(re.findall(r"[a-z0-9.]+", plain)) or "unknown"
 
@@ -43,7 +43,7 @@ def load(folder: Path = FOLDER) -> dict[str, Record]:
 
 
 def add(part: Record, folder: Path = FOLDER) -> None:
-    """Put measurements of this processor into its record; other records stay."""
+    """Add measurements to the record of this processor, or replace older ones."""
     if not part:
         return
     path = folder / f"{slug(machine()['processor'])}.json"
@@ -53,7 +53,7 @@ def add(part: Record, folder: Path = FOLDER) -> None:
 
 
 def where(record: Record) -> Record:
-    """The environment of a record, which may have only some of the parts."""
+    """The environment of a whole record or, if it has none, of its first part."""
     if "processor" in record:
         return record
     return next(part for part in record.values() if "processor" in part)

@@ -10,7 +10,7 @@ from benchmarks.records import table, where
 
 
 def kernel_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Table of our speed and products beside those of torch's exponential."""
+    """Table of the times and products of our exponential and of torch's."""
     body = []
     for row in rows:
         reached = "goal" if row["ratio"] >= row["goal"] else "must"
@@ -63,7 +63,7 @@ def peer_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Table of the worst errors over norms, up to pi and beyond, beside torch's."""
+    """Table of our worst errors and torch's, over norms up to pi and up to 100."""
     body = []
     keys = sorted({(row["dtype"], row["n"]) for row in rows}, key=str)
     for dtype, n in keys:

@@ -13,7 +13,7 @@ from isometry.groups import SO, AbstractGroup, U
 from isometry.linalg import expm_skew, expm_skew_frechet
 
 PATH = Path(__file__).parents[1] / "docs" / "assets" / "theory.png"
-# colours as in the other figures, and the exponent of the leading error
+# the exponent of the leading error, the colour as in other figures, and the marker
 RETRACTIONS = {
     "qr": (2, "#999999", "D"),
     "polar": (3, "#cc79a7", "P"),
@@ -40,7 +40,7 @@ def element(group: AbstractGroup, *, norm: float, seed: int) -> Tensor:
 
 
 def retractions(axes: Axes) -> None:
-    """Distance from the exponential against the step, with lines of each power."""
+    """Draw the distance of each retraction from the exponential against the step."""
     group = SO(8)
     Q = group.random(generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     E = Q @ element(group, norm=1.0, seed=2)
@@ -70,7 +70,7 @@ def retractions(axes: Axes) -> None:
 
 
 def singular_values(axes: Axes) -> None:
-    """Smallest singular value of dexp on the algebra, on rays to the border."""
+    """Draw the smallest singular value of dexp on the algebra, along rays up to pi."""
     for label, group, angles, color, ls in RAYS:
         theta = torch.tensor(angles, dtype=torch.float64)
         A = group.torus(theta)
@@ -92,7 +92,7 @@ def singular_values(axes: Axes) -> None:
 
 
 def updates(axes: Axes) -> None:
-    """Distance of a gradient step through exp from the Riemannian step."""
+    """Draw the distance of a gradient step through exp from the Riemannian step."""
     etas = [2.0**-j for j in range(0, 14, 2)]
     for group, color, marker in (
         (U(2), "#0072b2", "s"),
@@ -102,7 +102,7 @@ def updates(axes: Axes) -> None:
         A = element(group, norm=2.0, seed=3)
         G = expm_skew(element(group, norm=1.0, seed=4))
         errors = [float(_difference(group, A, G, eta)) for eta in etas]
-        # zero has no logarithm
+        # a logarithmic axis cannot show zero
         errors = [max(e, 1e-17) for e in errors]
         note = "abelian: rounding" if group == SO(2) else "first order"
         name = f"{type(group).__name__}({group.size}): {note}"

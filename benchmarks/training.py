@@ -21,7 +21,7 @@ from isometry.lab.bench.timing import Call, interleave
 
 TRAINING = "training step"
 CPU = torch.device("cpu")
-# the bare products gain less from a second thread than the loop does
+# measure one thread, too: the bare products gain less from a second than the loop does
 THREADS = sorted({torch.get_num_threads(), 1}, reverse=True)
 
 
@@ -40,13 +40,14 @@ CASES = (
     Case("copying", {"lag": 1000}, 1020, 190, must=1.8),
     Case("mnist", {}, 784, 170, must=1.6),
 )
+# limit on the seconds of `isometry --help`
 MUST_HELP = 1.0
 # lines of progress that `measure` writes
 STEPS = len(CASES) * len(THREADS) + 1
 
 
 def config_of(case: Case, folder: Path) -> Config:
-    """The configuration of the paper's run; images come from a folder."""
+    """The configuration of the paper's run. Images are read from `folder`."""
     options = case.options | ({"root": str(folder)} if case.task == "mnist" else {})
     return Config(
         case.task, options, Training(hidden_size=case.n, batch_size=case.batch)
@@ -66,7 +67,10 @@ def training_step(experiment: Experiment) -> Call:
 
 
 def measure_case(case: Case, threads: int, folder: Path, rounds: int) -> dict[str, Any]:
-    """Measure both in turns, in runs of about a second, so that memory is warm."""
+    """Time a training step and its bare products, in turns of about a second.
+
+    Turns of this length make sure that memory is warm.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     experiment = build(config_of(case, folder), CPU)
@@ -87,7 +91,7 @@ def show_help() -> None:
 
 def measure(folder: Path, *, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all cases whose data is present, and the time of `--help`."""
-    # as `isometry train` does
+    # `isometry train` does this, too
     keep_freed_memory()
     rows = []
     for case, threads in product(CASES, THREADS):

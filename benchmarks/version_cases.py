@@ -1,9 +1,9 @@
-"""The time of one version of the library, case by case; a child of `versions`.
+"""The child process of `versions`, which times one version of the library.
 
 It runs with another checkout's `src` on its path, so it uses only public names that all
 versions have. From each line of its input it reads the name of a case and a number of
 calls, and answers with the seconds of one call. If it is asked for memory instead, it
-answers with the largest number of bytes.
+answers with the peak number of bytes of a call.
 """
 
 import json
@@ -86,7 +86,7 @@ def _descent(optimizer: type, n: int, k: int, *, batch: int = 1) -> Call:
     """A step of a Riemannian optimizer with a fixed gradient."""
     if n == k:
         manifold = groups.SO(n)
-        # not `random`, which was wrong at n = 512 in some versions
+        # do not use `random`, which was wrong at n = 512 in some versions
         X = linalg.expm_skew(
             linalg.skew(torch.randn(batch, n, n, generator=_generator()))
         )
@@ -99,7 +99,7 @@ def _descent(optimizer: type, n: int, k: int, *, batch: int = 1) -> Call:
 
 
 def _evaluation(n: int, k: int) -> Call:
-    """A forward pass without gradients, which reads a remembered weight."""
+    """A forward pass without gradients, which reads the weight from the cache."""
     layer = _linear(n, k).eval()
     x = torch.randn(256, k, generator=_generator())
 

@@ -4,8 +4,9 @@ python -m benchmarks.versions OLD NEW              # two folders with a `src` ea
 python -m benchmarks.versions OLD NEW --only reads # cases whose names start with it
 
 Three processes take turns: two of the old version, and one of the new. The ratio of the
-two old ones is the noise. A row counts as slower if its ratio is beyond 5 % and beyond
-its noise. A suite counts as slower if the geometric mean of its rows is beyond 2 %.
+two old processes is the noise. A row is marked as slower if the new version takes over
+5 % longer, and more than the noise explains. Consider a suite slower if the geometric
+mean of its ratios is above 1.02.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.version_cases import CASES
 
-# seconds of one sample, about; shorter samples are noisy, longer ones waste time
+# approximate seconds of a sample; shorter samples are noisy, longer ones waste time
 _SECONDS = 0.06
 
 
@@ -29,7 +30,7 @@ class Version:
 
     def __init__(self, checkout: Path) -> None:
         environment = os.environ | {"PYTHONPATH": str(checkout.resolve() / "src")}
-        # the profiler writes a line for each start and stop
+        # torch's profiler fills stderr, which is needed only if the process fails
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until `close`
         self._child = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.version_cases"],
@@ -54,20 +55,20 @@ class Version:
         return json.loads(line)
 
     def close(self) -> None:
-        # the end of its input ends the process; leaving the block closes all pipes
+        # the process ends when its input ends; the `with` statement closes all pipes
         with self._child, self._errors:
             assert self._child.stdin is not None
             self._child.stdin.close()
 
 
 def best_times(case: str, versions: list[Version], rounds: int) -> list[float]:
-    """The shortest time of each version."""
+    """The shortest time of a call in each version."""
     first = [version.ask(case=case, calls=1) for version in versions]
     calls = max(1, round(_SECONDS / max(min(first), 1e-7)))
     best = [math.inf] * len(versions)
     for i in range(rounds):
-        # Every version comes first in turn. Forwards and backwards, the two at the ends
-        # would be asked twice in a row and find their data in the caches.
+        # Begin each round with the next version. If the order were reversed instead, a
+        # version at its end would run twice in a row, and find its data in the caches.
         for k in range(len(versions)):
             j = (i + k) % len(versions)
             best[j] = min(best[j], versions[j].ask(case=case, calls=calls))

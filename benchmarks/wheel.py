@@ -1,8 +1,8 @@
-"""The kernels of a wheel beside the kernels that are built for this very processor.
+"""Compares the kernels of a wheel with kernels that are built for this processor.
 
-A wheel has one library for each kind of processor. Here every library that this
-processor can run is compiled as `make wheel` does it, and takes turns with the native
-build; a second process of the native build shows the noise.
+A wheel has one library for each kind of processor. Every library that this processor
+can run is compiled here, as by `make wheel`, and takes turns with the native build. A
+second process of the native build shows the noise.
 """
 
 import os
@@ -22,7 +22,7 @@ from isometry._backend.build import Variant
 
 NATIVE, AGAIN = "native", "native again"
 
-# cases of `version_cases` in which C computes; torch does complex matrices alone
+# cases of `version_cases` that use C; torch computes cases with complex matrices
 CASES = (
     *("kernels: 4096 x 8 x 8", "kernels: 1024 x 32 x 32", "kernels: 16", "kernels: 64"),
     *("kernels: 128, norm 3", "kernels: 512, norm 3", "kernels: 256, float64"),
@@ -35,13 +35,13 @@ STEPS = len(CASES)
 
 
 def variants() -> list[Variant]:
-    """The kinds of processor that this one is, the best first."""
-    instructions = build._instructions()  # noqa: SLF001 - what `bundled` asks, too
+    """The variants of the kernels that this processor can run, the best first."""
+    instructions = build._instructions()  # noqa: SLF001 - as `bundled` does
     return [v for v in build.VARIANTS[platform.machine()] if v.needs <= instructions]
 
 
-def _installed(variant: Variant, folder: Path) -> Path:
-    """A checkout whose package has this one library, as if from a wheel."""
+def _make_checkout(variant: Variant, folder: Path) -> Path:
+    """Make a checkout whose package has only this library, as if from a wheel."""
     package = folder / "src" / "isometry"
     shutil.copytree(
         ROOT / "src" / "isometry", package, ignore=shutil.ignore_patterns("__pycache__")
@@ -56,7 +56,7 @@ def _installed(variant: Variant, folder: Path) -> Path:
 
 
 def origin(checkout: Path) -> str:
-    """Where the kernels of a checkout come from."""
+    """Where the kernels of a checkout come from, in the words of `kernels_origin`."""
     script = "from isometry._backend import kernels_origin; print(kernels_origin())"
     environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
     words = [sys.executable, "-c", script]
@@ -66,24 +66,25 @@ def origin(checkout: Path) -> str:
 def measure(
     *, rounds: int, say: Callable[[str], None], cases: Sequence[str] = CASES
 ) -> dict[str, Any]:
-    """Seconds of each case with the native build, and what each library multiplies.
+    """Time each case with the native build and with each library of a wheel.
 
     Args:
         rounds: samples of each library.
-        say: told what is measured next, once a case.
+        say: function that shows progress; called with a text before each case.
         cases: names in `version_cases`.
 
     Returns:
-        The rows, and the geometric mean of each column of ratios.
+        For each case, the seconds of the native build and the ratio of each library's
+        time to it; and the geometric mean of the ratios of each library.
 
     Raises:
-        RuntimeError: if a process would not use the library that it stands for.
+        RuntimeError: if a process would not use the library that it has to time.
     """
     with tempfile.TemporaryDirectory() as scratch:
         checkouts = {NATIVE: ROOT, AGAIN: ROOT}
         for variant in variants():
             folder = Path(scratch) / variant.name
-            checkouts[variant.name] = _installed(variant, folder)
+            checkouts[variant.name] = _make_checkout(variant, folder)
             if f"kernels-{variant.name}-" not in (place := origin(folder)):
                 raise RuntimeError(
                     f"{variant.name} must come from a wheel; got {place}"
