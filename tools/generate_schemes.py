@@ -11,22 +11,27 @@ degree$^2$ times worse at the ends, which would be a biased gradient.
 $p = I + c_1 A + (c_2 I + c_3 A + c_4 A^2) A^2$.
 
 *Three products* give every polynomial of degree 6: with $\alpha = c_6 / c_5$,
-$P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ supplies $A^3$, $A^5$ and $A^6$, and the
-final combination the rest.
+$P_3 = (A + \alpha A^2)(c_3 A^2 + c_5 A^4)$ has the terms in $A^3$, $A^5$ and $A^6$. The
+final combination adds the other terms.
 
 *Four products* reach degree 16, but with fewer free coefficients than a general
-polynomial has, and there is no closed form. The starts below were found by a random
-search: Levenberg--Marquardt from normal starts, then a choice of the constants in the
-factors for the least rounding error. From these starts, Gauss--Newton steps in 34
-digits go to the least-squares fit nearby, which is the same on every machine. The
-widest scheme of single precision is used as the search found it. That search went on
-with Lawson's weights to the least maximum of both errors, half of what least squares
-leave. Among such schemes it chose the one with the least rounding error on random
-matrices, which is still a fifth larger than for the scheme before it, so both schemes
-are kept. With $L_3 = R_3 = A^2 + a A^4$, $P_3$ is the square of a Hermitian matrix;
-this saves a product of the backward pass, and reaches smaller angles. One factor of
-each product has no multiple of $I$, so every product vanishes with $A$, and no
-cancellation is needed to make the diagonal of $\exp A$ near $I$.
+polynomial has, and there is no closed form. The starts below are from a random search:
+Levenberg--Marquardt from normally distributed coefficients, and then a choice of the
+constants in the factors for the least rounding error. From a start, Gauss--Newton steps
+in 34 digits converge to the least-squares fit nearby, which is the same on every
+machine.
+
+The widest scheme of single precision is used as the search found it. For this scheme,
+the search went on with Lawson's weights, which minimize the maximum of both errors. The
+minimum is half of the maximum of a least-squares fit. Among several schemes with this
+minimum, the search chose the one with the least rounding error on random matrices. Its
+rounding error is still a fifth larger than that of the next smaller scheme, so there
+are both.
+
+With $L_3 = R_3 = A^2 + a A^4$, $P_3$ is the square of a Hermitian matrix. This saves a
+product in the backward pass, but the scheme reaches only smaller angles. One factor of
+each product has no multiple of $I$, so every product is small if $A$ is small, and the
+diagonal of $\exp A$ is near 1 without cancellation.
 
 *The bound.* Write $p(ix) = e^{ix + h(x)}$. Then $p(A) = \exp(A + \Delta)$ with
 $\lVert \Delta \rVert_2 \le \max |h|$, and the derivative of $p$ at $A$ is the
@@ -51,15 +56,16 @@ mp.mp.dps = 34
 
 Row = list[mp.mpf]
 
-# degree beyond which the Chebyshev series of h is far below the bounds
+# degree beyond which the terms of the Chebyshev series of h are far below the bounds
 TAIL_DEGREE = 48
 POINTS = 400
+# how far a coefficient may move from its start at little cost; see `fit`
 LEASH = mp.mpf(10) ** -4
 # nodes of the fit: enough for the even and the odd part of a polynomial of degree 16
 NODES = [mp.cos(mp.pi * (2 * k + 1) / 56) for k in range(14)]
 
-# Rows L3, R3, L4, R4 and the final combination of four-product schemes: one that is
-# used as it is, and three starts
+# Rows L3, R3, L4, R4 and the final combination of schemes with four products: a scheme
+# that is used as it is, and three starts of the fit
 WIDEST_ROWS = [
     [0.887579909, 0.541604859, 2.107154416, 0.303417061],
     [0.0, -0.950043273, -0.059411217, -0.051255197],
@@ -102,12 +108,16 @@ class Table:
 
 
 def evaluate(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
-    """Value of the scheme at A = i theta z, its x-derivative, basis and factors."""
+    """Value and x-derivative of a scheme at A = ix, where x = theta z.
+
+    Also returns the basis elements, their z-derivatives, and the factors of each
+    product with their z-derivatives.
+    """
     i = mp.mpc(0, 1)
-    # the shortest scheme has no A^4
-    known = len(rows[0])
-    basis = [mp.mpc(1), i * z, mp.mpc(-(z**2)), mp.mpc(z**4)][:known]
-    slopes = [mp.mpc(0), i, mp.mpc(-2 * z), mp.mpc(4 * z**3)][:known]
+    # the scheme of two products has no A^4
+    powers = len(rows[0])
+    basis = [mp.mpc(1), i * z, mp.mpc(-(z**2)), mp.mpc(z**4)][:powers]
+    slopes = [mp.mpc(0), i, mp.mpc(-2 * z), mp.mpc(4 * z**3)][:powers]
     factors = []
     for L, R in zip(rows[:-1:2], rows[1::2], strict=True):
         left, right = dot(L, basis), dot(R, basis)
@@ -128,7 +138,9 @@ def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
     """Derivatives of value and slope with respect to every coefficient, row by row."""
     _, _, basis, slopes, factors = evaluate(rows, z, theta)
     last = len(basis) - 1
-    # how value and slope change with a basis element (s) and with its slope (t)
+    # s: derivative of the value with respect to each basis element b, which is also the
+    # derivative of the slope with respect to the slope of b;
+    # t: derivative of the slope with respect to b
     s = [mp.mpc(a) for a in rows[-1]] + [mp.mpc(1)]
     t = [mp.mpc(0)] * (last + 1)
     out = [[(basis[j], slopes[j] / theta) for j in range(last)]]
@@ -136,7 +148,6 @@ def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
         j = len(rows[0]) + stage
         left, right, dleft, dright = factors[stage]
         L, R = rows[2 * stage], rows[2 * stage + 1]
-        # value depends on b_j by s_j; slope on b_j by t_j and on its slope by s_j
         by_left = (s[j] * right, t[j] * right + s[j] * dright)
         by_right = (s[j] * left, t[j] * left + s[j] * dleft)
         for row, (a, b) in ((R, by_right), (L, by_left)):
@@ -156,9 +167,9 @@ def jacobian(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf):
 def fit(start: Sequence[Row], theta: mp.mpf, tolerance: mp.mpf) -> list[Row]:
     """Least-squares fit of value and derivative at Chebyshev nodes of (0, theta).
 
-    Many schemes give almost the same polynomial. A penalty selects the one near
-    `start`: it is 1 for a misfit of one `tolerance`, and 1 for a coefficient that is
-    off by `LEASH`.
+    Many schemes give almost the same polynomial. A penalty selects the scheme near
+    `start`: a coefficient that moves by `LEASH` costs as much as a misfit of one
+    `tolerance`.
     """
     rows = [list(row) for row in start]
     free = free_coefficients(rows)
@@ -177,10 +188,10 @@ def fit(start: Sequence[Row], theta: mp.mpf, tolerance: mp.mpf) -> list[Row]:
 
 
 def free_coefficients(rows: Sequence[Row]) -> list[list[tuple[int, int]]]:
-    """The places (row, column) of each number that the fit may change.
+    """The places (row, column) of each coefficient that the fit may change.
 
-    The constants stay: one constant of each product is 0, and the final one is 1. In a
-    square both factors are A^2 + a A^4, which has one free number.
+    Constants do not change: a factor of each product has the constant 0, and the final
+    combination has 1. In a square, both factors are A^2 + a A^4, and only `a` changes.
     """
     if rows[0] == rows[1]:
         first = [[(0, 3), (1, 3)]]
@@ -191,7 +202,7 @@ def free_coefficients(rows: Sequence[Row]) -> list[list[tuple[int, int]]]:
 
 
 def misfits(rows: Sequence[Row], z: mp.mpf, theta: mp.mpf, tolerance: mp.mpf):
-    """Error of value (weighted by 4) and slope at one node, in units of tolerance."""
+    """Errors of value (times 4) and slope at a node, in units of `tolerance`."""
     exact = mp.expj(theta * z)
     value, slope, *_ = evaluate(rows, z, theta)
     return 4 * (value - exact) / tolerance, (slope - 1j * exact) / tolerance
@@ -218,7 +229,7 @@ def normal_equations(rows, free, theta: mp.mpf, tolerance: mp.mpf):
 
 
 def polynomial(theta: mp.mpf, degree: int) -> Row:
-    """Coefficients of the least-squares polynomial, without the constant 1."""
+    """Coefficients of the least-squares polynomial, without its constant term, 1."""
     powers = range(1, degree + 1)
     normal, right = mp.zeros(degree), mp.zeros(degree, 1)
     for z in NODES:
@@ -276,14 +287,14 @@ def backward_errors(rows: Sequence[Row], theta: mp.mpf) -> tuple[mp.mpf, mp.mpf]
 def table(rows: Sequence[Row], theta: mp.mpf, code: str) -> Table:
     """The scheme with rows rounded to double, and bounds for its rounded coefficients.
 
-    The library multiplies powers of A itself by coefficients in the working precision,
-    whose `code` is a format character of the struct module.
+    Rows have coefficients of A / theta. The library converts them to coefficients of A
+    in the working precision. `code` is the precision's format character in `struct`.
     """
     rounded = tuple(tuple(float(a) for a in row) for row in rows)
     used = []
     for row in rounded:
-        known = len(rows[0])
-        units = [1, theta, theta**2, theta**4][:known] + [1] * (len(row) - known)
+        powers = len(rows[0])
+        units = [1, theta, theta**2, theta**4][:powers] + [1] * (len(row) - powers)
         working = [float(a / unit) for a, unit in zip(row, units, strict=True)]
         working = struct.unpack(code * len(row), struct.pack(code * len(row), *working))
         used.append([a * unit for a, unit in zip(working, units, strict=True)])
@@ -300,7 +311,7 @@ def up(x: mp.mpf) -> float:
 
 def tables() -> dict[str, list[Table]]:
     """All schemes by precision, cheapest first."""
-    # theta is where the error of the gradient reaches about eps
+    # these are the angles at which the error of the gradient reaches about eps
     tiny, small, middle, wide, widest = map(mp.mpf, (0.065, 0.36, 1.7, 3.5, 3.68))
     smallest, short, long = map(mp.mpf, (0.00045, 0.0125, 0.875))
     return {
@@ -324,7 +335,7 @@ MARK = "# everything below is written by tools/generate_schemes.py\n"
 
 
 def source() -> str:
-    """The tables of `schemes.py`, below its mark, with every row as a row."""
+    """The tables of `schemes.py` below `MARK`, with a line of code for each row."""
     lines = ["# fmt: off", "SCHEMES: dict[torch.dtype, tuple[Scheme, ...]] = {"]
     for precision, schemes in tables().items():
         lines.append(f"    torch.{precision}: (")

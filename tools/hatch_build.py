@@ -1,6 +1,6 @@
-"""Put compiled kernels into a wheel; `make wheel` switches this on.
+"""The build hook that puts compiled kernels into a wheel; `make wheel` enables it.
 
-Without it, hatchling makes a pure wheel, whose kernels are built on first use.
+Without this hook, hatchling makes a pure wheel, whose kernels are built on first use.
 """
 
 import importlib
@@ -14,12 +14,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # The oldest glibc that the wheel promises to run with. `make wheel` fails if the
-# libraries call a function that came later.
+# libraries call a function of a newer glibc.
 GLIBC = "2_17"
 
 
 class KernelsHook(BuildHookInterface):
-    """Compiles the sources once for each kind of processor."""
+    """A hook that compiles the sources once for each kind of processor."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the libraries to the files of a wheel."""
@@ -30,12 +30,12 @@ class KernelsHook(BuildHookInterface):
         if sys.platform != "linux" or machine not in build.VARIANTS:
             raise RuntimeError(
                 f"there is no wheel with kernels for {sys.platform} on {machine}. "
-                f"Build a pure one, without HATCH_BUILD_HOOK_ENABLE_CUSTOM."
+                f"Build a pure wheel, without HATCH_BUILD_HOOK_ENABLE_CUSTOM."
             )
         self.folder = tempfile.TemporaryDirectory()
         for variant in build.VARIANTS[machine]:
             library = Path(self.folder.name) / variant.name
-            # without the table of symbols, which nobody reads
+            # -s removes the table of symbols, which nobody reads
             build.compile_sources(build.compiler(), [*variant.options, "-s"], library)
             name = build.file_name(variant.key(), library.read_bytes())
             place = f"isometry/_backend/bundled/{name}"
@@ -50,7 +50,7 @@ class KernelsHook(BuildHookInterface):
 
 
 def _build_module(root: Path) -> Any:
-    """The module that compiles, without its package, which needs torch."""
+    """The module `isometry._backend.build`, without its package, which needs torch."""
     sys.path.insert(0, str(root / "src"))
     package = types.ModuleType("isometry._backend")
     package.__path__ = [str(root / "src" / "isometry" / "_backend")]

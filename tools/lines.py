@@ -8,7 +8,6 @@ import ast
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 _LAYOUT = {
@@ -46,18 +45,14 @@ def _docstring_lines(source: str) -> set[int]:
 
 
 def table(root: Path) -> list[tuple[str, int, int]]:
-    """Folder, files and lines of code, with the sum in the last row."""
+    """Rows of folder, number of files and lines of code; the last row has the sums."""
     files, lines = Counter[str](), Counter[str]()
-    for path in _sources(root):
+    for path in root.rglob("*.py"):
         folder = path.parent.relative_to(root).as_posix()
         files[folder] += 1
         lines[folder] += lines_of_code(path)
     rows = [(folder, files[folder], lines[folder]) for folder in sorted(files)]
     return [*rows, ("all", files.total(), lines.total())]
-
-
-def _sources(root: Path) -> Iterable[Path]:
-    return sorted(root.rglob("*.py"))
 
 
 def main(arguments: list[str]) -> None:
