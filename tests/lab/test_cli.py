@@ -135,8 +135,8 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
     # `--resume` used to say step 1, and `load_model` that the run must be resumed
     assert _cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
     err = capsys.readouterr().err
-    assert f"{truth}. It would diverge again. Train anew with a smaller `--lr`" in err
-    with pytest.raises(RunError, match=rf"a checkpoint; {truth}. Train anew with a sm"):
+    assert f"{truth}. It would diverge again. Begin another run with a sma" in err
+    with pytest.raises(RunError, match=rf"a checkpoint; {truth}. Begin another run"):
         load_model(tmp_path / "run")
 
 
@@ -170,7 +170,7 @@ def test_a_diverged_run_is_a_failure(tmp_path, capsys):
         # it used to be a traceback of torch: "value cannot be converted to type float"
         (["--lr", "1e38"], "`--lr` must be a number from 0 to 1e+15; got 1e+38"),
         (["--config", "{file}"], "got lagg. Do you mean lag? `isometry train copying"),
-        (["--config", "{file}.toml"], "`--config` must be a file of TOML; got "),
+        (["--config", "{file}.toml"], "`--config` must be a TOML file; got "),
         (["--config", "{bad}"], "bad.toml: Invalid value (at end of document)"),
     ],
     ids=str,
@@ -294,11 +294,11 @@ def test_options_of_a_network_are_given_one_by_one(pairs, message, capsys):
     [
         (
             "copying --lag 9",
-            "got `task` (the run has its task), `--lag` (it says what the run is)",
+            "got `task` (the run keeps its task), `--lag` (it defines the run)",
         ),
         ("--out x", "got `--out` (the run stays in its folder). Leave"),
-        ("--config x", "got `--config` (name the options themselves). Leave"),
-        ("--hidden-size=9", "got `--hidden-size` (it says what the run is). Leave"),
+        ("--config x", "got `--config` (give the options directly). Leave"),
+        ("--hidden-size=9", "got `--hidden-size` (it defines the run). Leave"),
     ],
 )
 def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, capsys):
@@ -307,7 +307,7 @@ def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, caps
     line = ["train", "--resume", str(tmp_path / "run"), *words.split()]
     assert _cli.main(line) == 2
     output = capsys.readouterr().err
-    assert "a run that goes on must keep all options except `--iterations`" in output
+    assert "a resumed run must keep all options except `--iterations`" in output
     assert named in output
 
 
@@ -315,7 +315,7 @@ def test_a_run_that_goes_on_refuses_options_by_name(words, named, tmp_path, caps
 def test_a_sweep_that_goes_on_names_the_options_too(tmp_path, capsys):
     line = ["sweep", "--resume", str(tmp_path), "--hidden-sizes", "3", "4"]
     assert _cli.main(line) == 2
-    assert "options of the runs; got --hidden-size. Add" in capsys.readouterr().err
+    assert "options of the runs; got --hidden-size. To" in capsys.readouterr().err
 
 
 def test_options_may_come_before_the_task(tmp_path):
@@ -372,7 +372,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").touch()
     words = [*SMALL, "--out", str(tmp_path / "file" / "run")]
     assert _cli.main(["train", "copying", *words]) == 2
-    assert "must be a place for a new folder; got" in capsys.readouterr().err
+    assert "must be a path for a new folder; got" in capsys.readouterr().err
 
 
 def test_ctrl_c_before_training_is_no_traceback(monkeypatch, capsys):

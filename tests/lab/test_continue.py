@@ -82,7 +82,7 @@ def test_epochs_of_finite_data(tmp_path, monkeypatch):
     train(small(iterations=None, epochs=1), tmp_path / "run")
     assert resume(tmp_path / "run", epochs=3).summary["steps"] == 9
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"`epochs` must be left out where data is"):
+    with pytest.raises(ValueError, match=r"`epochs` must be left out if data is"):
         resume(tmp_path / "run", epochs=4)
 
 
@@ -113,7 +113,7 @@ def test_a_run_whose_rates_decay_keeps_its_length(status, tmp_path):
 @pytest.mark.errors
 def test_what_a_run_is_does_not_change(tmp_path):
     train(small(iterations=2), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"goes on.*got `lr` \(it says what"):
+    with pytest.raises(ValueError, match=r"a resumed run.*got `lr` \(it defines"):
         resume(tmp_path / "run", lr=0.5)
     with pytest.raises(
         RunError, match=r"has finished after 2 steps.*got `threads`\. Give `iter"

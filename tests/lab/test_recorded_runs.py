@@ -41,7 +41,7 @@ def test_a_run_of_a_later_version_is_refused(tmp_path):
     folder = shutil.copytree(RUNS / "cut", tmp_path / "cut")
     old = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(old | {"format": FORMAT + 1}))
-    with pytest.raises(RunError, match=rf"format {FORMAT + 1}, of a later version"):
+    with pytest.raises(RunError, match=rf"format {FORMAT + 1} of a later version"):
         resume(folder)
 
 

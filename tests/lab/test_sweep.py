@@ -89,7 +89,7 @@ def test_a_plan_that_contradicts_is_refused(worked, tmp_path, capsys):
     before = (tmp_path / "sweep.json").read_bytes()
     worked.clear()
     assert main(["sweep", "copying", *words(seed=[1, 2], lag=5), *out]) == 2
-    assert "must keep its options; got lag 5, and it has 3" in capsys.readouterr().err
+    assert "must keep its options; got lag 5 instead of 3" in capsys.readouterr().err
     assert (worked, (tmp_path / "sweep.json").read_bytes()) == ([], before)
 
 
@@ -225,7 +225,7 @@ def test_ctrl_c_stops_all_with_checkpoints(tmp_path, capfd):
     output = capfd.readouterr()
     assert output.out == ""
     assert "Traceback" not in output.err
-    assert f"Go on with: isometry sweep --resume {tmp_path}" in output.err
+    assert f"Resume with: isometry sweep --resume {tmp_path}" in output.err
     assert early == [False, False]
     assert [read_run(f).status for f in (first, second)] == ["interrupted"] * 2
     assert not third.exists()
@@ -250,7 +250,7 @@ def test_a_killed_run_does_not_stop_the_others(tmp_path, capsys, no_report):
     assert main([*line, "--out", str(tmp_path)]) == 1
     thread.join()
     output = capsys.readouterr().err
-    assert f"{first.name}: its process ended by signal SIGKILL, as when mem" in output
+    assert f"{first.name}: its process was ended by signal SIGKILL, per" in output
     assert read_run(folder).status == "unfinished"
     assert read_run(tmp_path / second.name).status == "finished"
 

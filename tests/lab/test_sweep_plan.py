@@ -100,7 +100,7 @@ def test_a_plan_is_extended(tmp_path):
 def test_a_run_keeps_its_options(tmp_path):
     write_plan(tmp_path, with_known_names(tmp_path, expand("copying", SMALL)))
     before = (tmp_path / "sweep.json").read_bytes()
-    with pytest.raises(RunError, match="must keep its options; got lag 5, and it has"):
+    with pytest.raises(RunError, match="must keep its options; got lag 5 instead"):
         with_known_names(tmp_path, expand("copying", SMALL | {"lag": 5}))
     assert (tmp_path / "sweep.json").read_bytes() == before
 
@@ -116,7 +116,7 @@ def test_names_of_runs_differ():
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     runs = expand("copying", SMALL)
     (tmp_path / runs[0].name).mkdir()
-    with pytest.raises(RunError, match=r"exists, and .*sweep\.json does not know it"):
+    with pytest.raises(RunError, match=r"exists, but is not in .*sweep\.json"):
         with_known_names(tmp_path, runs)
 
 

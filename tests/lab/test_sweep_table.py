@@ -145,20 +145,20 @@ def test_a_terminal_shows_all_runs_in_one_view(tmp_path, impatient):
     for name in "ab":
         begin(tmp_path, name)
     # 397 steps of a quarter of a second are left
-    view.look()
+    view.refresh()
     first = stream.getvalue()
     assert first.splitlines()[0] == "2 of 5 done, 2 running"
     assert first.splitlines()[1].startswith("  a  3/400  0:01:39 left  loss ")
     stream.truncate(0)
-    view.look()
+    view.refresh()
     # three lines up, then clear everything below
     assert stream.getvalue().lstrip("\0") == f"\x1b[3A\x1b[J{first}"
     (tmp_path / "b" / "metrics.jsonl").write_text("")
-    view.look()
+    view.refresh()
     assert stream.getvalue().endswith("  b  begins\n")
     view.end("a", "no luck")
     assert "a failed  (2 of 5 done, 1 running, 1 failed)\n" in stream.getvalue()
-    view.look()
+    view.refresh()
     view.close()
     assert stream.getvalue().endswith("\x1b[2A\x1b[J")
 
@@ -172,7 +172,7 @@ def test_a_view_fits_the_terminal(tmp_path, impatient, monkeypatch):
     view = View(tmp_path, names, total=9, stream=stream)
     for name in names:
         begin(tmp_path, name)
-    view.look()
+    view.refresh()
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4
     assert max(map(len, lines)) < 20
@@ -190,7 +190,7 @@ def test_elsewhere_the_view_is_plain_lines(tmp_path, impatient):
     begin(tmp_path, "a")
     with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "lo')
-    view.look()
+    view.refresh()
     lines = stream.getvalue().splitlines()
     assert lines[:2] == ["a begins", "0 of 2 done, 1 running"]
     assert lines[2].startswith("  a  3/400  0:01:39 left  loss ")

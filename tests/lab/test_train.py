@@ -221,7 +221,7 @@ def test_divergence_keeps_the_last_good_checkpoint(lr, tmp_path):
         else "That was before its first ch"
     )
     step = outcome.summary["steps"] + 1
-    message = rf"the loss diverged at step {step}\. {left}.* anew with a smaller `lr`"
+    message = rf"the loss diverged at step {step}\. {left}.* run with a smaller `lr`"
     with pytest.raises(RunError, match=message):
         resume(tmp_path / "run")
 

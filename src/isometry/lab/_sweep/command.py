@@ -18,10 +18,10 @@ from isometry.lab._sweep.plan import (
     read_plan,
     with_known_names,
 )
-from isometry.lab._train.command import add_tasks, add_trust, read_file, words_of
+from isometry.lab._train.command import add_tasks, add_trust, read_file
 from isometry.lab._train.folder import RunError
 
-# plural names for options that often have several values; the singular works as well
+# plural names of options that often have several values; the singular works as well
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}
 
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Make the runs that are missing, then print the table of all runs.
+    """Train the runs that are not done yet, then print the table of all runs.
 
     Args:
         options: options of the command line.
@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     typed = values.keys() - {"task"}
     engine = {k: values.pop(k) for k in [f.name for f in fields(Engine)] if k in values}
 
-    def plan() -> tuple[list[SweepRun], Path, Engine]:
+    def prepare() -> tuple[list[SweepRun], Path, Engine]:
         machine = make(Engine, engine)
         if out is None:
             raise ValueError(
@@ -61,32 +61,32 @@ def main(options: argparse.Namespace) -> int:
         return (with_known_names(out, runs) if dry_run else runs), out, machine
 
     own = trust or any(":" in str(values.get(key)) for key in ("task", "model"))
-    again = f"Go on with: isometry sweep --resume {out}{' --trust' if own else ''}"
-    return perform("sweep", plan, again, dry_run=dry_run, typed=typed)
+    again = f"Resume with: isometry sweep --resume {out}{' --trust' if own else ''}"
+    return perform("sweep", prepare, again, dry_run=dry_run, typed=typed)
 
 
 def perform(
     command: str,
-    plan: Callable[[], tuple[list[SweepRun], Path, Engine]],
+    prepare: Callable[[], tuple[list[SweepRun], Path, Engine]],
     again: str,
     *,
     dry_run: bool,
     typed: Collection[str],
 ) -> int:
-    """Carry out a plan, or print its commands, and tell what went wrong.
+    """Carry out a plan, or print its commands. Errors are printed to stderr.
 
     Args:
-        command: name of the command.
-        plan: returns the runs, their folder and the engine, or raises.
-        again: sentence that tells the user how to go on after an interruption.
+        command: name of the command, for messages.
+        prepare: returns the runs, their folder and the engine, or raises.
+        again: sentence that tells the user how to resume after an interruption.
         dry_run: whether to print the commands without running them.
-        typed: names of the options on the command line, for errors that name them.
+        typed: names of the options on the command line, as in `as_typed`.
 
     Returns:
         The exit code.
     """
     try:
-        runs, out, engine = plan()
+        runs, out, engine = prepare()
         if dry_run:
             for run in runs:
                 folder = shlex.quote(f"{out / run.name}")
@@ -109,12 +109,14 @@ def perform(
 def _planned(
     values: dict[str, Any], out: Path, *, resume: bool, trust: bool
 ) -> list[SweepRun]:
-    """The runs that the options ask for. The command line overrides the file."""
+    """The runs that the options ask for. The command line overrides the TOML file."""
     if resume:
-        if unwanted := words_of(values):
+        names = [name for name, value in values.items() if value is not None]
+        if names:
+            words = [values[n] if n == "task" else option_of(n) for n in names]
             raise ValueError(
                 f"`--resume` cannot be combined with options of the runs; got "
-                f"{', '.join(unwanted)}. Add runs by `--out {out}` instead."
+                f"{', '.join(words)}. To add runs, give `--out {out}` instead."
             )
         runs = read_plan(out)
         check_trust(runs, trust=trust)
@@ -127,7 +129,7 @@ def _planned(
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the sweep itself, which may stand before or after the task."""
+    """Add the options of the sweep itself, which may precede or follow the task."""
     group = parser.add_argument_group("options of the sweep")
     add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
     add("--out", type=Path, metavar="DIR", help="folder for all runs of the sweep")
@@ -135,8 +137,8 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="options as a TOML file, with underscores, and lists for several values; "
-        "options on the command line take precedence",
+        help="TOML file with options, spelled with underscores, and with lists for "
+        "several values; options on the command line take precedence",
     )
     add("--dry-run", action="store_true", help="print the commands and run none")
     for plural, field in PLURALS.items():

@@ -1,4 +1,4 @@
-"""Carries out a sweep: begins missing runs, resumes stopped runs, writes a table."""
+"""Carries out a sweep: begins or resumes its runs, then writes the report."""
 
 import math
 import os
@@ -19,14 +19,14 @@ from isometry.lab._train.folder import divergence, locked
 
 @dataclass(frozen=True)
 class Engine:
-    """Where runs are made, and how many at a time.
+    """Where the runs of a sweep are trained, and how many at a time.
 
     Attributes:
         engine: processes on this machine, or tasks of Ray
-        address: address of a Ray cluster, as HOST:PORT; RAY_ADDRESS or this machine if
-            it is left out
-        jobs: runs at a time; if it is left out, a sweep makes as many as the cores
-            allow, and `isometry reproduce` makes one
+        address: address of a Ray cluster, as HOST:PORT; by default RAY_ADDRESS, or this
+            machine
+        jobs: runs at a time; by default as many as the cores allow, but one for
+            `isometry reproduce`
         budget: stop after this many hours; the same command resumes every run
     """
 
@@ -49,29 +49,29 @@ class Engine:
             )
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(
-                f"`jobs` must be at least 1; got {self.jobs}. Leave it out for as many "
-                f"as there are cores."
+                f"`jobs` must be at least 1; got {self.jobs}. Leave it out to use all "
+                f"cores."
             )
         if self.address is not None and self.engine != "ray":
             raise ValueError(
                 f"`address` must come with `--engine ray`; got {self.address!r} "
-                f"without. Leave it out, or add `--engine ray`."
+                f"without it. Leave the address out, or add `--engine ray`."
             )
         if self.address is not None and self.jobs is not None:
             raise ValueError(
-                f"`jobs` must be left out with `--address`, where the cluster decides; "
-                f"got {self.jobs}. Leave one of them out."
+                f"`jobs` must be left out with `--address`, since the cluster decides "
+                f"how many runs it trains at a time; got {self.jobs}."
             )
 
     def at_a_time(self, runs: Sequence[SweepRun]) -> int:
-        """How many runs this machine makes at a time.
+        """How many runs this machine trains at a time.
 
         Args:
             runs: the runs.
 
         Returns:
-            The option `jobs`, if the user gives it. Otherwise 1 if any run uses a
-            graphics card, and as many as the cores allow if no run does.
+            The option `jobs`, if it is given. Otherwise 1 if any run uses a graphics
+            card, or else as many as the cores allow.
         """
         if self.jobs is not None:
             return self.jobs
@@ -81,17 +81,17 @@ class Engine:
 
 
 def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Make the runs that are missing, then write the report of all runs.
+    """Train the runs that are not done yet, then write the report of all runs.
 
-    The tables of the report go to stdout as well; all other messages go to stderr.
+    The tables of the report also go to stdout; all other messages go to stderr.
 
     Args:
-        runs: the runs, in the order in which they are made.
+        runs: the runs, in the order in which they are trained.
         out: folder of the sweep.
-        engine: where the runs are made, and how many at a time.
+        engine: where the runs are trained, and how many at a time.
 
     Returns:
-        For each run that did not come to its end, the reason, by name of the run.
+        The reason for each run that is still not done, by name of the run.
 
     Raises:
         RunError: if the folder holds other runs with these names or is in use, or if
@@ -106,7 +106,7 @@ def sweep(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]
         write_plan(out, runs)
         failed = carry_out(runs, out, engine)
         verdicts = {r.name: _verdict(out / r.name, failed.get(r.name)) for r in runs}
-        # the report also has the runs of earlier commands
+        # the plan also has the runs of earlier commands in this folder
         folders = [
             out / run.name for run in read_plan(out) if (out / run.name).exists()
         ]
@@ -127,20 +127,20 @@ def cores() -> int:
 
 
 def threads(runs: Sequence[SweepRun]) -> int:
-    """The largest number of threads that any of the runs uses."""
+    """The largest number of threads of any run."""
     return max((run.config.training.threads or 1 for run in runs), default=1)
 
 
 def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, str]:
-    """Make the runs that are not done yet.
+    """Train the runs that are not done yet.
 
     Args:
         runs: all runs.
         out: folder of the sweep.
-        engine: where the runs are made, and how many at a time.
+        engine: where the runs are trained, and how many at a time.
 
     Returns:
-        For each run that failed, the reason, by name of the run.
+        The reason for each failed run, by name of the run.
 
     Raises:
         RunError: if Ray is asked for and is not installed or cannot be reached.
@@ -148,7 +148,7 @@ def carry_out(runs: Sequence[SweepRun], out: Path, engine: Engine) -> dict[str, 
     """
     statuses = [_status(out / run.name) for run in runs]
     pairs = zip(runs, statuses, strict=True)
-    # a run that diverged would diverge again
+    # do not repeat a run that diverged, since it would diverge again
     missing = [run for run, status in pairs if status not in (*ENDED, "diverged")]
     if not missing:
         return {}
@@ -173,7 +173,7 @@ def _status(folder: Path) -> str:
 
 
 def _verdict(folder: Path, failure: str | None) -> str:
-    """Why a run did not come to its end; empty if it did.
+    """Why a run is not done; empty if it is done.
 
     Args:
         folder: folder of the run, which need not exist.

@@ -1,4 +1,4 @@
-"""Trains each run in its own process on this machine, so that no run harms another."""
+"""Trains each run in its own process on this machine, so that crashes are isolated."""
 
 import contextlib
 import math
@@ -23,8 +23,8 @@ from isometry.lab._train.config import Config
 class _Child:
     """A run in its own process.
 
-    At the end, the process sends an error message or an empty text, to be read from
-    `receiver`.
+    When the run ends, the process sends an error message, or an empty text, which can
+    be read from `receiver`.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ def run_all(
     jobs: int,
     seconds: float = math.inf,
 ) -> dict[str, str]:
-    """Make runs, `jobs` at a time, until all have ended or the time is over.
+    """Train runs, `jobs` at a time, until all have ended or the time is up.
 
     Args:
         runs: the runs, in order.
@@ -50,26 +50,26 @@ def run_all(
         seconds: time after which every run writes its checkpoint and stops.
 
     Returns:
-        For each run that failed, the reason, by name of the run.
+        The reason for each failed run, by name of the run.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when every run has written its
             checkpoint or, after `GRACE` seconds, was killed.
     """
     waiting, children, failed = list(runs), dict[int, _Child](), dict[str, str]()
-    end, over = math.inf, time.monotonic() + seconds
+    kill_at, stop_at = math.inf, time.monotonic() + seconds
     with Signals() as signals, _ended(children):
         while True:
-            stop = signals.came or time.monotonic() >= over
+            stop = signals.came or time.monotonic() >= stop_at
             if not children and (stop or not waiting):
                 break
             while waiting and len(children) < jobs and not stop:
                 child = _begin(waiting.pop(0), out)
                 children[child.process.sentinel] = child
-            if stop and end == math.inf:
-                end = time.monotonic() + GRACE
+            if stop and kill_at == math.inf:
+                kill_at = time.monotonic() + GRACE
                 _terminate(children.values())
-            if time.monotonic() > end:
+            if time.monotonic() > kill_at:
                 _kill(children.values())
             for sentinel in connection.wait(list(children), PAUSE):
                 assert isinstance(sentinel, int)
@@ -77,7 +77,7 @@ def run_all(
                 if message := _message(child):
                     failed[child.folder.name] = message
                 view.end(child.folder.name, message)
-            view.look()
+            view.refresh()
     if signals.came:
         raise KeyboardInterrupt
     return failed
@@ -92,8 +92,8 @@ def _begin(run: SweepRun, out: Path) -> _Child:
     )
     with _without_ctrl_c():
         process.start()
-    # Close our copy of this end of the pipe, so that only the child holds it. If the
-    # child dies, nobody holds it, and `_message` gets an `EOFError`.
+    # Close this process's copy of the sender, so that only the child has one. If the
+    # child dies, `_message` then gets an `EOFError` instead of waiting forever.
     sender.close()
     return _Child(folder, process, receiver)
 
@@ -104,7 +104,7 @@ def _child(folder: Path, config: Config, sender: connection.Connection) -> None:
 
 
 def _follow_parent() -> None:
-    """Wait until the process of the sweep is gone, then stop this run by SIGTERM."""
+    """Wait until the process of the sweep has ended, then stop this run by SIGTERM."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -112,7 +112,7 @@ def _follow_parent() -> None:
 
 
 def _message(child: _Child) -> str:
-    """Why a child failed, by its message or its exit code; empty if it did not fail."""
+    """Why a child failed: its message or its exit code; empty if it did not fail."""
     child.process.join()
     code = child.process.exitcode or 0
     try:
@@ -125,18 +125,18 @@ def _message(child: _Child) -> str:
     if code == -signal.SIGTERM:
         # the child was told to stop while it was not training, usually before it began
         return ""
-    how = f"exit code {code}"
+    how = f"ended with exit code {code}"
     if code < 0:
-        how = f"signal {signal.Signals(-code).name}"
+        how = f"was ended by signal {signal.Signals(-code).name}"
     if code == -signal.SIGKILL:
-        how += ", as when memory runs out"
-    return f"its process ended by {how}. See {log_of(child.folder)}."
+        how += ", perhaps because memory ran out"
+    return f"its process {how}. See {log_of(child.folder)}."
 
 
 def _terminate(children: Iterable[_Child]) -> None:
-    # Sending SIGTERM twice does no harm. A run that is training only remembers that a
-    # signal came, and stops after its step. Before and after training, the signal ends
-    # the process at once, and the run can still be resumed.
+    # SIGTERM may be sent twice. A run that is training only records the signal, and
+    # stops after its step. Before and after training, the signal ends the process at
+    # once, and the run can still be resumed.
     for child in children:
         child.process.terminate()
 
@@ -162,11 +162,11 @@ def _ended(children: dict[int, _Child]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Keep Ctrl-C from all processes that are started inside the `with` block.
+    """Processes that are started inside the `with` block do not react to Ctrl-C.
 
-    A terminal sends Ctrl-C to all its processes, even while they are importing torch.
-    A process that is started inside the block inherits a mask that blocks this signal.
-    Only the sweep reacts to Ctrl-C, and stops its children by SIGTERM.
+    A terminal sends SIGINT to all its processes, even while they are importing torch.
+    A process that is started inside the block inherits a mask that blocks SIGINT. Only
+    the sweep reacts to Ctrl-C, and stops its children by SIGTERM.
     """
     if os.name != "posix":
         yield

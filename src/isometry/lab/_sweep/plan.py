@@ -1,4 +1,4 @@
-"""The plan of a sweep: all combinations of its options. A file holds the plan."""
+"""The plan of a sweep: a run for each combination of options, in `sweep.json`."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
     run uses one thread, so that its results do not depend on the number of cores.
 
     Args:
-        task: name of the task. None is an error.
+        task: name of the task. If None, the error lists all tasks.
         values: options of `isometry train` by name. A list gives several values. The
             options of the network are in `model_options`.
 
@@ -45,8 +45,8 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
         The runs, each with a name that shows the options that vary.
 
     Raises:
-        ValueError: if no task is named, an option or a network is unknown, a value
-            makes no sense, or a list is empty.
+        ValueError: if no task is named, an option or a network is unknown, a value is
+            invalid, or a list is empty.
     """
     axes = _axes({"threads": 1} | dict(values))
     varied = [name for name in axes if len(axes[name]) > 1 and name[-1] not in _NAMED]
@@ -60,7 +60,7 @@ def expand(task: str | None, values: Mapping[str, Any]) -> list[SweepRun]:
         if runs.setdefault(run.name, run) != run:
             raise ValueError(
                 f"values must differ in letters and digits, which name the runs; got "
-                f"two that are called {run.name}. Sweep over them one by one."
+                f"two runs called {run.name}. Use a separate sweep for one of them."
             )
     return list(runs.values())
 
@@ -94,13 +94,13 @@ def _with_known_name(out: Path, run: SweepRun, known: Sequence[SweepRun]) -> Swe
             name = next(n for n in old | options if old.get(n) != options.get(n))
             raise RunError(
                 f"{out / run.name} must keep its options; got {name} "
-                f"{options.get(name)}, and it has {old.get(name)}. Choose another "
+                f"{options.get(name)} instead of {old.get(name)}. Choose another "
                 f"`--out`, or sweep over both values."
             )
     if (out / run.name).exists():
         raise RunError(
-            f"{out / run.name} exists, and {out / PLAN} does not know it. Choose "
-            f"another `--out`, or move that folder."
+            f"{out / run.name} exists, but is not in {out / PLAN}. Choose another "
+            f"`--out`, or move that folder."
         )
     return run
 
@@ -152,14 +152,14 @@ def read_plan(out: Path) -> list[SweepRun]:
 
 
 def check_trust(runs: Sequence[SweepRun], *, trust: bool) -> None:
-    """Raise if a plan that was read from a file names code that must not be imported.
+    """Raise if a plan from a file names classes that must not be imported.
 
     Args:
         runs: the runs.
         trust: whether classes that the plan names may be imported.
 
     Raises:
-        ValueError: if a class is neither registered nor to be trusted.
+        ValueError: if a class is not registered, and `trust` is False.
     """
     from isometry.lab.paper.networks import NETWORKS
     from isometry.lab.tasks import TASKS
@@ -170,7 +170,7 @@ def check_trust(runs: Sequence[SweepRun], *, trust: bool) -> None:
 
 
 def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """The values of each option. The key of a network's option has two parts."""
+    """Values by option: (name,), or ("model_options", name) for a network's option."""
     flat: dict[tuple[str, ...], Any] = {("model",): "exprnn", ("hidden_size",): None}
     for name, value in values.items():
         if name == "model_options":
@@ -184,18 +184,18 @@ def _axes(values: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
         if not several:
             raise ValueError(
                 f"`{path[-1]}` must have at least one value; got an empty list. Leave "
-                f"it out for the usual one."
+                f"it out to use the default."
             )
     return axes
 
 
 def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
-    """The config that `isometry train` makes of these options, with a `hidden_size`."""
+    """The config that `isometry train` makes, with an explicit `hidden_size`."""
     values: dict[str, Any] = {"task": task}
     for path, value in options.items():
         if len(path) == 2:
             values.setdefault("model_options", {})[path[1]] = value
-        # no size means the network's default
+        # without a size, the network has its default size
         elif value is not None:
             values[path[0]] = value
     size = _size(read(values)[0])
@@ -203,7 +203,7 @@ def _config(task: str | None, options: Mapping[tuple[str, ...], Any]) -> Config:
 
 
 def _size(config: Config) -> int:
-    """Number of features of the hidden state; raises if there is no such network."""
+    """Number of features of the hidden state. Raises if the network is unknown."""
     from isometry.lab._train.experiment import check_model, make_task
     from isometry.lab.paper.networks import recipe
 
@@ -215,7 +215,7 @@ def _size(config: Config) -> int:
 
 def _name(config: Config, varied: Mapping[str, Any]) -> str:
     training = config.training
-    # a user's own class, package.module:Class, appears as Class alone
+    # shorten the name of a user's own class, package.module:Class, to Class
     parts = [word.rpartition(":")[2] for word in (config.task, training.model)]
     parts.append(f"{training.hidden_size}")
     parts += [f"{name}={value}" for name, value in varied.items()]
@@ -224,7 +224,7 @@ def _name(config: Config, varied: Mapping[str, Any]) -> str:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    """All entries of a config except its command; equal runs agree in all of them."""
+    """All entries of a config except its command, to compare two runs."""
     entries = json.loads(config.to_json())
     del entries["command"]
     return entries.pop("task_options") | entries

@@ -1,4 +1,4 @@
-"""Trains runs as Ray tasks, on this machine or a cluster with a shared file system."""
+"""Trains runs as Ray tasks, on this machine or on a cluster with a shared disk."""
 
 import contextlib
 import logging
@@ -23,21 +23,21 @@ RETRIES = 3
 def run_all(
     runs: Sequence[SweepRun], out: Path, view: View, *, address: str | None, cpus: int
 ) -> dict[str, str]:
-    """Train all runs, as many at a time as the cluster has room for.
+    """Train all runs, as many at a time as the cluster has resources for.
 
     The function returns when all runs have ended. If a worker dies, another worker
     resumes its run from the last checkpoint.
 
     Args:
         runs: the runs, in order.
-        out: folder of the sweep, the same on all machines.
+        out: folder of the sweep, which all machines share.
         view: shows the user how far the runs are.
         address: address of a cluster; if None, the environment variable RAY_ADDRESS.
-            Without either, Ray runs on this machine alone.
+            Without both, Ray runs on this machine alone.
         cpus: number of cores to use on this machine, if there is no cluster.
 
     Returns:
-        A dictionary from the name of each failed run to the reason.
+        The reason for each failed run, by name of the run.
 
     Raises:
         RunError: if Ray is not installed, or the cluster cannot be reached.
@@ -49,14 +49,14 @@ def run_all(
         out = out.absolute()
         tasks = {_submit(ray, run, out): out / run.name for run in runs}
         failed: dict[str, str] = {}
-        end = math.inf
+        kill_at = math.inf
         while tasks:
-            if signals.came and end == math.inf:
-                end = time.monotonic() + GRACE
-                # the worker sees a cancellation as Ctrl-C, and writes a checkpoint
+            if signals.came and kill_at == math.inf:
+                kill_at = time.monotonic() + GRACE
+                # a worker treats a cancellation like Ctrl-C, and writes a checkpoint
                 for task in tasks:
                     ray.cancel(task)
-            if time.monotonic() > end:
+            if time.monotonic() > kill_at:
                 for task in tasks:
                     ray.cancel(task, force=True)
             ended, _ = ray.wait(list(tasks), timeout=PAUSE)
@@ -65,7 +65,7 @@ def run_all(
                 if message := _message(ray, task, folder):
                     failed[folder.name] = message
                 view.end(folder.name, message)
-            view.look()
+            view.refresh()
     if signals.came:
         raise KeyboardInterrupt
     return failed
@@ -97,15 +97,14 @@ def _message(ray: Any, task: Any, folder: Path) -> str:
         return ""
     except ray.exceptions.RayError as error:
         return (
-            f"{type(error).__name__} after {RETRIES} retries, as when memory runs out. "
-            f"See {log_of(folder)}."
+            f"{type(error).__name__} after {RETRIES} retries. Perhaps memory ran out; "
+            f"see {log_of(folder)}."
         )
 
 
 @contextlib.contextmanager
 def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
     """Connect to a Ray cluster, or run Ray on this machine until the block ends."""
-    # send no usage statistics
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -124,7 +123,7 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError) as error:
         raise RunError(
             f"`--address` must be the address of a Ray cluster; got {address!r}: "
-            f"{error}. Leave it out for this machine alone."
+            f"{error}. Leave it out to use this machine alone."
         ) from error
     try:
         yield ray
@@ -133,7 +132,7 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise if nobody listens at HOST:PORT. Ray itself would try for minutes."""
+    """Raise if nothing listens at HOST:PORT. Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=5).close()

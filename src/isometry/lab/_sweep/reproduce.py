@@ -1,4 +1,4 @@
-"""The command `isometry reproduce WHAT`, which makes the runs of a fixed plan."""
+"""The command `isometry reproduce WHAT`, which trains the runs of a fixed plan."""
 
 import argparse
 import sys
@@ -46,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the TIMIT corpus; for `recorded`, of its free sample",
     )
     add("--dry-run", action="store_true", help="print the commands and run none")
-    # one run at a time unless the user says otherwise, so that times are comparable
+    # by default one run at a time, so that the measured times are comparable
     add_fields(parser, Engine, "the machine", only=("jobs", "budget"))
     parser.set_defaults(jobs=1)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Make the runs of a plan that are missing, then write the report.
+    """Train the runs of a plan that are not done yet, then write the report.
 
     Args:
         options: options of the command line.
@@ -64,13 +64,13 @@ def main(options: argparse.Namespace) -> int:
     out = options.out or data_folder() / "reproduce"
     machine = {k: v for k, v in vars(options).items() if k in ("jobs", "budget")}
 
-    def plan() -> tuple[list[SweepRun], Path, Engine]:
+    def prepare() -> tuple[list[SweepRun], Path, Engine]:
         engine = make(Engine, machine)
         return [sweep_run(run, options.timit) for run in _planned(options)], out, engine
 
     again = "The same command resumes every run."
     typed = ("models", "runs", "skip", *machine)
-    return perform("reproduce", plan, again, dry_run=options.dry_run, typed=typed)
+    return perform("reproduce", prepare, again, dry_run=options.dry_run, typed=typed)
 
 
 def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
@@ -78,7 +78,7 @@ def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
 
     Args:
         run: the planned run.
-        timit: folder of the recordings, which only a run on speech needs.
+        timit: folder of the recordings; only runs on TIMIT need it.
 
     Returns:
         The run with its name and its config.
@@ -88,7 +88,7 @@ def sweep_run(run: PlannedRun, timit: Path | None = None) -> SweepRun:
 
 
 def _planned(options: argparse.Namespace) -> list[PlannedRun]:
-    """The runs of a plan that are wanted, in the order in which they are made."""
+    """The chosen runs of a plan, in the order in which they are trained."""
     runs = _chosen(plan(options.what, options.models), options.runs, options.skip)
     if options.timit is not None:
         return runs
@@ -109,13 +109,13 @@ def _planned(options: argparse.Namespace) -> list[PlannedRun]:
 def _chosen(
     runs: Sequence[PlannedRun], only: Sequence[str] | None, skip: Sequence[str]
 ) -> list[PlannedRun]:
-    """The runs that `only` names, in that order, or all runs; but none from `skip`."""
+    """The runs in `only`, in its order, or all runs; without the runs in `skip`."""
     by_name = {run.name: run for run in runs}
     for option, names in (("runs", only or ()), ("skip", skip)):
         if unknown := [name for name in names if name not in by_name]:
             raise ValueError(
                 f"`{option}` must name runs of the plan; got {', '.join(unknown)}."
-                f"{suggestion(unknown[0], by_name)} `--dry-run` shows their folders."
+                f"{suggestion(unknown[0], by_name)} `--dry-run` lists them."
             )
     return [by_name[name] for name in (only or by_name) if name not in skip]
 

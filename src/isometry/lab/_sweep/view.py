@@ -1,4 +1,4 @@
-"""The output of a sweep: a log for each run, and one view of all runs."""
+"""The output of a sweep: a log file for each run, and a view of all runs."""
 
 import contextlib
 import json
@@ -16,8 +16,8 @@ from isometry.lab._report.runs import ENDED
 from isometry.lab._train.config import Config
 from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 
-# the seconds that a run has, after it was told to stop, to write its checkpoint before
-# it is killed
+# A run that is told to stop has this many seconds to write its checkpoint. After that,
+# it is killed.
 GRACE = 120.0
 
 # seconds between two checks on the runs
@@ -26,8 +26,8 @@ PAUSE = 0.2
 # seconds between two updates of the view, on a terminal and elsewhere
 _LIVE, _PLAIN = 0.5, 60.0
 
-# This many bytes are read at the end of a metrics file to find its last record. They
-# contain a whole line, since a line is much shorter.
+# To find the last record of a metrics file, this many bytes at its end are read. Lines
+# are much shorter, so that these bytes contain a whole line.
 _TAIL = 4096
 
 
@@ -36,9 +36,9 @@ class View:
 
     Args:
         out: folder of the sweep.
-        names: names of the runs that are to be made.
-        total: how many runs the sweep has, including runs that were made before.
-        done: how many runs of the sweep have already come to their end.
+        names: names of the runs that are not done yet.
+        total: number of all runs of the sweep.
+        done: number of runs that were done before.
         stream: where to write; standard error if None.
     """
 
@@ -57,13 +57,14 @@ class View:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.height, self.shown = 0, time.monotonic()
-        # The initial sizes of the logs, in bytes. When a log has grown, its run has
-        # begun, on this machine or on another.
-        self.logs = {name: self._log(name) for name in self.waiting}
+        # When the log of a run has grown, the run has begun, on this machine or on
+        # another.
+        self.initial_sizes = {name: self._log_size(name) for name in self.waiting}
 
-    def look(self) -> None:
-        """Notice which runs have begun, and update the view now and then."""
-        begun = [name for name in self.waiting if self._log(name) > self.logs[name]]
+    def refresh(self) -> None:
+        """Find the runs that have begun, and update the view if it is due."""
+        sizes = self.initial_sizes
+        begun = [name for name in self.waiting if self._log_size(name) > sizes[name]]
         for name in begun:
             self.waiting.remove(name)
             self.running.append(name)
@@ -74,7 +75,7 @@ class View:
             self._show()
 
     def end(self, name: str, message: str) -> None:
-        """Say how a run has ended.
+        """Print how a run has ended.
 
         Args:
             name: name of the run.
@@ -130,7 +131,7 @@ class View:
         )
         return f"  {name}  {step}/{total}  {left} left  {values}"
 
-    def _log(self, name: str) -> int:
+    def _log_size(self, name: str) -> int:
         path = log_of(self.out / name)
         return path.stat().st_size if path.exists() else 0
 
@@ -164,11 +165,12 @@ def work(folder: Path, config: Config) -> str:
 
     Args:
         folder: folder of the run.
-        config: config of a new run. A resumed run has its config in its folder, and
-            `config` only says which classes may be imported.
+        config: config of a new run. The config of a resumed run is in its folder, and
+            then this argument only says which classes may be imported.
 
     Returns:
-        Why the run failed; empty if it has a summary, which says how the run ended.
+        Why the run failed. Empty if it did not fail; then the summary of the run says
+        how it ended.
     """
     with _logged(log_of(folder)):
         try:
@@ -177,11 +179,11 @@ def work(folder: Path, config: Config) -> str:
 
             keep_freed_memory()
             if folder.exists():
-                # trust classes that the plan names, but no others that the folder names
+                # trust only the classes that the plan names, whatever the folder names
                 resume(folder, trust=(config.task, config.training.model))
             else:
                 train(config, folder)
-        # whatever goes wrong here, the other runs go on, and the user is told
+        # catch every error, since the other runs must continue; the user gets a message
         except Exception as error:  # noqa: BLE001 - as said above
             known = (RunError, ValueError, TypeError, FileNotFoundError)
             if isinstance(error, known) and not hasattr(error, "__notes__"):
@@ -193,7 +195,7 @@ def work(folder: Path, config: Config) -> str:
 
 
 def log_of(folder: Path) -> Path:
-    """The log of a run, beside its folder, since the folder does not exist at first."""
+    """The log of a run. It is beside the folder, which does not exist at first."""
     return folder.with_name(f"{folder.name}.log")
 
 
@@ -209,8 +211,8 @@ def _logged(path: Path) -> Iterator[None]:
             stack.callback(os.close, original)
             stack.callback(os.dup2, original, number)
             os.dup2(log.fileno(), number)
-        # redirect Python's own streams, too, since somebody may have replaced them, as
-        # pytest does
+        # redirect Python's streams, too: if they were replaced, as pytest does, they do
+        # not write to these file descriptors
         stack.enter_context(contextlib.redirect_stdout(log))
         stack.enter_context(contextlib.redirect_stderr(log))
         yield

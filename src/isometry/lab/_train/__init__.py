@@ -1,1 +1,1 @@
-"""Training: `train` and `resume` train a network, and keep the run in a folder."""
+"""Training: `train` begins a run in a new folder, and `resume` continues it."""

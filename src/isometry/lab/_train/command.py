@@ -1,4 +1,4 @@
-"""The command `isometry train`, with options from its line and from a TOML file."""
+"""The command `isometry train`. Its options can also be in a TOML file."""
 
 import argparse
 import functools
@@ -24,27 +24,27 @@ from isometry.lab._process import keep_freed_memory
 from isometry.lab._train.config import Config, Training, check_changes
 from isometry.lab._train.folder import RunError, divergence, resume_command
 
-# the exit code for each status of a run; 130 is usual after Ctrl-C
+# the exit code for each status of a run; 130 is the usual code after Ctrl-C
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
 
 
 class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
-    """Subcommands of all tasks. A user's task is added when the command line names it.
+    """A subcommand for each task. A user's task is added when it is named.
 
     Attributes:
-        add_task: takes the name of a task, and adds the subcommand of that task.
+        add_task: adds the subcommand of the task with a given name.
     """
 
     add_task: Callable[[str], None]
 
     def knows(self, name: str) -> bool:
-        """True if a word is a registered task, or has the form package.module:Class."""
+        """True if a name is a registered task, or has the form package.module:Class."""
         from isometry.lab.tasks import TASKS
 
         return REFERENCE.fullmatch(name) is not None or name in TASKS
 
     def prepare(self, name: str) -> None:
-        """Add the subcommand of a task, if there is none yet."""
+        """Add the subcommand of a task, unless it exists."""
         if name not in self.choices:
             try:
                 self.add_task(name)
@@ -71,8 +71,8 @@ def add_tasks(
 
     add_own(parser)
     add_hidden(parser, [Training], several=several)
-    # Names that a task cannot use for its options. `task` and `command` hold words of
-    # the command line that are not options.
+    # Options that a task cannot have. `task` and `command` are not options, but
+    # attributes of the parsed arguments.
     options = parser._option_string_actions  # noqa: SLF001 - no other name
     reserved = {*options, "--task", "--command"}
     add_hidden(parser, TASKS.ours.values(), several=several)
@@ -108,20 +108,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="DIR",
-        help="go on with the run in a folder; with `--iterations` or `--epochs`, also "
-        "with one that has finished",
+        help="resume the run in this folder; with `--iterations` or `--epochs`, a "
+        "finished run continues",
     )
     add_trust(parser)
-    add_tasks(parser, _add_places)
+    add_tasks(parser, _add_own)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust`, which allows the import of code that the files of a run name."""
+    """Add `--trust`, which allows importing the classes that a folder names."""
     parser.add_argument(
         "--trust",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="with --resume: import the classes of your own that the folder names",
+        help="with --resume: import your own classes that the folder names",
     )
 
 
@@ -144,7 +144,8 @@ def main(options: argparse.Namespace) -> int:
     typed = values.keys() - {"task"}
     try:
         if folder is not None:
-            # an option of a user's task may be named like an argument of `resume`
+            # check first, since an option of a user's task may have the name of a
+            # parameter of `resume`
             check_changes(values)
             outcome = resume(folder, trust=trust, **values)
         else:
@@ -153,7 +154,7 @@ def main(options: argparse.Namespace) -> int:
     except (RunError, ValueError, TypeError, FileNotFoundError) as error:
         if hasattr(error, "__notes__"):
             raise
-        # errors about a run that exists may name any option, typed or not
+        # an error about an existing run can name options that were not typed
         about_run = isinstance(error, RunError) or folder is not None
         names = {f.name for f in fields(Training)} if about_run else set()
         message = as_typed(str(error), names | typed)
@@ -169,7 +170,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def read(options: dict[str, Any]) -> tuple[Config, Path | None]:
-    """Make a config from the options of a command line and of the file that it names.
+    """Make a config from the options of a command line and of its `--config` file.
 
     The command line takes precedence over the file.
 
@@ -231,37 +232,24 @@ def read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"`--config` must be a file of TOML; got {path}: {error}. Each line of it "
-            f"reads `name = value`, with texts in quotes."
+            f"`--config` must be a TOML file; got {path}: {error}. Write each option "
+            f"as `name = value`, with texts in quotes."
         ) from error
 
 
-def words_of(options: dict[str, Any]) -> list[str]:
-    """The task and the names of the options on a command line, as they are typed.
-
-    Args:
-        options: values by name; None for an option that was left out.
-
-    Returns:
-        Words such as "copying" and "--hidden-size".
-    """
-    names = [k for k, v in options.items() if k != "command" and v is not None]
-    return [options[k] if k == "task" else option_of(k) for k in names]
-
-
-def _add_places(parser: argparse.ArgumentParser) -> None:
+def _add_own(parser: argparse.ArgumentParser) -> None:
     add = functools.partial(parser.add_argument, type=Path, default=argparse.SUPPRESS)
     add(
         "--config",
         metavar="FILE",
-        help="options as a TOML file, with underscores; options on the command line "
-        "take precedence",
+        help="TOML file with options, spelled with underscores; options on the command "
+        "line take precedence",
     )
     add(
         "--out",
         metavar="DIR",
-        help="the folder of the run, which must not exist; by default a new one under "
-        "the user's data directory",
+        help="the folder of the run, which must not exist; by default a new folder "
+        "under the user's data directory",
     )
 
 
@@ -272,14 +260,14 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
         return f"isometry: {divergence(folder, steps)}; try a smaller `--lr`."
     if status == "interrupted":
         again = resume_command(folder)
-        return f"isometry: interrupted after step {steps}. Go on with: {again}"
+        return f"isometry: interrupted after step {steps}. Resume with: {again}"
     metric = summary["metric"]
     ends = [f"{status} after {steps} steps, {summary['seconds']:.0f} s"]
-    places = {"best": "validation", "best_by_test": "test, as the paper does"}
-    for name, place in places.items():
+    criteria = {"best": "validation", "best_by_test": "test, as the paper does"}
+    for name, criterion in criteria.items():
         if "test" in summary[name]:
             value = summary[name]["test"][metric]
-            ends.append(f"test {metric} {value:.4g} at the best {place}")
+            ends.append(f"test {metric} {value:.4g} at the best {criterion}")
     if scores := summary.get("scores", {}).get("test", {}):
         listed = ", ".join(f"{name} {value:.3g}" for name, value in scores.items())
         ends.append(f"test {listed} at the end")

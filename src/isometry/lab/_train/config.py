@@ -13,9 +13,10 @@ from isometry.lab._options import check_types, make, option_of, spell
 if TYPE_CHECKING:
     from isometry.lab.paper.training import Recipe
 
-# Format of `config.json` and the files beside it. The number is raised whenever earlier
-# code would accept a new folder, but would train differently. Folders without a number
-# have format 1, which had no recipe. Format 2 had no `decay` and no `clip_norm`.
+# Version of the format of `config.json` and the files beside it. It is increased when
+# older code would read a new folder without an error but train differently. Folders
+# without a version have format 1, which had no recipe. Format 2 had no `decay` and no
+# `clip_norm`.
 FORMAT = 3
 
 # options that may change when a run is resumed; all other options define the run
@@ -24,25 +25,24 @@ CHANGEABLE = (
     *("checkpoint_every", "threads", "device", "tensorboard"),
 )
 
-# Why a resumed run refuses these options, which name no field of `Training`. It refuses
-# the other fields because they define the run.
+# why a resumed run refuses these options, which are not fields of `Training`
 _REASONS = {
-    "task": "the run has its task",
+    "task": "the run keeps its task",
     "out": "the run stays in its folder",
-    "config": "name the options themselves",
+    "config": "give the options directly",
 }
 
-# The largest `lr`, `lr_ratio`, `solved` and `clip_norm` that are accepted. The first
-# two need a bound: optimizers divide the product of `lr` and `lr_ratio`, at most 1e30,
-# by numbers such as 0.001, and torch raises if the result exceeds the range of float32,
-# 3.4e38.
+# The largest value of `lr`, `lr_ratio`, `solved` and `clip_norm`. The learning rate of
+# the orthogonal weight is `lr * lr_ratio`, so at most 1e30. Optimizers divide it by
+# numbers such as 0.001, and torch raises if the quotient exceeds 3.4e38, the range of
+# float32.
 LARGEST = 1e15
 
 _COUNTS = (
     *("batch_size", "hidden_size", "iterations", "epochs", "threads"),
     *("log_every", "evaluate_every", "checkpoint_every"),
 )
-# for each option that is a number, what it must be, its least and its largest value
+# for each numeric option: its condition, as errors state it, and its bounds
 _BOUNDS: dict[str, tuple[str, float, float]] = {
     **dict.fromkeys(_COUNTS, ("at least 1", 1, math.inf)),
     **dict.fromkeys(
@@ -63,7 +63,7 @@ class Training:
             householder, spectral, lie, explstm, expgru, lstm or gru; or a class of your
             own, package.module:Class
         model_options: options of the network, besides its sizes
-        hidden_size: features of the state
+        hidden_size: features of the hidden state
         batch_size: sequences per step, of all processes together
         iterations: steps of the optimizer
         epochs: passes over the data, instead of iterations
@@ -72,19 +72,22 @@ class Training:
         lr_ratio: rate of the orthogonal weight, divided by lr
         decay: lower all rates to zero along a cosine or a straight line, over the whole
             run; a run whose rates decay cannot be made longer
-        clip_norm: scale the gradient of all parameters down to this norm where it is
+        clip_norm: scale the gradient of all parameters down to this norm if its norm is
             larger
-        retraction: map of the steps of a Riemannian optimizer, instead of the paper's
-        seed: seed of the first weights and of the batches
-        solved: stop when the validation loss is below this fraction of the baseline, if
-            data is endless; 0 never stops
-        solved_for: steps for which the loss has to stay below this before the run stops
+        retraction: map along which a Riemannian optimizer moves a weight, instead of
+            the paper's
+        seed: seed of the initial weights and of the batches
+        solved: if data is endless, stop when the validation loss is below this fraction
+            of the baseline; 0 never stops
+        solved_for: steps for which the validation loss has to stay below the fraction
+            `solved` before the run stops
         log_every: steps between records of the training loss
-        evaluate_every: steps between evaluations; by default an epoch for finite data
+        evaluate_every: steps between evaluations; by default an epoch, or 100 if data
+            is endless
         checkpoint_every: steps between checkpoints
         threads: threads of torch; the last bits of all numbers depend on it
         device: cpu or cuda
-        tensorboard: whether to write events for TensorBoard as well
+        tensorboard: also write events for TensorBoard
     """
 
     model: str = "exprnn"
@@ -125,9 +128,9 @@ class Training:
 def check_changes(options: Iterable[str]) -> None:
     """Raise a `ValueError` if one of these options may not change in a resumed run."""
     if refused := [name for name in options if name not in CHANGEABLE]:
-        reasons = {n: _REASONS.get(n, "it says what the run is") for n in refused}
+        reasons = {n: _REASONS.get(n, "it defines the run") for n in refused}
         raise ValueError(
-            f"a run that goes on must keep all options except "
+            f"a resumed run must keep all options except "
             f"{', '.join(f'`{name}`' for name in CHANGEABLE)}; got "
             f"{', '.join(f'`{name}` ({why})' for name, why in reasons.items())}. "
             f"Leave these out, or begin another run."
@@ -145,9 +148,9 @@ class Config:
         command: the command line that makes the same run again.
         recipe: every option of the network and of its optimizers, including defaults,
             so that the defaults of a later version do not matter.
-        about: the facts about the task that a report needs.
-        continued: an entry for each time that the run was resumed with other options.
-            An entry has the step at which the run was resumed, and the options.
+        about: facts about the task that reports need.
+        continued: one entry for each time that the run was resumed with other options:
+            the step at which it was resumed, and the new options.
     """
 
     task: str
@@ -177,12 +180,12 @@ class Config:
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """The config in a JSON text that `to_json` has written."""
+        """Read a config from JSON, as `to_json` writes it."""
         flat = json.loads(text)
         if not flat.get("format", 1) <= FORMAT:
             raise ValueError(
-                f"format {flat['format']}, of a later version of isometry than this, "
-                f"which reads {FORMAT}"
+                f"format {flat['format']} of a later version of isometry; this version "
+                f"reads formats up to {FORMAT}"
             )
         tables = {"task_options": flat["task_options"]}
         tables |= {name: flat.get(name, {}) for name in ("recipe", "about")}
@@ -205,7 +208,7 @@ class Config:
             options: new values of fields of `Training`, by name.
 
         Returns:
-            The new config. Its command makes the whole run from the beginning.
+            The new config. Its command repeats the whole run from the beginning.
 
         Raises:
             ValueError: if an option may not change.
@@ -213,13 +216,14 @@ class Config:
         if not options:
             return self
         check_changes(options)
-        length = {"iterations": None, "epochs": None}
-        other = length if length.keys() & options.keys() else {}
-        values = asdict(self.training) | other | dict(options)
+        # a new length replaces the old one, whether in iterations or in epochs
+        lengths = {"iterations": None, "epochs": None}
+        reset = lengths if lengths.keys() & options.keys() else {}
+        values = asdict(self.training) | reset | dict(options)
         command = self.command
-        for name in other.keys() | options.keys():
+        for name in reset.keys() | options.keys():
             word = option_of(name).removeprefix("--")
-            # the option and its value, which has no spaces and begins with no hyphen
+            # the option with its value, which has no spaces and no leading hyphen
             pattern = rf" --(no-)?{word}( [^- ]\S*)?(?= |$)"
             command = re.sub(pattern, "", command)
         if command:
@@ -228,7 +232,7 @@ class Config:
         return replace(self, training=make(Training, values), command=command)
 
     def resolved(self, recipe: "Recipe", epoch: int | None, threads: int) -> Self:
-        """The config with numbers in place of the options that were left out.
+        """The config with the default values of options that were left out.
 
         Args:
             recipe: how the network is made, with its size and its usual number of steps
@@ -246,7 +250,7 @@ class Config:
         before = self.training
         if before.epochs is not None and epoch is None:
             raise ValueError(
-                f"`epochs` must be left out where data is endless; got {before.epochs} "
+                f"`epochs` must be left out if data is endless; got {before.epochs} "
                 f"for {self.task}. Give `iterations` instead."
             )
         iterations = before.iterations or recipe.iterations or 1000

@@ -26,23 +26,23 @@ Own = TypeVar("Own", bound=type)
 def register(cls: Own, name: str | None = None) -> Own:
     """Give a task or a network of your own a name, for configs and the command line.
 
-    This function can decorate the class. The runs of a registered class can be resumed
-    and loaded without `trust`: you have imported the class yourself, so the files of a
-    run do not decide which code is imported.
+    It can be used as a decorator. The runs of a registered class can be resumed and
+    loaded without `trust`: you have imported the class yourself, so the files of a run
+    do not decide which code is imported.
 
     Args:
         cls: a task, which derives from `AbstractTask`, or a network, which derives
             from `torch.nn.Module`.
-        name: the new name. If None, it is the attribute `name` of a task that has one,
-            and otherwise the name of the class.
+        name: the new name. If None, the attribute `name` of a task that has one, and
+            otherwise the name of the class.
 
     Returns:
         The class itself.
 
     Raises:
         TypeError: if the class is neither a task nor a network, or is incomplete.
-        ValueError: if the name is one of ours, or the network cannot be made from its
-            sizes alone.
+        ValueError: if isometry itself uses the name, or the network cannot be made from
+            its sizes alone.
     """
     kind: Any = cls
     registry: Registry[Any] = TASKS
@@ -60,7 +60,7 @@ class Experiment:
 
     Attributes:
         config: config of the run, in which numbers have replaced the defaults.
-        task: where batches come from.
+        task: the source of the batches.
         recipe: how the network is made and trained.
         model: the network with its output layer.
         optimizers: optimizers of the model; each of them moves some of the parameters.
@@ -79,8 +79,8 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     Args:
         config: config of the run.
         device: device of the model.
-        trust: True if any class that is not registered may be imported, or the names of
-            the classes that may be imported.
+        trust: True to import any class that is not registered, or the names of the
+            classes that may be imported.
 
     Returns:
         The experiment.
@@ -90,15 +90,15 @@ def build(config: Config, device: torch.device, *, trust: Trust = True) -> Exper
     """
     task, recipe, model = make_model(config, trust=trust)
     model = model.to(device)
-    # ask for the number of batches after all else, since reading the data may take long
+    # the last check, since the task may have to read its data, which takes long
     epoch = _epoch(task, config.training.batch_size)
     resolved = config.resolved(recipe, epoch, torch.get_num_threads())
-    resolved = replace(resolved, recipe=described(recipe, model), about=task.about())
+    resolved = replace(resolved, recipe=_record(recipe, model), about=task.about())
     return Experiment(resolved, task, recipe, model, recipe.make_optimizers(model))
 
 
 def _epoch(task: AbstractTask, size: int) -> int | None:
-    """Number of batches in an epoch, after a check; None if the data is endless."""
+    """The result of `task.epoch`, checked: the number of batches, or None."""
     epoch: Any = task.epoch(size)
     if epoch is not None and (not isinstance(epoch, int) or epoch < 1):
         raise ValueError(
@@ -126,13 +126,13 @@ def make_model(
     """
     task, training = make_task(config, trust=trust), config.training
     check_model(training, trust=trust)
-    # A run that is resumed or loaded has a recipe with every option. Begin with these
-    # options, because defaults may have changed since the run was started.
+    # The config of a resumed or loaded run has a recipe with every option. Use these
+    # options, because the defaults may have changed since the run was started.
     options: dict[str, Any] = config.recipe.get("options", {}) | training.model_options
     if training.model in NETWORKS.ours:
         options = {_RENAMED.get(name, name): value for name, value in options.items()}
     recipe = networks.recipe(training.model, task, training.hidden_size, **options)
-    recipe = _adjusted(recipe, training)
+    recipe = _with_training_options(recipe, training)
     model = _model(recipe, training, task)
     if hasattr(type(getattr(model, "network", model)), "schedule"):
         _check_parameters(recipe, model)
@@ -140,38 +140,34 @@ def make_model(
 
 
 def _check_parameters(recipe: Recipe, model: nn.Module) -> None:
-    """Raise if the schedule of a user's own network names no parameter of it."""
+    """Raise if the schedule of a user's network names parameters that do not exist."""
     paths = [path for path, _ in model.named_parameters()]
     for optimizer in recipe.optimizers:
         for name in optimizer.parameters:
             one = replace(optimizer, parameters=(name,))
             if not any(map(one.names_parameter, paths)):
                 raise ValueError(
-                    f"`parameters` in the schedule of {recipe.name} must name "
-                    f"parameters of it; got {name!r}. It has {', '.join(paths)}."
+                    f"`parameters` in the schedule of {recipe.name} must be parameters "
+                    f"of the network; got {name!r}. It has {', '.join(paths)}."
                 )
 
 
 def check_model(training: Training, *, trust: Trust) -> None:
-    """Raise if the network of a run is unknown, or a size is among its options.
+    """Raise a `ValueError` if the network is unknown, or if its options have a size.
 
     Args:
         training: names the network and its options.
         trust: as in `build`.
-
-    Raises:
-        ValueError: if the network is unknown, or a size is among its options.
     """
     NETWORKS.find(training.model, trust=trust)
     if sizes := sorted(training.model_options.keys() & _SIZES):
         raise ValueError(
             f"`model_options` must have no sizes; got {', '.join(sizes)}. The task "
-            f"sets the sizes of inputs and outputs; `hidden_size` sets the state's."
+            f"sets the sizes of inputs and outputs, and `hidden_size` is an option."
         )
 
 
-# The new names of renamed network options, by old name. Recorded runs may have the old
-# names.
+# the new names of renamed network options, by the old names that old runs may have
 _RENAMED = {"orthogonal_map": "retraction"}
 _SIZES = {"input_size", "output_size", "hidden_size"}
 # parameters of a network's constructor that are not options for the user
@@ -179,7 +175,7 @@ _OTHERS = _SIZES | {"self", "mode", "generator", "device", "dtype"}
 
 
 def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
-    """Make the network. An error names the unknown options and the known ones."""
+    """Make the network. An error about unknown options lists the valid options."""
     # Set the global seed, too: torch's layers and users' networks draw their initial
     # weights from the global generator.
     torch.manual_seed(training.seed)
@@ -188,8 +184,8 @@ def _model(recipe: Recipe, training: Training, task: AbstractTask) -> nn.Module:
     except (TypeError, ValueError) as error:
         options = training.model_options
         if not options and training.model not in NETWORKS.ours:
-            # The user's class itself is wrong. Because of this note, the command line
-            # prints the traceback.
+            # The error is in the user's class. The command line prints a traceback for
+            # an error with a note.
             error.add_note(f"isometry: raised by the constructor of {training.model}")
         if not options or isinstance(error, ValueError):
             raise
@@ -212,8 +208,8 @@ def _options_of(name: str, task: AbstractTask) -> list[str]:
         signature = inspect.signature(kind.__init__).parameters.values()
         variable = [p.name for p in signature if p.kind is p.VAR_KEYWORD]
         names += [p.name for p in signature if p.kind is not p.VAR_POSITIONAL]
-        # the base class has more options only if this class passes its keywords on, as
-        # torch's own layers do
+        # only a class with **keywords, such as a layer of torch, can pass the options
+        # of its base class on
         if not variable:
             break
         names.remove(variable[0])
@@ -231,13 +227,13 @@ def make_task(config: Config, *, trust: Trust) -> AbstractTask:
         The task.
 
     Raises:
-        ValueError: if no task has that name, or the task does not have an option.
+        ValueError: if the task is unknown, or does not have one of the options.
     """
     return make(TASKS.find(config.task, trust=trust), config.task_options)
 
 
-def _adjusted(recipe: Recipe, training: Training) -> Recipe:
-    """The recipe, in which the user's training options replace the paper's."""
+def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
+    """The recipe with the user's training options in place of the paper's."""
     usual = recipe.schedule
     rest = next(row for row in usual.optimizers if not row.parameters)
     lr = rest.options["lr"] if training.lr is None else training.lr
@@ -271,16 +267,8 @@ def _adjusted(recipe: Recipe, training: Training) -> Recipe:
     return replace(recipe, schedule=schedule)
 
 
-def described(recipe: Recipe, model: Any) -> dict[str, Any]:
-    """A recipe with all defaults for `config.json`, since defaults may change later.
-
-    Args:
-        recipe: the recipe of a run.
-        model: the network that the recipe has made.
-
-    Returns:
-        Values that JSON can hold.
-    """
+def _record(recipe: Recipe, model: nn.Module) -> dict[str, Any]:
+    """The recipe for `config.json`, with all defaults, since these may change later."""
     network = getattr(model, "network", model)
     signature = inspect.signature(type(network).__init__)
     usual = {
@@ -289,10 +277,10 @@ def described(recipe: Recipe, model: Any) -> dict[str, Any]:
         if isinstance(parameter.default, bool | int | float | str | None)
     }
     options = usual | dict(recipe.options)
-    places, decay = ("device", "dtype", "generator"), recipe.schedule.decay
+    omitted, decay = ("device", "dtype", "generator"), recipe.schedule.decay
     return {
         "network": type(network).__name__,
-        "options": {k: v for k, v in options.items() if k not in places},
+        "options": {k: v for k, v in options.items() if k not in omitted},
         "optimizers": [
             {
                 "name": row.optimizer_class.__name__,
@@ -313,12 +301,12 @@ _UNSUITABLE = ("LBFGS", "SparseAdam")
 
 
 def _optimizer_class(name: str) -> type[Optimizer]:
-    """The class of the optimizer that the user has named."""
+    """The optimizer class of this name, from torch or isometry."""
     kind: Any = getattr(torch.optim, name, None) or getattr(isometry.optim, name, None)
     is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)
     if not is_optimizer:
         names = {n for n in (*dir(torch.optim), *dir(isometry.optim)) if n[0].isupper()}
-        # do not suggest what is refused below, or by `Recipe.make_optimizers`
+        # do not suggest a class that is refused below or by `Recipe.make_optimizers`
         names -= {*_UNSUITABLE, "Muon", "Optimizer"}
         raise ValueError(
             f"`optimizer` must be a class of torch.optim or isometry.optim, such as "

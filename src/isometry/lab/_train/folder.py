@@ -1,4 +1,4 @@
-"""Files of a run. One process writes them; if it is killed, the run can be resumed."""
+"""The files in the folder of a run, from which a killed run can be resumed."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ LOCK = "lock"
 
 
 class RunError(Exception):
-    """A run that cannot begin or go on; the message says why, and what to do."""
+    """A run cannot begin or be resumed. The message says why, and what to do."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -54,7 +54,7 @@ def as_json(value: Any) -> bytes:
 
 
 def create(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make a new folder with all of the given files, or make nothing.
+    """Make a new folder with files in it. If this fails, nothing is left behind.
 
     Args:
         folder: path of the folder, which must not exist.
@@ -66,27 +66,27 @@ def create(folder: Path, files: Mapping[str, bytes]) -> None:
     if folder.exists():
         raise RunError(
             f"{folder} exists, and runs are never overwritten. Choose another folder, "
-            f"or go on with it: {resume_command(folder)}"
+            f"or resume the run: {resume_command(folder)}"
         )
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # this folder may exist if an earlier process with the same process id left it
+        # a killed process with the same id may have left this folder
         partial.mkdir(exist_ok=True)
         for name, data in files.items():
             write_atomically(partial / name, data)
-        # fails if another process has made and filled `folder` in the meantime
+        # this fails if another process has made and filled `folder` in the meantime
         partial.rename(folder)
         _sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
-            f"{folder} must be a place for a new folder; got {error}. Choose another."
+            f"{folder} must be a path for a new folder; got {error}. Choose another."
         ) from error
 
 
 def divergence(folder: Path, steps: int) -> str:
-    """What messages say about a run that diverged: when, and what is left of it.
+    """Text for messages: when a run diverged, and where its last checkpoint is.
 
     Args:
         folder: folder of the run.
@@ -117,7 +117,7 @@ def default_folder(name: str) -> Path:
 
 
 def data_folder() -> Path:
-    """The folder for everything that is written when the user does not name a place."""
+    """The folder for runs and sweeps if the user does not name a folder."""
     from platformdirs import user_data_path
 
     return user_data_path("isometry")
@@ -125,7 +125,7 @@ def data_folder() -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against other processes until the block or this process ends.
+    """Lock a folder against other processes, until the block or this process ends.
 
     Args:
         folder: folder of a run.
@@ -156,20 +156,21 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def removed_unused(folder: Path | None) -> Iterator[None]:
+def remove_if_unused(folder: Path | None) -> Iterator[None]:
     """Remove the folder of a run that fails before it has recorded a step.
 
-    The command can then be repeated once the mistake is corrected. After a `RunError`
-    the folder stays, since the error message may tell the user to resume the run.
+    Thus the user can correct the mistake and repeat the command. After a `RunError` the
+    folder stays, since the error message may tell the user to resume the run.
     """
     try:
         yield
     except RunError:
         raise
     except Exception:
-        files = () if folder is None else (folder / METRICS, folder / CHECKPOINT)
-        if folder and not any(file.exists() and file.stat().st_size for file in files):
-            shutil.rmtree(folder)
+        if folder is not None:
+            files = (folder / METRICS, folder / CHECKPOINT)
+            if not any(file.exists() and file.stat().st_size for file in files):
+                shutil.rmtree(folder)
         raise
 
 
@@ -179,7 +180,7 @@ class Metrics:
     Args:
         folder: folder of the run.
         size: length of the file in bytes when the checkpoint was written. Later records
-            are cut off.
+            are removed.
 
     Raises:
         RunError: if the file is shorter than `size`.
@@ -190,15 +191,15 @@ class Metrics:
         size_on_disk = path.stat().st_size if path.exists() else 0
         if size_on_disk < size:
             raise RunError(
-                f"{path} must have the {size} bytes that the checkpoint knows; got "
-                f"{size_on_disk}. It was changed: restore it, or train anew."
+                f"{path} must have the {size} bytes that it had at the checkpoint; got "
+                f"{size_on_disk}. Restore it from a copy, or begin another run."
             )
         self.path = path
-        # without a buffer, a line that was written survives if the process is killed
+        # without a buffer, a written line is not lost if the process is killed
         self.file = path.open("ab", buffering=0)
         self.file.truncate(size)
-        # After `truncate`, the position is past the end of the file. The method `size`
-        # returns the position, so set it to the end.
+        # `truncate` does not move the position, which the method `size` returns, so set
+        # it to the new end
         self.file.seek(size)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -222,8 +223,7 @@ class Metrics:
 
 
 def _sync_folder(folder: Path) -> None:
-    # A rename has reached the disk only when the folder has been synchronized. Windows
-    # cannot synchronize a folder.
+    # A rename is on the disk only after an fsync of the folder. Windows cannot do this.
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -279,15 +279,15 @@ def read_checkpoint(folder: Path) -> bytes | None:
 
 
 def damaged(path: Path, what: str) -> str:
-    """An error message about a file that lacks the content that the run has written."""
+    """An error message about a file that is not as the run has written it."""
     return (
         f"{path} must be what `isometry train` has written for this run; got {what}. "
-        f"Restore it from a copy, or train anew."
+        f"Restore it from a copy, or begin another run."
     )
 
 
 def origin(folder: Path | None) -> str:
-    """Sentences for an error message if another revision wrote the run; else empty."""
+    """Advice for an error message if another revision wrote the run; else empty."""
     if folder is None:
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -297,7 +297,7 @@ def origin(folder: Path | None) -> str:
             return (
                 f" The run was begun at revision {revision} of isometry, and this is "
                 f"{here or isometry.__version__}. Reports read runs of every revision, "
-                f"but a checkpoint is only promised to be read by the code that wrote "
-                f"it: check out {revision} to go on."
+                f"but other revisions may be unable to read a checkpoint. To resume, "
+                f"check out {revision}."
             )
     return ""

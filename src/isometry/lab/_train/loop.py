@@ -30,7 +30,7 @@ SPLITS: tuple[Split, ...] = ("validation", "test")
 
 @dataclass
 class RunState:
-    """The progress of a run, which a checkpoint keeps besides the tensors.
+    """The progress of a run, which a checkpoint stores besides the tensors.
 
     Attributes:
         step: number of steps so far.
@@ -60,10 +60,10 @@ class Step:
     """One step of training, on this process's part of the batch.
 
     Args:
-        experiment: what is trained.
-        model: the model of the experiment, perhaps in a wrapper that averages gradients
-            over all processes.
-        ranks: the place of this process among the processes that share each batch.
+        experiment: the task, the model and its optimizers.
+        model: the model of the experiment; with several processes, in the wrapper that
+            averages gradients over all of them.
+        ranks: the rank of this process among the processes that share each batch.
         index: the number of the step, from 0.
     """
 
@@ -81,12 +81,13 @@ class Step:
             rank=ranks.rank,
             ranks=ranks.count,
         )
-        self.batch = on(batch, ranks.device)
+        self.batch = to_device(batch, ranks.device)
         self.weights = task.weights(batch)
         self.outputs = model(self.batch.x)
         self.loss = task.loss(self.outputs, self.batch)
-        # The loss of this process is multiplied by its share. Then the average of the
-        # gradients over all processes is the gradient of the whole batch.
+        # `update` multiplies the loss of this process by its share, which `agree` sets.
+        # Then the average of the gradients over all processes is the gradient of the
+        # mean loss of the whole batch.
         self.share = 1.0
 
     def agree(self, *, interrupt: bool) -> tuple[float, bool]:
@@ -116,8 +117,8 @@ class Step:
         """Set the learning rates of this step from its number and the run's length.
 
         Thus a resumed run has the same rates to the last bit. Most of torch's
-        schedulers compute each rate from the previous rate, so that a checkpoint would
-        have to keep their state, too.
+        schedulers compute each rate from the previous rate, so a checkpoint would have
+        to store their state as well.
         """
         decay = self.experiment.recipe.schedule.decay
         iterations = self.experiment.config.training.iterations
@@ -128,7 +129,7 @@ class Step:
                     group["lr"] = group["initial_lr"] * factor
 
     def metrics(self) -> dict[str, float]:
-        """The metrics of the task, for the whole batch of all processes."""
+        """The metrics of the task, for the batch of all processes together."""
         task = self.experiment.task
         means = metrics_of(task, self.outputs.detach(), self.batch)
         if self.ranks.count == 1:
@@ -145,9 +146,9 @@ class Trainer:
     """A run in this process.
 
     Attributes:
-        experiment: what is trained.
+        experiment: the task, the model and its optimizers.
         state: the progress so far.
-        ranks: the place of this process among the processes that share each batch.
+        ranks: the rank of this process among the processes that share each batch.
         recorder: writes records and checkpoints.
     """
 
@@ -157,16 +158,14 @@ class Trainer:
     recorder: Recorder
 
     def train(self) -> str:
-        """Train until the last iteration, a solution, a divergence or a signal.
+        """Train until the last step, a solution, a divergence or a signal to stop.
 
         Returns:
             "finished", "solved", "diverged" or "interrupted".
         """
         experiment, state, recorder = self.experiment, self.state, self.recorder
-        config, model = (
-            experiment.config.training,
-            self.ranks.parallel(experiment.model),
-        )
+        config = experiment.config.training
+        model = self.ranks.parallel(experiment.model)
         iterations, every = config.iterations, config.evaluate_every
         assert iterations is not None
         assert every is not None
@@ -190,7 +189,7 @@ class Trainer:
                 is_best = state.best.get("step") == state.step
                 due = last or solved or stop or is_best
                 if due or state.step % config.checkpoint_every == 0:
-                    # weights that are not finite must not replace a good checkpoint
+                    # do not replace a good checkpoint by weights that are not finite
                     if not _finite(experiment):
                         return "diverged"
                     recorder.checkpoint(asdict(state), is_best=is_best)
@@ -199,10 +198,10 @@ class Trainer:
         return "finished"
 
     def _evaluate(self) -> bool:
-        """Evaluate both splits; True if the run is to stop because the task is solved.
+        """Evaluate both splits. True if the run should stop because the task is solved.
 
-        Every process evaluates all sequences. All processes find the same numbers,
-        since they have the same weights.
+        Every process evaluates all sequences. All processes get the same results, since
+        they have the same weights.
         """
         state, task, model = self.state, self.experiment.task, self.experiment.model
         error, angle = orthogonality_error(model), largest_angle(model)
@@ -237,11 +236,11 @@ class Trainer:
         """Measure the model on the validation and the test sequences.
 
         Args:
-            measure: takes a function from inputs to outputs, a split, and the number of
+            measure: a function of the model, of the split, and of the number of
                 sequences in a batch.
 
         Returns:
-            What `measure` returns, by split.
+            The results of `measure`, by split.
         """
         model, size = self.experiment.model, self.experiment.config.training.batch_size
         model.eval()
@@ -264,7 +263,7 @@ def _finite(experiment: Experiment) -> bool:
     return bool(torch.stack(sums).all())
 
 
-def on(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """Copy a batch to a device."""
     x, y, lengths = batch
     lengths = None if lengths is None else lengths.to(device)
@@ -279,8 +278,8 @@ def recurrent_matrix_of(model: nn.Module) -> Tensor | None:
         model: a network with its output layer.
 
     Returns:
-        The matrix (n, n), which is the first of several if the cell has gates. None for
-        layers that are not ours, or if the matrix is not finite.
+        The matrix (n, n); if the cell has gates, the first of its matrices. None if the
+        layer is not from `isometry.nn`, or if the matrix is not finite.
     """
     network = getattr(model, "network", model)
     if not isinstance(network, AbstractRecurrent):
@@ -296,7 +295,7 @@ def orthogonality_error(model: nn.Module) -> float | None:
         model: a network with its output layer.
 
     Returns:
-        The error; None for layers that are not ours, or if the matrix is not finite.
+        The error; None where `recurrent_matrix_of` returns None.
     """
     W = recurrent_matrix_of(model)
     if W is None:
@@ -315,8 +314,9 @@ def largest_angle(model: nn.Module) -> float | None:
         model: a network with its output layer.
 
     Returns:
-        The angle. None if there is no constrained weight, or if the first one is not a
-        square matrix made by the exponential, or if its coordinates are not finite.
+        The angle. None if there is no constrained weight, or if the first constrained
+        weight is not a square matrix parametrized by the exponential, or if its
+        coordinates are not finite.
     """
     for entry in constrained(model):
         A = entry.coordinates.detach()
@@ -335,7 +335,7 @@ def angles(model: nn.Module) -> list[float]:
         model: a network with its output layer.
 
     Returns:
-        The angles; empty for layers that are not ours, or if the matrix is not finite.
+        The angles; empty where `recurrent_matrix_of` returns None.
     """
     W = recurrent_matrix_of(model)
     if W is None:

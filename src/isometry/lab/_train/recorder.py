@@ -33,7 +33,7 @@ def pack(
         model: the model.
         optimizers: the optimizers of the model, if any. Their tensors get names such as
             `optimizer.0.3.exp_avg`; their other values go into the header.
-        state: other values to keep in the header; they must be valid JSON.
+        state: other values for the header; JSON must be able to hold them.
 
     Returns:
         The content of a safetensors file.
@@ -44,7 +44,8 @@ def pack(
     plain = []
     for i, optimizer in enumerate(optimizers):
         packed = optimizer.state_dict()
-        # JSON turns the keys of this dictionary, which are numbers, into texts
+        # JSON turns the integer keys of this dictionary into texts, and `unpack` turns
+        # them back
         values: dict[int, dict[str, Any]] = {index: {} for index in packed["state"]}
         for index, entries in packed["state"].items():
             for name, value in entries.items():
@@ -65,7 +66,7 @@ def unpack(
 
     Args:
         data: content of a safetensors file.
-        model: a model of the same kind.
+        model: a model with parameters of the same names and shapes.
         optimizers: the optimizers of the model; empty to load only the model.
 
     Returns:
@@ -89,21 +90,21 @@ def unpack(
 
 
 def read_header(data: bytes) -> dict[str, Any]:
-    """The values that a checkpoint holds besides its tensors.
+    """The values in a checkpoint that are not tensors.
 
     Args:
         data: content of a safetensors file.
 
     Returns:
-        "state", the argument of `pack`; and "optimizers", the values of the optimizers
-        that are not tensors.
+        Under "state", the argument of `pack`; under "optimizers", a list with the
+        values of each optimizer.
     """
     length = int.from_bytes(data[:8], "little")
     return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
 
 
 def read_best(folder: Path, checkpoint: bytes) -> bytes:
-    """Read the file with the weights of the best validation.
+    """Read the file with the weights that had the best validation result.
 
     Args:
         folder: folder of the run.
@@ -114,21 +115,21 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
         The content of the file.
 
     Raises:
-        RunError: if the run has not kept such weights, or the file is damaged.
+        RunError: if the run has no such file, or the file is damaged.
     """
     entry = read_header(checkpoint)["state"].get("best_file")
     if not entry:
         raise RunError(
             f"{folder} must hold the weights of the best validation; it has none. "
-            f"There was no validation, or an earlier version trained it."
+            f"There was no validation, or an earlier version of isometry trained it."
         )
     name = entry["name"]
-    # do not use a name of another form, since a path could lead out of the folder
+    # ignore a name of any other form, since a path could lead out of the folder
     path = folder / (name if re.fullmatch(r"best-\d+\.safetensors", name) else "best")
     data = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise RunError(
-            f"{path} must be the file that the checkpoint knows; got "
+            f"{path} must be the file that the checkpoint names; got "
             f"{f'{len(data)} other bytes' if data else 'no file'}. Restore it from a "
             f"copy, or load the last weights."
         )
@@ -150,15 +151,15 @@ def _tuples(group: dict[str, Any]) -> dict[str, Any]:
 
 
 # entries of a record that are not drawn as curves
-_PLACE = ("step", "seconds", "cpu_seconds", "split")
+_NOT_DRAWN = ("step", "seconds", "cpu_seconds", "split")
 
 
 class Events:
     """Writes the records of a run for TensorBoard, a curve for each number and split.
 
-    A resumed run writes all curves again from its metrics. Otherwise steps after the
-    last checkpoint would appear twice, and events that had not reached the disk when
-    the process was killed would be missing.
+    A resumed run writes all curves again from its metrics. Otherwise the steps after
+    the last checkpoint would appear twice, and events that were not yet on the disk
+    when the process was killed would be missing.
 
     Args:
         folder: folder of the events. Earlier events in it are removed.
@@ -170,7 +171,8 @@ class Events:
         for path in folder.glob("events.out.*"):
             path.unlink()
         self.writer = Writer(str(folder))
-        # the times of events count only training, as if a run were never interrupted
+        # the time of an event is this start plus the training time so far, as if the
+        # run had never been interrupted
         self.start = time.time() - max((r["seconds"] for r in records), default=0.0)
         for record in records:
             self.write(record)
@@ -180,7 +182,7 @@ class Events:
         """Write the numbers of a record."""
         clock = self.start + record["seconds"]
         for name, value in record.items():
-            if name not in _PLACE:
+            if name not in _NOT_DRAWN:
                 tag = f"{name}/{record['split']}"
                 self.writer.add_scalar(tag, value, record["step"], walltime=clock)
 
@@ -191,9 +193,6 @@ class Events:
 
 def event_writer() -> Any:
     """The class that writes events for TensorBoard.
-
-    Returns:
-        The class.
 
     Raises:
         RunError: if TensorBoard is not installed.
@@ -227,35 +226,35 @@ class Progress:
         self.start = self.shown = time.monotonic()
 
     def step(self, step: int, loss: float) -> None:
-        """Redraw the bar, but only a few times a second."""
+        """Redraw the bar, but at most five times a second."""
         self.last = step
         if self.live and time.monotonic() - self.shown > 0.2:
             self.shown = time.monotonic()
             filled = _BAR * step // max(self.total, 1)
             bar = "█" * filled + "░" * (_BAR - filled)
             # \x1b[K clears what is left of an earlier, longer line
-            self.stream.write(f"\r{bar} {self.place()}  loss {loss:.4g}\x1b[K")
+            self.stream.write(f"\r{bar} {self.position()}  loss {loss:.4g}\x1b[K")
             self.stream.flush()
 
     def evaluation(self, last: Mapping[str, Any], extra: Mapping[str, float]) -> None:
         """Write one line about an evaluation of all splits.
 
         Args:
-            last: the step, and for each split, by name, its means.
-            extra: numbers that describe the network itself.
+            last: the step, and the means of each split, by name.
+            extra: measurements of the network itself, such as its orthogonality.
         """
         splits = {k: v for k, v in last.items() if isinstance(v, Mapping) and v}
         parts = [f"{name} {_listed(means)}" for name, means in splits.items()]
         parts += [_listed(extra)] if extra else []
-        self.say(f"{self.place()}  {';  '.join(parts)}")
+        self.say(f"{self.position()}  {';  '.join(parts)}")
 
     def say(self, text: str) -> None:
         """Write a line that the bar does not overwrite."""
         self.stream.write(f"\r{text}\x1b[K\n" if self.live else f"{text}\n")
         self.stream.flush()
 
-    def place(self) -> str:
-        """The step, the number of steps per second, and the time that is left."""
+    def position(self) -> str:
+        """The step, the number of steps per second, and the time left."""
         steps = self.last - self.first
         if steps == 0:
             return f"{self.last}/{self.total}"
@@ -274,7 +273,7 @@ class Recorder:
     """Writes into the folder of a run, and shows how far the run is.
 
     Args:
-        experiment: what is trained.
+        experiment: the task, the model and its optimizers.
         folder: folder of the run. If None, as in every process but the first, nothing
             is written or shown.
         header: the values that `unpack` returned for the checkpoint of a resumed run;
@@ -297,10 +296,10 @@ class Recorder:
             self.files.append(Events(folder / "tensorboard", self.metrics.records()))
 
     def write(self, state: "RunState", split: str, values: Mapping[str, float]) -> None:
-        """Write a line of metrics."""
+        """Append a record to the metrics, and to the events if there are any."""
         clocks = {"seconds": state.seconds, "cpu_seconds": state.cpu_seconds}
-        place = {"step": state.step} | {k: round(v, 3) for k, v in clocks.items()}
-        record = place | dict(values) | {"split": split}
+        record = {"step": state.step} | {k: round(v, 3) for k, v in clocks.items()}
+        record |= dict(values) | {"split": split}
         for file in self.files:
             file.write(record)
 
@@ -308,9 +307,9 @@ class Recorder:
         """Replace the checkpoint, which also holds the length of the metrics file.
 
         The weights with the best validation result are in another file, which has the
-        step in its name. When there are better weights, the file with the earlier
-        weights is removed only after the checkpoint that names the new file is written.
-        Thus the process can be killed at any time.
+        step in its name. The checkpoint names this file. An older file is removed only
+        after the checkpoint has been replaced, so that the process can be killed at any
+        time.
 
         Args:
             state: the fields of `RunState`.

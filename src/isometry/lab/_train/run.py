@@ -56,19 +56,21 @@ def train(config: Config, out: Path | str | None = None) -> RunOutcome:
             f"`config` must be a `Config`; got {type(config).__name__}. Write "
             f"`Config(task, task_options, Training(...))`."
         )
-    with _prepared(config, trust=True) as (experiment, ranks):
+    with _setup(config, trust=True) as (experiment, ranks):
         folder = None
         if ranks.is_first:
             resolved = experiment.config
-            # a user's own class, package.module:Class, appears as Class alone
+            # shorten the name of a user's own class, package.module:Class, to Class
             names = (config.task, config.training.model)
             name = "-".join(word.rpartition(":")[2] for word in names)
             name += f"-{resolved.training.hidden_size}"
             folder = Path(out) if out else files.default_folder(name)
-            surroundings = files.as_json(environment(ranks=ranks.count))
-            contents = {files.CONFIG: resolved.to_json()}
-            files.create(folder, contents | {files.ENVIRONMENT: surroundings})
-        with files.removed_unused(folder):
+            contents = {
+                files.CONFIG: resolved.to_json(),
+                files.ENVIRONMENT: files.as_json(environment(ranks=ranks.count)),
+            }
+            files.create(folder, contents)
+        with files.remove_if_unused(folder):
             return _run(experiment, folder, ranks)
 
 
@@ -77,14 +79,14 @@ def resume(
 ) -> RunOutcome:
     """Resume a run from its last checkpoint, as if it had never stopped.
 
-    A run that has finished goes on if `iterations` or `epochs` ask for more steps. A
-    run that was solved goes on if `solved` is changed. If a run has ended and no option
-    changes, its summary is returned.
+    A finished run continues if `iterations` or `epochs` ask for more steps. A solved
+    run continues if `solved` is changed. If a run has ended and no option changes, its
+    summary is returned.
 
     Args:
         folder: folder of the run.
         trust: True to import any class that `config.json` names, or the names of the
-            classes that may be imported. A registered class needs no trust.
+            classes that may be imported. Registered classes are always allowed.
         **options: fields of `Training` that may change: `iterations`, `epochs`,
             `solved`, `solved_for`, `log_every`, `evaluate_every`, `checkpoint_every`,
             `threads`, `device` and `tensorboard`.
@@ -96,7 +98,7 @@ def resume(
         RunError: if the folder does not hold a run; if the run is damaged, has
             diverged, or is being written by another process; or if it has ended, and
             the options change something but do not ask for more steps.
-        ValueError: if an option may not change, or a class is not to be trusted.
+        ValueError: if an option may not change, or `trust` does not allow a class.
     """
     folder = Path(folder)
     before, summary = files.read_config(folder), files.read_summary(folder)
@@ -104,35 +106,35 @@ def resume(
     steps, status = summary.get("steps", 0), summary.get("status")
     if status == "diverged":
         raise RunError(
-            f"{folder} must be a run that can go on; "
-            f"{files.divergence(folder, steps)}. It would diverge again. Train anew "
-            f"with a smaller `lr`."
+            f"{folder} must be a run that can be resumed; "
+            f"{files.divergence(folder, steps)}. It would diverge again. Begin another "
+            f"run with a smaller `lr`."
         )
     training, same = config.training, config.training == before.training
     # If a run was resumed for more steps and killed at once, its config already has the
-    # larger number of steps, while its summary is still about the shorter run. Such a
-    # run goes on.
+    # larger number of steps, while its summary still describes the shorter run. This
+    # run continues, although no option changes.
     more = training.epochs or (training.iterations or 0) > steps
     if (status == "finished" and same and not more) or (status == "solved" and same):
         return RunOutcome(folder, summary)
     if status == "finished" and not more:
         raise RunError(
-            f"{folder} has finished after {steps} steps, and goes on only for more; "
-            f"got {', '.join(f'`{name}`' for name in options)}. Give `iterations` "
-            f"above {steps}, or `epochs`."
+            f"{folder} has finished after {steps} steps, and can only be resumed for "
+            f"more steps; got {', '.join(f'`{name}`' for name in options)}. Give "
+            f"`iterations` above {steps}, or `epochs`."
         )
     if status == "solved" and "solved" not in options:
         raise RunError(
             f"{folder} is solved after {steps} steps, and would stop again at its next "
-            f"evaluation. Set `solved` to 0 to train on."
+            f"evaluation. Set `solved` to 0 to continue."
         )
-    with _prepared(config, trust=trust) as (experiment, ranks):
+    with _setup(config, trust=trust) as (experiment, ranks):
         length = experiment.config.training.iterations
         planned = before.training.iterations
         if experiment.recipe.schedule.decay is not None and length != planned:
             raise RunError(
                 f"{folder} must keep its {planned} steps, over which its rates decay; "
-                f"got {length}. Begin another run for another length."
+                f"got {length}. For another length, begin another run."
             )
         return _run(experiment, folder if ranks.is_first else None, ranks, options)
 
@@ -147,7 +149,7 @@ def load_model(
         best: whether to load the weights with the best validation result instead of the
             last weights.
         trust: True to import any class that `config.json` names, or the names of the
-            classes that may be imported. A registered class needs no trust.
+            classes that may be imported. Registered classes are always allowed.
 
     Returns:
         The network with its output layer; it maps inputs to outputs (time, batch, k).
@@ -155,17 +157,17 @@ def load_model(
     Raises:
         RunError: if the folder does not hold a run, if the run does not have these
             weights, or if a file is damaged.
-        ValueError: if a class is not to be trusted.
+        ValueError: if `trust` does not allow a class.
     """
     folder = Path(folder)
     config, data = files.read_config(folder), files.read_checkpoint(folder)
     if data is None:
         reason = "it has none yet"
-        remedy = f"Go on with the run: {files.resume_command(folder)}"
+        remedy = f"Resume the run: {files.resume_command(folder)}"
         summary = files.read_summary(folder)
         if summary.get("status") == "diverged":
             reason = files.divergence(folder, summary["steps"])
-            remedy = "Train anew with a smaller `lr`."
+            remedy = "Begin another run with a smaller `lr`."
         raise RunError(f"{folder} must have a checkpoint; {reason}. {remedy}")
     # drawing the initial weights must not change the caller's random numbers
     with torch.random.fork_rng(devices=()):
@@ -176,11 +178,11 @@ def load_model(
 
 
 @contextlib.contextmanager
-def _prepared(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ranks]]:
-    """Build the experiment, and join the other processes, until the block ends.
+def _setup(config: Config, *, trust: Trust) -> Iterator[tuple[Experiment, Ranks]]:
+    """Join the other processes until the block ends, and build the experiment.
 
-    Whatever would keep the run from its first step is raised here, before any file is
-    written. Inside the block, torch uses the threads that the config asks for.
+    Errors that would prevent the first step are raised here, before any file is
+    written. Inside the block, torch uses the number of threads in the config.
     """
     training, threads = config.training, torch.get_num_threads()
     torch.set_num_threads(training.threads or threads)
@@ -221,7 +223,7 @@ def _run(
         if folder is not None:
             if options:
                 _amend(folder, experiment.config, state.step, options)
-            # if the run had ended before, its summary is no longer true, so remove it
+            # if the run had ended before, its summary is no longer true
             (folder / files.SUMMARY).unlink(missing_ok=True)
         recorder = Recorder(experiment, folder, header)
         with contextlib.closing(recorder):
@@ -247,12 +249,12 @@ def _train_to_end(trainer: Trainer) -> RunOutcome:
             _sum_up(trainer, "interrupted", {})
         again = files.resume_command(folder) if folder else "start all processes again"
         raise RunError(
-            f"the run stopped at step {trainer.state.step}: {error}. Once that is "
-            f"solved, go on: {again}"
+            f"the run stopped at step {trainer.state.step}: {error}. After solving "
+            f"this, resume it: {again}"
         ) from error
     except (ValueError, TypeError) as error:
-        # This is not an error in the options. Because of the note, the command line
-        # prints the traceback.
+        # This is not an error in the options. The command line prints a traceback for
+        # an error with a note.
         step = trainer.state.step + 1
         error.add_note(f"isometry: raised in step {step} of the run")
         raise
@@ -272,8 +274,8 @@ def _checkpoint_errors(folder: Path | None) -> Iterator[None]:
         yield
     except RunError:
         raise
-    # Catch every error, because a file that somebody else wrote can be wrong in any
-    # way. Reading such a file runs no code.
+    # Catch every error, because a file from somebody else can be wrong in any way.
+    # Reading it runs no code.
     except Exception as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunError(
@@ -301,7 +303,6 @@ def _sum_up(trainer: Trainer, status: str, scores: Mapping[str, Any]) -> dict[st
         "orthogonality": orthogonality_error(model),
         "source": experiment.recipe.schedule.source,
     }
-    # most tasks have no scores
     summary |= {"scores": dict(scores)} if any(scores.values()) else {}
     if folder is not None:
         files.write_atomically(folder / files.SUMMARY, files.as_json(summary))
