@@ -94,7 +94,7 @@ class AbstractFrame(ABC):
 class BodyFrame(AbstractFrame):
     r"""A group in the frame of its Lie algebra: $A$ stands for the tangent vector $QA$.
 
-    $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(\eta A). $$
+    $$ A = Q^H \operatorname{grad} f(Q), \qquad Q \leftarrow Q\,\phi(-\eta A). $$
 
     Left translation takes $QA$ to $PA$. It is an isometry, and it leaves $A$ as it is.
     The frame is the same at all points, so entries of $A$ at different points can be

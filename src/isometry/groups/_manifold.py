@@ -249,7 +249,7 @@ class AbstractManifold(ABC):
         r"""Riemannian mean of points: it minimizes $\sum_i w_i\, d(M, Q_i)^2$.
 
         The mean is unique if the points lie in a small ball; on SO(3), in a ball with
-        a radius of $\pi / 2$ in angles. The gradient goes through all iterations.
+        a radius of $\pi / 2$ in angles. Autograd differentiates through all iterations.
 
         Args:
             Q: points. The mean is taken over the first axis; other batch axes stay.

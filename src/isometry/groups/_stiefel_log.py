@@ -7,7 +7,8 @@ zero. Then
 $$ M = J^* J + \Pi $$
 
 is symmetric. Where $J$ is invertible on tangent vectors, $M$ is positive definite, and
-$J^{-1} = M^{-1} J^*$. All computations use matrices of the shape of $Q$.
+$J^{-1} = M^{-1} J^*$. $M$ is never formed: conjugate gradients only need its products
+with matrices of the shape of $Q$.
 """
 
 import math
@@ -59,7 +60,7 @@ def stiefel_log(Q: Tensor, P: Tensor) -> Tensor:
     Derivatives nest to any order and in any mode, except forward over forward. A matrix
     that is not finite has the logarithm NaN.
 
-    Cost: up to 20 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
+    Cost: up to 21 logarithms of $2k \times 2k$ matrices and, beyond a distance of about
     1, a few steps of Newton's method. Each step, and each derivative, solves a linear
     equation by 5 to 40 steps of conjugate gradients, and each of these costs as much as
     two backward passes through `expm_tall`. Everything is in double precision.

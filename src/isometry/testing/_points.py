@@ -98,7 +98,7 @@ def same_law(case: Case, Q: Tensor, moved: Tensor, must: str) -> None:
 
 
 def nearest(case: Case) -> None:
-    """`nearest` maps to the manifold, fixes its points, and moves along normals."""
+    """`nearest` maps to the manifold, leaves points alone, and moves along normals."""
     M, Q = case.manifold, case.points(3)
     X = Q + 0.1 * case.ambient(3)
     for far, P in ((0, M.nearest(X)), (1, M.nearest(case.ambient(3)))):

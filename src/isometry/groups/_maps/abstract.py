@@ -35,9 +35,10 @@ class AbstractRetraction(AbstractMap):
     r"""A map from skew to orthogonal or unitary matrices, $\phi(A) = I + A + O(A^2)$.
 
     To write your own, give it a `name` and the method `at_identity`, which must be
-    differentiable and take batches. Every other method has a default that is right but
-    may be slow: override it where there is a better formula.
-    `isometry.testing.check_map` checks all methods and claims of the map.
+    differentiable and take batches. By default there is no `inverse`. The other methods
+    have defaults that are right but may be slow: override them where there is a better
+    formula. `isometry.testing.check_map` checks `at_identity`, `inverse`, `order` and
+    `is_equivariant`.
     """
 
     can_step = True
@@ -86,7 +87,7 @@ class AbstractRetraction(AbstractMap):
         return self.tall(E[..., None], q[..., None])[..., 0]
 
     def increment(self, A: Tensor) -> Tensor | None:
-        r"""$\phi(A) - I$ for a batch of short steps, with an error relative to `A`.
+        r"""$\phi(A) - I$ for a batch of short steps `A`.
 
         Multiplying a point by $\phi(A)$ makes rounding errors in proportion to the
         point. Adding the point times $\phi(A) - I$ makes rounding errors in proportion

@@ -19,7 +19,7 @@ from isometry.linalg._expm.rotation import rotation, within_reach
 
 @dataclass(frozen=True)
 class Exp(AbstractRetraction):
-    r"""The exponential: geodesics of every group, and of the Stiefel manifold.
+    r"""The exponential, which follows geodesics on groups and the Stiefel manifold.
 
     It is onto, and a diffeomorphism where all angles are below $\pi$. Coordinates of a
     weight and steps of an optimizer use it by default.
@@ -74,7 +74,7 @@ class Exp(AbstractRetraction):
             return super().around(X, B)
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        """The end of the geodesic, without n x n matrices."""
+        """The end of the geodesic, without n x n matrices if n > 2k."""
         return expm_tall(X, B)
 
     def vector(self, E: Tensor, q: Tensor) -> Tensor:

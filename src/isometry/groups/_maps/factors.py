@@ -17,8 +17,8 @@ from isometry.linalg import polar
 class AbstractFactor(AbstractRetraction):
     r"""The orthonormal factor of $Q + E$, for steps of an optimizer.
 
-    The map is not onto, so it cannot parametrize a weight. In a plane it turns only by
-    angles below $\pi/2$.
+    The map is not onto, so it cannot parametrize a weight. In a plane it rotates only
+    by angles below $\pi/2$.
     """
 
     can_parametrize = False
@@ -70,7 +70,7 @@ class Polar(AbstractFactor):
         rounding error of $Q$ is removed as well. If $d > 1/\varepsilon$ the result is
         NaN.
 
-        Cost: two products for each step. It reads $d$ from the device.
+        Cost: two products for each step. The host reads $d$ from the device.
         """
         X = Q + E
         gram = X.mH @ X
@@ -80,7 +80,7 @@ class Polar(AbstractFactor):
         d = torch.where(d < 1 / eps, d, math.nan)
         c = 2 / (2 + d)
         X = (X * c.sqrt()) @ (1.5 * eye - gram * (c / 2))
-        # a matrix with NaN stays NaN, and does not count for the number of steps
+        # a matrix with NaN stays NaN, and has no effect on the number of steps
         farthest = largest(d.nan_to_num(nan=0.0), unknown=1 / eps)
         e = after_newton_schulz(farthest / (2 + farthest))
         # eps / 4 and not eps: E is tangent only up to rounding, so the true e may be
@@ -107,8 +107,8 @@ class QR(AbstractFactor):
         As $E$ is tangent, $X^H X = I + E^H E$, whose condition number is at most
         $1 + \lVert E \rVert^2$. So for steps up to a radian $R$ keeps every digit that
         the decomposition of $X$ itself would keep. For longer steps, $X$ is decomposed.
-        For steps of $\varepsilon^{-1/2}$ or more, a column may be pure rounding, with a
-        random sign, and the result is NaN.
+        For steps of $\varepsilon^{-1/2}$ or more, a column may be pure rounding error,
+        with a random sign, so the result is NaN.
 
         Cost, up to a radian: as much as one and a half products of $n k^2$.
         """

@@ -31,7 +31,7 @@ class AbstractRational(AbstractRetraction):
     degree: int
 
     def tall(self, X: Tensor, B: Tensor | None = None) -> Tensor:
-        r"""$r_m(A) B$, factor by factor, without n x n matrices.
+        r"""$r_m(A) B$, factor by factor, without n x n matrices if $n > 2k$.
 
         With $X_\perp$, $\Omega$ and $S$ of `isometry.linalg.expm_tall`, if $n > 2k$,
 
@@ -47,8 +47,8 @@ class AbstractRational(AbstractRetraction):
         $7 k \varepsilon$ for singular $X_\perp$ in single precision.
 
         Cost: seven products of $n k^2$ and, for each of the $\lceil m/2 \rceil$
-        factors, one inverse and one product of $(2k)^3$ (of $n^3$ if $n \le 2k$). It
-        reads nothing from the device.
+        factors, one inverse and one product of $(2k)^3$ (of $n^3$ if $n \le 2k$). The
+        host reads nothing from the device.
         """
         return tall_map(X, B, of_skew=self._columns, of_block=self._columns)
 
