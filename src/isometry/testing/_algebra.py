@@ -24,7 +24,7 @@ def batches(case: Case) -> None:
     """`algebra` maps each matrix of a batch by itself to a matrix of the same shape."""
     G, n = _group(case), _group(case).size
     must = f"map X of shape (*batch, {n}, {n}) to matrices of the same shape"
-    # a batch axis of length n could be taken for the rows of a matrix
+    # no batch axis has length n, which could be taken for the rows of a matrix
     for batch in ((), (n + 1,), (2, n + 2)):
         X = case.ambient(*batch)
         try:

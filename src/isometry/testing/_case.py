@@ -55,15 +55,15 @@ class Case:
         M = self.manifold
         E = M.project(Q, self.ambient(*Q.shape[: Q.ndim - len(M.shape)]))
         largest = math.pi - M.border_distance(Q, E)
-        # Vectors that are zero up to rounding are not scaled up. On a manifold of
-        # dimension 0, all tangent vectors are.
+        # Vectors that are zero up to rounding are set to zero instead of scaled up. On
+        # a manifold of dimension 0, these are all tangent vectors.
         nonzero = largest > self.unit**2
         scale = torch.where(nonzero, angle / torch.where(nonzero, largest, 1), 0)
         # project again, because the scaling has also enlarged the rounding errors
         return M.project(Q, self.times(scale, E))
 
     def times(self, s: Tensor, E: Tensor) -> Tensor:
-        """Each array of a batch times its own number."""
+        """Each array of the batch `E` times its own number in `s`."""
         return s.reshape(*s.shape, *[1] * len(self.manifold.shape)) * E
 
     def require(
@@ -73,7 +73,7 @@ class Case:
         self.bound(method, must, error, ROUNDING * self.unit * scale)
 
     def zero(self, method: str, must: str, X: Tensor, scale: float = 1.0) -> None:
-        """Raise unless the arrays `X` are zero up to `ROUNDING` times n eps `scale`."""
+        """Call `require` with the norms of the arrays `X`, which must be zero."""
         self.require(method, must, norm(self.manifold, X), scale=scale)
 
     def bound(self, method: str, must: str, error: Tensor, bound: float) -> None:

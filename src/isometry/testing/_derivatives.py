@@ -62,9 +62,9 @@ def _check(case: Case, name: str, method: TensorMethod, Q: Tensor, P: Tensor) ->
         difference = (8 * inner - outer) / (12 * _STEP)
         analytic = dot(M, gradients[i], directions[i]).sum()
         # At a distance d from a point where the derivative of exp is singular, the
-        # first derivative of log is of order 1 / d. Higher derivatives, from which the
-        # finite differences have their error, grow faster, the second like 1 / d^3. So
-        # the bound grows with the cube of the gradient.
+        # first derivative of log is of order 1 / d. Higher derivatives, which cause the
+        # error of the finite differences, grow faster: the second like 1 / d^3. So the
+        # bound grows with the cube of the gradient.
         scale = max(1.0, float(norm(M, gradients[i]).max())) ** 3
         must = f"have the right gradient in `{argument}`"
         case.bound(name, must, difference - analytic, _BOUND * scale)

@@ -72,7 +72,7 @@ def membership(case: Case) -> None:
 
 
 def sampling(case: Case) -> None:
-    """Equal seeds give equal samples, and geodesic steps keep their distribution."""
+    """Equal seeds give equal samples, and geodesic steps preserve the distribution."""
     M, rng = case.manifold, case.generator
     state = rng.get_state()
     Q = case.points(_DRAWS)
