@@ -19,7 +19,7 @@ X = torch.zeros(7, 4, 3)
         (
             torch.zeros(7, 4),
             None,
-            r"`input` must have 3 features .* indices are integers",
+            r"`input` must have 3 features .* class indices, convert them",
         ),
         (torch.zeros(3), None, r"\(time, batch, features\).* got shape \(3,\)"),
         (torch.zeros(2, 7, 4, 3), None, r"got shape \(2, 7, 4, 3\)"),
@@ -148,7 +148,7 @@ def test_a_checkpoint_of_the_other_field_is_refused(unitary):
     layer, other = ExpRNN(3, 4, unitary=unitary), ExpRNN(3, 4, unitary=not unitary)
     field = "complex" if unitary else "real"
     with pytest.raises(
-        RuntimeError, match=rf"original` must be {field}, as .* the `unitary`\) that"
+        RuntimeError, match=rf"original` must be {field}, like .* the `unitary`\) that"
     ):
         layer.load_state_dict(other.state_dict())
 

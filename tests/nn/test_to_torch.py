@@ -111,7 +111,7 @@ def test_torchs_names_are_for_reading():
     """torch's names cannot be assigned: it would make a parameter that is not used."""
     layer = ExpRNN(3, 5)
     with pytest.raises(
-        AttributeError, match=r"`weight_hh_l0` of ExpRNN is for reading"
+        AttributeError, match=r"`weight_hh_l0` of ExpRNN can only be read"
     ):
         layer.weight_hh_l0 = nn.Parameter(torch.eye(5))
     assert len(list(layer.parameters())) == 3

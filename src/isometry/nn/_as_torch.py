@@ -22,20 +22,20 @@ class AbstractNamedCell(AbstractCell):
     def torch_weights(self) -> dict[str, Tensor]:
         """The tensors in torch's layout and order, named without layer and direction.
 
-        The key "bias" holds a bias that no torch layer has.
+        The key "bias" is used for a bias that torch's layers do not have.
         """
 
     @abstractmethod
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the cell's own, as they would be without its constraint.
+        The keys are the names that this cell's parameters had before the constraint.
 
         Args:
             weights: tensors of a torch layer, named as in `torch_weights`.
 
         Raises:
-            ValueError: if this cell has no place for one of the tensors.
+            ValueError: if this cell has no counterpart of one of the tensors.
         """
 
 
@@ -46,8 +46,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
     layer, and end with `_reverse` for the second direction. `weight_hh_l0` is the
     orthogonal weight itself; in gated cells it holds the weights of all gates, stacked.
     A cell has one bias, which is `bias_ih_l0`. `bias_hh_l0` is a new tensor of zeros at
-    each access (except in `ExpGRU(candidate_bias=True)`). The threshold of modReLU has
-    neither name. The parameters are in `cells`.
+    each access (except in `ExpGRU(candidate_bias=True)`). The threshold of modReLU
+    cannot be read as `bias_ih_l0` or `bias_hh_l0`. The parameters are in `cells`.
 
     Attributes:
         bias: whether cells have a bias.
@@ -61,7 +61,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
 
     @abstractmethod
     def torch_class(self) -> Callable[..., nn.RNNBase]:
-        """The class of torch's layer with these cells, or a function that calls it.
+        """The class of the torch layer with the same kind of cell, or a factory of it.
 
         Raises:
             ValueError: if torch has no such cell.
@@ -91,7 +91,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         if any(cell.h0 is not None for cell in self.typed_cells()):
             raise ValueError(
                 "`train_h0` must be False, because torch's layers start at zero; got "
-                "True. Keep each `cell.h0`, set it to None, and pass them all as `hx`."
+                "True. Copy `h0` of each cell, set it to None, and pass the copies as "
+                "`hx`."
             )
         with torch.enable_grad():
             weights = list(chain.from_iterable(self.all_weights))
@@ -100,7 +101,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         twin.load_state_dict(dict(values), assign=True)
         for p, W in zip(twin.parameters(), weights, strict=True):
             p.requires_grad_(W.requires_grad)
-        # cuDNN wants all weights in one block of memory
+        # cuDNN expects all weights in one block of memory
         twin.flatten_parameters()
         return twin.train(self.training)
 
@@ -111,8 +112,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         makes them orthogonal.
 
         Args:
-            state: the checkpoint, which is changed.
-            prefix: what the keys of this layer begin with.
+            state: the checkpoint, which is changed in place.
+            prefix: the beginning of all keys of this layer.
 
         Raises:
             ValueError: if there are keys of a torch layer that do not fit this layer.
@@ -131,8 +132,8 @@ class AbstractNamedRecurrent(AbstractRecurrent):
             problems += [f"no {prefix}{k}" for k in shapes if k not in saved]
             raise ValueError(
                 f"`state_dict` must have the tensors of torch's {twin} for this "
-                f"{type(self).__name__}; got {', '.join(problems)}. Build the layer "
-                f"with the sizes and options of the one that was saved."
+                f"{type(self).__name__}; got {', '.join(problems)}. Build this layer "
+                f"with the sizes and options of the saved layer."
             )
         for i, suffix in enumerate(self._suffixes()):
             names = [name for name in keys if name.endswith(suffix)]
@@ -147,7 +148,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         return [list(cell.torch_weights().values()) for cell in cells]
 
     def _twin(self) -> nn.RNNBase:
-        """The torch layer that corresponds to this one, on the meta device."""
+        """A torch layer with the sizes and options of this one, on the meta device."""
         # dropout has no effect in a single layer, and torch would warn about it
         dropout = self.dropout if self.num_layers > 1 else 0.0
         return self.torch_class()(
@@ -156,12 +157,12 @@ class AbstractNamedRecurrent(AbstractRecurrent):
             batch_first=self.batch_first,
             dropout=dropout,
             bidirectional=self.bidirectional,
-            # no values are drawn on this device, so torch's generator does not advance
+            # on this device no values are drawn, so torch's generator does not advance
             device="meta",
         )
 
     def _suffixes(self) -> list[str]:
-        """For each cell, the ending of its tensors' names, such as `_l0_reverse`."""
+        """For each cell, the end of its tensors' names, such as `_l0_reverse`."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 
@@ -177,7 +178,7 @@ class AbstractNamedRecurrent(AbstractRecurrent):
     def __setattr__(self, name: str, value: Any) -> None:
         if _NAME.fullmatch(name):
             raise AttributeError(
-                f"`{name}` of {type(self).__name__} is for reading only. Assign to the "
+                f"`{name}` of {type(self).__name__} can only be read. Assign to the "
                 f"`weight_ih`, `weight_hh` or `bias` of one of its `cells`."
             )
         super().__setattr__(name, value)

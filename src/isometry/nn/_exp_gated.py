@@ -76,7 +76,7 @@ class ExpLSTM(AbstractGated):
     \end{aligned} $$
 
     It is called like `torch.nn.LSTM`, with the same shapes, order of the gates and
-    names for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias
+    names for the weights (`weight_hh_l0` and so on, read-only). A cell has one bias
     vector: torch has two, but only their sum matters. `isometry.load_foreign` loads
     checkpoints of `nn.LSTM` with the nearest rotation for each gate, and `to_torch`
     returns an `nn.LSTM`.
@@ -94,7 +94,7 @@ class ExpLSTM(AbstractGated):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         bias: whether a cell has a bias, one number for each gate and feature.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
@@ -172,7 +172,7 @@ class ExpGRU(AbstractGated):
     where $n$ is the candidate, as in torch's equations, and $d$ is the hidden size.
 
     It is called like `torch.nn.GRU`, with the same shapes, order of the gates and
-    names for the weights (`weight_hh_l0` and so on, for reading). A cell has one bias
+    names for the weights (`weight_hh_l0` and so on, read-only). A cell has one bias
     vector, and $b_{hn} = 0$ unless `candidate_bias` is set. `isometry.load_foreign`
     loads checkpoints of `nn.GRU`, which usually need `candidate_bias`, with the nearest
     rotation for each gate, and `to_torch` returns an `nn.GRU`.
@@ -189,7 +189,7 @@ class ExpGRU(AbstractGated):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         bias: whether a cell has a bias, one number for each gate and feature.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.

@@ -74,9 +74,9 @@ class ModReLU(nn.Module):
 class ExpRNNCell(AbstractNamedCell):
     r"""One time step of `ExpRNN`: $h' = \sigma(W h + T x)$ with an orthogonal $W$.
 
-    It is like `torch.nn.RNNCell`, but has one bias. For modReLU this is the threshold
-    $b$; for other nonlinearities it is added to $T x$. An `ExpRNN` has one such cell
-    for each layer and direction.
+    It is like `torch.nn.RNNCell`, but has only one bias. For modReLU this bias is the
+    threshold $b$; for other nonlinearities it is added to $T x$. An `ExpRNN` has one
+    cell for each layer and direction.
 
     Args:
         input_size: features of $x$.
@@ -90,8 +90,8 @@ class ExpRNNCell(AbstractNamedCell):
             "modrelu" or "identity".
         retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
             `isometry.orthogonal`.
-        init: how $W$ starts: "henaff" (as in the paper's copying task and TIMIT),
-            "cayley" (as in its MNIST), or any other `init` of `isometry.orthogonal`.
+        init: how $W$ starts: "henaff" (the paper's choice for copying and TIMIT),
+            "cayley" (for MNIST), or any other `init` of `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
         rebase_radius: move the base when an angle of the coordinates exceeds this
@@ -127,18 +127,19 @@ class ExpRNNCell(AbstractNamedCell):
         self.input_size, self.hidden_size = input_size, hidden_size
         self.nonlinearity = nonlinearity
         self.unitary = unitary
-        real = _checked_dtype(dtype or torch.get_default_dtype(), unitary=unitary)
+        real = dtype or torch.get_default_dtype()
+        _check_dtype(real, unitary=unitary)
         field = real.to_complex() if unitary else real
         n = hidden_size
 
-        def room(*shape: int, dtype: torch.dtype = field) -> nn.Parameter:
+        def empty(*shape: int, dtype: torch.dtype = field) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
-        self.weight_ih = room(n, input_size)
-        self.weight_hh = room(n, n)
+        self.weight_ih = empty(n, input_size)
+        self.weight_hh = empty(n, n)
         threshold = takes_threshold(self.sigma)
-        self.bias = room(n, dtype=real if threshold else field) if bias else None
-        self.h0 = room(n) if train_h0 else None
+        self.bias = empty(n, dtype=real if threshold else field) if bias else None
+        self.h0 = empty(n) if train_h0 else None
         self.reset_parameters()
         moving = rebase_every is not None or rebase_radius is not None
         group: AbstractGroup = U(n) if unitary else SO(n)
@@ -154,19 +155,19 @@ class ExpRNNCell(AbstractNamedCell):
     def reset_parameters(self) -> None:
         """Draw all parameters anew: the recurrent weight by `init`, as at the start.
 
-        The numbers come from torch's own generator. After `fold`, the recurrent weight
-        becomes the identity.
+        The numbers come from torch's own generator. If `fold` has removed the
+        constraint, the recurrent weight becomes the identity.
         """
-        # If the weight is constrained, the constraint notices this write. At the end of
-        # this method it replaces the identity by the weight that `init` draws.
+        # The constraint, if there is one, notices this write. At the end of this method
+        # it replaces the identity by the weight that `init` draws.
         nn.init.eye_(self.weight_hh)
-        # variance 2 / fan-in, as for a rectifier; the real and the imaginary part of a
-        # complex number each have half of this variance
+        # variance 2 / fan-in, as for ReLU; the real and the imaginary part of a complex
+        # number each have half of this variance
         nn.init.normal_(self.weight_ih, std=math.sqrt(2 / self.input_size))
-        if self.bias is not None:
-            with torch.no_grad():
-                size = 0.01 if takes_threshold(self.sigma) else 0.0
-                self.bias.uniform_(-size, size) if size else self.bias.zero_()
+        if self.bias is not None and takes_threshold(self.sigma):
+            nn.init.uniform_(self.bias, -0.01, 0.01)
+        elif self.bias is not None:
+            nn.init.zeros_(self.bias)
         if self.h0 is not None:
             nn.init.zeros_(self.h0)
 
@@ -203,7 +204,7 @@ class ExpRNNCell(AbstractNamedCell):
         return self.weight_hh
 
     def torch_weights(self) -> dict[str, Tensor]:
-        """The tensors in torch's layout; "bias" is the threshold of modReLU."""
+        """The tensors in torch's layout. The threshold of modReLU is called "bias"."""
         weights: dict[str, Tensor] = {
             "weight_ih": self.weight_ih,
             "weight_hh": self.weight_hh,
@@ -219,9 +220,9 @@ class ExpRNNCell(AbstractNamedCell):
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the cell's own, as they would be without its constraint. The bias
-        is the sum of torch's two biases. A trained first state becomes zero, because
-        torch's layers start at zero.
+        The keys are the names that this cell's parameters had before the constraint.
+        The bias is the sum of torch's two biases. A trained first state becomes zero,
+        because torch's layers start at zero.
         """
         state = {name: weights[name] for name in ("weight_ih", "weight_hh")}
         if self.bias is not None:
@@ -236,7 +237,7 @@ class ExpRNNCell(AbstractNamedCell):
         return f"{self.input_size}, {self.hidden_size}, {self.nonlinearity}{unitary}"
 
 
-def _checked_dtype(dtype: torch.dtype, *, unitary: bool) -> torch.dtype:
+def _check_dtype(dtype: torch.dtype, *, unitary: bool) -> None:
     if not dtype.is_floating_point:
         raise ValueError(
             f"`dtype` must be real; got {dtype}. For complex states pass the dtype "
@@ -248,10 +249,10 @@ def _checked_dtype(dtype: torch.dtype, *, unitary: bool) -> torch.dtype:
             f"`dtype` must be torch.float32 or torch.float64 with `unitary=True`; got "
             f"{dtype}. Leave it out for the default."
         )
-    return dtype
 
 
 def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
+    """The name of a nonlinearity in the fast scan. Raises if it cannot be used."""
     remedy = "The paper's is 'modrelu'."
     check_choice("nonlinearity", nonlinearity, get_args(Nonlinearity), remedy)
     if not unitary:
@@ -259,7 +260,7 @@ def _sigma(nonlinearity: Nonlinearity, *, unitary: bool) -> Sigma:
     if nonlinearity in ("tanh", "relu"):
         raise ValueError(
             f"`nonlinearity` must be 'modrelu' or 'identity' with `unitary=True`; got "
-            f"{nonlinearity!r}, which is for real numbers. Use 'modrelu'."
+            f"{nonlinearity!r}, which is defined for real numbers only."
         )
     return "complex_modrelu" if nonlinearity == "modrelu" else "identity"
 
@@ -270,15 +271,15 @@ class ExpRNN(AbstractNamedRecurrent):
     $$ h_{t+1} = \sigma(\exp(A)\, h_t + T x_{t+1}), \qquad A^H = -A. $$
 
     It is called like `torch.nn.RNN`, with the same arguments, shapes and names for the
-    weights (`weight_hh_l0` and so on, for reading; the parameters are in `cells`).
-    Two things differ. First, a cell has one bias vector, which is the threshold $b$ of
-    modReLU or is added to $T x$. Second, the default nonlinearity is modReLU, which
-    unlike tanh is not bounded: states grow with the number of inputs that they have
-    seen, and losses start larger.
+    weights (`weight_hh_l0` and so on, read-only; the parameters are in `cells`).
+    Two things differ. First, a cell has one bias vector. For modReLU it is the
+    threshold $b$; for other nonlinearities it is added to $T x$. Second, the default
+    nonlinearity is modReLU, which unlike tanh is not bounded: states grow with the
+    number of time steps, and losses start larger.
 
-    With the nonlinearities of `nn.RNN`, "tanh" and "relu", `isometry.load_foreign`
-    loads checkpoints of `nn.RNN`, with the nearest rotation as the recurrent weight,
-    and `to_torch` returns an `nn.RNN`.
+    If the nonlinearity is "tanh" or "relu", `isometry.load_foreign` loads checkpoints
+    of `nn.RNN`, with the nearest rotation as the recurrent weight, and `to_torch`
+    returns an `nn.RNN`.
 
     The recurrent weight neither shrinks nor enlarges gradients through time, and stays
     orthogonal under any torch optimizer. Give its coordinates a smaller learning rate
@@ -287,7 +288,7 @@ class ExpRNN(AbstractNamedRecurrent):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         nonlinearity: "modrelu", "tanh", "relu" or "identity".
         bias: whether cells have a bias; for modReLU it is $b$.
         batch_first: whether the batch comes before time.
@@ -300,8 +301,8 @@ class ExpRNN(AbstractNamedRecurrent):
             nonlinearity must then be "modrelu" or "identity".
         retraction: the map: "exp", "cayley", "pade-m" or a map object, as in
             `isometry.orthogonal`.
-        init: how the recurrent weight starts: "henaff" (as in the paper's copying task
-            and TIMIT), "cayley" (as in its MNIST), or any other `init` of
+        init: how the recurrent weight starts: "henaff" (the paper's choice for copying
+            and TIMIT), "cayley" (for MNIST), or any other `init` of
             `isometry.orthogonal`.
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
@@ -311,8 +312,8 @@ class ExpRNN(AbstractNamedRecurrent):
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, this output consists of the two states that have seen
             the whole sequence.
-        chunk: with `last_only`, keep only one state out of this many for the backward
-            pass, which computes the others again. This saves memory for long sequences.
+        chunk: with `last_only`, store only every `chunk`-th state for the backward
+            pass, which recomputes the others. This saves memory for long sequences.
         generator: source of the random numbers of `init`.
 
     References:
@@ -369,14 +370,14 @@ class ExpRNN(AbstractNamedRecurrent):
         """`nn.RNN`, with the nonlinearity of this layer.
 
         Raises:
-            ValueError: if `nn.RNN` does not have this nonlinearity. It has none for
-                complex states.
+            ValueError: if `nn.RNN` does not have this nonlinearity, or the states are
+                complex.
         """
         if self.nonlinearity not in ("tanh", "relu"):
             field = "complex" if self.unitary else "real"
             raise ValueError(
                 f"`nonlinearity` must be 'tanh' or 'relu' to exchange weights with "
                 f"`nn.RNN`; got {self.nonlinearity!r}, with {field} states. Build the "
-                f"layer with the nonlinearity of that RNN; the usual one is 'tanh'."
+                f"layer with the nonlinearity of the `nn.RNN`, usually 'tanh'."
             )
         return partial(nn.RNN, nonlinearity=self.nonlinearity)

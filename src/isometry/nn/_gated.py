@@ -1,8 +1,9 @@
 """Gated cells in which each gate has its own orthogonal recurrent map.
 
-A gate computes $T x + b$ from the input $x$ and $W h$ from the state $h$. The gates are
-stacked in torch's order. All $T$ together form one matrix (gates * n, inputs), as in
-torch, and the recurrent maps $W$ form one batch (gates, n, n) of points of $SO(n)$.
+Each gate computes $T x + b$ from the input $x$, and $W h$ from the state $h$. The gates
+are in torch's order. The matrices $T$ of all gates are stacked to one matrix
+(gates * n, inputs), as in torch. The recurrent maps $W$ form one batch (gates, n, n) of
+points of $SO(n)$.
 """
 
 import math
@@ -18,7 +19,7 @@ from isometry._torch import autocast_off, needs_plain_operations
 from isometry.groups import SO
 from isometry.nn._as_torch import AbstractNamedCell
 from isometry.nn._recurrent import State
-from isometry.nn._scan import driven
+from isometry.nn._scan import input_drive
 from isometry.nn._sequence import Pass, Steps
 from isometry.parametrizations._register import constrain
 
@@ -30,9 +31,9 @@ class Gates:
     Attributes:
         number: how many gates there are, counting the candidate.
         states: how many tensors make up a state.
-        step: the function from T x + b, W h and the state to the next state.
-        resets: whether a gate multiplies W h. If so, a bias added to W h is not the
-            same as a bias added to T x.
+        step: computes the next state from T x + b, W h and the state.
+        resets: whether a gate multiplies W h. If so, adding a bias to W h differs from
+            adding it to T x.
         loop: torch's own loop over time.
         layer: torch's own module.
     """
@@ -88,26 +89,26 @@ class GatedCell(AbstractNamedCell):
         self.input_size, self.hidden_size, self.gates = input_size, hidden_size, gates
         k, n = gates.number, hidden_size
 
-        def room(*shape: int) -> nn.Parameter:
+        def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
-        self.weight_ih, self.weight_hh = room(k * n, input_size), room(k, n, n)
-        self.bias = room(k * n) if bias else None
-        self.bias_hn = room(n) if bias and candidate_bias else None
+        self.weight_ih, self.weight_hh = empty(k * n, input_size), empty(k, n, n)
+        self.bias = empty(k * n) if bias else None
+        self.bias_hn = empty(n) if bias and candidate_bias else None
         self.reset_parameters()
-        # The base of the maps is where they start. If it were the identity, random maps
-        # would have angles near pi. At such angles exp is no longer one to one, and the
-        # coordinates of the Cayley map are huge.
+        # Each map starts at its base. If the base were the identity instead, random
+        # maps would have angles near pi. At such angles exp is no longer one to one,
+        # and the coordinates of the Cayley map are huge.
         constrain(self, "weight_hh", SO(n), **constraint)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew: the recurrent maps by `init`, as at the start.
 
-        The numbers come from torch's own generator. After `fold`, the maps become the
-        identity.
+        The numbers come from torch's own generator. If `fold` has removed the
+        constraint, the maps become the identity.
         """
-        # If the maps are constrained, the constraint notices this write. At the end of
-        # this method it replaces the identity by the maps that `init` draws.
+        # The constraint, if there is one, notices this write. At the end of this method
+        # it replaces the identity by the maps that `init` draws.
         with torch.no_grad():
             W = self.weight_hh
             W.copy_(torch.eye(self.hidden_size, device=W.device))
@@ -126,7 +127,7 @@ class GatedCell(AbstractNamedCell):
         with autocast_off(x.device):
             weights = [*self.torch_weights().values()]
             plain = needs_plain_operations(x, *weights, *first)
-            # torch's loop does not take class indices, which select columns of T
+            # torch's loop does not accept class indices
             loop = self._unrolled if plain or x.ndim == 1 else self._in_torchs_loop
             H, *last = loop(x, weights, first, run.steps)
         return (None if run.last_only else H), tuple(last)
@@ -136,8 +137,8 @@ class GatedCell(AbstractNamedCell):
     ) -> tuple[Tensor, ...]:
         first = [h[None].contiguous() for h in state]
         hx = first if len(first) > 1 else first[0]
-        # torch's arguments has_biases, num_layers, dropout, train and bidirectional;
-        # `train` must be True if there may be a backward pass
+        # torch's arguments has_biases, num_layers, dropout, train and bidirectional.
+        # `train` must be True if a backward pass may follow
         options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
         if steps.is_equal:
             x = x.unflatten(0, (len(steps.sizes), steps.batch))
@@ -155,9 +156,9 @@ class GatedCell(AbstractNamedCell):
         kernel, W, b, b_hh = (
             weights if self.bias is not None else (*weights, None, None)
         )
-        # `b_hh` is zero unless the candidate has a second bias, `bias_hn`
+        # without `bias_hn`, torch's second bias `b_hh` is zero
         second = None if self.bias_hn is None else b_hh
-        u = driven(x, kernel, b)
+        u = input_drive(x, kernel, b)
         states: list[State] = []
         for u_t in u.split(steps.sizes):
             state = tuple(h[: u_t.shape[0]] for h in state)
@@ -192,8 +193,8 @@ class GatedCell(AbstractNamedCell):
     def plain_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a torch layer's weights to a `state_dict` of this cell.
 
-        The keys are the cell's own, as they would be without its constraint. The bias
-        is the sum of torch's two biases, except for the candidate of a GRU.
+        The keys are the names that this cell's parameters had before the constraint.
+        The bias is the sum of torch's two biases, except for the candidate of a GRU.
 
         Raises:
             ValueError: if torch's second bias of the candidate is not zero, and this
@@ -206,8 +207,8 @@ class GatedCell(AbstractNamedCell):
         first, second = weights["bias_ih"], weights["bias_hh"]
         if not self.gates.resets:
             return state | {"bias": first + second}
-        # the reset gate multiplies the candidate's second bias, which therefore cannot
-        # be added to the first bias
+        # the reset gate multiplies the candidate's second bias, so this bias cannot be
+        # added to the first one
         rest, candidate = second[: -self.hidden_size], second[-self.hidden_size :]
         state["bias"] = first + torch.cat((rest, torch.zeros_like(candidate)))
         if self.bias_hn is not None:

@@ -29,7 +29,7 @@ class AbstractCell(nn.Module):
         weight_ih: the input kernel.
         h0: the trained first state, or None.
         redundant: how many real numbers among the parameters have no effect, or are
-            determined by others. `count_parameters` subtracts them.
+            determined by other numbers. `count_parameters` subtracts this.
     """
 
     input_size: int
@@ -68,9 +68,10 @@ class AbstractCell(nn.Module):
 
     @abstractmethod
     def recurrent_matrix(self) -> Tensor:
-        """The matrix (n, n) that multiplies the state, or the first of several.
+        """The matrix (n, n) that multiplies the state.
 
-        The matrix is differentiable if the cell trains it.
+        A gated cell has several, and returns the first one. Gradients flow through the
+        result to the parameters of the cell.
         """
 
     def extra_repr(self) -> str:
@@ -84,7 +85,7 @@ def is_positive(size: Any) -> bool:
 
 
 def check_sizes(**sizes: int) -> None:
-    """Raise unless every size, under its argument's name, is a positive integer."""
+    """Raise unless every size, passed by its argument's name, is a positive integer."""
     for name, size in sizes.items():
         if not is_positive(size):
             raise ValueError(f"`{name}` must be a positive integer; got {size!r}.")
@@ -109,7 +110,8 @@ def check_state(hx: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     return hx
 
 
-# torch compares modules by identity, and prints them by `extra_repr`
+# no `__eq__` and `__repr__`: torch compares modules by identity, and prints them by
+# `extra_repr`
 @dataclass(eq=False, repr=False)
 class AbstractRecurrent(nn.Module):
     """Cells stacked in layers, with one or two directions, called like `torch.nn.RNN`.
@@ -119,16 +121,16 @@ class AbstractRecurrent(nn.Module):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, this output consists of the two states that have seen
             the whole sequence.
-        chunk: with `last_only`, keep only one state out of this many for the backward
-            pass, which computes the others again. A sequence of `T` time steps then
-            takes memory for `T / chunk + chunk` states instead of `T`.
+        chunk: with `last_only`, store only every `chunk`-th state for the backward
+            pass, which recomputes the others. A sequence of `T` time steps then takes
+            memory for `T / chunk + chunk` states instead of `T`.
     """
 
     input_size: int
@@ -175,8 +177,8 @@ class AbstractRecurrent(nn.Module):
                 `PackedSequence`. Integers are class indices, which have no last axis
                 and stand for one-hot vectors of `input_size` numbers.
             hx: the first states, (layers * directions, batch, hidden_size), or a pair
-                of such tensors for `ExpLSTM`; if left out, zeros, or the first states
-                that the cells train.
+                of such tensors for `ExpLSTM`. If left out, the cells start at zero, or
+                at their trained first states.
 
         Returns:
             The states of the last layer (with `last_only`, only its last state), in the
@@ -211,8 +213,8 @@ class AbstractRecurrent(nn.Module):
 
     def typed_cells(self) -> list[AbstractCell]:
         """The cells of all layers and directions, as a list with a precise type."""
-        # not `self.cells`, which would enter the `__getattr__` of a subclass, where
-        # torch's names are looked up
+        # not `self.cells`, which would call the `__getattr__` of a subclass and search
+        # torch's names first
         cells = cast("nn.ModuleList", self._modules["cells"])
         return [cast("AbstractCell", cell) for cell in cells]
 
@@ -222,8 +224,8 @@ class AbstractRecurrent(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any
     ) -> None:
-        # Raise here, before any tensor is loaded, and before a constraint complains
-        # that its own keys are missing.
+        # raise here, before any tensor is loaded, and before a constraint reports that
+        # its own keys are missing
         if f"{prefix}weight_hh_l0" in state_dict:
             raise ValueError(
                 f"`state_dict` must be the state of another {type(self).__name__}; got "
@@ -273,14 +275,14 @@ class AbstractRecurrent(nn.Module):
             raise ValueError(
                 f"`chunk` must be positive, and needs `last_only=True`; got {chunk!r} "
                 f"with `last_only={self.last_only}`. A layer that returns all outputs "
-                f"keeps them."
+                f"stores all states anyway."
             )
 
 
 def _scan_cell(
     cell: AbstractCell, x: Tensor, first: State, run: Pass, direction: int
 ) -> tuple[Tensor, State]:
-    """The outputs and last state of a cell; direction 1 goes backwards in time."""
+    """The outputs and last state of a cell; direction 1 reads time backwards."""
     x = run.steps.reversed(x) if direction else x
     H, last = cell.scan(x, first, run)
     if H is None:
@@ -289,7 +291,7 @@ def _scan_cell(
 
 
 def _tensors(hx: Any, number: int) -> State:
-    """The tensors of `hx`, which is a tuple if a state has more than one tensor."""
+    """The tensors in `hx`: one tensor, or a tuple or list of `number` tensors."""
     sequence = isinstance(hx, tuple | list)
     if number == 1 and sequence:
         raise TypeError(

@@ -1,11 +1,11 @@
 r"""The recurrence $h_t = \sigma(W h_{t-1} + T x_t)$ with a hand-written backward pass.
 
-Autograd would keep all intermediate results of every time step, and go back through
-many small operations. Here only the states are kept, because the derivative of $\sigma$
-can be computed from its value. With a `chunk`, only the state before each chunk is
-kept, and the backward pass computes each chunk once more. Complex numbers are stored as
-pairs of real numbers, side by side in a row, so that the same functions on real
-matrices compute real and complex states.
+Autograd would save all intermediate results of every time step, and its backward pass
+would consist of many small operations. Here only the states are saved, because the
+derivative of $\sigma$ can be computed from its value. With a `chunk`, only the state
+before each chunk is saved, and the backward pass computes the states of each chunk once
+more. A row of complex numbers is stored as a row of pairs of real numbers, so that real
+and complex states are computed by the same functions of real matrices.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,15 @@ def modrelu(z: Tensor, b: Tensor) -> Tensor:
 def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
     r"""$\frac{z}{|z|} \max(|z| + b, 0)$ for a complex z; zero at zero."""
     m = z.abs()
-    here = m > 0
-    # Where m is 0, divide by 1. A later `where` could hide the NaN of 0 / 0 from the
-    # result, but not from the gradient
-    scale = torch.relu(m + b) / torch.where(here, m, 1.0)
-    return torch.where(here, z, 0.0) * scale
+    nonzero = m > 0
+    # Where m is 0, divide by 1. If 0 / 0 were computed and replaced afterwards, the
+    # result would be right, but the gradient would be NaN
+    scale = torch.relu(m + b) / torch.where(nonzero, m, 1.0)
+    return torch.where(nonzero, z, 0.0) * scale
 
 
-# differentiable functions of rows and, for modReLU, of the threshold
+# differentiable functions of rows, with the threshold as second argument, which only
+# modReLU uses
 ACTIVATIONS: dict[Sigma, Callable[[Tensor, Any], Tensor]] = {
     "tanh": lambda z, _: torch.tanh(z),
     "relu": lambda z, _: torch.relu(z),
@@ -47,8 +48,8 @@ ACTIVATIONS: dict[Sigma, Callable[[Tensor, Any], Tensor]] = {
 }
 
 
-# If the inputs are indices of at most this many classes, a product with one-hot vectors
-# is the fastest way to compute the gradient of the input kernel T.
+# With at most this many classes, a product with one-hot vectors is the fastest way to
+# compute the gradient of the input kernel T.
 _FEW_CLASSES = 64
 
 
@@ -64,8 +65,8 @@ class Weights(NamedTuple):
     b: Tensor | None
     sigma: Sigma
 
-    # methods and not properties, because Dynamo of torch 2.7 cannot trace a property of
-    # a named tuple
+    # these are methods, because Dynamo of torch 2.7 cannot trace a property of a named
+    # tuple
     def threshold(self) -> Tensor | None:
         """The bias, if it is the threshold of modReLU."""
         return self.b if takes_threshold(self.sigma) else None
@@ -75,7 +76,7 @@ class Weights(NamedTuple):
         return None if takes_threshold(self.sigma) else self.b
 
     def cell(self) -> Cell:
-        """What a backend needs to know about a time step."""
+        """W, the nonlinearity and the threshold, as a backend expects them."""
         return Cell(self.W, self.sigma, self.threshold())
 
 
@@ -97,7 +98,7 @@ def scan(
     with autocast_off(h0.device):
         kernel, W, b, sigma = weights
         tensors = (x, kernel, W, b, h0)
-        # C cannot read an empty batch
+        # the kernels do not accept an empty batch
         if not run.steps.batch or needs_plain_operations(*tensors):
             return unrolled(x, weights, h0, run)
         tensors = (None if X is None else X.contiguous() for X in tensors)
@@ -111,7 +112,7 @@ def unrolled(
     kernel, W, _, sigma = weights
     threshold, states, h = weights.threshold(), [], h0
     activate = ACTIVATIONS[sigma]
-    for u_t in driven(x, kernel, weights.summand()).split(run.steps.sizes):
+    for u_t in input_drive(x, kernel, weights.summand()).split(run.steps.sizes):
         h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold)
         states.append(h)
     H = torch.cat(states)
@@ -129,7 +130,7 @@ class Scan(torch.autograd.Function):
         weights = Weights(kernel, W, b, sigma)
         steps, last_only, chunk = run
         cuts = steps.cut(chunk if last_only else None)
-        # keep the state before each chunk, and all states H if there is only one chunk
+        # save the state before each chunk, and all states H if there is only one chunk
         firsts, H = [], h0
         last = torch.empty_like(h0)
         for part, rows in cuts:
@@ -146,7 +147,7 @@ class Scan(torch.autograd.Function):
         if dH is None and dh_last is None:
             return (None,) * 7
         cotangents = [g for g in (dH, dh_last) if g is not None]
-        # autocast was off only during the forward pass, so turn it off here again
+        # `scan` turned autocast off only for the forward pass
         with autocast_off(cotangents[0].device):
             if torch.is_grad_enabled() or any(map(is_batched_gradient, cotangents)):
                 return (None, None, *_adjoint(ctx, dH, dh_last))
@@ -161,7 +162,8 @@ class Scan(torch.autograd.Function):
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
         cell = weights.cell()
-        # the gradient of the states at which the next chunk in time begins
+        # the gradient of the states before the following chunk, which comes first in
+        # this loop
         after: Tensor | None = None
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
             H = _states(x[rows], weights, first, part) if states is None else states
@@ -183,41 +185,41 @@ class Scan(torch.autograd.Function):
 
 
 def _states(x: Tensor, weights: Weights, first: Tensor, steps: Steps) -> Tensor:
-    """The states of all time steps, with the state `first` before them."""
+    """The states of all time steps, starting from the state `first`."""
     cell = weights.cell()
     H = recycled((steps.rows, first.shape[1]), first)
-    drive(x, weights.kernel, weights.summand(), out=H)
+    _write_drive(x, weights.kernel, weights.summand(), out=H)
     backend_for(H, cell.W, first, cell.b).scan(H, cell, first, steps.table)
     return H
 
 
-def drive(x: Tensor, kernel: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
-    """Write T x + bias to `out`, row by row. A class index selects a column of T."""
+def _write_drive(x: Tensor, kernel: Tensor, b: Tensor | None, *, out: Tensor) -> None:
+    """Write the drive T x + b to `out`. A class index selects a column of T."""
     if x.is_floating_point():
-        if bias is None:
+        if b is None:
             torch.mm(x, kernel.mT, out=out)
         else:
-            torch.addmm(bias, x, kernel.mT, out=out)
+            torch.addmm(b, x, kernel.mT, out=out)
         return
-    table = kernel.mT.contiguous() if bias is None else kernel.mT + bias
+    table = kernel.mT.contiguous() if b is None else kernel.mT + b
     torch.index_select(table, 0, x, out=out)
 
 
 def kernel_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
-    """The gradient of T, given the gradient D of the rows of T x."""
+    """The gradient of T, given the gradient D of the drive T x."""
     if x.is_floating_point():
         return D.mT @ x
     if inputs <= _FEW_CLASSES:
-        hot = D.new_zeros(len(x), inputs).scatter_(1, x[:, None], 1.0)
-        return D.mT @ hot
+        one_hot = D.new_zeros(len(x), inputs).scatter_(1, x[:, None], 1.0)
+        return D.mT @ one_hot
     return D.new_zeros(inputs, D.shape[1]).index_add_(0, x, D).mT
 
 
 def _ends(dh_last: Tensor | None, after: Tensor | None, first: Tensor) -> Tensor | None:
     """The gradient of the last state of each sequence in a chunk.
 
-    If a sequence goes on in the next chunk, the gradient is in `after`. If it ends in
-    this chunk, the gradient is in `dh_last`.
+    For a sequence that goes on in the next chunk, the gradient is in `after`. For a
+    sequence that ends in this chunk, it is in `dh_last`.
     """
     if after is None:
         return None if dh_last is None else dh_last[: len(first)].contiguous()
@@ -234,9 +236,9 @@ def _adjoint(
     """The gradients by ordinary operations, which can be differentiated again."""
     saved = (*ctx.saved_tensors[:4], ctx.saved_tensors[5])
     with torch.enable_grad():
-        # One saved tensor may depend on another: an earlier call may have computed the
-        # first state from the weight. A derivative with respect to the weight would
-        # include this dependence, which the outer graph already accounts for. So
+        # One saved tensor may depend on another: the first state may be the result of
+        # an earlier call with the same weight. A derivative with respect to the weight
+        # would include this dependence, which the outer graph already accounts for. So
         # differentiate with respect to aliases, which do not depend on each other.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
         x, kernel, W, b, h0 = inputs
@@ -269,15 +271,15 @@ def scan_field(
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
         return H, (last,)
-    # a threshold is real, so only a bias that is added to T x becomes pairs
+    # a threshold is real and stays as it is; a bias that is added to T x is complex
     b = None if b is None else real_rows(b)
     weights = Weights(input_form(kernel, x), real_form(W), b, sigma)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)
     return (None if H is None else complex_rows(H)), (complex_rows(last),)
 
 
-def driven(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return T x + b for each row of x.
+def input_drive(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The drive T x + b of each row of x.
 
     Args:
         x: rows of numbers, or class indices, which stand for one-hot vectors. Rows may
@@ -298,17 +300,17 @@ def driven(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def real_rows(x: Tensor) -> Tensor:
-    """Rows of complex numbers as rows of pairs; real rows stay as they are."""
+    """Rows of complex numbers as rows of real pairs; real rows stay as they are."""
     return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
 
 
 def complex_rows(h: Tensor) -> Tensor:
-    """Rows of pairs as rows of complex numbers."""
+    """Rows of real pairs as rows of complex numbers."""
     return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
 
 
 def real_form(W: Tensor) -> Tensor:
-    """The real matrices (2m, 2n) that act on pairs as complex `W` act on numbers.
+    """The real matrices (2m, 2n) that multiply pairs as `W` multiplies complex numbers.
 
     An entry a + ib becomes the block ((a, -b), (b, a)).
     """
@@ -319,7 +321,10 @@ def real_form(W: Tensor) -> Tensor:
 
 
 def input_form(kernel: Tensor, x: Tensor) -> Tensor:
-    """The real kernel that computes T x as pairs, for a complex T and any x."""
+    """The real kernel that computes T x as pairs, for a complex T.
+
+    It multiplies `x` itself if `x` is real, and the pairs of `x` if it is complex.
+    """
     if x.is_complex():
         return real_form(kernel)
     return torch.view_as_real(kernel).movedim(-1, 1).reshape(-1, kernel.shape[1])

@@ -16,13 +16,13 @@ from isometry._torch import is_fake, transforms
 
 @dataclass(frozen=True)
 class Steps:
-    """The number of rows of each time step, in a buffer like a `PackedSequence`.
+    """The number of rows of each time step, in rows sorted as in a `PackedSequence`.
 
     Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
     longest sequences come first, so the sizes never increase.
 
-    During export the batch size may be a symbol. Therefore it is read from the shapes
-    of tensors and never by `len`, which would make it a fixed number.
+    During export the batch size may be a symbol. Take it from the shape of a tensor and
+    never from `len`, which would make it a fixed number.
     """
 
     sizes: tuple[int, ...]
@@ -30,7 +30,7 @@ class Steps:
     @staticmethod
     def equal(steps: int, batch: int) -> "Steps":
         """The `Steps` of `batch` sequences that all have `steps` time steps."""
-        # Dynamo ignores the cache of a function with a warning, so do not call `_equal`
+        # not `_equal`, because Dynamo ignores `lru_cache` with a warning
         if torch.compiler.is_compiling():
             return Steps((batch,) * steps)
         return _equal(steps, batch)
@@ -56,7 +56,7 @@ class Steps:
         return self.sizes[0] == self.sizes[-1]
 
     def cut(self, length: int | None) -> list[tuple["Steps", slice]]:
-        """Consecutive parts of at most `length` time steps, each with its rows."""
+        """Consecutive parts of at most `length` time steps, with the rows of each."""
         if length is None or length >= len(self.sizes):
             return [(self, slice(None))]
         times = range(0, len(self.sizes), length)
@@ -68,9 +68,9 @@ class Steps:
         ]
 
     def last(self, X: Tensor) -> Tensor:
-        """The last row of each sequence."""
+        """The row of `X` that belongs to the last time step of each sequence."""
         if self.is_equal:
-            # if the batch size is a symbol, export of torch 2.7 rejects such a slice
+            # if the batch size is a symbol, torch 2.7 cannot export the slice below
             if torch.compiler.is_compiling():
                 return X.split(self.sizes)[-1]
             return X[X.shape[0] - self.batch :]
@@ -78,17 +78,17 @@ class Steps:
         return X[rows.to(X.device)]
 
     def reversed(self, X: Tensor) -> Tensor:
-        """The rows with every sequence reversed in time."""
+        """The rows `X` with every sequence reversed in time."""
         if self.is_equal:
-            # if the batch size is a symbol, export cannot follow the strides of a flip
+            # if the batch size is a symbol, torch cannot export the strides of a flip
             if torch.compiler.is_compiling():
                 return torch.cat(X.split(self.sizes)[::-1])
             shape = (len(self.sizes), self.batch)
             return X.unflatten(0, shape).flip(0).flatten(0, 1)
         sizes = torch.tensor(self.sizes, device="cpu")
         time = torch.repeat_interleave(_upto(len(sizes)), sizes)
-        which = _upto(self.rows) - self._row(time, 0)
-        rows = self._row(self._lengths()[which] - 1 - time, which)
+        sequence = _upto(self.rows) - self._row(time, 0)
+        rows = self._row(self._lengths()[sequence] - 1 - time, sequence)
         return X[rows.to(X.device)]
 
     def _lengths(self) -> Tensor:
@@ -96,23 +96,23 @@ class Steps:
         sizes = torch.tensor(self.sizes, device="cpu")
         return (sizes[:, None] > _upto(self.batch)).sum(0)
 
-    def _row(self, time: Tensor, which: Tensor | int) -> Tensor:
-        """The row that holds time step `time` of sequence number `which`."""
-        return torch.tensor(self.starts, device="cpu")[time] + which
+    def _row(self, time: Tensor, sequence: Tensor | int) -> Tensor:
+        """The row that holds time step `time` of the given sequence."""
+        return torch.tensor(self.starts, device="cpu")[time] + sequence
 
     @cached_property
     def table(self) -> StepTable:
-        """Starts and sizes, as the backends read them."""
-        # The table holds plain numbers, because it is cached. A tensor would depend on
-        # the mode and the default device under which it was made.
+        """Starts and sizes of the time steps, in the form that the backends read."""
+        # The cached table must not hold a tensor, which would depend on the mode and
+        # the default device under which it was created.
         return StepTable(self.sizes)
 
 
 class Pass(NamedTuple):
-    """One pass over sequences: their time steps, what to return and what to keep.
+    """One pass over sequences: their time steps, what to return and what to save.
 
-    With `last_only`, only the last states are returned. In that case, only one state
-    out of `chunk` is kept for the backward pass, unless `chunk` is None.
+    With `last_only`, only the last states are returned, and only every `chunk`-th state
+    is saved for the backward pass, unless `chunk` is None.
     """
 
     steps: Steps
@@ -149,11 +149,14 @@ class Rows:
     batched: bool
 
     def restored(self, H: Tensor, *, last_only: bool) -> Any:
-        """All states, or only the last ones, in the form that the input had."""
+        """Convert rows of states to the form of the input.
+
+        `H` holds the states of all time steps or, with `last_only`, the last states.
+        """
         if self.packed is not None and not last_only:
             return PackedSequence(H, *self.packed[1:])
         if self.packed is not None:
-            return self.unsorted(H[None])[0].unsqueeze(0 if not self.batch_first else 1)
+            return self.unsorted(H[None])[0].unsqueeze(1 if self.batch_first else 0)
         time = 1 if last_only else len(self.steps.sizes)
         H = H.view(time, self.steps.batch, H.shape[-1])
         if not self.batched:
@@ -187,8 +190,8 @@ def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa:
     if axes not in (1, 2):
         shape = "(time, batch, features)" if features else "(time, batch) of indices"
         raise ValueError(
-            f"`input` must be {shape}, its axes swapped by `batch_first`, or without "
-            f"the batch; got shape {tuple(input.shape)}, {input.dtype}. Reshape it."
+            f"`input` must be {shape}, or (batch, time, ...) with `batch_first`, or "
+            f"have no batch axis; got shape {tuple(input.shape)}, {input.dtype}."
         )
     batched = axes == 2
     x = input if batched else input.unsqueeze(1)
@@ -207,7 +210,7 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
     if x.ndim != (1 if _is_index(x) else 2):
         raise ValueError(
             f"`input` must pack sequences (time, features), or (time,) of indices; got "
-            f"data of shape {tuple(x.shape)}, {x.dtype}. Reshape them."
+            f"data of shape {tuple(x.shape)}, {x.dtype}."
         )
     sizes = _checked_sizes(packed.batch_sizes, len(x))
     for name in ("sorted_indices", "unsorted_indices"):
@@ -216,7 +219,7 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
 
 
 def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
-    """The sizes of a packed sequence, checked here because C relies on them."""
+    """The batch sizes of a packed sequence, checked here because C relies on them."""
     if batch_sizes.dtype != torch.int64 or batch_sizes.ndim != 1:
         raise TypeError(
             f"`input.batch_sizes` must be one axis of torch.int64; got shape "
@@ -236,8 +239,8 @@ def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:
 
 
 def _check_order(order: Tensor | None, batch: int, name: str) -> None:
-    # Check only the shape. Torch's indexing checks the values, without waiting for the
-    # device
+    # Check only the shape. Torch's indexing checks the values, and the host need not
+    # wait for the device
     if order is not None and tuple(order.shape) != (batch,):
         raise ValueError(
             f"`input.{name}` must have one index for each of the {batch} sequences; "
@@ -257,8 +260,8 @@ def check_rows(rows: Rows, inputs: int) -> None:
         if x.shape[-1] != inputs:
             raise ValueError(
                 f"`input` must have {inputs} features on its last axis; got "
-                f"{x.shape[-1]}. Make a layer with `input_size={x.shape[-1]}`; class "
-                f"indices are integers, `.long()`."
+                f"{x.shape[-1]}. Make a layer with `input_size={x.shape[-1]}`, or, if "
+                f"these are class indices, convert them with `.long()`."
             )
         return
     if x.dtype == torch.bool:
@@ -266,24 +269,25 @@ def check_rows(rows: Rows, inputs: int) -> None:
             "`input` must be numbers or class indices; got torch.bool. Convert it: "
             "`.float()` for numbers, `.long()` for indices."
         )
-    # in these cases the indices cannot be read, or there are none; torch's own indexing
-    # still checks them
+    # In these cases the indices cannot be read, or there are none. torch's own indexing
+    # checks them later
     if torch.compiler.is_compiling() or transforms() or is_fake(x) or not x.numel():
         return
     low, high = (int(v) for v in torch.aminmax(x))
     if low < 0 or high >= inputs:
         raise ValueError(
             f"`input` must have class indices from 0 to {inputs - 1}; got "
-            f"{low if low < 0 else high}. Make a layer with more inputs, or fix them."
+            f"{low if low < 0 else high}. Make a layer with a larger `input_size`, or "
+            f"correct the indices."
         )
 
 
 def in_dtype_of(state: Tensor, x: Tensor, name: str) -> Tensor:
-    """Return inputs or states in the dtype in which a cell computes.
+    """Return inputs or states `x` in the dtype in which a cell computes.
 
-    `state` is a state of the cell. Indices become int64. Other numbers must have the
-    dtype of `state` already; only under autocast are real numbers cast to it. Inputs of
-    a complex cell may also be real.
+    `state` is a state of the cell. Class indices become int64. Other numbers must
+    already have the dtype of `state`, except that real numbers are cast under autocast.
+    Inputs of a complex cell may also be real.
     """
     if x.device != state.device:
         raise ValueError(

@@ -87,9 +87,9 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
                 "`orthogonal`, `SO` in `constrain`)"
             )
         raise ValueError(
-            f"the weight must be within reach of {constraint.retraction.name} from the "
-            f"identity if `use_trivialization=False`; got one out of reach: {error} "
-            f"{remedy}."
+            f"the weight must be one that {constraint.retraction.name} reaches from "
+            f"the identity if `use_trivialization=False`; got one out of reach: "
+            f"{error} {remedy}."
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Base classes of the comparators, the networks with which the paper compares its own.
 
-`Draw` creates their parameters.
+The class `Draw` creates the parameters of their cells.
 """
 
 import copy
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from isometry._backend.constants import Sigma
 from isometry._torch import autocast_off
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
-from isometry.nn._scan import Weights, driven, scan_field
+from isometry.nn._scan import Weights, input_drive, scan_field
 from isometry.nn._sequence import Pass, Steps
 
 
@@ -25,14 +25,14 @@ from isometry.nn._sequence import Pass, Steps
 class Draw:
     """Creates the parameters of a cell, one after the other.
 
-    All numbers are drawn in double precision on the CPU, so that a generator gives the
-    same network in every precision and on every device.
+    All numbers are drawn in double precision on the CPU, so that the same generator
+    gives the same network in every precision and on every device.
 
     Args:
         device: device of the parameters.
         dtype: real dtype of the parameters; the dtype of the real and imaginary parts
             of complex parameters.
-        generator: source of the numbers.
+        generator: source of the random numbers.
     """
 
     device: torch.device | str | None = None
@@ -80,9 +80,9 @@ def glorot(fan_in: int, fan_out: int) -> float:
     return math.sqrt(6 / (fan_in + fan_out))
 
 
-# a linear map, applied to rows of states
+# a linear map of rows of states
 Map = Callable[[Tensor], Tensor]
-# a nonlinearity, applied to rows with the bias of the cell
+# a nonlinearity, as a function of rows and of the bias of the cell
 Activation = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -115,13 +115,13 @@ class AbstractComparatorCell(AbstractCell):
 
     @abstractmethod
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters and buffers, with their first values."""
+        """Create all parameters and buffers, with their initial values."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all parameters anew, from torch's own generator."""
-        # A copy of this cell draws new parameters, and only their values are copied
-        # back, so that an optimizer still holds the parameters of this cell.
+        # Draw new parameters in a copy of this cell, and copy back only their values.
+        # An optimizer may hold the parameters of this cell, so they must stay.
         twin = copy.deepcopy(self)
         twin.draw_parameters(Draw("cpu", torch.float64))
         values = twin.state_dict()
@@ -130,7 +130,7 @@ class AbstractComparatorCell(AbstractCell):
 
     @abstractmethod
     def state_map(self) -> Map:
-        """The recurrent linear map, as a function that is applied to rows of states."""
+        """The recurrent linear map, as a function of rows of states."""
 
     def recurrent_matrix(self) -> Tensor:
         """The matrix of `state_map`."""
@@ -149,8 +149,8 @@ class AbstractComparatorCell(AbstractCell):
             activate = cast("Activation", self.sigma)
 
             def states_of(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
-                u, states = driven(x, kernel), []
-                for u_t in u.split(steps.sizes):
+                states = []
+                for u_t in input_drive(x, kernel).split(steps.sizes):
                     h = activate(state_map(h[: u_t.shape[0]]) + u_t, b)
                     states.append(h)
                 return torch.cat(states)
@@ -191,23 +191,23 @@ class AbstractDenseCell(AbstractComparatorCell):
 class AbstractComparator(AbstractRecurrent):
     """A network with which the paper compares its own, made of layers of cells.
 
-    Each network is a dataclass. Its fields are its own options, which come after the
-    options of this class in its signature.
+    Each network is a dataclass whose fields are its options. Its own options come after
+    the options of this class in its signature.
 
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         batch_first: whether the batch comes before time.
         dropout: probability of dropout between layers.
         bidirectional: whether a second cell reads each layer's input backwards.
         last_only: whether to return only the last output, as in `ExpRNN`.
-        chunk: with `last_only`, keep only one state out of this many for the backward
-            pass.
+        chunk: with `last_only`, store only every `chunk`-th state for the backward
+            pass, which recomputes the others.
         device: device of the parameters.
         dtype: real dtype of the parameters; the dtype of the real and imaginary parts
             of complex parameters.
-        generator: source of the random first values.
+        generator: source of the random initial values.
     """
 
     device: InitVar[torch.device | str | None] = None
@@ -233,8 +233,8 @@ class AbstractComparator(AbstractRecurrent):
         """
 
 
-# A dataclass leaves the default of an `InitVar` as an attribute of the class. A layer
-# must not claim that its device is None.
+# A dataclass makes the default of an `InitVar` an attribute of the class. Remove these
+# attributes: without this, the `device` of every layer would be None.
 for _option in ("device", "dtype", "generator"):
     delattr(AbstractComparator, _option)
 
@@ -253,7 +253,7 @@ def _chunked(
 
     ends: list[Any] = []
     for part, rows in steps.cut(chunk):
-        # the sequences that are not in this chunk have ended before it
+        # the sequences after `part.batch` have ended before this chunk
         ends.append(h[part.batch :])
         h = h[: part.batch]
         h = checkpoint(last_of, x[rows], h, part, use_reentrant=False)

@@ -1,9 +1,9 @@
 r"""The unitary network whose map is a product of rotations of pairs of coordinates.
 
-Applying $L$ layers of rotations one after the other would read and write a state of $n$
-coordinates $L$ times, with only a few multiplications each time. The product of several
-layers consists of small dense blocks. So it is applied as a batch of small matrix
-products, and the cost is still $O(nL)$:
+If $L$ layers of rotations were applied one after the other, a state of $n$ coordinates
+would be read and written $L$ times, with only a few multiplications each time. The
+product of several layers consists of small dense blocks. So it is applied as a batch of
+small matrix products, and the cost is still $O(nL)$:
 
 - Take $g$ layers that pair neighbours, and intervals of $2k \ge 2g$ coordinates. In
   each interval, first apply the rotations inside a triangle: layer $l$ leaves out
@@ -35,9 +35,9 @@ from isometry.nn.comparators.cell import (
 
 Style = Literal["tunable", "fft"]
 
-# The most layers of rotations that are multiplied out into one set of blocks. Blocks of
+# The largest number of layers whose product is computed as one set of blocks. Blocks of
 # 16 layers that pair neighbours have 32 to 64 rows; blocks of 4 layers of a Fourier
-# transform have 16.
+# transform have 16 rows.
 _TOGETHER = 16
 _TOGETHER_FFT = 4
 
@@ -64,7 +64,7 @@ class BlockRotation:
         shape: (outer, size, inner), where the coordinates of a block run along `size`.
         shift: the coordinate at which the first block begins; the last block wraps
             around.
-        part: which rotations of the layers are meant: "all"; or, for layers that pair
+        part: which rotations of the layers are applied: "all"; or, for layers that pair
             neighbours, only the rotations in "triangles" or only the rotations in
             "gaps".
     """
@@ -95,8 +95,8 @@ class BlockRotation:
         outer, size, inner = self.shape
         if self.part == "all":
             return torch.ones(outer * size * inner, dtype=torch.bool)
-        place = torch.arange(size).repeat(outer)
-        inside = (place >= depth) & (place < size - depth)
+        position = torch.arange(size).repeat(outer)
+        inside = (position >= depth) & (position < size - depth)
         return inside if self.part == "triangles" else ~inside
 
 
@@ -144,12 +144,12 @@ class Planes:
         r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
         factors = self._factors(theta, phi, omega)
         blocks = [self._blocks(stage, factors) for stage in self.stages]
-        # the blocks act on rows from the right, and `real_form` on columns
+        # the blocks multiply rows from the right, but `real_form` is for columns
         blocks = [real_form(M.mT).mT if M.is_complex() else M for M in blocks]
-        room = self.padded - self.n
+        zeros = self.padded - self.n
 
         def advance(h: Tensor) -> Tensor:
-            h = pad(h, (0, room)) if room else h
+            h = pad(h, (0, zeros)) if zeros else h
             pairs = torch.view_as_real(h) if h.is_complex() else h[..., None]
             for stage, M in zip(self.stages, blocks, strict=True):
                 pairs = stage.scatter(torch.bmm(stage.gather(pairs), M))
@@ -170,8 +170,8 @@ class Planes:
         )
         factors = [
             (
-                self._placed(c.to(e.dtype), e * c, layer, rest=1.0),
-                self._placed(-e * s, s.to(e.dtype), layer, rest=0.0),
+                self._at_pairs(c.to(e.dtype), e * c, layer, rest=1.0),
+                self._at_pairs(-e * s, s.to(e.dtype), layer, rest=0.0),
             )
             for layer, c, s, e in zip(self.layers, cosines, sines, phases, strict=True)
         ]
@@ -183,12 +183,13 @@ class Planes:
             factors[-1] = (D * keep, D * cross)
         return factors
 
-    def _placed(
+    def _at_pairs(
         self, first: Tensor, second: Tensor, layer: Layer, *, rest: float
     ) -> Tensor:
-        """A vector with `first` and `second` at the pairs of a layer.
+        """A vector with an entry for each coordinate of a padded state.
 
-        All other entries are `rest`.
+        In each pair of the layer, the first coordinate gets an entry of `first`, and
+        the second an entry of `second`. Coordinates without a partner get `rest`.
         """
         rows = (-1, layer.distance)
         both = torch.stack((first.reshape(rows), second.reshape(rows)), 1).flatten()
@@ -198,16 +199,16 @@ class Planes:
     def _blocks(
         self, stage: BlockRotation, factors: list[tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """For each block, the images of the unit vectors under a stage, as rows."""
+        """The blocks of a stage; their rows are the images of the unit vectors."""
         outer, size, inner = stage.shape
         like = factors[0][0]
         eye = torch.eye(size, dtype=like.dtype, device=like.device)
         h = stage.scatter(eye.expand(outer * inner, size, size))[..., 0]
         for depth, number in enumerate(stage.layers):
-            here = stage.acts_on(depth).to(like.device)
+            mask = stage.acts_on(depth).to(like.device)
             keep, cross = factors[number]
             partner = h[:, self.layers[number].partners(self.padded).to(like.device)]
-            keep, cross = torch.where(here, keep, 1), torch.where(here, cross, 0)
+            keep, cross = torch.where(mask, keep, 1), torch.where(mask, cross, 0)
             h = h * keep + partner * cross
         return stage.gather(h[..., None])
 
@@ -259,7 +260,7 @@ class EURNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: features of the state: even, or for "fft" a power of two.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         capacity: $L$ of the tunable style, even.
         style: "tunable" or "fft".
         unitary: whether $W$ is unitary and states are complex; else both are real.
@@ -288,7 +289,7 @@ class EURNNCell(AbstractComparatorCell):
     unitary: bool
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
         shape, unitary = self.planes.shape, self.unitary
         kernel = draw.complex_uniform if unitary else draw.uniform
@@ -323,11 +324,11 @@ def _check(n: int, capacity: int, style: Style) -> None:
         )
     if style == "tunable" and (n < 2 or n % 2):
         raise ValueError(
-            f"`hidden_size` must be even, as its coordinates turn in pairs; got {n}. "
-            f"Use {n + 1}."
+            f"`hidden_size` must be even, because coordinates are rotated in pairs; "
+            f"got {n}. Use {n + 1}."
         )
     if style == "tunable" and (capacity < 2 or capacity % 2):
         raise ValueError(
-            f"`capacity` must be a positive even number, for layers of both kinds; got "
-            f"{capacity}. Use {max(2, capacity + 1)}."
+            f"`capacity` must be a positive even number, because layers come in pairs; "
+            f"got {capacity}. Use {max(2, capacity + 1)}."
         )

@@ -39,7 +39,7 @@ class HouseholderRNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: features of the state, $n$.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         reflections: $m$; as many as `hidden_size` if None.
 
     References:
@@ -72,7 +72,7 @@ class HouseholderCell(AbstractDenseCell):
     reflections: int
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n, m = self.hidden_size, self.reflections
         self.weight_ih = draw.kernel(n, self.input_size)
         self.V = draw.normal(n, m, std=0.01)

@@ -48,7 +48,7 @@ class LieRNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         nonlinearity: "tanh" or "relu".
         gain: $\beta$; None means 1.05 for tanh and 1.40 for ReLU.
 
@@ -74,7 +74,7 @@ class LieCell(AbstractDenseCell):
     gain: float
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.complex_kernel(n, inputs)
         parts = draw.normal(n, n, 2, std=1.0).detach()

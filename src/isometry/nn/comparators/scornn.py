@@ -34,7 +34,7 @@ class ScoRNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         negatives: how many entries at the end of $D$ are $-1$. None means half of all
             entries, as in the authors' copying task; for MNIST they take a tenth.
 
@@ -63,7 +63,7 @@ class ScoRNNCell(AbstractDenseCell):
     D: Tensor = field(init=False)
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n = self.hidden_size
         self.weight_ih = draw.uniform(n, self.input_size, bound=0.01)
         self.X = draw.parameter(cayley_blocks(n, draw))
@@ -93,9 +93,9 @@ def cayley_blocks(n: int, draw: Draw) -> Tensor:
     u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
     X = u.new_zeros(n, n)
     even = 2 * torch.arange(n // 2, device="cpu")
-    # The variable `u` is uniform in (0, 1), so the angle u of the docstring is pi / 2
-    # times this variable. [HWY18] sets -tan(u / 2) above the diagonal. Our coordinates
-    # are below the diagonal, so their sign is plus.
+    # The variable `u` is uniform in (0, 1), so the $u$ of the docstring is pi / 2 times
+    # this variable. [HWY18] sets -tan(u / 2) above the diagonal. Our coordinates are
+    # below the diagonal, so their sign is plus.
     X[even + 1, even] = torch.tan(math.pi / 4 * u)
     return X
 
@@ -120,7 +120,7 @@ class ScuRNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
             authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
             modReLU, and the fast scan.
@@ -140,7 +140,7 @@ class ScuRNNCell(AbstractDenseCell):
     """One layer and direction of `ScuRNN`."""
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.complex_kernel(n, inputs)
         blocks = cayley_blocks(n, draw)

@@ -37,7 +37,7 @@ class SpectralRNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         margin: $m$, from 0 to 1.
         nonlinearity: "tanh", "relu", "modrelu" or "identity".
 
@@ -67,7 +67,7 @@ class SpectralCell(AbstractDenseCell):
     margin: float
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.kernel(n, inputs)
         where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}

@@ -1,4 +1,4 @@
-"""Unitary recurrent networks, whose weight is structured or any unitary matrix."""
+"""Unitary recurrent networks: one with a structured weight, one with any weight."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class URNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         epsilon: $\epsilon$ of the modReLU $z \max(m + b, 0) / (m + \epsilon)$ with
             $m = \sqrt{|z|^2 + \epsilon}$; 0 gives the exact modReLU.
         bias_bound: $b$ starts uniform between minus and plus this bound.
@@ -68,7 +68,7 @@ class URNNCell(AbstractComparatorCell):
     permutation: Tensor = field(init=False)
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.complex_kernel(n, inputs)
         self.theta = draw.uniform(3, n, bound=math.pi)
@@ -81,11 +81,11 @@ class URNNCell(AbstractComparatorCell):
     def state_map(self) -> Map:
         """The eight factors of W, applied one after the other."""
         D = torch.polar(torch.ones_like(self.theta), self.theta)
-        return structured(D, self.v, self.permutation)
+        return structured_map(D, self.v, self.permutation)
 
 
-def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
-    """The map of a `URNN`, as a function that is applied to rows of states."""
+def structured_map(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
+    """The recurrent map of a `URNN`, as a function of rows of states."""
     # divide by the squared lengths here, once for all time steps
     scaled = 2 * v.conj() / torch.linalg.vecdot(v, v).real[:, None]
     D1, D2, D3 = D
@@ -94,16 +94,16 @@ def structured(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
         return torch.addr(h, h @ v[i], scaled[i], alpha=-1)
 
     def advance(h: Tensor) -> Tensor:
-        h = reflect(_transformed(h * D1, torch.fft.fft), 0)
+        h = reflect(_fourier(h * D1, torch.fft.fft), 0)
         # `gather` is faster than `h[:, permutation]`
         h = h.gather(1, permutation.expand_as(h))
-        h = _transformed(h * D2, torch.fft.ifft)
+        h = _fourier(h * D2, torch.fft.ifft)
         return reflect(h, 1) * D3
 
     return advance
 
 
-def _transformed(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
+def _fourier(h: Tensor, fft: Callable[..., Tensor]) -> Tensor:
     # MKL refuses to transform an empty batch
     return fft(h, norm="ortho") if h.shape[0] else h
 
@@ -127,12 +127,12 @@ class SmoothModReLU:
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon < math.inf:
             raise ValueError(
-                f"`epsilon` must be at least 0; got {self.epsilon}. The authors' is "
-                f"1e-5, and 0 is the exact modReLU."
+                f"`epsilon` must be finite and at least 0; got {self.epsilon}. The "
+                f"authors use 1e-5; 0 gives the exact modReLU."
             )
 
     def __call__(self, z: Tensor, b: Tensor) -> Tensor:
-        """Apply it to rows, with the bias `b`."""
+        """Apply the function to rows, with the bias `b`."""
         if self.epsilon == 0:
             return complex_modrelu(z, b)
         m = (z.real.square() + z.imag.square() + self.epsilon).sqrt()
@@ -168,7 +168,7 @@ class FullCapacityURNN(AbstractComparator):
     Args:
         input_size: features of the input.
         hidden_size: complex features of the state.
-        num_layers: number of layers; each reads the outputs of the one before.
+        num_layers: number of layers; each reads the outputs of the previous layer.
         epsilon: $\epsilon$ of the modReLU, as in `URNN`. A positive value, such as the
             authors' 1e-5, needs a loop over time with autograd. 0 gives the exact
             modReLU, and the fast scan.
@@ -193,12 +193,12 @@ class FullCapacityCell(AbstractDenseCell):
     bias_bound: float
 
     def draw_parameters(self, draw: Draw) -> None:
-        """Create all parameters, with their first values."""
+        """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
         self.weight_ih = draw.complex_kernel(n, inputs)
         self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
-        # Do not check that the weight is unitary: it is so by construction, in every
-        # precision, and on the meta device it has no values to check.
+        # Record the manifold without a check: the weight is unitary by construction, in
+        # every precision, and on the meta device it has no values to check.
         record(self, "weight_hh", U(n))
         self.bias = draw.uniform(n, bound=self.bias_bound)
         self.h0 = draw.complex_uniform(n, bound=math.sqrt(3 / (2 * n)))
@@ -214,5 +214,5 @@ def _structured_unitary(n: int, generator: torch.Generator | None) -> Tensor:
     theta = draw.uniform(3, n, bound=math.pi).detach()
     v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n)).detach()
     order = torch.randperm(n, generator=generator, device="cpu")
-    rows = structured(torch.polar(torch.ones_like(theta), theta), v, order)
-    return rows(torch.eye(n, dtype=v.dtype, device="cpu")).mT
+    apply = structured_map(torch.polar(torch.ones_like(theta), theta), v, order)
+    return apply(torch.eye(n, dtype=v.dtype, device="cpu")).mT
