@@ -1,7 +1,7 @@
 """Measure, record, and write figures and tables.
 
 python -m benchmarks            # everything; records, pages, figures
-python -m benchmarks kernels    # only linalg; the records of all else stay
+python -m benchmarks kernels    # only linalg; all other numbers stay
 python -m benchmarks layers     # only training steps
 python -m benchmarks reads      # only the cost of reading a weight
 python -m benchmarks recurrent  # only the loop over time
@@ -65,7 +65,7 @@ def measure_kernels(rounds: int) -> dict[str, Any]:
     return record
 
 
-# parts of a record, and the module that measures each with its `measure`
+# parts of a record, and the modules whose `measure` returns them
 MODULES: dict[str, Any] = {
     "layers": layers,
     "reads": reads,

@@ -14,7 +14,7 @@ from isometry.lab.bench.report import LOOKS
 
 
 def network(part: dict[str, Any], path: Path) -> None:
-    """Time of a layer's step (left), and a network's over the unconstrained (right)."""
+    """Draw the times of a layer by norm, and relative times of a network by batch."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.4))
     _bars(left, part["step"])
     _ratios(right, part["network"])

@@ -40,7 +40,7 @@ STEPS = len(NORMS) + len(BATCHES) + 1 + 3
 
 
 def tall_layer_at(n: int, k: int, name: str, *, norm: float) -> nn.Module:
-    """A layer with an n x k weight, whose coordinates have this norm if they are ours.
+    """A layer with an n x k weight. With our maps, its coordinates have this norm.
 
     The time of torch's two maps does not depend on the norm, so their coordinates keep
     their initial values.

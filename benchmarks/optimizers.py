@@ -40,7 +40,7 @@ def measure_steps(rule: str, n: int, k: int, rounds: int) -> dict[str, Any]:
 
 
 class Brockett:
-    r"""$f(X) = \operatorname{tr}(X^T A X N)$, with its minimum at eigenvectors."""
+    r"""$f(X) = \operatorname{tr}(X^T A X N)$, minimal at eigenvectors of $A$."""
 
     def __init__(self) -> None:
         n, k = BROCKETT
@@ -85,9 +85,9 @@ class Brockett:
         raise RuntimeError("the descent must come close to the minimum in 5000 steps")
 
     def pymanopt(self, name: str) -> float:
-        """Seconds that pymanopt, with a given gradient and Hessian, takes.
+        """Seconds that pymanopt takes to come close to the minimum, or infinity.
 
-        The result is infinite if pymanopt does not come close to the minimum.
+        Pymanopt is given the gradient and the Hessian.
         """
         import pymanopt
 

@@ -21,7 +21,7 @@ BATCH, STEPS, SEEDS = 300, 400, 3
 RATE = 1e-3
 # steps in a turn: few, so that other load of the machine affects all contenders alike
 TURN = 10
-# steps after which the test accuracy is measured, besides the last one
+# steps after which the test accuracy is measured, besides the last step
 TEST_STEPS = (10, 20, 40, 70, 110, 160, 220, 300)
 
 
@@ -50,7 +50,7 @@ def standardized(folder: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
 
 
 def network(name: str, *, seed: int) -> nn.Module:
-    """784 inputs, three hidden layers of 512 that `name` constrains, and 10 outputs."""
+    """784 inputs, three hidden layers of 512 made orthogonal by `name`, 10 outputs."""
     parts: list[nn.Module] = []
     for depth in range(DEPTH):
         plain = layers.orthogonal_linear(WIDTH, WIDTH, seed=100 * seed + depth)

@@ -47,7 +47,7 @@ class ReportedExperiment:
 
     @property
     def compared(self) -> Callable[[Run], float | None]:
-        """Function of a run that reads the number which the paper compares."""
+        """A function that reads from a run the number that the paper compares."""
         scores = {"accuracy": self.best_test, "loss": final_loss}
         return scores.get(self.metric, self.at_best_validation)
 
@@ -81,7 +81,7 @@ class ReportedExperiment:
 
     @property
     def baseline(self) -> float | None:
-        """Loss of the trivial solution; None if no run and no task gives it."""
+        """Loss of the trivial solution; None if it is not known."""
         known = numbers(run.summary.get("baseline") for run in self.runs)
         return next(iter(known), as_number(about(self.runs[0].config)["baseline"]))
 
@@ -130,8 +130,8 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
 
     A registered task describes itself. If the task is not registered or raises an
     error, the description is read from `config.json`, where earlier versions of
-    Isometry did not store it. What is missing there gets a default. Code that
-    `config.json` names is never imported.
+    Isometry did not store it. Missing entries get defaults. Code that `config.json`
+    names is never imported.
 
     Args:
         config: content of `config.json` of a run.
@@ -173,8 +173,8 @@ def _alike(value: object, usual: object) -> bool:
     return usual is None or type(value) is type(usual)
 
 
-# The final training loss is the median of this many last records, since the loss of a
-# single batch is noisy.
+# The final training loss is the median over this many of the last records, since the
+# loss of a single batch is noisy.
 LAST = 5
 
 

@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "savefig.facecolor": PAGE,
-    # keep text as text, so that it can be searched and takes the colours of the page
+    # write text as text and not as outlines, so that it can be searched
     "svg.fonttype": "none",
     # a fixed salt for the ids in a drawing, so that equal runs give equal files
     "svg.hashsalt": "isometry",
@@ -154,7 +154,7 @@ ANGLES_CAPTION = (
 
 
 def _panels(experiment: ReportedExperiment) -> Iterator[Panel]:
-    """Name, caption and painting function of each figure for which there is data."""
+    """Name, caption and drawing function of each figure for which there is data."""
     runs, groups, metric = experiment.runs, experiment.groups, experiment.metric
     curves = partial(_curves, groups)
     seeds = SEEDS_CAPTION if len(groups) < len(runs) else ""
@@ -326,8 +326,8 @@ def _legend(axes: "Axes") -> None:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, fontsize=9.5
         )
-        # make room in the figure for more than three rows, so that the axes do not
-        # shrink
+        # make the figure taller for each row of the legend beyond the third, so that
+        # the axes do not shrink
         rows = -(-len(lines) // columns)
         figure.set_figheight(HEIGHT + max(0, rows - 3) * 0.2)
 

@@ -33,6 +33,7 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
     Returns:
         The text of the HTML file.
     """
+    title = parts[0][0].title if len(parts) == 1 else "Report of experiments"
     runs = [run for experiment, _ in parts for run in experiment.runs]
     items = "".join(
         f'<li><a href="#{escape(e.key)}">{escape(e.title)}</a></li>' for e, _ in parts
@@ -45,11 +46,11 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>Isometry: {escape(_title(parts))}</title>
+<title>Isometry: {escape(title)}</title>
 <style>{_style()}</style>
 </head>
 <body>
-<header><h1>{escape(_title(parts))}</h1>
+<header><h1>{escape(title)}</h1>
 <p class="note">{escape(_origin(runs))}</p>{contents}</header>
 <main>
 {"".join(_section(*part, alone=len(parts) == 1) for part in parts)}
@@ -57,10 +58,6 @@ def page(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
 </body>
 </html>
 """
-
-
-def _title(parts: Sequence[tuple[ReportedExperiment, Sequence[Figure]]]) -> str:
-    return parts[0][0].title if len(parts) == 1 else "Report of experiments"
 
 
 def _style() -> str:
@@ -167,10 +164,8 @@ def _row(row: TableRow) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    drawing = inline(figure)
-    return (
-        f"<figure>{drawing}<figcaption>{escape(figure.caption)}</figcaption></figure>"
-    )
+    caption = f"<figcaption>{escape(figure.caption)}</figcaption>"
+    return f"<figure>{inline(figure)}{caption}</figure>"
 
 
 def inline(figure: Figure) -> str:
@@ -223,7 +218,7 @@ def _facts(environment: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    """A value as text in one line, even if it is a mapping."""
+    """A value, or the entries of a mapping, as text in one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {inner}" for name, inner in value.items())
     return str(value)

@@ -69,7 +69,7 @@ class Run:
     def curve(
         self, what: str, split: str | None, *, against: str = "step"
     ) -> tuple[list[float], list[float]]:
-        """The recorded values of a quantity that are finite, and where they lie.
+        """The finite values that were recorded for a quantity, with their positions.
 
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
@@ -287,7 +287,7 @@ class SeedGroup:
         return f"{runs}" if counted == runs else f"{counted} of {runs}"
 
     def values(self, score: Callable[[Run], float | None]) -> list[float]:
-        """The scores of all averaged runs that have one."""
+        """The score of each averaged run, without runs that have none."""
         return numbers(map(score, self.counted))
 
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:

@@ -168,7 +168,7 @@ def word_for(metric: str) -> str:
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
     """For each heading, a function that reads the number in that column from a run.
 
-    The first heading is the one of the number that the paper compares.
+    The number that the paper compares comes first.
     """
     metric, headings = experiment.metric, experiment.headings
     others = {

@@ -66,7 +66,7 @@ def _table(part: dict[str, Any]) -> str:
 
 
 def short(value: float, digits: int) -> str:
-    """A number of at least 1e-4 as text with `digits` digits and without an exponent.
+    """A number of at least 1e-4 with `digits` significant digits and no exponent.
 
     A number with more digits before the point is rounded to a whole number.
     """

@@ -112,7 +112,7 @@ def _smallest_first(
 
 
 def _figure(lag: int) -> list[PlannedRun]:
-    """The runs of one half of Figure 1: copying, with about 22,000 parameters each."""
+    """Runs of half of Figure 1: copying, with networks of about 22,000 parameters."""
     models = ("exprnn", "scornn", "lstm", "urnn", "rgd", "scurnn")
     networks = [(model, SIZES[model]["copying"][0]) for model in models]
     # do not stop when the task is solved, since the paper's curves go on after that
@@ -226,7 +226,7 @@ def _remarks() -> list[PlannedRun]:
 def _table2() -> list[PlannedRun]:
     """Our runs for Table 2: speech from any folder of recordings, split by speakers."""
     # The free sample has fewer utterances than a batch of the paper. In batches of 128,
-    # an epoch would be a single step, and 300 epochs left every network far from done.
+    # an epoch is a single step, and after 300 epochs no network was near convergence.
     length = {"batch_size": 16, "epochs": 600, "evaluate_every": 60}
     task = {"task": "timit", "split": "speakers", **length}
     networks = [

@@ -166,8 +166,8 @@ class Recipe:
                         "`decay` must be left out for Rprop, which uses the learning "
                         "rate only in its first step."
                     )
-                # `initial_lr` is the rate before any decay. Checkpoints keep it.
-                # torch's schedulers use the same name.
+                # `initial_lr`, as torch's schedulers call it, is the rate before any
+                # decay. Checkpoints store it.
                 for group in groups:
                     group["initial_lr"] = row.options["lr"]
             try:
@@ -261,7 +261,7 @@ def descent(lr: float, *parameters: str) -> OptimizerRecipe:
 
 
 def nearest(table: Mapping[int, float], size: int) -> float:
-    """The value in a table of sizes whose key is nearest to `size`."""
+    """The value in `table` for the size that is nearest to `size`."""
     return table[min(table, key=lambda entry: abs(entry - size))]
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AddingTask(AbstractEndlessTask):
-    r"""Add the two numbers of a sequence that are marked.
+    r"""Add the two marked numbers of a sequence.
 
     The first feature is a random number, uniform in $[0, 1)$. The second feature marks
     two numbers: it is 1 at one time step in each half of the sequence, and 0 elsewhere.

@@ -30,13 +30,13 @@ class Images(NamedTuple):
     labels: "Tensor"
 
 
-# the seed from which the usual permutation of the pixels is drawn, in [WPH16] and later
+# seed of the permutation of the pixels that [WPH16] and later papers use
 PERMUTATION_SEED = 92916
 
 
 @dataclass(frozen=True)
 class MnistTask(AbstractTask):
-    """Name the digit whose pixels come one at a time.
+    """Recognize a digit whose pixels come one at a time.
 
     Pixels are divided by 255, and not normalized otherwise. The answer is due at the
     last of the 784 pixels. The best constant answer has a cross-entropy of about ln 10.
@@ -44,9 +44,9 @@ class MnistTask(AbstractTask):
     Args:
         permute: whether the pixels come in the fixed random order that papers use.
         dataset: "mnist" or "fashion-mnist".
-        validation: number of training images, the first ones, that are held out for
-            validation. The paper holds out none: it trains on all 60,000 images, and
-            reports the best test accuracy.
+        validation: number of images at the start of the training set that are held out
+            for validation. The paper holds out none: it trains on all 60,000 images,
+            and reports the best test accuracy.
         root: folder of the data files; if None, they are found or downloaded.
 
     References:

@@ -114,7 +114,7 @@ def stoi(reference: "np.ndarray", estimate: "np.ndarray") -> float | None:
     from pystoi import stoi as measure
 
     # pystoi needs 30 windows, which take 0.4 s, and crashes on less than one window. So
-    # do not call it for recordings that are shorter than that, or silent.
+    # do not call it for recordings that are shorter than 0.4 s, or silent.
     if not reference.any() or len(reference) < 0.4 * SAMPLE_RATE:
         return None
     with warnings.catch_warnings():

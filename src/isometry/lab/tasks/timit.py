@@ -128,7 +128,7 @@ class TimitTask(AbstractTask):
         return {"loss": valid, "mse": valid, "padded_mse": steps * size}
 
     def check(self) -> None:
-        """Raise an error if the option `scores` is set but lacks its packages."""
+        """Raise an error if `scores` is set and its packages are not installed."""
         if self.scores:
             check_installed()
 
@@ -180,8 +180,8 @@ class TimitTask(AbstractTask):
         import torch
 
         lengths = torch.tensor([len(spectrum) for spectrum in spectra])
-        # Add a frame, because the answers are the inputs, shifted by one frame. It is
-        # silent, like the last frame of every recording.
+        # Add a frame, because the answers are the inputs, shifted by one. The added
+        # frame is silent, like the last frame of every recording.
         frames = torch.full((steps + 1, len(spectra), BINS), speech.SILENCE)
         for index, spectrum in enumerate(spectra):
             frames[: len(spectrum), index] = spectrum
