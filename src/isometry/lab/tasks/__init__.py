@@ -20,7 +20,7 @@ def _accept(value: Any) -> type[AbstractTask]:
         lacks = f", which does not define {', '.join(missing)}" if missing else ""
         raise TypeError(
             f"`task` must be a dataclass that derives from isometry.lab.AbstractTask "
-            f"and defines all abstract methods; got {value!r}{lacks}."
+            f"and defines its abstract methods and properties; got {value!r}{lacks}."
         )
     kind: Any = value
     names = types_of(kind)
