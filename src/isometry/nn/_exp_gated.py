@@ -107,8 +107,8 @@ class ExpLSTM(AbstractGated):
         init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
             for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move the base when an angle exceeds this radius. Without either
-            option, the base stays where the maps start.
+        rebase_radius: move the base when an angle exceeds this radius. Without
+            `rebase_every` or `rebase_radius`, the base stays where the maps start.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, this output consists of the two states that have seen
             the whole sequence.
@@ -203,8 +203,8 @@ class ExpGRU(AbstractGated):
         init: how the recurrent maps start, as in `isometry.orthogonal`. "haar" is usual
             for gated cells.
         rebase_every: move the base of the maps after this many steps of the optimizer.
-        rebase_radius: move the base when an angle exceeds this radius. Without either
-            option, the base stays where the maps start.
+        rebase_radius: move the base when an angle exceeds this radius. Without
+            `rebase_every` or `rebase_radius`, the base stays where the maps start.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, this output consists of the two states that have seen
             the whole sequence.

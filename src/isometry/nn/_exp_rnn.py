@@ -95,7 +95,8 @@ class ExpRNNCell(AbstractNamedCell):
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
         rebase_radius: move the base when an angle of the coordinates exceeds this
-            radius. Without either option, the base is the identity, as in the paper.
+            radius. Without `rebase_every` or `rebase_radius`, the base is the identity,
+            as in the paper.
         train_h0: whether the first state is a parameter, which starts at zero.
         generator: source of the random numbers of `init`.
 
@@ -307,7 +308,8 @@ class ExpRNN(AbstractNamedRecurrent):
         rebase_every: move the base of the trivialization after this many steps of the
             optimizer.
         rebase_radius: move the base when an angle of $A$ exceeds this radius. Without
-            either option, the base is the identity, as in the paper.
+            `rebase_every` or `rebase_radius`, the base is the identity, as in the
+            paper.
         train_h0: whether the first state is a parameter, which starts at zero.
         last_only: whether to return only the last output, on a time axis of length 1.
             With two directions, this output consists of the two states that have seen

@@ -1,4 +1,4 @@
-"""Remembers a constrained weight, so that reading it twice computes it once.
+"""Memory for constrained weights, so that reading a weight twice computes it once.
 
 In training a weight is computed once per autograd graph: every read returns the same
 tensor until a backward pass goes through it. Without gradients it is computed once, and
@@ -84,12 +84,14 @@ def read_fast(module: nn.Module, name: str) -> None:
             return entry.weight
         if holder.is_plain or parametrizations_are_cached():
             return read_slowly(module)
-        return once(own["memory"], X, constraint)
+        return remembered_weight(own["memory"], X, constraint)
 
     setattr(cls, name, property(read, slow.fset))
 
 
-def once(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
+def remembered_weight(
+    memory: "Memory", X: Tensor, constraint: AbstractConstraint
+) -> Tensor:
     """The weight with coordinates `X`: the remembered tensor if nothing has changed.
 
     Args:
@@ -255,8 +257,8 @@ class Memory:
         self._steps = _steps
         if not (same and rest_unchanged()):
             constraint.repair()
-            rest_unchanged = watch(*inputs[1:])
-        unchanged = watch(*inputs)
+            rest_unchanged = _unchanged_check(*inputs[1:])
+        unchanged = _unchanged_check(*inputs)
         self._watched = inputs, unchanged, rest_unchanged
         return unchanged
 
@@ -313,7 +315,7 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
         return X, ctx.compute(X)
 
 
-def watch(*tensors: Tensor) -> UnchangedCheck:
+def _unchanged_check(*tensors: Tensor) -> UnchangedCheck:
     """A function that returns True as long as these tensors are unchanged.
 
     It compares bytes if C can read all of them, and version counters otherwise.

@@ -18,10 +18,10 @@ from isometry.parametrizations._layout import Layout
 _Map = TypeVar("_Map", bound=AbstractMap)
 
 # The column norms that `looks_initialized` recognizes: the gains of
-# `nn.init.calculate_gain`, and the square roots of 3 and 4, for as many orthogonal
-# matrices one above the other, as in the gates of nn.GRU and nn.LSTM. A matrix with
-# other norms must not be recognized. After the first step of Adam, for instance, all
-# coordinates have the same absolute value, and their columns can be orthogonal.
+# `nn.init.calculate_gain`, and the square roots of 3 and 4, for three or four stacked
+# orthogonal matrices, as in the gates of nn.GRU and nn.LSTM. A matrix with other norms
+# must not be recognized. After the first step of Adam, for instance, all coordinates
+# have the same absolute value, and their columns can be orthogonal.
 _GAINS = (1.0, 5 / 3, 2**0.5, 0.75, 3**0.5, 2.0)
 
 

@@ -33,8 +33,8 @@ class Layout:
             columns, as in the kernel of a convolution. Otherwise the last two axes are
             a matrix.
         transpose: True if the matrices are wide, so that their rows are orthonormal.
-        blocks: number of matrices that lie one above the other in the weight, such as
-            the gates of a recurrent layer. They become a batch axis.
+        blocks: number of matrices that are stacked along the rows of the weight, such
+            as the gates of a recurrent layer. They become a batch axis.
     """
 
     shape: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Changes to a module that owns a constrained weight.
 
-torch's parametrize gives every such module a class of its own. Our wrappers of methods
-are in that class, so they disappear with the class when the constraint is removed.
+torch gives every parametrized module a class of its own. Our wrappers of methods are in
+that class, so they disappear with the class when the constraint is removed.
 """
 
 import functools

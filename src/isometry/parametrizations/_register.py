@@ -59,20 +59,21 @@ def orthogonal(
     square $Q$ without the eigenvalue $-1$. Householder reflections have no base in
     either case, and accept every $Q$.
 
-    Some layers keep several matrices one above the other in one parameter. `blocks`
-    makes each of them orthogonal: 3 for queries, keys and values in the
-    `in_proj_weight` of `nn.MultiheadAttention`, 4 for the gates in `weight_hh_l0` of
-    `nn.LSTM`, 3 for `nn.GRU`. The kernel of a convolution is one matrix here,
-    `(out, in * kh * kw)`, or `(in, out * kh * kw)` if transposed. This matrix is
-    orthogonal, which does not make the convolution an orthogonal operator on images. A
-    grouped convolution has one such matrix for each group. In a depthwise convolution
-    each filter has norm 1. Other weights with more than two axes are batches.
+    Some layers stack several matrices in one parameter. `blocks` makes each of them
+    orthogonal: 3 for queries, keys and values in the `in_proj_weight` of
+    `nn.MultiheadAttention`, 4 for the gates in `weight_hh_l0` of `nn.LSTM`, 3 for
+    `nn.GRU`. The kernel of a convolution is one matrix here, `(out, in * kh * kw)`, or
+    `(in, out * kh * kw)` if transposed. This matrix is orthogonal, which does not make
+    the convolution an orthogonal operator on images. A grouped convolution has one such
+    matrix for each group. In a depthwise convolution each filter has norm 1. Other
+    weights with more than two axes are batches of matrices.
 
     A weight without full rank has more than one nearest orthogonal matrix, and starts
     at one of them; a weight of zeros starts at the identity. `reset_parameters()`
-    starts again: it initializes the weight as the layer does, and then takes the
-    nearest orthogonal matrix, or the point that `init` names. If other modules share
-    the parameter, it stays tied: they all compute with the orthogonal weight.
+    starts again: the layer initializes the weight in its usual way, and then the weight
+    becomes the nearest orthogonal matrix, or the point that `init` names. If other
+    modules share the parameter, it stays tied: they all compute with the orthogonal
+    weight.
 
     Args:
         module: the module that owns the weight: a layer, or a module of your own.
@@ -81,16 +82,16 @@ def orthogonal(
             "pade-m" with a degree m, or "householder"; or a map object of
             `isometry.groups` or of your own. The name of this argument is torch's.
         retraction: another name for `orthogonal_map`, used everywhere else in isometry.
-        blocks: number of orthogonal matrices of equal size, one above the other in the
-            weight.
+        blocks: number of orthogonal matrices of equal size that are stacked along the
+            rows of the weight.
         use_trivialization: whether there is a base that can move.
         init: None starts at the orthogonal matrix nearest to the weight, "haar" at a
-            uniformly random one, "identity" at the identity. "henaff" turns the planes
-            (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$, and "cayley" by
-            $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19] does. In a complex
-            matrix, the angles are the phases on the diagonal. A function (shape,
-            generator) -> angles draws other angles: n // 2 of them for a real matrix
-            whose longer side is n, and n for a complex matrix.
+            uniformly random one, "identity" at the identity. "henaff" rotates the
+            planes (1, 2), (3, 4), ... by angles uniform in $(-\pi, \pi)$, and "cayley"
+            by $-\tan(u/2)$ with $u$ uniform in $(0, \pi/2)$, as [LM19] does. In a
+            complex matrix, the angles are the phases on the diagonal. A function
+            (shape, generator) -> angles draws other angles: n // 2 of them for a real
+            matrix whose longer side is n, and n for a complex matrix.
         generator: source of the random numbers of `init`.
         det: 1 to start with determinant +1 and keep it (square and real weights only).
         rebase_every: move the base to the weight after this many steps of a torch
@@ -147,7 +148,7 @@ def unitary(
         module: the module that owns the weight.
         name: name of the parameter, which must have a complex dtype.
         retraction: the map $\phi$, as in `orthogonal`.
-        blocks: number of matrices one above the other, as in `orthogonal`.
+        blocks: number of stacked matrices, as in `orthogonal`.
         use_trivialization: whether there is a base that can move.
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.
@@ -208,7 +209,7 @@ def constrain(
         manifold: the manifold to which the weight is constrained.
         retraction: "exp", or "cayley", "pade-m" or "householder" where the manifold
             has them; or a map object of `isometry.groups` or of your own.
-        blocks: number of matrices one above the other, as in `orthogonal`.
+        blocks: number of stacked matrices, as in `orthogonal`.
         use_trivialization: whether there is a base that can move, as in `orthogonal`.
         init: where the weight starts, as in `orthogonal`.
         generator: source of the random numbers of `init`.

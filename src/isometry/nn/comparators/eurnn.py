@@ -237,7 +237,7 @@ class EURNN(AbstractComparator):
     $$ h_t = \sigma(W h_{t-1} + T x_t), \qquad
        W = \operatorname{diag}(e^{i\omega})\, F_L \cdots F_2 F_1, $$
 
-    where each $F_l$ turns pairs of coordinates,
+    where each $F_l$ rotates pairs of coordinates,
 
     $$ \begin{pmatrix} a \\ b \end{pmatrix} \mapsto
        \begin{pmatrix} \cos\theta & -e^{i\phi} \sin\theta \\

@@ -87,7 +87,7 @@ def scaled_cayley(X: Tensor, D: Tensor) -> Tensor:
 def cayley_blocks(n: int, draw: Draw) -> Tensor:
     r"""Coordinates of a skew $A$ made of 2 x 2 blocks with entries $\mp\tan(u / 2)$.
 
-    The transform $(I + A)^{-1} (I - A)$ turns the plane of each block by $-u$, where
+    The transform $(I + A)^{-1} (I - A)$ rotates the plane of each block by $-u$, where
     $u$ is uniform in $(0, \pi / 2)$. If $n$ is odd, the last row of $A$ is zero.
     """
     u = torch.rand(n // 2, dtype=torch.float64, device="cpu", generator=draw.generator)
