@@ -129,7 +129,7 @@ class Sp(AbstractClassicalGroup):
 
     def defect(self, Q: Tensor) -> Tensor:
         r"""$\lVert Q^H Q - I \rVert_F$ or, if larger, $\lVert Q^T J Q - J \rVert_F$."""
-        J = _structure(self.n).to(Q)
+        J = torch.kron(torch.tensor([[0.0, -1.0], [1.0, 0.0]]), torch.eye(self.n)).to(Q)
         form = torch.linalg.matrix_norm(Q.mT @ J @ Q - J)
         return torch.maximum(unitarity_defect(Q), form)
 
@@ -149,10 +149,6 @@ def _quaternionic(P: Tensor, S: Tensor) -> Tensor:
     top = torch.cat([P, -S.conj()], -1)
     bottom = torch.cat([S, P.conj()], -1)
     return torch.cat([top, bottom], -2).resolve_conj()
-
-
-def _structure(n: int) -> Tensor:
-    return torch.kron(torch.tensor([[0.0, -1.0], [1.0, 0.0]]), torch.eye(n))
 
 
 def _generic(n: int) -> Tensor:

@@ -100,9 +100,8 @@ class RiemannianRMSprop(AbstractRiemannian):
 
     def _rule(self, g: Tensor, past: Past, group: ParamGroup) -> Update:
         state, _, square = past
-        start, alpha, mu = (
-            group[name] for name in ("initial_accumulator", "alpha", "momentum")
-        )
+        start = group["initial_accumulator"]
+        alpha, mu = group["alpha"], group["momentum"]
         v = square(g)
         before = state.get("square_avg", torch.full_like(v, start))
         v = v + before if group["sum_squares"] else v * (1 - alpha) + alpha * before

@@ -180,8 +180,7 @@ def batches(case: Case) -> None:
         E, F = case.tangent(Q, angle=0.5), case.tangent(Q, angle=0.5)
         # make F orthogonal to E: the curvature loses digits if they are nearly parallel
         if M.dimension > 1:
-            part = M.inner(Q, E, F) / M.inner(Q, E, E)
-            F = F - part.reshape(part.shape + (1,) * (F.ndim - part.ndim)) * E
+            F = F - case.times(M.inner(Q, E, F) / M.inner(Q, E, E), E)
         inputs = (Q, M.exp(Q, E), E, F)
         batched = f(*inputs)
         each = [f(*(X[i, j] for X in inputs)) for i in range(2) for j in range(2)]
