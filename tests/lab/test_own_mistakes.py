@@ -105,7 +105,7 @@ def test_a_schedule_names_parameters_or_modules(name, count, monkeypatch, tmp_pa
 def test_a_schedule_that_names_no_parameter(name, monkeypatch, tmp_path):
     """A name that matches no parameter is an error; it used to be ignored."""
     monkeypatch.setattr(Whole, "schedule", schedule("embed", name))
-    message = rf"the schedule of .*Whole must name .*; got '{name}'\. It has embed\.we"
+    message = rf"the schedule of .*Whole must be .*; got '{name}'\. It has embed\.we"
     with pytest.raises(ValueError, match=message):
         train(config(model=WHOLE), tmp_path / "run")
     assert not (tmp_path / "run").exists()

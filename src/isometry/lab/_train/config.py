@@ -67,7 +67,7 @@ class Training:
         batch_size: sequences per step, of all processes together
         iterations: steps of the optimizer
         epochs: passes over the data, instead of iterations
-        optimizer: a class of torch.optim, instead of the paper's
+        optimizer: a class of torch.optim or isometry.optim, instead of the paper's
         lr: learning rate
         lr_ratio: rate of the orthogonal weight, divided by lr
         decay: lower all rates to zero along a cosine or a straight line, over the whole

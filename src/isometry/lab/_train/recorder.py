@@ -121,7 +121,7 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
     if not entry:
         raise RunError(
             f"{folder} must hold the weights of the best validation; it has none. "
-            f"There was no validation, or an earlier version of isometry trained it."
+            f"There was no validation, or an earlier version of isometry wrote it."
         )
     name = entry["name"]
     # ignore a name of any other form, since a path could lead out of the folder
