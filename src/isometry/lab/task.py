@@ -1,4 +1,4 @@
-"""What a task is: its batches, its loss and its metrics."""
+"""Base classes of tasks, which define batches, a loss and metrics."""
 
 import functools
 from abc import ABC, abstractmethod

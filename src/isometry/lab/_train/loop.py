@@ -143,7 +143,7 @@ class Step:
 
 @dataclass
 class Trainer:
-    """A run in this process.
+    """Trains the model of an experiment, in one of the processes of a run.
 
     Attributes:
         experiment: the task, the model and its optimizers.
