@@ -7,7 +7,18 @@ import torch
 from torch.linalg import matrix_norm
 from torch.testing import assert_close
 
-from isometry.groups import SO, SU, O, Product, Sp, Sphere, Stiefel, Torus, U
+from isometry.groups import (
+    SO,
+    SU,
+    O,
+    Product,
+    Sp,
+    Sphere,
+    Stiefel,
+    Torus,
+    U,
+    _stiefel_log,
+)
 from isometry.groups._basis import basis
 from isometry.linalg import expm_skew
 from tests.groups.registry import (
@@ -185,6 +196,26 @@ def test_stiefel_logarithm_at_distance_pi(manifold, rng):
     # 1e-14 k: twice the worst over 36 seeds, 4.5e-15 k
     rest = matrix_norm(manifold.exp(Q, manifold.log(Q, P)) - P)
     assert (rest <= 1e-14 * manifold.k).all()
+
+
+def test_the_last_start_of_the_stiefel_logarithm_counts(monkeypatch, rng):
+    """A geodesic that only the last start finds is returned.
+
+    It used to be refused, with a residual below the bound in the same message.
+    """
+    shoot, calls = _stiefel_log._shoot, []
+
+    def fail_first(E, P):
+        calls.append(E)
+        E, rest = shoot(E, P)
+        return E, rest if len(calls) > 1 else torch.full_like(rest, 1.0)
+
+    monkeypatch.setattr(_stiefel_log, "_shoot", fail_first)
+    monkeypatch.setattr(_stiefel_log, "_STARTS", 1)
+    manifold = Stiefel(5, 2)
+    Q, P = manifold.random(2, 3, generator=rng, dtype=torch.float64)
+    assert_close(manifold.exp(Q, manifold.log(Q, P)), P, rtol=0, atol=1e-13)
+    assert len(calls) == 2
 
 
 def test_stiefel_logarithm_of_nan_is_nan(rng):

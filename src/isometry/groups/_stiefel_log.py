@@ -168,7 +168,7 @@ def _search(V: Tensor) -> Tensor:
     for _ in range(_STARTS):
         far = rest > _FAR * k
         if not far.any():
-            return E
+            break
         # Near a point where the derivative of exp is singular, Newton's method may go
         # back and forth. Complete V with other columns, which lead to another geodesic,
         # and start again.
@@ -177,11 +177,14 @@ def _search(V: Tensor) -> Tensor:
         X = torch.randn(shape, dtype=V.dtype, generator=rng).to(V.device)
         other = torch.cat([V[far], columns @ expm_skew(X - X.mH)], -1)
         E[far], rest[far] = _shoot(_turn(other, k), V[far])
-    raise ValueError(
-        f"`P` must be joined to `Q` by a geodesic that can be found; got a pair whose "
-        f"iteration stopped {float(rest.max()):.1e} from `P`, above {_FAR * k:.1e}. "
-        f"Points within about 0.9 pi of each other have one: use a point in between."
-    )
+    if bool((rest > _FAR * k).any()):
+        raise ValueError(
+            f"`P` must be joined to `Q` by a geodesic that can be found; got a pair "
+            f"whose iteration stopped {float(rest.max()):.1e} from `P`, above "
+            f"{_FAR * k:.1e}. Points within about 0.9 pi of each other have one: use a "
+            f"point in between."
+        )
+    return E
 
 
 def _shoot(E: Tensor, P: Tensor) -> tuple[Tensor, Tensor]:
