@@ -153,9 +153,8 @@ class GatedCell(AbstractNamedCell):
         self, x: Tensor, weights: list[Tensor], state: State, steps: Steps
     ) -> tuple[Tensor, ...]:
         """Compute what torch's loop computes, by ordinary operations."""
-        kernel, W, b, b_hh = (
-            weights if self.bias is not None else (*weights, None, None)
-        )
+        kernel, W, *biases = weights
+        b, b_hh = biases or (None, None)
         # without `bias_hn`, torch's second bias `b_hh` is zero
         second = None if self.bias_hn is None else b_hh
         u = input_drive(x, kernel, b)

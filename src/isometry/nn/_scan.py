@@ -162,8 +162,8 @@ class Scan(torch.autograd.Function):
         dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
         cell = weights.cell()
-        # the gradient of the states before the following chunk, which comes first in
-        # this loop
+        # The loop goes backwards in time. At each chunk, `after` is the gradient of the
+        # states with which the following chunk began
         after: Tensor | None = None
         for first, (part, rows) in reversed([*zip(firsts, ctx.cuts, strict=True)]):
             H = _states(x[rows], weights, first, part) if states is None else states

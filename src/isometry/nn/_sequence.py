@@ -59,13 +59,11 @@ class Steps:
         """Consecutive parts of at most `length` time steps, with the rows of each."""
         if length is None or length >= len(self.sizes):
             return [(self, slice(None))]
-        times = range(0, len(self.sizes), length)
-        parts = [Steps(self.sizes[t : t + length]) for t in times]
-        starts = [self.starts[t] for t in times]
-        return [
-            (part, slice(start, start + part.rows))
-            for part, start in zip(parts, starts, strict=True)
-        ]
+        cuts = []
+        for t in range(0, len(self.sizes), length):
+            part = Steps(self.sizes[t : t + length])
+            cuts.append((part, slice(self.starts[t], self.starts[t] + part.rows)))
+        return cuts
 
     def last(self, X: Tensor) -> Tensor:
         """The row of `X` that belongs to the last time step of each sequence."""

@@ -84,14 +84,12 @@ def read_fast(module: nn.Module, name: str) -> None:
             return entry.weight
         if holder.is_plain or parametrizations_are_cached():
             return read_slowly(module)
-        return remembered_weight(own["memory"], X, constraint)
+        return read_weight(own["memory"], X, constraint)
 
     setattr(cls, name, property(read, slow.fset))
 
 
-def remembered_weight(
-    memory: "Memory", X: Tensor, constraint: AbstractConstraint
-) -> Tensor:
+def read_weight(memory: "Memory", X: Tensor, constraint: AbstractConstraint) -> Tensor:
     """The weight with coordinates `X`: the remembered tensor if nothing has changed.
 
     Args:
@@ -292,7 +290,7 @@ class Shared(torch.autograd.Function):
         if G is None:
             return None, None, None
         create_graph = torch.is_grad_enabled()
-        # `pop` is atomic, so two threads cannot both use the graph
+        # only one backward pass can use the graph; `pop` is atomic, so threads are safe
         graph = None if create_graph else vars(ctx).pop("graph", None)
         leaf, weight = graph or _recompute(ctx)
         (g,) = torch.autograd.grad(weight, leaf, G, create_graph=create_graph)
@@ -310,7 +308,8 @@ def _recompute(ctx: Any) -> tuple[Tensor, Tensor]:
         )
     with torch.enable_grad():
         # Differentiate with respect to an alias. The cotangent may depend on the
-        # coordinates too, and a derivative with respect to `X` would include that
+        # coordinates too, and a derivative with respect to `X` would include this
+        # dependence
         X = ctx.X.view_as(ctx.X)
         return X, ctx.compute(X)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from isometry._dtypes import HALF
-from isometry.parametrizations._cache import Memory, remembered_weight
+from isometry.parametrizations._cache import Memory, read_weight
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._initial import initial_point
 from isometry.parametrizations._reflections import Reflections
@@ -67,7 +67,7 @@ class Coordinates(ParametrizationList):
         # a compiled graph must compute the weight, not refer to a remembered one
         if torch.compiler.is_compiling():
             return constraint(X)
-        return remembered_weight(self.memory, X, constraint)
+        return read_weight(self.memory, X, constraint)
 
     def __prepare_scriptable__(self) -> NoReturn:
         """Raise, because TorchScript, which calls this first, is not supported."""

@@ -90,7 +90,7 @@ def diagnose(module: nn.Module) -> dict[str, Diagnosis]:
         Q = constraint.layout.points(in_float32_or_wider(W))
         border = condition = None
         if isinstance(constraint, Trivialization):
-            border, condition = _border_and_condition(constraint, X)
+            border, condition = _map_numbers(constraint, X)
         report[entry.key] = _diagnosis(constraint.manifold, Q, border, condition)
     for key, p, manifold in declared_parameters(module):
         W = in_float32_or_wider(whole(p.detach()))
@@ -113,9 +113,7 @@ def _diagnosis(
     return Diagnosis(manifold, error, angles, border, condition)
 
 
-def _border_and_condition(
-    constraint: Trivialization, X: Tensor
-) -> tuple[float, float | None]:
+def _map_numbers(constraint: Trivialization, X: Tensor) -> tuple[float, float | None]:
     """The `border_distance` and the `condition`, which may be None."""
     manifold = constraint.manifold
     X = constraint.layout.points(X)

@@ -31,6 +31,8 @@ from isometry.parametrizations._owner import adapt, own_class
 # a module, and the name under which it holds a parameter
 Place = tuple[nn.Module, str]
 
+_REMOVE = "torch.nn.utils.parametrize.remove_parametrizations"
+
 # options of an embedding, and why they must not be used with a constrained weight
 _CONFLICTS = {
     "max_norm": "it would rescale rows of the orthogonal weight",
@@ -68,15 +70,11 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
         lists = cast("nn.ModuleDict", module.parametrizations)
         parts = list(lists[name].children())
         ours = any(isinstance(part, AbstractConstraint) for part in parts)
-        remedy = (
-            "isometry.fold"
-            if ours
-            else "torch.nn.utils.parametrize.remove_parametrizations"
-        )
         raise ValueError(
             f"`{name}` must not be constrained already; {kind} has "
             f"{[type(part).__name__ for part in parts]} on it. "
-            f"Remove the parametrization first, with `{remedy}`."
+            f"Remove the parametrization first, with "
+            f"`{'isometry.fold' if ours else _REMOVE}`."
         )
     parameters = parameters_of(module)
     if not isinstance(parameters.get(name), nn.Parameter):
@@ -147,7 +145,7 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
         raise ValueError(
             f"`{name}` must not be tied to a weight with a parametrization of its own; "
             f"got one with {type(lists[0][0]).__name__}. Remove the parametrization "
-            f"first, with `torch.nn.utils.parametrize.remove_parametrizations`."
+            f"first, with `{_REMOVE}`."
         )
     return places
 

@@ -80,15 +80,14 @@ class URNNCell(AbstractComparatorCell):
 
     def state_map(self) -> Map:
         """The eight factors of W, applied one after the other."""
-        D = torch.polar(torch.ones_like(self.theta), self.theta)
-        return structured_map(D, self.v, self.permutation)
+        return structured_map(self.theta, self.v, self.permutation)
 
 
-def structured_map(D: Tensor, v: Tensor, permutation: Tensor) -> Map:
+def structured_map(theta: Tensor, v: Tensor, permutation: Tensor) -> Map:
     """The recurrent map of a `URNN`, as a function of rows of states."""
     # divide by the squared lengths here, once for all time steps
     scaled = 2 * v.conj() / torch.linalg.vecdot(v, v).real[:, None]
-    D1, D2, D3 = D
+    D1, D2, D3 = torch.polar(torch.ones_like(theta), theta)
 
     def reflect(h: Tensor, i: int) -> Tensor:
         return torch.addr(h, h @ v[i], scaled[i], alpha=-1)
@@ -214,5 +213,5 @@ def _structured_unitary(n: int, generator: torch.Generator | None) -> Tensor:
     theta = draw.uniform(3, n, bound=math.pi).detach()
     v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n)).detach()
     order = torch.randperm(n, generator=generator, device="cpu")
-    apply = structured_map(torch.polar(torch.ones_like(theta), theta), v, order)
+    apply = structured_map(theta, v, order)
     return apply(torch.eye(n, dtype=v.dtype, device="cpu")).mT
