@@ -189,7 +189,7 @@ class Entry:
             self.unchanged = unchanged_bytes(weight, after=unchanged)
 
     def find(self, inputs: Inputs, region: Any) -> Tensor | None:
-        """The remembered weight, or None if computing it now could give another one."""
+        """The remembered weight, or None if it may be out of date."""
         weight = self._reference()
         if weight is None or (self.region and self.region()) is not region:
             return None
@@ -210,7 +210,7 @@ class Entry:
 
 
 def _nothing() -> Any:
-    """Return None: as a weak reference, "gone"; as an `UnchangedCheck`, "changed"."""
+    """Return None: the weight of a dropped entry is gone, and counts as changed."""
 
 
 class Memory:

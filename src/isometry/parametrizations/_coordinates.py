@@ -70,7 +70,7 @@ class Coordinates(ParametrizationList):
         return read_weight(self.memory, X, constraint)
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Raise, because TorchScript, which calls this first, is not supported."""
+        """Raise: TorchScript, which calls this method first, is not supported."""
         raise TypeError(
             f"the module must have plain weights for TorchScript; got one with a "
             f"weight on {self.constraint.manifold}. Pass TorchScript "
@@ -79,7 +79,7 @@ class Coordinates(ParametrizationList):
 
     @torch.no_grad()
     def right_inverse(self, value: Tensor) -> None:
-        """Assign `value` to the weight: replace the coordinates by its coordinates."""
+        """Assign `value` to the weight, by computing new coordinates."""
         if len(self) > 1:
             super().right_inverse(value)
             return
@@ -162,7 +162,7 @@ class Coordinates(ParametrizationList):
                 f"`isometry.nn` have a base if they have `rebase_every` or "
                 f"`rebase_radius`."
             )
-        elif self._drop_other_field(state_dict, prefix):
+        elif self._replace_other_field(state_dict, prefix):
             want = "complex" if self.original.is_complex() else "real"
             errors.append(
                 f"`{prefix}original` must be {want}, like the weight on "
@@ -176,7 +176,7 @@ class Coordinates(ParametrizationList):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._mark()
 
-    def _drop_other_field(self, state: dict[str, Any], prefix: str) -> bool:
+    def _replace_other_field(self, state: dict[str, Any], prefix: str) -> bool:
         """Replace saved tensors that are real where ours are complex, or vice versa.
 
         Our own tensors replace them, because torch would load a complex tensor into a

@@ -114,7 +114,7 @@ def _diagnosis(
 
 
 def _map_numbers(constraint: Trivialization, X: Tensor) -> tuple[float, float | None]:
-    """The `border_distance` and the `condition`, which may be None."""
+    """The numbers `border_distance` and `condition` of a `Diagnosis`."""
     manifold = constraint.manifold
     X = constraint.layout.points(X)
     if X.numel() == 0:

@@ -52,7 +52,7 @@ def install(
 ) -> Layer:
     """Constrain the weight of `target`, which has been checked already."""
     weight, every, radius = target.weight, options.rebase_every, options.rebase_radius
-    has_base = options.use_trivialization and retraction.can_step
+    has_base = options.use_trivialization and isinstance(retraction, AbstractRetraction)
     check_policy(every, radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
     Q = initial_point(manifold, X, options.init, options.generator)

@@ -120,7 +120,7 @@ def _check_values(module: nn.Module, name: str, weight: nn.Parameter) -> None:
 
 
 def other_places(module: nn.Module, name: str) -> list[Place]:
-    """Other places that hold the parameter `name` of `module`, in any module.
+    """All other places, in any module, that hold the parameter `name` of `module`.
 
     Raises:
         ValueError: if a parametrized weight is computed from the parameter.
