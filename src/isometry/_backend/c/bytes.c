@@ -1,19 +1,21 @@
-/* Whether tensors are what they were: their memory, shape, strides, dtype and bytes.
+/* Tells whether tensors have changed: their address, shape, strides, dtype or bytes.
  *
- * Each read of a remembered weight asks this. So the answer comes from a Python builtin
- * in C, which asks torch through its stable C interface. Collecting the facts in Python
- * and passing them to C by ctypes took longer than comparing a small weight.
+ * This check runs at each read of a remembered weight. So it is a Python builtin in C,
+ * which gets the facts about a tensor from torch's stable C interface. Collecting the
+ * facts in Python and passing them to C by ctypes took longer than comparing a small
+ * weight.
  *
  * Bytes are compared by a digest, which needs half the memory traffic of a comparison
  * with a copy. A digest consists of LANES states. Lane j absorbs the blocks j,
- * j + LANES, j + 2 LANES, ..., each in one step that is one to one in the block and in
- * the state. So a change of one block always changes the digest, and a swap of two
- * blocks in different lanes does, too. Any other change leaves the digest as it is with
- * a chance of about 2^-128, or 2^-64 on a processor without AES. An attacker could find
- * a change that goes unnoticed, since one round of AES is weak; nobody attacks here.
+ * j + LANES, j + 2 LANES, ..., each in one step that is injective in the block and in
+ * the state. So a change of one block always changes the digest, and so does a swap of
+ * two different blocks in different lanes. The probability that any other change leaves
+ * the digest unchanged is about 2^-128, or 2^-64 on a processor without AES. One round
+ * of AES is weak, so an attacker could construct a change that goes unnoticed, but there
+ * is no attacker here.
  *
- * ISOMETRY_MOST_AXES, the largest number of axes of a tensor that is watched, is in
- * constants.py, and the build passes it in. */
+ * ISOMETRY_MOST_AXES, the largest number of axes of a tensor that is watched, is defined
+ * in constants.py, and the build passes it to the compiler. */
 
 #include <stdint.h>
 #include <string.h>
@@ -28,8 +30,8 @@ typedef __m128i block;
 #define STEP(state, x) _mm_aesenc_si128(state, x)
 #else
 typedef uint64_t block __attribute__((vector_size(16)));
-/* multiplying by an odd number is one to one modulo 2^64; this number is 2^64 over the
- * golden ratio */
+/* multiplication by an odd number is injective modulo 2^64; this number is 2^64 divided
+ * by the golden ratio */
 #define STEP(state, x) scramble((state ^ x) * 0x9e3779b97f4a7c15u)
 static block scramble(block h) { return h ^ (h >> 32); }
 #endif
@@ -40,25 +42,24 @@ typedef block unaligned_block __attribute__((aligned(1), may_alias));
 /* enough lanes to hide the latency of a step */
 #define LANES 8
 
-/* Sizes in bytes: of a piece of a tensor, and of the room for its digest. Each piece
- * has its own digest. */
+/* Sizes in bytes: of a piece of a tensor, and of the memory for the digest of a piece. */
 #define PIECE 65536
 #define DIGEST 512
 
-/* in bytes: reading less memory than this takes less time than waking the threads */
+/* reading fewer bytes than this takes less time than waking the threads */
 #define LARGE 524288
 
-/* the facts that torch knows about a tensor */
+/* what torch tells us about a tensor */
 struct facts {
     const void *data;
     int64_t dtype, dim;
     int64_t sizes[ISOMETRY_MOST_AXES], strides[ISOMETRY_MOST_AXES];
 };
 
-/* A tensor as it was when `watch` was called, with the digests of its pieces. In memory
- * the record of the next tensor follows. */
+/* The record of a tensor at the time when `watch` was called, with the digests of its
+ * pieces. The record of the next tensor follows in memory. */
 struct watched {
-    /* the at::Tensor inside a Python object, and the size of its numbers in bytes */
+    /* the at::Tensor inside a Python tensor, and the size of its entries in bytes */
     void *tensor;
     int64_t bytes;
     struct facts then;
@@ -78,7 +79,7 @@ static struct {
 /* the offset in bytes of the at::Tensor in a Python tensor */
 static intptr_t offset;
 
-/* from Python's stable ABI; objects are declared as void pointers here */
+/* functions of Python's stable ABI, with void * for PyObject * */
 void *PyTuple_GetItem(void *tuple, intptr_t index);
 void *PyTuple_Pack(intptr_t size, ...);
 intptr_t PyTuple_Size(void *tuple);
@@ -101,7 +102,7 @@ struct method {
 #define VARIABLE_ARGUMENTS 1
 #define NO_ARGUMENTS 4
 
-/* Fills `now`; false if torch does not answer or the tensor has too many axes. */
+/* Fills `now`; false if a function of torch fails or the tensor has too many axes. */
 static int read_facts(void *tensor, struct facts *now)
 {
     void *data;
@@ -121,7 +122,7 @@ static int read_facts(void *tensor, struct facts *now)
     return 1;
 }
 
-/* Does `count` rounds; in each, every lane absorbs one block. */
+/* Runs `count` rounds; in each round, every lane absorbs one block. */
 static void absorb(block *states, const char *from, int64_t count)
 {
     /* variables instead of an array, so that the states stay in registers */
@@ -150,7 +151,7 @@ static void digest(const char *from, int64_t bytes, char *out)
     memcpy(out, states, sizeof states);
 }
 
-/* The size of a tensor whose entries fill a block of memory without gaps. */
+/* The size in bytes of a tensor whose entries fill a block of memory without gaps. */
 static int64_t bytes_of(const struct facts *f)
 {
     int64_t bytes = (int64_t)torch_api.element_size((int32_t)f->dtype);
@@ -181,8 +182,8 @@ static int bytes_differ(const struct watched *w)
 {
     int differ = 0;
     const int64_t n = pieces(w);
-    /* not an `if` clause of the pragma: even a parallel region of one thread takes
-     * longer than comparing a small weight */
+    /* not an `if` clause of the pragma, because even a parallel region of one thread
+     * takes longer than comparing a small weight */
     if (w->bytes < LARGE) {
         for (int64_t i = 0; i < n && !differ; i++)
             differ = piece_differs(w, i);
@@ -194,10 +195,10 @@ static int bytes_differ(const struct watched *w)
     return differ;
 }
 
-/* The builtin that `watch` returns. It takes no arguments, and tells whether the
- * tensors recorded in `memory` are unchanged. It is bound to the pair (memory,
- * arguments): `memory` is a bytearray of `struct watched`, and `arguments` are the
- * arguments of `watch`, which keep the recorded tensors alive. */
+/* The builtin that `watch` returns. It has no arguments, and tells whether the tensors
+ * recorded in `memory` are unchanged. It is bound to the pair (memory, arguments), where
+ * `memory` is a bytearray with records of type `struct watched`. `arguments` is the
+ * tuple of arguments of `watch`, which keeps the recorded tensors alive. */
 static void *unchanged(void *self, void *nothing)
 {
     (void)nothing;
@@ -218,8 +219,7 @@ static void *unchanged(void *self, void *nothing)
 static int append(void *memory, void *tensor)
 {
     struct watched now = {.tensor = (char *)tensor + offset};
-    /* if torch does not answer now, it will not answer `unchanged` either, and that
-     * counts as a change */
+    /* If this fails, it will fail in `unchanged` too, which then reports a change. */
     if (read_facts(now.tensor, &now.then))
         now.bytes = bytes_of(&now.then);
     const intptr_t before = PyByteArray_Size(memory);
@@ -233,8 +233,9 @@ static int append(void *memory, void *tensor)
     return 1;
 }
 
-/* The builtin `watch(after, memory, *tensors)`. Either `memory` belongs to another
- * builtin, `after`, and its tensors come first; or it is empty, and `after` is None. */
+/* The builtin `watch(after, memory, *tensors)`. If `after` is a builtin `unchanged`, then
+ * `memory` is its bytearray, and the new builtin checks its tensors first. If `after` is
+ * None, `memory` is empty. */
 static void *watch(void *self, void *arguments)
 {
     static const struct method method = {"unchanged", unchanged, NO_ARGUMENTS, NULL};
@@ -256,7 +257,7 @@ static void *watch(void *self, void *arguments)
     return result;
 }
 
-/* Makes the builtin `watch`, given torch's functions and the offset. */
+/* Creates the builtin `watch`, given the functions in `torch_api` and the offset. */
 void *isometry_connect(const void *functions, long where)
 {
     static const struct method method = {"watch", watch, VARIABLE_ARGUMENTS, NULL};

@@ -1,7 +1,7 @@
 /* Kernels for one type REAL; see matrices.c. */
 
-/* C = X Y^T for n x 3 matrices, by one call of a BLAS. Python compares this product with
- * the right one before it uses the BLAS. */
+/* C = X Y^T for n x 3 matrices, by one call of a BLAS. Python compares the result with the
+ * right one before it uses this BLAS. */
 void NAME(probe)(NAME(gemm_t) gemm, const REAL *X, const REAL *Y, REAL *C, long n)
 {
     const long inner = 3;
@@ -52,7 +52,8 @@ static inline void NAME(transpose)(const NAME(block_t) *a, REAL scale, NAME(bloc
             b->x[j][i] = scale * a->x[i][j];
 }
 
-/* Make C symmetric: copy rows i0 to i1, up to the diagonal, to their mirror image. */
+/* Makes C symmetric: copies the entries below the diagonal in rows i0 to i1 to their
+ * mirror images above the diagonal. */
 static void NAME(mirror)(REAL *C, long n, long i0, long i1)
 {
     NAME(block_t) b, transposed;
@@ -70,14 +71,14 @@ static void NAME(mirror)(REAL *C, long n, long i0, long i1)
     }
 }
 
-/* C = A A for symmetric or skew A: the lower part is computed, then mirrored. The
- * blocks on the diagonal are mirrored too, although the product has filled them: a BLAS
- * may sum (i, j) and (j, i) in different orders. */
+/* C = A A for symmetric or skew A: the lower part is computed, then mirrored. The product
+ * also fills the blocks on the diagonal. They are mirrored all the same, because a BLAS may
+ * sum the entries (i, j) and (j, i) in different orders. */
 void NAME(square)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long batch, long n)
 {
     const long panels = PANELS(n);
     long left = batch * panels, index;
-    /* TAKE counts down, so the last panels, which cost most, are computed first */
+    /* TAKE counts down, so the last panels, which take longest, are computed first */
 #pragma omp parallel private(index)
     while ((index = TAKE(left)) >= 0) {
         const long start = index / panels * n * n, panel = index % panels;
@@ -96,7 +97,7 @@ static void NAME(gemm_square)(NAME(gemm_t) gemm, const REAL *X, int is_transpose
                               const REAL *Y, REAL alpha, REAL beta, REAL *C, long n)
 {
     const char *x = is_transposed ? "T" : "N";
-    /* a BLAS reads by columns: it sees the transposes, and computes C^T = Y^T X^T */
+    /* a BLAS reads matrices by columns, so for it this is C^T = Y^T X^T */
     if (n < ISOMETRY_HALVED_FROM || n > SMALL) {
         gemm("N", x, &n, &n, &n, &alpha, Y, &n, X, &n, &beta, C, &n);
         return;
@@ -119,8 +120,8 @@ void NAME(multiply)(NAME(gemm_t) gemm, const REAL *X, long is_transposed, const 
     NAME(gemm_square)(gemm, X, is_transposed, Y, 1, 0, C, n);
 }
 
-/* A function that reads a block of X below the diagonal, or on it, and the block above the
- * diagonal that is its mirror image, and writes the same two blocks of Y. */
+/* A function that writes the block of Y at row i and column j <= i, and its mirror image
+ * above the diagonal, from the same two blocks of X. */
 typedef void (*NAME(pair_t))(const REAL *X, REAL *Y, long n, long i, long j, REAL sign);
 
 static inline __attribute__((always_inline)) void
@@ -203,7 +204,7 @@ static inline void NAME(lower_pair)(const REAL *G, REAL *X, long n, long i, long
         for (long q = p; q < BLOCK; q++)
             b.x[p][q] = 0;
     NAME(store)(&b, X + i * n + j, n, height, width);
-    /* zeros right of the diagonal block: faster by whole rows than block by block */
+    /* zeros to the right of a diagonal block, by rows, which is faster than by blocks */
     for (long p = i; i == j && p < i + height; p++)
         memset(X + p * n + i + width, 0, sizeof(REAL) * (n - i - width));
 }

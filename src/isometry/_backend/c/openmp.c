@@ -1,6 +1,6 @@
-/* The functions that GCC calls for `#pragma omp parallel`, forwarded to torch's OpenMP
- * runtime. A library linked to a runtime would bring a second runtime into the process if
- * torch's runtime has another name. There would be two pools of threads, and
+/* The functions that GCC calls for `#pragma omp parallel`. They call torch's OpenMP
+ * runtime. If this library were linked to a runtime and torch's runtime had another file
+ * name, the process would have two runtimes, each with its own threads, and
  * `torch.set_num_threads` would change only one of them. The loops in these sources use
  * static schedules, which GCC compiles inline, or an atomic counter. So four functions
  * are enough.
@@ -18,8 +18,8 @@ static void parallel_alone(body_t body, void *data, unsigned threads, unsigned f
 static int one(void) { return 1; }
 static int zero(void) { return 0; }
 
-/* In the order of _OPENMP in library.py. Until library.py passes a runtime, one thread
- * does everything. */
+/* The functions are in the order of _OPENMP in library.py. Until library.py passes a
+ * runtime, one thread does everything. */
 static struct {
     void (*parallel)(body_t, void *, unsigned, unsigned);
     int (*max_threads)(void), (*num_threads)(void), (*thread_num)(void);

@@ -1,16 +1,17 @@
-/* A polynomial of one skew matrix, and its adjoint. Each is one call, since for a small
- * matrix several calls would take most of the time. Kernels for one type REAL; see
- * matrices.c. The steps are the same as in operations.py, which explains slots and stages.
+/* A polynomial of one skew matrix, and its adjoint, for one type REAL; see matrices.c.
+ * Each is a single kernel, because for a small matrix several calls from Python would take
+ * most of the time. The algorithm is that of operations.py, which explains slots and
+ * stages.
  *
  * A polynomial is a table of numbers and three integers: how many powers of A there
  * are, how many stages, and a mask of the stages that are squares. Stage s reads
  * k = powers + s slots and has 2 k + 1 numbers: the multiple of I in L, then k
- * coefficients of L and k of R. So stage s begins after
+ * coefficients of L and k of R. So stage s begins at the index
  *
  *     sum over j < s of (2 (powers + j) + 1)  =  s (2 powers + 1) + s (s - 1)
  *
- * numbers. After the last stage come the k coefficients of the final combination, and at
- * the end the multiple of I in the result. */
+ * of the table. After the last stage come the k coefficients of the final combination,
+ * and at the end the multiple of I in the result. */
 
 static void NAME(square_of_one)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long n)
 {
@@ -20,7 +21,7 @@ static void NAME(square_of_one)(NAME(gemm_t) gemm, const REAL *A, REAL *C, long 
         NAME(gemm_square)(gemm, A, 0, A, 1, 0, C, n);
 }
 
-/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}; without `overwrite`, this sum is added to y. */
+/* y = c_0 x_0 + ... + c_{k-1} x_{k-1}; if `overwrite` is 0, the sum is added to y. */
 static inline __attribute__((always_inline)) void
 NAME(sum_terms)(const long k, const REAL *const *x, const REAL *c, REAL *y, long size,
                 int overwrite)
@@ -34,9 +35,9 @@ NAME(sum_terms)(const long k, const REAL *const *x, const REAL *c, REAL *y, long
     }
 }
 
-/* Does the same as `sum_terms`, for k up to ISOMETRY_MOST_SLOTS. Terms with factor zero are
- * left out. The others are added four at a time; there is a compiled loop for each number
- * of terms from 1 to 4. */
+/* Computes the sum of `sum_terms` for k up to ISOMETRY_MOST_SLOTS, without the terms whose
+ * factor is zero. The others are added four at a time, so that k is a constant in each
+ * inlined loop of `sum_terms`. */
 static void NAME(sum_nonzero_terms)(long k, const REAL *const *terms, const REAL *factors,
                                     REAL *y, long size, int overwrite)
 {
@@ -76,7 +77,7 @@ typedef struct {
     REAL identity;
 } NAME(row_t);
 
-/* Several linear combinations of the first k slots, in one pass through W. */
+/* Computes several linear combinations of the first k slots, in one pass through W. */
 static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long count,
                           long n)
 {
@@ -95,10 +96,9 @@ static void NAME(combine)(const REAL *W, long k, const NAME(row_t) *rows, long c
             rows[row].Y[i * n + i] += rows[row].identity;
 }
 
-/* Add the contributions of the factors L and R of a stage to the gradients g of the slots,
- * from slot `first` on: g_j += l_j gL + r_j gR. The last stage, which has a final
- * combination F, is the first to be pulled back, and sets the gradients:
- * g_j = f_j gF + l_j gL + r_j gR. */
+/* Adds the contributions of the factors L and R of a stage to the gradients g of the slots,
+ * from slot `first` on: g_j += l_j gL + r_j gR. The last stage is pulled back first. It has
+ * a final combination F, and overwrites the gradients: g_j = f_j gF + l_j gL + r_j gR. */
 static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const REAL *gR,
                              const REAL *f, const REAL *gF, REAL *g, long first, long k,
                              long m)
@@ -112,7 +112,8 @@ static void NAME(distribute)(const REAL *l, const REAL *gL, const REAL *r, const
         }
 }
 
-/* The inner product <X, Y>, summed in the same parts for any number of threads. */
+/* The inner product <X, Y>. The order of the sum does not depend on the number of
+ * threads. */
 static double NAME(dot)(const REAL *X, const REAL *Y, long m)
 {
     double totals[PARTS] = {0}, total = 0;
@@ -134,10 +135,10 @@ static double NAME(dot)(const REAL *X, const REAL *Y, long m)
     return total;
 }
 
-/* Writes A and A^2 into the first slots of W, and half of <A^2, A^2> into `sums`. If this
- * number is at most `skip_up_to`, that is all. Otherwise A^4 follows, with half of
- * <A^2, A^4> and <A^4, A^4>. With `from_coordinates`, the argument A holds coordinates, and
- * `skew` makes the skew matrix from their lower triangle. */
+/* Writes A and A^2 into the first slots of W, and <A^2, A^2> / 2 into `sums`. If this
+ * number is above `skip_up_to`, also writes A^4 into W, and <A^2, A^4> / 2 and
+ * <A^4, A^4> / 2 into `sums`. With `from_coordinates`, the argument A holds coordinates,
+ * and `skew` makes the skew matrix from their lower triangle. */
 void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums,
                   double skip_up_to, long from_coordinates, long n)
 {
@@ -157,9 +158,9 @@ void NAME(powers)(NAME(gemm_t) gemm, const REAL *A, REAL *W, double *sums,
     sums[2] = NAME(dot)(A4, A4, m) / 2;
 }
 
-/* Q = p(A), with the products P_3, ... written into W. The multiple of I in p is the last
- * number of the table, and is added at the end: the terms of the last product are small
- * beside it, and each would lose digits if it were added to a number near 1. */
+/* Writes Q = p(A), and the products P_3, ... into W. The multiple of I in p, which is the
+ * last number of the table, is added at the end: the terms of the last product are small,
+ * and would lose digits if they were added to a number near 1. */
 void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const REAL *table,
                     long powers, long stages, long squares, long n)
 {
@@ -180,13 +181,13 @@ void NAME(evaluate)(NAME(gemm_t) gemm, REAL *W, REAL *Q, REAL *scratch, const RE
         Q[i * n + i] += table[powers + stages - 1];
 }
 
-/* The skew gradient X at A, from the transpose Gt of the gradient at p(A). With
+/* Writes the skew gradient X at A, given the transpose Gt of the gradient at p(A). With
  * `from_coordinates`, X is the gradient at the coordinates from which `skew` made A: twice
  * the strictly lower triangle of the skew gradient.
  *
- * All gradients are kept transposed. If G is the transposed gradient at a product L R, then
- * the transposed gradients are R G at L and G L at R. So no product has a transposed
- * factor, which a BLAS is slower to read.
+ * All gradients are stored transposed. If G is the transposed gradient at a product L R,
+ * then the transposed gradients are R G at L and G L at R. So no product has a transposed
+ * factor, which would be slower in a BLAS.
  *
  * `scratch` holds, one n x n matrix after the other: L; R, which its gradient later
  * overwrites; the gradient of L; and the gradients g of the slots, the first for A, the
@@ -209,8 +210,8 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
         NAME(combine)(W, k, rows, square ? 1 : 2, n);
         if (square) {
             /* L is symmetric, since it has no multiple of A, which is slot 0. So only the
-             * symmetric part of its gradient L G + G L counts: that is the symmetric part
-             * of (G + G^T) L. */
+             * symmetric part of its gradient L G + G L counts, and it equals the symmetric
+             * part of (G + G^T) L. */
             NAME(add_transpose)(G, 1, R, n);
             NAME(gemm_square)(gemm, R, 0, L, 1, 0, gL, n);
             NAME(distribute)(l + 1, gL, zeros, gL, 0, 0, g, 1, k, m);
@@ -227,9 +228,9 @@ void NAME(pull_back)(NAME(gemm_t) gemm, const REAL *W, const REAL *Gt, REAL *X,
     }
     NAME(add_transpose)(gA2, 1, L, n);
     /* gA = scale (gA + L A). The last step takes twice the skew part of gA, so the scale
-     * is a half. With `from_coordinates` it is one, because each coordinate stands for two
-     * entries of A. The gradient is skew and kept transposed, so the minus sign transposes
-     * it back. */
+     * is 1/2. With `from_coordinates` it is 1, because each coordinate determines two
+     * entries of A. Its sign is negative, because the gradient is skew and stored
+     * transposed: the sign transposes it back. */
     const REAL scale = from_coordinates ? -1 : -0.5;
     NAME(gemm_square)(gemm, L, 0, W, scale, scale, gA, n);
     if (from_coordinates)

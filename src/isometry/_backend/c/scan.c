@@ -1,6 +1,5 @@
-/* h_t = sigma(W h_{t-1} + u_t) over time, and its adjoint; see scan.h. The names
- * ISOMETRY_... are numbers that Python knows too: constants.py has them, and the build
- * passes them in. */
+/* The recurrence h_t = sigma(W h_{t-1} + u_t), and its adjoint; see scan.h. The numbers
+ * ISOMETRY_... are defined in constants.py, and the build passes them to the compiler. */
 
 #include <float.h>
 #include <math.h>
@@ -13,9 +12,9 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* Gradients that fade over a thousand time steps become subnormal numbers, and arithmetic
+/* Gradients that decay over a thousand time steps become subnormal numbers, and arithmetic
  * with subnormal numbers is very slow on many processors. So inside a scan, subnormal
- * numbers become zero. */
+ * numbers are replaced by zero. */
 static unsigned flush_subnormals(void)
 {
 #ifdef __SSE__
@@ -36,8 +35,9 @@ static void restore_subnormals(unsigned before)
 #endif
 }
 
-/* 1/2!, 1/3!, ...: the series of (exp(r) - 1 - r) / r^2. float uses 6 terms and double 12.
- * For |r| <= log(2) / 2 the omitted terms are below the rounding error of r. */
+/* 1/2!, 1/3!, ...: the coefficients of (exp(r) - 1 - r) / r^2 in powers of r. float uses 6
+ * terms and double 12. For |r| <= log(2) / 2, the omitted terms are below the rounding
+ * error of r. */
 static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1. / 120,
                                 1. / 720,      1. / 5040,      1. / 40320,    1. / 362880,
                                 1. / 3628800,  1. / 39916800,  1. / 479001600,
@@ -54,7 +54,7 @@ static const double series[] = {1. / 2,        1. / 6,         1. / 24,       1.
 #define BIAS 127
 #define TANH_IS_ONE 10
 #define TANH_TERMS 6
-/* log(2) in two parts: the product of the first with a small integer is exact */
+/* log(2) as a sum of two numbers; the product of the first with a small integer is exact */
 #define LOG2_HIGH 0x1.62ep-1f
 #define LOG2_LOW 0x1.0bfbe8p-15f
 #include "gemm.h"

@@ -1,11 +1,11 @@
 /* Kernels for one type REAL; see scan.c.
  *
- * States are rows of n numbers. Time step t holds `sizes[t]` rows from row `starts[t]` on,
- * at most as many as the time step before: sequences are sorted, the longest first. Each
- * thread takes some of the sequences through all time steps. So the threads wait for each
- * other once, not at every time step. */
+ * States are rows of n numbers. Time step t has the `sizes[t]` rows from row `starts[t]`
+ * on. Sequences are sorted by length, the longest first, so no time step has more rows
+ * than the one before. Each thread computes all time steps of some of the sequences. So
+ * the threads wait for each other once, not at every time step. */
 
-/* Y = X M (or X M^T) + beta Y, for `rows` rows of n numbers. */
+/* Y = X M + beta Y, or X M^T + beta Y if `transpose` is 'T', for `rows` rows. */
 static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
                                char transpose, REAL beta, REAL *Y, long rows, long n)
 {
@@ -15,12 +15,12 @@ static void NAME(times_matrix)(NAME(gemm_t) gemm, const REAL *X, const REAL *M,
 }
 
 /* tanh |x| = (1 - E) / (1 + E) with E = exp(y) and y = -2 |x|. Write y = k log(2) + r, with
- * k the integer closest to y / log(2). Then E = 2^k + 2^k p for p = exp(r) - 1, and nothing
- * cancels: where 1 - 2^k is not exact, 2^k p is negligible. Compilers vectorize this code,
- * while only new C libraries have a vectorized tanh. */
+ * k the integer closest to y / log(2). Then E = 2^k + 2^k p with p = exp(r) - 1. Nothing
+ * cancels in 1 - E: where 1 - 2^k is not exact, 2^k p is negligible. Compilers vectorize
+ * this code, but only new C libraries have a vectorized tanh. */
 static inline REAL NAME(tanh)(REAL x)
 {
-    /* so large that a sum with it is rounded to an integer */
+    /* adding this number rounds to an integer */
     const REAL rounder = (REAL)(3L << (DIGITS - 2));
     const REAL size = FABS(x);
     const REAL y = -2 * (size > TANH_IS_ONE ? TANH_IS_ONE : size);
@@ -77,8 +77,8 @@ static void NAME(activate)(REAL *h, const REAL *b, long rows, long n, long sigma
     }
 }
 
-/* d holds the gradient at h = sigma(z), and becomes the gradient at z. The gradient at b
- * is added to db. The derivative of sigma follows from h, so z is not needed. */
+/* On entry, d is the gradient at h = sigma(z); on return, the gradient at z. The gradient
+ * at b is added to db. The derivative of sigma is computed from h, so z is not needed. */
 static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *db,
                                    long rows, long n, long sigma)
 {
@@ -109,10 +109,10 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
                 const REAL x = h[2 * i], y = h[2 * i + 1];
                 const REAL l = SQRT(x * x + y * y), inverse = l == 0 ? 0 : 1 / l;
                 const REAL c = x * inverse, s = y * inverse;
-                /* the derivative is 1 along h, and |h| / (|h| - b) across it */
+                /* the derivative is 1 along h, and |h| / (|h| - b) orthogonally to h */
                 const REAL along = c * d[2 * i] + s * d[2 * i + 1];
-                /* m is |z|, computed as |h| - b. If |z| was tiny, adding b to |z| has
-                 * rounded |z| away. So m is taken to be at least EPSILON |h|. */
+                /* m is |z|, computed as |h| - b. A tiny |z| was rounded away when b was
+                 * added, so m is taken to be at least EPSILON |h|. */
                 const REAL m = MAX(l - b[i], EPSILON * l);
                 const REAL across = l == 0 ? 0 : (c * d[2 * i + 1] - s * d[2 * i]) * l / m;
                 d[2 * i] = c * along - s * across;
@@ -123,7 +123,7 @@ static void NAME(activate_adjoint)(REAL *d, const REAL *h, const REAL *b, REAL *
     }
 }
 
-/* H holds u on entry and h on return. h0 has sizes[0] rows. */
+/* H holds u_t on entry and h_t on return, for all time steps t. h0 has sizes[0] rows. */
 void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const REAL *h0,
                 const long *starts, const long *sizes, long steps, long n, long sigma,
                 long threads)
@@ -147,11 +147,11 @@ void NAME(scan)(NAME(gemm_t) gemm, REAL *H, const REAL *W, const REAL *b, const 
     }
 }
 
-/* D becomes the gradient at u. dH is the gradient at every h, and dh_last the gradient at
- * the last h of each sequence; either may be NULL. dW and db hold `threads` matrices and
- * vectors, zero on entry; the caller adds them up. dh0 has sizes[0] rows. `scratch` has
- * 2 * capacity rows for each thread: there the thread gathers rows of d_t and of h_{t-1},
- * up to `capacity` of each. */
+/* Writes the gradient at u into D. dH is the gradient at every h, and dh_last the gradient
+ * at the last h of each sequence; either may be NULL. dW and db hold one matrix and one
+ * vector for each thread, zero on entry; the caller adds them up. dh0 has sizes[0] rows.
+ * `scratch` has 2 * capacity rows for each thread, which gathers up to `capacity` rows d_t,
+ * and as many rows h_{t-1}. */
 void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *dH,
                         const REAL *dh_last, const REAL *W, const REAL *b, const REAL *h0,
                         REAL *dW, REAL *db, REAL *dh0, REAL *scratch, const long *starts,
@@ -172,13 +172,13 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *d
             if (rows <= 0)
                 continue;
             REAL *d = t < 0 ? dh0 + first * n : D + (starts[t] + first) * n;
-            /* the gradient at every state, or zeros if there is none */
+            /* start with dH, or with zeros if it is NULL */
             const long begin = (starts[MAX(t, 0)] + first) * n;
             if (t >= 0 && dH)
                 memcpy(d, dH + begin, sizeof(REAL) * rows * n);
             else
                 memset(d, 0, sizeof(REAL) * rows * n);
-            /* sequences that have no time step t + 1 end here */
+            /* sequences without a time step t + 1 have their last state here */
             if (t >= 0 && dh_last)
                 for (long i = rows_after * n; i < rows * n; i++)
                     d[i] += dh_last[first * n + i];
@@ -189,7 +189,7 @@ void NAME(scan_adjoint)(NAME(gemm_t) gemm, REAL *D, const REAL *H, const REAL *d
             if (t < 0)
                 break;
             NAME(activate_adjoint)(d, H + begin, b, db + thread * n, rows, n, sigma);
-            /* dW += d^T h_{t-1}, in one product when enough rows are gathered */
+            /* dW += d_t^T h_{t-1}, in one product for all rows gathered so far */
             const REAL *previous = t ? H + (starts[t - 1] + first) * n : h0 + first * n;
             if (gathered + rows > capacity) {
                 gemm("N", "T", &n, &n, &gathered, &one, gathered_h, &n, gathered_d, &n,
