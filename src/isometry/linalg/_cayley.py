@@ -16,13 +16,13 @@ def cayley(A: Square) -> Square:
     $$ Q = \bigl(I + \tfrac12 A\bigr)\bigl(I - \tfrac12 A\bigr)^{-1}
          = 2 \bigl(I - \tfrac12 A\bigr)^{-1} - I, \qquad A^H = -A. $$
 
-    The map agrees with $\exp A$ to second order, is one to one, and reaches every $Q$
+    The map agrees with $\exp A$ to second order, is injective, and reaches every $Q$
     without the eigenvalue $-1$. Gradients are skew matrices, and forward mode projects
     its directions to skew matrices. Rounding $A$ changes the result by
     $\varepsilon \lVert A \rVert$: the error grows in proportion to the norm, and so
-    does the defect of orthogonality.
-    A matrix with an entry that is not finite, or whose entries have a sum that
-    overflows, gives NaN; the other matrices of the batch are not affected.
+    does the defect of orthogonality. If an entry of a matrix is not finite, or the sum
+    of its entries overflows, its result is NaN; the other matrices of the batch are not
+    affected.
 
     Cost: one inverse. The derivative along $E$ is $\frac14 (Q + I) E (Q + I)$, so the
     backward pass is two products and no factorization.
@@ -44,8 +44,8 @@ def cayley(A: Square) -> Square:
     check_square(A, name="A")
     X = in_float32_or_wider(A)
     eye = identity(X)
-    # autograd computes the derivative of an inverse from the inverse alone, so the
-    # backward pass has no factorization
+    # autograd computes the derivative of the inverse from the inverse itself, so the
+    # backward pass needs no factorization
     inverse = torch.linalg.inv_ex(eye - with_skew_gradient(X) / 2).inverse
     return (2 * inverse - eye + nan_unless_finite(X)).to(A.dtype)
 
@@ -64,7 +64,7 @@ def cayley_inverse(Q: Square) -> Square:
     `torch.compile`, `torch.vmap`, on the meta device) the result is NaN instead of an
     error. A matrix with an entry that is not finite gives NaN.
 
-    Cost: one inverse; two products in the backward pass. Outside a trace the check
+    Cost: one inverse; two products in the backward pass. Except in a graph, the check
     reads one flag from the device.
 
     Args:
@@ -87,10 +87,10 @@ def cayley_inverse(Q: Square) -> Square:
     inverse, info = torch.linalg.inv_ex(X + eye)
     A = 2 * eye - 4 * inverse
     # The norm is taken before A is made skew. Near the eigenvalue -1, rounding gives A
-    # a huge symmetric part, which (A - A^H) / 2 would cancel.
+    # a huge Hermitian part, which (A - A^H) / 2 would remove.
     distance = 4 / torch.linalg.matrix_norm(A.detach(), keepdim=True)
-    # where LAPACK finds a singular matrix, the entries of `inverse` mean nothing, and
-    # the eigenvalue -1 is at distance 0
+    # if LAPACK finds that X + I is singular, `inverse` is meaningless, and the distance
+    # is 0
     distance = torch.where(info[..., None, None] > 0, 0, distance)
     poison = nan_unless_finite(X)
     bound = 4 * max(X.shape[-1], 1) * torch.finfo(Q.dtype).eps
@@ -104,12 +104,12 @@ def cayley_inverse(Q: Square) -> Square:
 def _refuse_eigenvalue_minus_one(
     near: Tensor, distance: Tensor, bound: float, *, dtype: torch.dtype
 ) -> None:
-    """Raise if a matrix has the eigenvalue -1; if values cannot be read, do nothing."""
+    """Raise if `near` is True for a matrix; if values cannot be read, do nothing."""
     if torch.compiler.is_compiling():
         return
     try:
         is_near = bool(near.any())
-    # tensors inside `vmap`, meta tensors and fake tensors have no value to branch on
+    # tensors inside `vmap`, meta tensors and fake tensors have no values
     except RuntimeError:
         return
     if is_near:

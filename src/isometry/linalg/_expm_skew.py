@@ -26,18 +26,20 @@ def expm_skew(
     space of all matrices. The derivative is defined along skew directions. A matrix
     that is not skew gives a meaningless result: call `check_skew` to be sure.
 
-    The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. How many
-    depends on the largest angle, which is the spectral norm of $A$. Up to angle 0.065
-    in float32 (0.00045 in float64) the value costs 2 products and the gradient 3; up to
-    0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875),
+    The default method uses matrix products only, $\exp A = p(A / 2^s)^{2^s}$. Their
+    number depends on the largest angle, which is the spectral norm of $A$. Up to angle
+    0.065 in float32 (0.00045 in float64) the value costs 2 products and the gradient 3;
+    up to 0.36 (0.0125), 3 and 4; up to 1.7 (float32 only), 4 and 5; up to 3.68 (0.875),
     4 and 6. Beyond that, each doubling of the angle adds 1 product to the value and 2
     to the gradient, or 3 from the second doubling on. From the third doubling on the
     value is orthogonalized, by 2 products, and again after every eighth doubling.
     Finding the angle may cost one more product, and device synchronizations; with
-    `norm_bound` it costs neither. A matrix with NaN or infinity, or with an angle above
-    1/eps (where rounding `A` alone turns the result by a radian), gives NaN, for that
-    matrix only. float16 and bfloat16 are computed in float32 and cast back. For a
-    tensor subclass without memory of its own, such as a DTensor, the default method is
+    `norm_bound` it costs neither.
+
+    A matrix with NaN or infinity, or with an angle above 1/eps (where rounding `A`
+    alone rotates the result by a radian), gives NaN; the other matrices of the batch
+    are not affected. float16 and bfloat16 are computed in float32. For a tensor
+    subclass without memory of its own, such as a DTensor, the default method is
     replaced by "eigh".
 
     Args:
@@ -68,7 +70,7 @@ def expm_skew(
         )
     X = in_float32_or_wider(A)
     if method == "products" and is_wrapper(X) and not is_fake(X):
-        # the products write into memory, and a sharded matrix has none of its own
+        # the products write into memory, and a wrapper has no memory of its own
         method = "eigh"
     if method == "products":
         Q = autograd.exponential(X, None if norm_bound is None else float(norm_bound))

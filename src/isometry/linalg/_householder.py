@@ -1,4 +1,4 @@
-"""Products of Householder reflections, and their factors."""
+"""Products of Householder reflections, and factorization into reflections."""
 
 import torch
 
@@ -17,13 +17,14 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
        Q = I - V R^{-1} V^H, \quad
        R = \operatorname{striu}(V^H V) + \tfrac12 \operatorname{diag}(V^H V), $$
 
-    where striu is the part strictly above the diagonal. In this compact form no
-    reflection has to wait for the one before. $Q$ is orthogonal or unitary, with
-    determinant $(-1)^k$ if no column is zero. The lengths of the columns do not matter,
-    so the gradient at a column is orthogonal to that column. $n - 1$ or $n$ reflections
-    reach all of one component of $O(n)$; fewer reach only a part of it. A column of
-    zeros stands for $H_j = I$, and its gradient is zero. A matrix with an entry that is
-    not finite gives NaN; the other matrices of the batch are not affected.
+    where striu is the part strictly above the diagonal. The compact form on the right
+    needs no loop over the reflections. $Q$ is orthogonal or unitary, with determinant
+    $(-1)^k$ if no column is zero. The lengths of the columns do not matter, so the
+    gradient at a column is orthogonal to that column. Products of $n - 1$ or of $n$
+    reflections reach all of one component of $O(n)$; products of fewer reflections
+    reach only a part of it. A column of zeros stands for $H_j = I$, and its gradient is
+    zero. A matrix with an entry that is not finite gives NaN; the other matrices of the
+    batch are not affected.
 
     Cost for $n \times k$: one triangular solve and two products, $O(n^2 k)$; one solve
     and five products in the backward pass. With `columns`, the cost is $O(n k\,(k +
@@ -54,9 +55,8 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         )
     X = in_float32_or_wider(V)
     if n > 0:
-        # The result does not depend on the lengths of columns. Each column is divided
-        # by its largest entry before it is squared: in float32 the square of 1e-30
-        # would be zero, and the square of 1e30 infinite.
+        # Each column is divided by its largest entry, which does not change the result:
+        # in float32 the square of 1e-30 would be zero, and the square of 1e30 infinite.
         largest = X.detach().abs().amax(dim=-2, keepdim=True)
         X = X / torch.where(largest == 0, 1, largest)
     with autocast_off(X.device):
@@ -65,12 +65,12 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         # the gradient of a conjugated view to another gradient.
         conjugate = torch.conj_physical(X) if X.is_complex() else X
         squares = (conjugate * X).sum(-2)
-        # With any nonzero square, a column of zeros gives H_j = I. With the square
-        # zero, R would be singular.
+        # For a column of zeros, any nonzero square gives H_j = I, while zero would make
+        # R singular.
         squares = torch.where(squares == 0, 1, squares)
-        # L is R^T, so that R is stored by columns. The backward pass solves with the
-        # conjugate of R, and Inductor of torch 2.13 gets the strides wrong if a complex
-        # R is stored by rows.
+        # R is computed as the transpose of L, so it is stored by columns. The backward
+        # pass solves with the conjugate of R, and Inductor of torch 2.13 gets the
+        # strides wrong if a complex R is stored by rows.
         L = (X.mT @ conjugate).tril(-1) + half * squares[..., :, None]
         first = conjugate[..., :columns, :].mT
         Y = torch.linalg.solve_triangular(L.mT, first, upper=True)
@@ -91,9 +91,9 @@ def reflections(Q: Matrix) -> tuple[Matrix, Vector]:
     Hence every $Q$ with orthonormal columns is a product of $k$ reflections with
     phases: `householder(V, columns=k) * phase[..., None, :]` is `Q`, to rounding.
 
-    This is for the start of training. It takes $k$ steps one after the other, computes
-    in double precision, and has no gradient. Cost: $O(n k^2)$. A matrix with an entry
-    that is not finite gives NaN; the other matrices of the batch are not affected.
+    This is for the start of training: it runs a loop of $k$ passes in double precision,
+    and has no gradient. Cost: $O(n k^2)$. A matrix with an entry that is not finite
+    gives NaN; the other matrices of the batch are not affected.
 
     Args:
         Q: tall or square, with orthonormal columns; this is not checked.

@@ -1,4 +1,4 @@
-"""Autograd functions that are defined by an equation, and their rule for `vmap`."""
+"""The base class of autograd functions that are defined by an equation."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
-    """The inputs of a `vmap` rule, with the mapped axis first in each tensor."""
+    """The inputs of a `vmap` rule, each tensor with the mapped axis first."""
 
     def moved(X: Any, dim: int | None) -> Any:
         if dim is not None:
@@ -20,9 +20,8 @@ def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
 class Implicit(torch.autograd.Function):
     """A function of batches, defined by an equation between its inputs and its result.
 
-    The implicit function theorem gives its derivative in terms of the result and of all
-    inputs but the last. `ctx.saved_tensors` holds these inputs and then the result, for
-    `backward` and `jvp`.
+    The implicit function theorem gives the derivative in terms of all inputs but the
+    last and of the result. `ctx.saved_tensors` holds them in this order.
     """
 
     @staticmethod

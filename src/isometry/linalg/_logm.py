@@ -3,11 +3,11 @@ r"""Principal logarithm of orthogonal and unitary matrices, and its derivative.
 The Hermitian part $C$ and the skew part $S$ of $Q$ have the eigenvalues $\cos\theta$
 and $i \sin\theta$, with the same eigenvectors. Where no angle is near $\pi$,
 $\log Q = S f(C)$ with $f(\cos\theta) = \theta / \sin\theta$, by one Hermitian
-eigendecomposition of $C$. The decomposition need not tell $\theta$ from $-\theta$, nor
-one angle of a cluster from the next. The eigenspaces with the angles near $\pi$ are
-split off, at an angle between 90 and 120 degrees. On these eigenspaces the logarithm of
-$-Q$ is computed, and $\pi J$ is added to make up for the minus sign; the eigenvalues of
-$J$ are $i$ times the signs of the sines.
+eigendecomposition of $C$. This works even if the decomposition mixes the eigenvectors
+of $\theta$ and $-\theta$, or of angles that are close to each other. The eigenspaces
+with angles near $\pi$ are split off, at an angle between 90 and 120 degrees. On these
+eigenspaces the logarithm of $-Q$ is computed, and $\pi J$ is added to make up for the
+minus sign; the eigenvalues of $J$ are $i$ times the signs of the sines.
 """
 
 import math
@@ -25,10 +25,10 @@ from isometry._typing import Square
 from isometry.linalg._expm.autograd import frechet
 from isometry.linalg._implicit import Implicit
 
-# The spectrum is split at the largest gap between the cosines in this window of
-# cosines, so at an angle between 90 and 120 degrees. Up to 120 degrees, theta /
-# sin(theta) as a function of the cosine has a slope of at most 3, so it magnifies
-# rounding errors little. For larger angles pi - theta takes the place of theta.
+# The spectrum is split at the largest gap between the cosines in this interval, so at
+# an angle between 90 and 120 degrees. Up to 120 degrees, theta / sin(theta) as a
+# function of the cosine has a slope of at most 3, so it hardly magnifies rounding
+# errors. For larger angles, pi - theta is used instead of theta.
 _WINDOW = (-0.5, 0.0)
 
 
@@ -39,28 +39,28 @@ def logm_unitary(Q: Square) -> Square:
 
     $$ \log Q = V \operatorname{diag}(i\theta) V^H, \qquad \exp(\log Q) = Q. $$
 
-    Eigenvalues -1 of a real matrix come in pairs, and each pair is a turn by $\pi$ in a
-    plane of the eigenspace; which plane, and in which direction, is arbitrary. The
-    error $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
+    Eigenvalues -1 of a real matrix come in pairs, and each pair is a rotation by $\pi$
+    in a plane of the eigenspace; the plane and the direction are arbitrary. The error
+    $\lVert \exp(A) - Q \rVert_F$ is 10 to 30 $\sqrt{n}\, \varepsilon$ for every
     spectrum. The error of $A$ is small relative to $A$ if $Q$ is near $I$, and
-    $1/\delta$ times larger if an angle is $\delta$ below $\pi$. `Q` is not projected: a
-    defect $\lVert Q^H Q - I \rVert_F$ below $10\, n \max(4, \sqrt n)\, \varepsilon$,
-    enough for the results of torch's own functions, is accepted and passes to the
-    result; a matrix with a larger defect is refused.
+    $1/\delta$ times larger if an angle is $\delta$ below $\pi$. `Q` is not projected. A
+    defect $\lVert Q^H Q - I \rVert_F$ of up to $10\, n \max(4, \sqrt n)\,
+    \varepsilon$, enough for the results of torch's own functions, is accepted and adds
+    to the error of the result. A matrix with a larger defect is refused.
 
     The gradient is tangent: $g = Q \Gamma$ with $\Gamma$ skew, so that
-    $\langle g, dQ \rangle$ is right for $dQ = Q \Omega$ and zero for normal $dQ$; jvp
-    drops the normal part of $dQ$. The gradient and jvp have a pole where
-    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. A matrix with an
-    entry that is not finite has the logarithm NaN.
+    $\langle g, dQ \rangle$ is right for $dQ = Q \Omega$ and zero for normal $dQ$. In
+    forward mode, the normal part of $dQ$ is dropped. Both derivatives have a pole where
+    $\theta_j - \theta_k = 2\pi$, and so at pairs of eigenvalues -1. Derivatives nest to
+    any order and in any modes except forward over forward. A matrix with an entry that
+    is not finite has the logarithm NaN.
 
-    Cost: one `eigh`, a second one for the eigenspaces with the angles near $\pi$ (from
-    an angle between $\pi/2$ and $2\pi/3$ on) if there are any, and about 5 products;
-    the derivative takes one complex `eigh` and 5 products. The checks, and the decision
-    which angles count as near $\pi$, read from the device. In a graph of
+    Cost: one `eigh`, a second one for the eigenspaces with angles near $\pi$ if there
+    are any, and about 5 products; the derivative takes one complex `eigh` and 5
+    products. An angle counts as near $\pi$ from a bound between $\pi/2$ and $2\pi/3$
+    on. This decision and the checks read from the device. In a graph of
     `torch.compile` the logarithm is one operator, and the operator raises its errors
     when the graph runs.
-    Derivatives nest to any order and in any modes except forward over forward.
 
     Args:
         Q: orthogonal with determinant 1, or unitary. float16 and bfloat16 are computed
@@ -81,12 +81,12 @@ def logm_unitary(Q: Square) -> Square:
     X = in_float32_or_wider(Q)
     with autocast_off(Q.device):
         A = _logm_op(X, bound) if needs_operator(X) else Logm.apply(X, bound)
-    # a copy: the derivative needs the logarithm, and a caller may write to the result
+    # a copy, since the derivative needs A, and a caller may write to the result
     return A.to(Q.dtype, copy=True)
 
 
 class Logm(Implicit):
-    """The logarithm, with its derivative written in terms of the result."""
+    """Q -> log Q; the derivative is computed from Q and log Q."""
 
     @staticmethod
     def forward(Q: Tensor, bound: float) -> Tensor:
@@ -130,8 +130,8 @@ class Dlogm(Implicit):
 
     Here $Q = \exp A$. For a skew `E`, $W = \psi(\operatorname{ad}_A) E$ with $\psi(z) =
     z / (1 - e^{-z})$, and the adjoint of $W$ in `E` is $W(-A, \cdot)$. The derivative
-    of $W$ in `A` follows from the implicit function theorem: it takes the second
-    derivative of exp, and never divides by a difference of angles.
+    of $W$ in `A` follows from the implicit function theorem. It contains the second
+    derivative of exp, but no division by a difference of angles.
     """
 
     @staticmethod
@@ -144,8 +144,7 @@ class Dlogm(Implicit):
         Psi = torch.exp(0.5j * gap) / torch.sinc(gap / (2 * math.pi))
         W = V @ (Psi * (V.mH @ E.to(V.dtype) @ V)) @ V.mH
         W = W if A.is_complex() else W.real
-        # The Hermitian part of E only adds a Hermitian matrix to W, and (W - W^H) / 2
-        # drops that matrix.
+        # the Hermitian part of E adds a Hermitian matrix to W, which this line drops
         return torch.where(finite, (W - W.mH) / 2, math.nan)
 
     @staticmethod
@@ -176,8 +175,8 @@ def _dexpm(A: Tensor, W: Tensor) -> Tensor:
 def _d2expm(A: Tensor, W: Tensor, dA: Tensor) -> Tensor:
     """The derivative of `_dexpm` in `A` along `dA`."""
     # The upper right block of exp([[A, E], [0, A]]) is the derivative of exp along E.
-    # Forward mode does not nest in torch 2.13, so the second derivative comes from
-    # doubling the matrix again.
+    # Applying this twice gives the second derivative. Nested forward mode would be
+    # wrong in torch 2.13.
     zero = torch.zeros_like(A)
     doubled = torch.linalg.matrix_exp(_upper(_upper(A, W), _upper(dA, zero)))
     Q, L_W, L_dA, L_both = doubled[..., : A.shape[-1], :].chunk(4, -1)
@@ -193,16 +192,17 @@ def _upper(A: Tensor, E: Tensor) -> Tensor:
 def _principal(Q: Tensor) -> Tensor:
     """The logarithm of the finite unitary matrices `Q`, of shape (batch, n, n)."""
     S = (Q - Q.mH) / 2
-    # cosines ascend, so the angles nearest to pi come first
+    # the cosines are in ascending order, so the angles nearest to pi come first
     cosines, V = torch.linalg.eigh((Q + Q.mH) / 2)
     sizes = _split(cosines)
     if not Q.is_complex():
         _check_determinant(sizes)
     ratio = _angle_over_sine(cosines.clamp(min=_WINDOW[0]))
-    # Rounding leaves entries of order eps / gap in the block of S that couples the
-    # eigenspaces on the two sides of the gap found by `_split`. Only the skew part of M
-    # is returned. It is (S f(C) + f(C) S) / 2, where `ratio` holds the eigenvalues of
-    # f(C), and it is right to first order in that block.
+    # `_split` finds a gap between the cosines. Rounding leaves entries of order
+    # eps / gap in the block of S that couples the eigenspaces on the two sides of the
+    # gap. Only the skew part of M is returned. It is (S f(C) + f(C) S) / 2, where
+    # `ratio` holds the eigenvalues of f(C), and it is right to first order in these
+    # entries.
     M = S @ ((V * ratio[..., None, :]) @ V.mH)
     for s in sizes.unique().tolist():
         if s > 0:
@@ -210,8 +210,7 @@ def _principal(Q: Tensor) -> Tensor:
             W = V[at][..., :s]
             S_far = W.mH @ S[at] @ W
             S_far = (S_far - S_far.mH) / 2
-            # On the span of W, D is the logarithm of -Q plus the half turn pi J, minus
-            # the part that M already holds.
+            # On the span of W, D is log(-Q) + pi J minus the part that M already holds.
             scale = _angle_over_sine(-cosines[at, :s]) + ratio[at, :s]
             scale = (scale[..., :, None] + scale[..., None, :]) / 2
             D = math.pi * _quarter_turn(S_far) - scale * S_far
@@ -223,7 +222,7 @@ def _split(cosines: Tensor) -> Tensor:
     """How many of the ascending `cosines` lie below their largest gap in `_WINDOW`."""
     low, high = _WINDOW
     inside = cosines.clamp(low, high)
-    # the ends of the window count as cosines, since the window may contain none
+    # the window may contain no cosine, so its ends count as cosines
     ends = torch.ones_like(cosines.sum(-1, keepdim=True))
     return torch.cat([low * ends, inside, high * ends], -1).diff(dim=-1).argmax(-1)
 
@@ -238,12 +237,12 @@ def _angle_over_sine(cosine: Tensor) -> Tensor:
 def _quarter_turn(S: Tensor) -> Tensor:
     r"""Skew unitary $J$ with $S = J |S|$. If `S` is real, so is $J$.
 
-    A real $S$ must have an even number of rows. Where $S$ vanishes up to rounding, any
-    $J$ is right for a complex $S$, but a real $S$ needs its null vectors in pairs. Each
-    pair is the real and the imaginary part of an eigenvector. QR takes the pairs with
-    the largest sines first, and makes all these vectors orthonormal. So a vector that
-    QR changes, or puts in the place of a linearly dependent vector, is orthogonal to
-    the vectors of all larger sines.
+    A real $S$ must have an even number of rows. Where $S$ is zero up to rounding, any
+    $J$ is right if $S$ is complex. If $S$ is real, its null vectors must form pairs,
+    each the real and the imaginary part of an eigenvector. QR makes the vectors of all
+    pairs orthonormal, those of the largest sines first. So a vector that QR changes, or
+    that it puts in place of a linearly dependent one, is orthogonal to the vectors of
+    all larger sines.
     """
     sines, V = torch.linalg.eigh(-1j * S)
     if S.is_complex():
@@ -251,7 +250,7 @@ def _quarter_turn(S: Tensor) -> Tensor:
     positive = V[..., S.shape[-1] // 2 :].flip(-1)
     Z = torch.linalg.qr(torch.view_as_real(positive).flatten(-2)).Q
     x, y = Z[..., ::2], Z[..., 1::2]
-    # QR may have reversed x or y, which shows as a negative sine
+    # QR may have changed the sign of x or y, which makes the sine negative
     sine = (x * (S @ y)).sum(-2, keepdim=True)
     M = (x * torch.where(sine < 0, -1.0, 1.0).to(x.dtype)) @ y.mT
     return M - M.mT
@@ -269,14 +268,14 @@ def _check_unitary(Q: Tensor, bound: float) -> None:
 
 
 def _check_determinant(sizes: Tensor) -> None:
-    # `sizes` counts the eigenvalues on the -1 side of the gap that `_split` found.
-    # Except for -1, these eigenvalues come in conjugate pairs. So if the count is odd,
+    # `sizes` is the number of eigenvalues between -1 and the gap that `_split` found.
+    # Except for -1, these eigenvalues come in conjugate pairs. So if the number is odd,
     # -1 occurs an odd number of times, and the determinant is -1.
     bad = sizes % 2 == 1
     if bad.any():
         raise ValueError(
             f"`Q` must have determinant 1 if real; got determinant -1 "
             f"({int(bad.sum())} of {bad.numel()} matrices), so that every logarithm "
-            f"is complex. Multiply one column by -1 and keep that reflection apart, "
+            f"is complex. Multiply one column by -1 and store the sign separately, "
             f"or convert `Q` to a complex dtype."
         )

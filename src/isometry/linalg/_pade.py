@@ -30,10 +30,10 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     For skew $A$ we have $q_m(-A) = q_m(A)^H$, so $Q$ is orthogonal or unitary for every
     degree $m$ and every $s$, up to rounding. Degree 1 without squarings is the Cayley
     map. With `squarings="auto"`, $s$ is the least number for which value and derivative
-    agree with $\exp A$ to the unit roundoff $u$. They do up to a norm of $\theta$, the
-    smaller of 6 and the root of $\theta^{2m} = u / ((2m+1)\, c_m)$ with $c_m = (m!)^2 /
-    ((2m)!\, (2m+1)!)$. The norm of each matrix is bounded by
-    $\lVert A^{2j} \rVert_1^{1/2j}$, from powers that are needed anyway.
+    agree with $\exp A$ to the unit roundoff $u$. They agree if the norm of $2^{-s} A$
+    is at most $\theta$, the smaller of 6 and the root of $\theta^{2m} = u / ((2m+1)\,
+    c_m)$ with $c_m = (m!)^2 / ((2m)!\, (2m+1)!)$. The norm of $A$ is bounded by
+    $\lVert A^j \rVert_1^{1/j}$ for powers that are needed anyway.
 
     Gradients are skew matrices. The error grows in proportion to $\lVert A \rVert$, as
     it does in the exponential itself when $A$ is rounded. `"auto"` gives NaN if
@@ -45,8 +45,8 @@ def pade(A: Square, *, degree: int, squarings: int | Literal["auto"] = 0) -> Squ
     NaN; the other matrices of the batch are not affected.
 
     Cost: about $2 \sqrt m$ products (7 for degree 13), one inverse and $s$ products.
-    The backward pass has twice the products and no factorization. `"auto"` reads $s$
-    from the device.
+    The backward pass has about twice the products and no factorization. `"auto"` reads
+    $s$ from the device.
 
     Args:
         A: skew-symmetric or skew-Hermitian; this is not checked (see `check_skew`).
@@ -134,7 +134,7 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
     L = L.to(torch.promote_types(L.dtype, torch.float64))
     finite = is_finite(L)
     theta, V = torch.linalg.eigh(-1j * torch.where(finite, L, 0))
-    # The result is log Q plus a correction, so the rounding errors of eigenvectors are
+    # A is log Q plus a correction, so that the rounding errors of the eigenvectors are
     # multiplied by the small difference x - theta, not by x.
     excess = _inverse_phase(theta, degree) - theta
     D = (V * (1j * excess)[..., None, :]) @ V.mH
@@ -145,9 +145,9 @@ def pade_inverse(Q: Square, *, degree: int) -> Square:
 def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
     """The x with r_m(ix) = exp(i theta), for angles up to pi and degrees above 1."""
     x = theta
-    # phi is concave and below x for x > 0, so Newton's steps approach the solution from
-    # the left. At degree 2 and angle pi, the worst case, nothing changes after the
-    # fourth step.
+    # For x > 0, phi is concave and below x, so Newton's method approaches the solution
+    # from the left. At degree 2 and angle pi, the worst case, nothing changes after the
+    # fourth iteration.
     for _ in range(5):
         phase, slope = pade_phase(x, degree)
         x = x - (phase - theta) / slope
@@ -155,7 +155,7 @@ def _inverse_phase(theta: Tensor, degree: int) -> Tensor:
 
 
 def pade_phase(x: Tensor, degree: int) -> tuple[Tensor, Tensor]:
-    """The phase of r_m(ix), modulo a full turn, and its derivative."""
+    """The phase of r_m(ix), modulo 2 pi, and its derivative in x."""
     b = _coefficients(degree)
     # q(-ix) = even + i x odd, where `even` and `odd` are polynomials in x^2
     even = [c * (-1) ** j for j, c in enumerate(b[0::2])]
@@ -182,11 +182,10 @@ def pade_radius(degree: int, dtype: torch.dtype) -> float:
        \theta^{2m} = \frac{u}{(2m+1)\,c_m}. $$
 
     The inequality is Pade's remainder $q(z) e^z - p(z) = \pm \frac{z^{2m+1}}{(2m)!}
-    \int_0^1 t^m (1-t)^m e^{tz} dt$ on the imaginary axis, where $|q| \ge 1$. The factor
-    $2m + 1$ demands the same accuracy of the derivative, and so of gradients. Without
-    it the error of gradients would be larger than the error of values by this factor,
-    at norm $\theta$. The result is never above 6: at larger norms the terms of $q$
-    begin to cancel, and one more squaring does less harm.
+    \int_0^1 t^m (1-t)^m e^{tz} dt$ on the imaginary axis, where $|q| \ge 1$. Because of
+    the factor $2m + 1$ in $\theta^{2m}$, derivatives, and so gradients, are as accurate
+    as values. The result is never above 6: at larger norms the terms of $q$ begin to
+    cancel, and one more squaring does less harm.
 
     Args:
         degree: $m$.
@@ -242,8 +241,8 @@ def _coefficients(degree: int) -> list[float]:
 def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tensor:
     """r_m(A). `squares` may hold the first few of A^2, A^4, ..., if they are known.
 
-    With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U), written as
-    I + 2 (V - U)^-1 U so that a small A keeps its digits.
+    With U the odd and V the even part of q(-A), r = (V - U)^-1 (V + U). It is computed
+    as I + 2 (V - U)^-1 U, so that a small A loses no digits.
     """
     b = _coefficients(degree)
     eye = identity(A)
@@ -254,9 +253,9 @@ def _approximant(A: Tensor, degree: int, squares: Sequence[Tensor] = ()) -> Tens
         powers.append(A @ A if j == 1 else powers[j // 2] @ powers[j - j // 2])
     U = A * odd[0] if len(odd) == 1 else A @ _polynomial(odd, powers)
     V = _polynomial(even, powers)
-    # This is an inverse, because torch 2.13 gets nested derivatives of `solve` wrong
-    # (jacrev of jacfwd). The inverse loses few digits: V - U is normal, and up to norm
-    # 6 its condition number is below 4.
+    # not `solve`, because torch 2.13 gets its nested derivatives wrong (jacrev of
+    # jacfwd). The inverse loses few digits: V - U is normal, and up to norm 6 its
+    # condition number is below 4.
     return eye + 2 * torch.linalg.inv_ex(V - U).inverse @ U
 
 
@@ -268,13 +267,13 @@ def _step(*degrees: int) -> int:
     def products(step: int) -> int:
         return step + sum(max(0, -(-d // step) - 1) for d in degrees)
 
-    # of two exponents with equally few products, this finds the larger one
+    # if several exponents need equally few products, `min` returns the largest
     top = max(degrees)
     return min(range(top, 0, -1), key=products) if top > 0 else 0
 
 
 def _polynomial(b: list[float], powers: list[Tensor]) -> Tensor:
-    """Sum of b_j A^2j by the rule of Paterson and Stockmeyer."""
+    """The sum of b_j A^(2j) over j, by the method of Paterson and Stockmeyer."""
     step = max(len(powers) - 1, 1)
 
     def block(start: int, stop: int) -> Tensor:
@@ -294,7 +293,7 @@ def _polynomial(b: list[float], powers: list[Tensor]) -> Tensor:
 
 
 def _exponential(A: Tensor, degree: int) -> Tensor:
-    """r_m(A / 2^s)^(2^s), which is the exponential to the unit roundoff."""
+    """r_m(A / 2^s)^(2^s), which equals the exponential up to the unit roundoff."""
     powers = {1: A}
     if degree >= 2:
         powers[2] = A @ A

@@ -11,7 +11,7 @@ _Fixed = tuple[int, int]
 
 
 def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
-    r"""Factors of the Pade approximant $r_m$, each of them unitary on skew matrices.
+    r"""Coefficients of the factors of the Pade approximant $r_m$ of the exponential.
 
     The zeros of the numerator of $r_m$ lie in the left half-plane, and they are real or
     come in conjugate pairs, so
@@ -19,9 +19,10 @@ def pade_factors(degree: int) -> tuple[tuple[float, float], ...]:
     $$ r_m(z) = \prod_j \frac{1 + u_j z + w_j z^2}{1 - u_j z + w_j z^2}, \qquad
        u_j > 0, \quad w_j \ge 0. $$
 
-    There is one factor for each pair of zeros, and one with $w = 0$ for the real zero,
-    which exists if $m$ is odd. On the imaginary axis the terms of a factor differ in
-    size by $|z|^2$, not by $|z|^m$, and rounding errors grow by at most $|z|^2$.
+    Each factor maps skew matrices to unitary ones. There is one factor for each pair of
+    zeros, and one with $w = 0$ for the real zero, which exists if $m$ is odd. On the
+    imaginary axis, the terms of a factor differ in size by $|z|^2$, not by $|z|^m$, so
+    rounding errors grow by at most $|z|^2$.
 
     Args:
         degree: $m$.
@@ -41,11 +42,11 @@ def _constant_factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 @functools.cache
 def _factors(degree: int) -> tuple[tuple[float, float], ...]:
-    # near a zero of the numerator, cancellation loses about 5 bits per degree, so there
-    # are 8 more bits per degree
+    # near a zero of the numerator, cancellation loses about 5 bits per degree, so we
+    # add 8 bits per degree
     bits = 128 + 8 * degree
-    # sorted by falling imaginary part: one zero of each pair, then the real zero if
-    # there is one, then the conjugates
+    # in descending order of imaginary parts: one zero of each pair, then the real zero
+    # if there is one, then the conjugates
     zeros = sorted(_zeros(degree, bits), key=lambda zero: -zero[1])
     factors = []
     for x, y in zeros[: degree // 2]:
@@ -58,14 +59,14 @@ def _factors(degree: int) -> tuple[tuple[float, float], ...]:
 
 
 def _zeros(degree: int, bits: int) -> list[_Fixed]:
-    """Zeros of the numerator, by the simultaneous iteration of Weierstrass."""
+    """Zeros of the numerator, by Weierstrass' iteration for all zeros at once."""
     m = degree
     # the numerator times (2m)! / m!, which makes it monic
     numerator = [
         math.comb(m, j) * math.factorial(2 * m - j) // math.factorial(m)
         for j in range(m + 1)
     ]
-    # start on a half circle in the left half-plane, near the curve on which zeros lie
+    # start on a half circle in the left half-plane, near the curve of the zeros
     zeros = []
     for j in range(m):
         z = 1.4 * m * cmath.exp(1j * math.pi * (0.5 + (j + 0.5) / m))

@@ -34,7 +34,8 @@ def polar(X: Matrix) -> Matrix:
     forward. A matrix with an entry that is not finite gives NaN; the other matrices of
     the batch are not affected.
 
-    Cost: one thin singular value decomposition; the backward pass is seven products.
+    Cost: one thin singular value decomposition. The backward pass is seven products, or
+    13 if `X` is not square.
 
     Args:
         X: any matrix. float16 and bfloat16 are computed in float32.
@@ -55,8 +56,8 @@ def polar(X: Matrix) -> Matrix:
     Y = in_float32_or_wider(X)
     with autocast_off(Y.device):
         poison = nan_unless_finite(Y)
-        # LAPACK raises for the whole batch if one matrix has NaN, so such a matrix is
-        # replaced by the identity
+        # LAPACK raises for the whole batch if one matrix contains NaN, so such a matrix
+        # is replaced by the identity
         eye = torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device)
         Y = torch.where(poison.isnan(), eye, Y)
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
@@ -86,12 +87,12 @@ class PolarFactor(Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor, *_: Tensor) -> Tensor:
         X, Q, s, V = ctx.saved_tensors
-        # the derivative is its own adjoint
+        # the derivative is a self-adjoint map
         return _derivative(X, Q, s, V, G)
 
 
 class PolarWithForwardMode(PolarFactor):
-    """The polar factor with a `jvp`. Dynamo supports no Function that has a `jvp`."""
+    """`PolarFactor` with a `jvp`, for use outside of graphs."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:

@@ -23,8 +23,8 @@ def skew(X: Square) -> Square:
        \;(+\; i \operatorname{diag}(\operatorname{Re} x_{jj})
        \text{ if } X \text{ is complex}). $$
 
-    The map is linear, and onto the Lie algebra. The other entries of `X` do not matter
-    and get no gradient. Cost: no products.
+    The map is linear, and its image is the whole Lie algebra. The other entries of `X`
+    do not matter, and their gradient is zero. Cost: no products.
 
     Args:
         X: free coordinates; any square matrix.
@@ -43,10 +43,10 @@ def skew(X: Square) -> Square:
 
 
 def with_skew_gradient(A: Tensor) -> Tensor:
-    """`A` itself, but only the skew part of a gradient or tangent passes through it."""
+    """`A`, but gradients and tangents are replaced by their skew parts."""
     skew_part = (A - A.mH) / 2
-    # For a skew A the detached difference is zero to the last bit. A matrix that is not
-    # skew keeps its value and is not projected.
+    # For a skew A, the detached difference is zero to the last bit. If A is not skew,
+    # the difference restores its value: only derivatives are projected.
     return skew_part + (A - skew_part).detach()
 
 

@@ -1,6 +1,7 @@
 """Scaling and squaring, where each matrix of a batch has its own number of squarings.
 
-The exponential of skew matrices has its own form, which squares $Q - I$ instead of $Q$.
+The products method of `expm_skew` has its own code, which squares $Q - I$ instead of
+$Q$.
 """
 
 import math
@@ -25,7 +26,8 @@ def scaled_and_squared(
     The largest $s$ is read from the device.
 
     Args:
-        function: $f$. Its arguments are the powers below, scaled.
+        function: $f$. Its arguments are the scaled powers of $M$, in the order of
+            `powers`.
         powers: $M$ and some of its powers, by their exponents.
         norm: a bound on the norm of each matrix, of shape `(*batch, 1, 1)`. Where it is
             NaN or above $1/\varepsilon$, no digit of the result is known, and the
@@ -36,14 +38,14 @@ def scaled_and_squared(
     s = torch.where(norm <= 1 / torch.finfo(norm.dtype).eps, s, math.nan)
     unit = torch.exp2(-s)
     Q = function(*(P * unit**exponent for exponent, P in powers.items()))
-    # A graph cannot read the number of passes of a loop from a tensor, so in a graph
-    # the loop is an operator. An autograd function would not do, because Dynamo of
+    # A graph cannot contain a loop whose length is read from a tensor, so in a graph
+    # the loop is an operator. It cannot be an autograd function, because Dynamo of
     # torch 2.13 refuses `.item()` inside an autograd function.
     return _square_op(Q, s) if needs_operator(Q) else _square(Q, s)
 
 
 def one_norm(A: Tensor) -> Tensor:
-    """The 1-norm of each matrix, which bounds the absolute values of its eigenvalues.
+    """The 1-norm of each matrix, an upper bound on the moduli of its eigenvalues.
 
     Returns:
         Shape `(*batch, 1, 1)`, without a gradient.
@@ -54,8 +56,8 @@ def one_norm(A: Tensor) -> Tensor:
 
 
 def _square(Q: Tensor, s: Tensor) -> Tensor:
-    """Q^(2^s)."""
-    # the largest s of all matrices, including the matrices that `vmap` hides
+    """Q^(2^s), by repeated squaring."""
+    # the largest s of the batch; inside `vmap`, of the whole mapped batch
     steps = int(Maximum.apply(s.nan_to_num())) if s.numel() else 0
     for j in range(steps):
         Q = torch.where(j < s, Q @ Q, Q)

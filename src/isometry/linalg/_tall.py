@@ -1,4 +1,4 @@
-"""Exponential map of the Stiefel manifold, in matrices of n x k and 2k x 2k."""
+"""Exponential map of the Stiefel manifold, by n x k and 2k x 2k matrices."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from isometry._typing import Matrix
 from isometry.linalg._expm_skew import expm_skew
 from isometry.linalg._squaring import one_norm, scaled_and_squared
 
-# A matrix is halved until its norm, as bounded in `_expm`, is at most this. Then
+# A matrix is halved until the bound on its norm in `_expm` is at most this number. Then
 # Taylor's polynomial is accurate. The degree of the polynomial is four times
 # `taylor_blocks` in `isometry._dtypes`.
 _THETA = 1.3
@@ -41,25 +41,26 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
        \end{pmatrix} \begin{pmatrix} I \\ 0 \end{pmatrix}. $$
 
     Any `X` is allowed: the part $B \operatorname{sym}(B^H X)$ that is normal to the
-    manifold drops out and gets no gradient. No step divides by the singular values of
-    $X_\perp$, so $X = 0$ is not a special case: at 0, $dY = dX$ for tangent $dX$.
+    manifold drops out, and its gradient is zero. No step divides by the singular values
+    of $X_\perp$, so $X = 0$ is not a special case: at 0, $dY = dX$ for tangent $dX$.
     The error grows in proportion to $\lVert X \rVert$, and to its square if
     $n > 2k$ and the singular values of $X_\perp$ differ much. The result is NaN, for
     that matrix only, if `X` is not finite or no digit would be correct: that is, if
     $\lVert X \rVert > 1/\varepsilon$, or if the computed $Y$ has a defect
     $\lVert Y^H Y - I \rVert_F$ of $1/2$ or more. The last step, $Y (3I - Y^H Y)/2$,
-    removes the rounding error of the orthogonality. Its correction counts as a
-    constant, so the derivatives are the derivatives of $\exp(A) B$.
+    makes $Y$ orthonormal up to rounding. Autograd treats its correction as a constant,
+    so the derivatives are the derivatives of $\exp(A) B$.
 
     Cost: seven products of $n k^2$ and about eight of $(2k)^3$; with the backward pass
-    about 16 and 24. The number of squarings is read from the device. If $n \le 2k$, the
-    cost is `expm_skew` and six products.
+    14 and about 24. The number of squarings is read from the device. If $n \le 2k$, the
+    cost is `expm_skew` and seven products.
 
     Args:
         X: velocity, or free coordinates; any tall or square matrix. float16 and
             bfloat16 are computed in float32.
         B: base point, with orthonormal columns; this is not checked. None means the
-            first `k` columns of the identity, and saves four products.
+            first `k` columns of the identity, and saves three of the seven products, or
+            five if $n \le 2k$.
 
     Returns:
         A matrix with orthonormal columns, in the dtype of `X`.
@@ -69,7 +70,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
         ValueError: if `X` is wide, or `B` differs from it in shape, dtype or device.
 
     References:
-        [EAS98] corollary 2.2, which has a QR factorization of $X_\perp$ where we have
+        [EAS98] corollary 2.2, which uses a QR factorization of $X_\perp$ instead of
         $S$.
     """
     return tall_map(
@@ -85,11 +86,11 @@ def tall_map(
 ) -> Matrix:
     r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ instead of exp.
 
-    $f$ must be unitary on skew matrices. It is passed as two functions that return the
-    first columns of its value: `of_skew` for $A$ itself, if $n \le 2k$; and `of_block`
-    for the $2k \times 2k$ matrix, if $n > 2k$. The $2k \times 2k$ matrix is similar to
-    a skew matrix but not normal. Without `of_block`, $A$ is formed for every $n$.
-    Everything else that `expm_tall` promises holds here too.
+    $f$ must map skew matrices to unitary ones. It is passed as two functions that
+    return the first columns of $f$ of a matrix. If $n \le 2k$, `of_skew` is called with
+    $A$ itself. If $n > 2k$, `of_block` is called with the $2k \times 2k$ matrix, which
+    is similar to a skew matrix but not normal. Without `of_block`, $A$ is formed for
+    every $n$. Everything else in the docstring of `expm_tall` holds here too.
     """
     check_tall(X, name="X")
     if B is not None:
@@ -108,7 +109,7 @@ def tall_map(
 
 
 def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Omega and X_perp; if B is None, X_perp lacks its first k rows, which are zero."""
+    """Omega and X_perp. If B is None, X_perp lacks its first k rows, which are zero."""
     k = X.shape[-1]
     along = X[..., :k, :] if B is None else B.mH @ X
     X_perp = X[..., k:, :] if B is None else X - B @ along
@@ -121,8 +122,8 @@ def _in_the_span(
     """f(A) B = B C + X_perp D with [[C], [D]] = f([[Omega, -S], [I, 0]]) [[I], [0]]."""
     S = X_perp.mH @ X_perp
     sigma = _scale(S.detach())
-    # in the basis (B, X_perp / sigma), the norm of both off-diagonal blocks is about
-    # the norm of X_perp
+    # In the basis (B, X_perp / sigma), the norms of both off-diagonal blocks are about
+    # the norm of X_perp.
     top = torch.cat([Omega, -S / sigma], -1)
     bottom = torch.cat([sigma * identity(S), torch.zeros_like(S)], -1)
     C, D = columns(torch.cat([top, bottom], -2), S.shape[-1]).chunk(2, -2)
@@ -133,7 +134,7 @@ def _in_the_span(
 def _in_the_group(
     Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Columns
 ) -> Tensor:
-    """f(A) B by its definition, with the n x n skew matrix A."""
+    """f(A) B by the definition, with the n x n skew matrix A."""
     # A = P - P^H with P = (X_perp + B Omega / 2) B^H
     if B is None:
         k = Omega.shape[-1]
@@ -148,7 +149,7 @@ def _scale(S: Tensor) -> Tensor:
     r"""A number slightly above $\sqrt{\lVert S \rVert_2}$, and never zero."""
     info = torch.finfo(S.dtype)
     norm = torch.linalg.matrix_norm(S, keepdim=True).clamp(min=info.tiny)
-    # The spectral norm of S is closer to sqrt(|S^2|_F) than to |S|_F: the result is at
+    # sqrt(|S^2|_F) is closer to the spectral norm of S than |S|_F is: the result is at
     # most k^(1/8) times sqrt(|S|_2).
     norm = norm * torch.linalg.matrix_norm((S / norm) @ (S / norm), keepdim=True).sqrt()
     return norm.sqrt().clamp(min=info.eps)
@@ -158,13 +159,13 @@ def _rounding(Y: Tensor) -> Tensor:
     """The change that a Newton-Schulz step makes to `Y`; NaN if the defect is large."""
     D = defect(Y)
     # With a defect of 0.5 or more, no digit of Y is correct. The step would reduce the
-    # defect and so hide the error, hence the result is NaN instead.
+    # defect and so hide the error, so the result is NaN instead.
     near = torch.linalg.matrix_norm(D, keepdim=True) < 0.5
     return Y @ (D / 2) + nan_unless(near, like=Y)
 
 
 def _expm(M: Tensor) -> Tensor:
-    """The exponential of matrices `M` that need not be normal."""
+    """The exponential of any square matrices `M`, normal or not."""
     M2 = M @ M
     M4 = M2 @ M2
     # the spectral radius of M is at most the fourth root of a norm of M^4

@@ -1,9 +1,10 @@
 """The exponential as torch sees it: autograd functions, and operators in graphs.
 
 No single mechanism of torch supports double backward, forward mode, `vmap` and
-`torch.compile` at once. An autograd function looks at the matrix to choose the plan,
-and a graph cannot trace that. A custom operator is opaque to a graph, but drops
-tangents. So this file has both, and `exponential` picks one.
+`torch.compile` at once. The plan depends on the numbers in the matrix, so a compiler
+cannot trace an autograd function that chooses it. A compiler need not trace a custom
+operator, but operators drop tangents. So this file has both, and `exponential` picks
+one.
 """
 
 import math
@@ -34,7 +35,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def exponential(A: Tensor, norm_bound: float | None) -> Tensor:
-    """exp(A) with derivatives, by an autograd function or, in a graph, an operator."""
+    """exp(A) with derivatives: by an operator in a graph, else an autograd function."""
     if needs_operator(A):
         return _expm_op(A, norm_bound)[0]
     return _by_function(A, norm_bound)
@@ -58,11 +59,11 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
     if is_wrapper(A):
         raise TypeError(
             f"`A` must be a plain tensor here and for second derivatives; got "
-            f"{type(A).__name__}. Gather it first, a DTensor with `A.full_tensor()`."
+            f"{type(A).__name__}. Gather a DTensor first with `A.full_tensor()`."
         )
     Q, W, plans = products.forward(_flat(A), norm_bound)
-    # Resized, not viewed: torch refuses in-place changes of a view that an autograd
-    # function returned.
+    # `resize_` instead of `view`, because torch refuses to change a view in place if an
+    # autograd function has returned it
     return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plans.view(A.shape[:-2])
 
 
@@ -76,7 +77,13 @@ def _backward(W: Tensor, plans: Tensor, G: Tensor) -> Tensor:
 
 
 def frechet(A: Tensor, E: Tensor, plans: Tensor | None = None) -> Pair:
-    """exp(A) and its derivative along any E; both can be differentiated again."""
+    """exp(A) and its derivative along E; both can be differentiated again.
+
+    Args:
+        A: skew matrices.
+        E: directions; any matrices, skew or not.
+        plans: the plans of the matrices, if they are known.
+    """
     if needs_operator(A):
         return _frechet_op(A, E)
     return _frechet_by_plan(A, E, plans)
@@ -93,15 +100,16 @@ def _frechet_by_plan(A: Tensor, E: Tensor, plans: Tensor | None) -> Pair:
 
 
 def _by_longest_plan(A: Tensor, E: Tensor, plans: Tensor, longest: Tensor) -> Pair:
-    """exp(A) and its derivative along E; all matrices use the longest of their plans.
+    """exp(A) and its derivative along E, where all matrices use the longest plan.
 
     Both come from ordinary torch operations, so they can be differentiated again.
     """
     end = len(products.plan_edges(A.dtype))
     unknown = (plans >= end).to(A.device)
     A = A.masked_fill(unknown[..., None, None], math.nan)
-    # The last scheme is used even for small angles. The shorter ones are fitted to the
-    # value and the gradient only, and their second derivatives are off by up to 60 eps.
+    # The last scheme is used even for small angles. The shorter schemes are fitted only
+    # to the value and the gradient, and their second derivatives are off by up to 60
+    # eps.
     least = len(SCHEMES[A.dtype.to_real()]) - 1
     scheme, squarings = products.decode(min(max(int(longest), least), end - 1), A.dtype)
     assert scheme is not None
@@ -109,9 +117,8 @@ def _by_longest_plan(A: Tensor, E: Tensor, plans: Tensor, longest: Tensor) -> Pa
     for k in range(1, squarings + 1):
         pair = _times(pair, pair)
         if k % products.MANY_SQUARINGS == 0:
-            # H counts as a constant. With the derivative of H, the result would be
-            # tangent to the unitary group. But the derivative of exp along a direction
-            # that is not skew is not tangent to the unitary group.
+            # H is treated as a constant. With the derivative of H, the result would be
+            # tangent to the unitary group, which is wrong if E is not skew.
             H = identity(A) + defect(pair[0].detach()) / 2
             pair = (pair[0] @ H, pair[1] @ H)
     return pair
@@ -144,8 +151,9 @@ def _sum(row: tuple[float, ...], basis: list[Pair]) -> Pair:
 def adjoint(A: Tensor, G: Tensor, plans: Tensor | None = None) -> Tensor:
     """The skew gradient at A, given the gradient G at exp(A).
 
-    The result can be differentiated again. The derivative L(A, E) of exp is an integral
-    of exp(sA) E exp((1 - s)A), so its adjoint in E is L(A^H, G), and A^H = -A.
+    The result can be differentiated again. The derivative L(A, E) of exp is the
+    integral of exp(sA) E exp((1 - s)A) over s from 0 to 1. So its adjoint in E is
+    G -> L(A^H, G), and A^H = -A.
     """
     g = frechet(-with_skew_gradient(A), G, plans)[1]
     return (g - g.mH) / 2
@@ -170,7 +178,7 @@ def _both_by_function(A: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Exponential(torch.autograd.Function):
-    """A -> exp(A); the slots and the plan for the backward pass are outputs too."""
+    """A -> exp(A); the slots and plans for the backward pass are outputs too."""
 
     forward = staticmethod(_forward)
 
@@ -204,10 +212,10 @@ class Exponential(torch.autograd.Function):
 
 
 class EagerExponential(Exponential):
-    """A -> exp(A) with one output, when no transform of torch.func is active.
+    """A -> exp(A) with one output, for use when no transform of torch.func is active.
 
-    It has no separate `setup_context`, which would make torch inspect the signature at
-    every call. At n = 64 that takes 25 us of the 400 us of a forward and backward pass.
+    It has no `setup_context` of its own, so torch does not inspect the signature at
+    every call. At n = 64 this saves 25 us of the 400 us of a forward and backward pass.
     """
 
     setup_context = staticmethod(torch.autograd.Function.setup_context)
@@ -229,7 +237,7 @@ class EagerExponential(Exponential):
 class Adjoint(torch.autograd.Function):
     """(A, G) -> the skew gradient at A, given the gradient G at exp(A).
 
-    Only derivatives of this function use A.
+    A is needed only for derivatives of this function.
     """
 
     @staticmethod
@@ -255,8 +263,8 @@ class Adjoint(torch.autograd.Function):
         if dG is not None:
             out = out + adjoint(A, dG, plans)
         if dA is not None:
-            # the second derivative of <G, exp A> is symmetric: along dA it is the
-            # gradient of <G, L(A, dA)>
+            # The second derivative of <G, exp A> is symmetric, so its value along dA is
+            # the gradient of <G, L(A, dA)>.
             (g,) = torch.func.vjp(lambda X: frechet(X, dA, plans)[1], A)[1](G)
             out = out + (g - g.mH) / 2
         return out
@@ -264,7 +272,7 @@ class Adjoint(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *args: Tensor):
         A, G, W, plans = in_front(info, in_dims, args)
-        # the slots come before the batch axes
+        # the axis of the slots comes before all batch axes
         W = W.movedim(0, 1).contiguous()
         return Adjoint.apply(A, G, W, plans.contiguous()), 0
 

@@ -47,8 +47,8 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def forward(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # LAPACK refuses NaN and infinity. A matrix with such an entry is replaced by
-        # zero, and its angles by NaN, which spreads to the value and to the gradient.
+        # LAPACK refuses NaN and infinity. A matrix that contains them is replaced by
+        # zero, and its angles by NaN, which makes the value and the gradient NaN.
         finite = is_finite(A)
         theta, V = torch.linalg.eigh(-1j * torch.where(finite, A, 0.0))
         theta = theta.masked_fill(~finite[..., 0], math.nan)
@@ -70,8 +70,8 @@ class EighExponential(torch.autograd.Function):
             return None
         A, theta, V = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # A second derivative may follow. `Adjoint` can be differentiated again, the
-            # formula below cannot.
+            # A second derivative may follow. `Adjoint` can be differentiated again, but
+            # not the formula below, in which theta and V count as constants.
             _, W, plans = autograd.Exponential.apply(A, None)
             return autograd.Adjoint.apply(A, G, W, plans)
         mean = (theta[..., :, None] + theta[..., None, :]) / 2
@@ -88,7 +88,7 @@ class EighExponential(torch.autograd.Function):
 
 
 class EighExponentialWithForwardMode(EighExponential):
-    """The exponential with a `jvp`. Dynamo supports no Function that has a `jvp`."""
+    """`EighExponential` with a `jvp`, which Dynamo does not support."""
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
@@ -100,24 +100,25 @@ def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]
     r"""exp(A) of a real `A`, and the angles and eigenvectors of `A` in conjugate pairs.
 
     For an eigenvector $(x + iy)/\sqrt2$ of $-iA$ with angle $\theta$, $x$ and $y$ span
-    a plane in which $A$ turns $y$ towards $x$. LAPACK does not know that angles come in
-    pairs. It leaves an imaginary part of size $\varepsilon \lVert A \rVert$ in
-    $V e^{i\Theta} V^H$, and the real part alone is not orthogonal (the defect is 3e-4
-    at norm 1e5 in float32). QR makes the vectors of all planes orthonormal, the largest
-    angles first. QR changes only vectors whose angles are zero up to rounding.
+    a plane in which $\exp A$ rotates $y$ towards $x$. LAPACK does not know that angles
+    come in pairs. So $V e^{i\Theta} V^H$ has an imaginary part of size
+    $\varepsilon \lVert A \rVert$, and its real part is not orthogonal (the defect is
+    3e-4 at norm 1e5 in float32). QR makes the vectors of all planes orthonormal, those
+    of the largest angles first. It changes only vectors whose angles are zero up to
+    rounding.
     """
     n = V.shape[-1]
     pairs = n // 2
-    # angles ascend, so the positive ones come last
+    # the angles are in ascending order, so the positive ones come last
     positive = V[..., n - pairs :].flip(-1)
     columns = torch.view_as_real(positive).flatten(-2)
     Z, R = torch.linalg.qr(columns, mode="complete")
-    # where the diagonal of R is negative, QR has reversed the vector, x or y, in Z
+    # where the diagonal of R is negative, QR has changed the sign of x or y
     signs = R.diagonal(dim1=-2, dim2=-1).sign()
     signs = torch.where(signs == 0, 1, signs)[..., None, :]
     x, y = (Z[..., : 2 * pairs] * signs).unflatten(-1, (pairs, 2)).unbind(-1)
     rest = Z[..., 2 * pairs :]
-    # The two angles of a pair are opposite, but only up to rounding: this makes them
+    # The two angles of a pair are opposite only up to rounding; this line makes them
     # exactly opposite. If n is odd, the middle angle has no partner and becomes zero,
     # or stays NaN.
     theta = (theta - theta.flip(-1)) / 2

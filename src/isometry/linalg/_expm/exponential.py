@@ -2,14 +2,14 @@ r"""The exponential of a batch of skew matrices and its pull-back, in matrix pro
 
 Each matrix gets a plan: a polynomial $p$ and a number $s$ of squarings in
 $\exp A = p(A / 2^s)^{2^s}$. Matrices with the same plan are computed together, so a
-matrix of large norm costs its neighbours nothing.
+matrix of large norm does not slow down the rest of the batch.
 
-The plan follows from a bound on the largest angle. To find a bound, let $x_j =
+The plan depends on a bound on the largest angle. To find a bound, let $x_j =
 \theta_j^2$ for each angle $\theta_j$ of $A$. The power sums $s_p = \sum_j x_j^p$ for $p
 = 2, 3, 4$ are, up to sign, the inner products of $A^2$ and $A^4$, which the exponential
-needs anyway. If $A$ is real, its angles come in pairs, there is one $x_j$ for each
-pair, and the sums are half the inner products. Take the largest $x_j$, called $x$, out
-of the sums. The rest still obeys Cauchy--Schwarz,
+needs anyway. If $A$ is real, its angles come in pairs. Then there is one $x_j$ for each
+pair, and the sums are half the inner products. Subtract the powers of the largest
+$x_j$, called $x$, from the sums. The remaining sums still obey Cauchy--Schwarz,
 
 $$ (s_2 - x^2)(s_4 - x^4) \ge (s_3 - x^3)^2. $$
 
@@ -36,8 +36,8 @@ from isometry._backend import Backend, PowerSums, backend_for
 from isometry._backend.memory import recycled
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 
-# up to this many squarings the defect |Q^H Q - I| stays below about 20 eps, so no
-# Newton-Schulz step follows
+# Up to this many squarings, the defect |Q^H Q - I| stays below about 20 eps, so no
+# Newton-Schulz step is needed.
 _FEW_SQUARINGS = 2
 
 # A Newton-Schulz step follows after every `MANY_SQUARINGS` squarings. Each squaring
@@ -54,11 +54,11 @@ MARGIN = 1 + 2e-3
 
 @lru_cache
 def slots(dtype: torch.dtype) -> int:
-    """How many matrices an evaluation keeps: A, A^2, A^4, P_3, ..., and one more.
+    """Number of slots of an evaluation: for A, A^2, A^4, P_3, ..., and one more.
 
-    Each matrix has a slot, as `isometry._backend.operations` explains. The last slot
-    holds p(A / 2^s) - I if there are squarings. There are at least four slots, since
-    the bound on the angles uses the fourth for A^8.
+    `isometry._backend.operations` explains slots. If there are squarings, the last slot
+    holds p(A / 2^s) - I. There are at least four slots, since the bound on the angles
+    uses the fourth for A^8.
     """
     schemes = SCHEMES[dtype.to_real()]
     return max(4, *(scheme.products + 1 for scheme in schemes))
@@ -66,11 +66,11 @@ def slots(dtype: torch.dtype) -> int:
 
 @lru_cache
 def plan_edges(dtype: torch.dtype) -> list[float]:
-    """The largest angle for each plan, in ascending order.
+    """The largest angle of each plan, in ascending order.
 
-    A plan is a position in this list: first all schemes, then the last scheme with 1,
-    2, 3, ... squarings. Past the end no digit of the result is known: at an angle of
-    1 / eps, rounding A alone turns the result by a radian.
+    A plan is an index into this list: first all schemes, then the last scheme with 1,
+    2, 3, ... squarings. For angles above the last one, no digit of the result is known:
+    at an angle of 1 / eps, rounding A alone rotates the result by a radian.
     """
     edges = [scheme.theta for scheme in SCHEMES[dtype.to_real()]]
     while edges[-1] * torch.finfo(dtype).eps < 1:
@@ -80,10 +80,10 @@ def plan_edges(dtype: torch.dtype) -> list[float]:
 
 @lru_cache
 def plan_costs(dtype: torch.dtype) -> list[int]:
-    """About how many products each plan takes, forward and backward together.
+    """Approximate number of products of each plan, forward and backward together.
 
-    The squares that the backward pass repeats, and Newton-Schulz steps, are not
-    counted. The last entry, 0, is for matrices whose angles are beyond every plan.
+    The squares that the backward pass recomputes, and Newton-Schulz steps, are not
+    counted. The last entry, 0, is for matrices with angles too large for every plan.
     """
     costs = []
     for plan in range(len(plan_edges(dtype))):
@@ -95,7 +95,7 @@ def plan_costs(dtype: torch.dtype) -> list[int]:
 
 @lru_cache(maxsize=256)
 def decode(plan: int, dtype: torch.dtype) -> tuple[Scheme | None, int]:
-    """The scheme of a plan (None beyond the last plan) and its number of squarings."""
+    """The scheme of a plan (None after the last plan) and its number of squarings."""
     schemes = SCHEMES[dtype.to_real()]
     if plan >= len(plan_edges(dtype)):
         return None, 0
@@ -108,8 +108,8 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
 
     Args:
         backend: computes A^8 if it is needed.
-        W: the slots, with A, A^2 and A^4. The fourth slot is not in use yet, and may
-            receive A^8.
+        W: the slots, with A, A^2 and A^4. A^8 may be written into the fourth slot,
+            which is still empty.
         sums: the power sums of A^2 and A^4: numbers for one matrix, arrays for several.
     """
     dtype = W.dtype
@@ -118,7 +118,7 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
     # on another device, the sharper bound would make the host wait a second time
     if not W.is_cpu:
         return plan
-    # a sharper bound costs one product, and each squaring that it saves costs three
+    # a sharper bound costs one product, and may save squarings, at three products each
     if isinstance(plan, int):
         if costs[_plan_for(lower, dtype)] < costs[plan]:
             plan = min(plan, _sharper_plan(backend, W[2:4]))
@@ -131,14 +131,14 @@ def estimate_plan(backend: Backend, W: Tensor, sums: PowerSums) -> Any:
 
 
 def _sharper_plan(backend: Backend, pair: Tensor) -> Any:
-    """The plan from A^4 and A^8. `pair` holds A^4, and memory for A^8."""
+    """The plan from a bound by A^4 and A^8; `pair` holds A^4 and memory for A^8."""
     backend.square(pair[0], pair[1])
     upper = angle_bounds(backend.power_sums(pair), power=4)[1]
     return _plan_for(upper, pair.dtype)
 
 
 def _plan_for(bound: Any, dtype: torch.dtype) -> Any:
-    """The first plan that reaches a bound on the angles; NaN is beyond every plan."""
+    """The first plan for angles up to `bound`, or the number of plans if none fits."""
     edges = plan_edges(dtype)
     if isinstance(bound, np.ndarray):
         return np.searchsorted(edges, bound)
@@ -153,7 +153,7 @@ def choose_plans(
     *,
     from_coordinates: bool,
 ) -> Tensor:
-    """Choose the plan of each matrix, and write the powers that it needs into W."""
+    """Choose the plan of each matrix, and write the powers of A that it uses into W."""
     if norm_bound is None:
         # if the sum of theta^4 is at most this, the first plan suffices
         skip_up_to = (plan_edges(A.dtype)[0] / MARGIN) ** 4
@@ -172,14 +172,15 @@ def choose_plans(
 
 
 def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
-    """Each plan that occurs, with the indices of its matrices.
+    """The plans that occur, each with the indices of its matrices.
 
     The most frequent plan comes first, with None, which means all matrices: computing
     the few others twice is cheaper than copying most matrices out and back.
     """
-    # numpy sees the numbers even while torch records a graph
+    # numpy can read the numbers even while torch records a graph
     numbers = plans.numpy()
-    # comparing takes 5 us, as long as a small product, so a single plan is not compared
+    # with one matrix there is nothing to compare, which saves 5 us, as long as a small
+    # product takes
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
@@ -194,11 +195,11 @@ def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
 def forward(
     A: Tensor, norm_bound: float | None = None, *, from_coordinates: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(A), with the slots and the plans of all matrices for the backward pass.
+    """exp(A), and the slots and plans of all matrices for the backward pass.
 
     Args:
         A: (batch, n, n).
-        norm_bound: a bound on all angles, if one is known.
+        norm_bound: an upper bound on all angles, if one is known.
         from_coordinates: compute exp(skew(A)) instead.
     """
     if A.numel() == 0:
@@ -207,7 +208,7 @@ def forward(
     backend = backend_for(A)
     W = recycled((slots(A.dtype), *A.shape), A)
     plans = choose_plans(backend, A, W, norm_bound, from_coordinates=from_coordinates)
-    # only a placeholder: the first batch contains all matrices, and replaces all of Q
+    # a placeholder, since the first batch contains all matrices and assigns Q
     Q = W[0]
     for plan, index in batches(plans):
         if index is None:
@@ -220,13 +221,12 @@ def forward(
 
 
 def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
-    """exp(A) for matrices of one plan; keeps in W what the gradient needs."""
+    """exp(A) for matrices of one plan; writes into W what the gradient needs."""
     scheme, squarings = decode(plan, W.dtype)
     if scheme is None:
         return _nan_like(W[0])
     if W.shape[-1] == 1:
-        # the matrices are numbers, and the error of torch.exp does not grow with the
-        # angle
+        # the matrices are numbers; the error of torch.exp does not grow with the angle
         return torch.exp(W[0], out=W[-1]).clone()
     S = backend.evaluate(W, polynomial(scheme, squarings))
     if not squarings:
@@ -234,17 +234,17 @@ def _value(backend: Backend, W: Tensor, plan: int) -> Tensor:
     W[-1].copy_(S)
     for k in range(1, squarings + 1):
         S = _squared(S, k)
-    # a Newton-Schulz step may have followed the last squaring already
+    # `_squared` may already have made a Newton-Schulz step after the last squaring
     if squarings > _FEW_SQUARINGS and squarings % MANY_SQUARINGS:
         S = _orthogonalized(S)
     S.diagonal(dim1=-2, dim2=-1).add_(1)
     return S
 
 
-# A power Q of p is kept as S = Q - I. A row of Q may have one entry near 1 while all
-# others are tiny. In a product of Q with itself the tiny terms would be added to that
-# entry one by one, and each sum would be rounded to the last digit of that entry: for a
-# rotation in one plane (n = 1024, angle 1, float64) the error was 7.0e-14.
+# A power Q of p is stored as S = Q - I, because a row of Q may have one entry near 1
+# while all others are tiny. In a product of Q with itself, the tiny terms would be
+# added to a number near 1 one by one, and every sum would be rounded. For a rotation in
+# one plane (n = 1024, angle 1, float64), the error was 7.0e-14.
 
 
 def _squared(S: Tensor, k: int) -> Tensor:
@@ -254,11 +254,11 @@ def _squared(S: Tensor, k: int) -> Tensor:
 
 
 def _orthogonalized(S: Tensor) -> Tensor:
-    """One Newton-Schulz step, since each squaring doubles the rounding error of Q^H Q.
+    """S after a Newton-Schulz step, which removes the defect that squarings double.
 
-    Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
+    The step is Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
     """
-    # conjugated at once, not lazily: `_add_adjoint` in _backend/operations.py says why
+    # not lazily conjugated, for the reason given in `_add_adjoint` in operations.py
     adjoint = S.mT.conj_physical()
     D = _add_product(S, S.mH, S, beta=1).add_(adjoint).mul_(-0.5)
     return _add_product(S, S, D, beta=1).add_(D)
@@ -270,7 +270,7 @@ def _nan_like(X: Tensor) -> Tensor:
 
 
 def _add_product(X: Tensor, Y: Tensor, Z: Tensor, *, beta: int) -> Tensor:
-    """beta X + Y Z in the dtype of X: autocast leaves calls with `out=` alone."""
+    """beta X + Y Z in the dtype of X: autocast does not change calls with `out=`."""
     return torch.baddbmm(X, Y, Z, beta=beta, out=torch.empty_like(X))
 
 
@@ -317,7 +317,7 @@ def _gradient(
 
 def _before_squarings(W: Tensor, squarings: int, G: Tensor) -> Tensor:
     """The gradient at p(A / 2^s), given the gradient G at p(A / 2^s)^(2^s)."""
-    # the intermediate squares are recomputed, not kept
+    # the intermediate squares are recomputed, which saves memory
     squares = [W[-1]]
     for k in range(1, squarings):
         squares.append(_squared(squares[-1], k))
@@ -331,13 +331,13 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
     """Lower and upper bound on the largest angle of a matrix, from its power sums.
 
     Args:
-        sums: the sums of x^2, x^3 and x^4 over the angles, where x is the absolute
-            value of an angle to this power: numbers for one matrix, arrays for several.
+        sums: the sums of x^2, x^3 and x^4 over the angles theta of a matrix, where x is
+            |theta|^power: numbers for one matrix, arrays for several.
         power: 2 or 4.
 
     Returns:
-        Two numbers or two arrays, like `sums`; the upper bound is infinite or NaN where
-        nothing is known.
+        Two numbers or two arrays, like `sums`. The upper bound is infinite or NaN where
+        the first sum is.
     """
     s2, s3, s4 = sums
     largest = s2**0.5
@@ -357,7 +357,7 @@ def angle_bounds(sums: PowerSums, *, power: int) -> tuple[Any, Any]:
 
 
 def extremes(s2: Any, s3: Any, s4: Any) -> tuple[Any, Any]:
-    """Bounds on the largest x, given the sums of x^2, x^3, x^4: numbers or arrays."""
+    """Lower and upper bound on the largest x, given the sums of x^2, x^3 and x^4."""
     r = s3 / s2
     lower = s4 / s3
     v = abs(s4 / s2 - r * r)

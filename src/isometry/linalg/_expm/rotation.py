@@ -26,11 +26,11 @@ from isometry.linalg._skew import SMALLEST, skew
 def rotation(X: Square, B: Tensor | None) -> Tensor:
     r"""$B \exp(\operatorname{skew} X)$, the weight of a constrained layer.
 
-    For one real matrix on the CPU, with at least `SMALLEST` rows and a constant `B`, it
-    is one node of the graph (one operator, if compiled). Then neither the skew matrix
-    nor its gradient is a separate tensor, which saves a tenth of the time at n = 512.
-    The gradient is the same as with separate steps. Cost: as `expm_skew`; with `B`, one
-    product more for the value, and one more for the gradient.
+    For one real matrix on the CPU, with at least `SMALLEST` rows and a constant `B`,
+    this is a single node of the graph (a single operator, if compiled). Then neither
+    the skew matrix nor its gradient is a separate tensor, which saves a tenth of the
+    time at n = 512. The gradient is the same as with separate steps. Cost: that of
+    `expm_skew`; with `B`, one more product for the value, and one for the gradient.
 
     Args:
         X: free coordinates; entries above the diagonal are not read.
@@ -55,10 +55,11 @@ def rotation(X: Square, B: Tensor | None) -> Tensor:
 
 
 def within_reach(A: Tensor, reach: float) -> Tensor:
-    """The skew matrices A, but NaN where an angle may be above `reach`.
+    """The skew matrices A, or NaN for a matrix with an angle that may exceed `reach`.
 
-    The angles are bounded as in `angle_bounds`, but on the device of A, so the host
-    does not wait. Cost: two products. Where the value is NaN, so is the gradient.
+    The bound on the angles is that of `angle_bounds`, but computed on the device of A,
+    so the host does not wait. Cost: two products. Where the value is NaN, the gradient
+    is NaN too.
     """
     X = A.detach()
     X2 = X @ X
@@ -76,9 +77,9 @@ def within_reach(A: Tensor, reach: float) -> Tensor:
 
 
 def _is_one_node(X: Tensor, B: Tensor | None) -> bool:
-    """Whether X is one real matrix on the CPU, not too small, and B fits it.
+    """Whether `rotation` is a single node: for one large real matrix X on the CPU.
 
-    B must be None, or a constant of the same shape and dtype on the CPU.
+    B must be None, or a constant on the CPU with the shape and dtype of X.
     """
     if not isinstance(X, Tensor) or X.ndim != 2 or X.shape[0] != X.shape[1]:
         return False
@@ -100,8 +101,8 @@ class Rotation(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, B: Tensor | None) -> Tensor:
         Q, W, plan = _forward(X, B)
         ctx.save_for_backward(B, W, plan)
-        # `save_for_backward` would refuse a first derivative after the coordinates have
-        # changed, although only a second derivative reads them.
+        # X is not in `save_for_backward`: after a write to the coordinates, torch would
+        # then refuse even a first derivative, although only a second one reads them.
         if ctx.needs_input_grad[0]:
             ctx.X, ctx.version = X, version(X)
         return Q
@@ -116,11 +117,11 @@ class Rotation(torch.autograd.Function):
 
 
 def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The value, and the slots and the plan for the backward pass."""
+    """B exp(skew X), and the slots and the plan for the backward pass."""
     X = X.contiguous()
     E, W, plan = products.forward(X[None], from_coordinates=True)
-    # Resized, not viewed: torch refuses in-place changes of a view that an autograd
-    # function returned.
+    # `resize_` instead of `view`, because torch refuses to change a view in place if an
+    # autograd function has returned it
     E, plan = E.resize_(X.shape), plan.resize_(())
     if B is not None:
         B = B.contiguous()
@@ -137,23 +138,22 @@ def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
         # The gradient at exp(skew X) is B^T G. It is computed as (G^T B)^T, because C
         # reads the transpose of this gradient, which is then contiguous.
         G = backend.multiply(G, B, transposed=True).mT
-    return products.backward(backend, W, plan.view(1), G[None], from_coordinates=True)[
-        0
-    ]
+    plans, G = plan.view(1), G[None]
+    return products.backward(backend, W, plans, G, from_coordinates=True)[0]
 
 
 def _gradient_in_steps(
     ctx: Any, B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor
 ) -> Tensor:
-    """The gradient by differentiable operations, which also take batched cotangents."""
+    """The gradient at X by differentiable operations, also for batches of gradients."""
     if version(ctx.X) != ctx.version:
         raise RuntimeError(
             "the coordinates must not change before a second derivative is taken "
             "through them; something has written to them. Take the derivative first."
         )
     W = W[:, 0]
-    # not `skew(X)`: a write to `X.data` may have changed X, but not its version
-    A = _Recorded.apply(ctx.X, W[0])
+    # not `skew(X)`, because a write to `X.data` changes X but not its version
+    A = _ForwardSkew.apply(ctx.X, W[0])
     with autocast_off(G.device):
         G = G if B is None else B.mT @ G
         if is_batched_gradient(G):
@@ -163,8 +163,8 @@ def _gradient_in_steps(
     return (g - g.mT).tril(-1)
 
 
-class _Recorded(torch.autograd.Function):
-    """(X, A) -> A, the value of skew(X) at the time of an earlier call."""
+class _ForwardSkew(torch.autograd.Function):
+    """(X, A) -> A, where A is the value that skew(X) had in the forward pass."""
 
     @staticmethod
     def forward(_ctx: Any, _X: Tensor, A: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def _empty(X: Tensor, _B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return X.new_empty(X.shape), W, torch.empty((), dtype=torch.int64, device="cpu")
 
 
-# A graph cannot look at the matrix to choose a plan. The operator does, when it runs.
+# the plan depends on the numbers in the matrix, so it is chosen when the operator runs
 _rotation_op = opaque(
     "rotation",
     _forward,

@@ -1,7 +1,7 @@
 r"""Schemes: polynomials that replace the exponential, in few matrix products.
 
 A scheme computes $A^2$ and $A^4 = A^2 A^2$, then products of linear combinations of all
-matrices so far, and ends with a linear combination:
+matrices computed so far, and finally a linear combination of all matrices:
 
 $$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
    p(A) = P_m + f_0 I + f_1 A + f_2 A^2 + f_3 A^4 + \cdots, \qquad
@@ -9,7 +9,7 @@ $$ P_3 = L_3 R_3, \quad P_4 = L_4 R_4, \quad \ldots, \quad
 
 The scheme for the smallest angles has no $A^4$. Since $A^2$ and $A^4$ are Hermitian,
 pulling a gradient back through either square costs one product, not two. The same holds
-for a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme of $m$ products, of which $h$ are
+for a $P_3$ with $L_3 = R_3 = A^2 + a A^4$. A scheme with $m$ products, $h$ of which are
 such squares, costs $2 m - h$ products in the backward pass.
 """
 
@@ -21,8 +21,8 @@ import torch
 from isometry._backend import Polynomial, Stage
 
 
-# Compared by identity, because cached functions take schemes as arguments. Otherwise
-# every call of such a function would hash all coefficients.
+# Schemes are arguments of cached functions. They are compared by identity, because
+# otherwise every call of such a function would hash all coefficients.
 @dataclass(frozen=True, eq=False)
 class Scheme:
     r"""Coefficients for angles up to `theta`, in the variable $A / \theta$.
@@ -30,9 +30,9 @@ class Scheme:
     Each row holds the coefficients of one linear combination of
     $(I, A, A^2, A^4, P_3, \ldots)$, or of these without $A^4$. The rows are
     $L_3, R_3, L_4, R_4, \ldots$, and the final combination comes last. No $R_j$ has a
-    multiple of $I$, so every product vanishes with $A$, and the final combination has
-    exactly $I$: near 0 nothing cancels in the result. docs/theory/expm_skew.md has the
-    error of each scheme.
+    multiple of $I$, so every product is zero if $A$ is zero. The final combination has
+    the coefficient 1 at $I$, so nothing cancels in the result near 0.
+    docs/theory/expm_skew.md has the error of each scheme.
     """
 
     theta: float
@@ -45,7 +45,7 @@ class Scheme:
 
     @property
     def products(self) -> int:
-        """Matrix products of one evaluation, $A^2$ and $A^4$ included."""
+        """Number of matrix products of one evaluation, including $A^2$ and $A^4$."""
         return self.powers - 1 + len(self.rows) // 2
 
     @property
@@ -57,7 +57,7 @@ class Scheme:
 
 @lru_cache(maxsize=256)
 def polynomial(scheme: Scheme, squarings: int) -> Polynomial:
-    """p(A / 2^squarings) as a polynomial in A, without the term I if squarings > 0."""
+    """p(A / 2^squarings) as a polynomial in A; without its term I if squarings > 0."""
     unit, p = scheme.theta * 2.0**squarings, scheme.powers
     units = (unit, unit**2, unit**4)[:p]
 
