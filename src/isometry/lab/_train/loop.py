@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from isometry._orthonormal import unitarity_defect
-from isometry.groups import Exp
+from isometry.groups import AbstractRetraction
 from isometry.lab._evaluation import evaluate, metrics_of
 from isometry.lab._process import Ranks, Signals
 from isometry.lab._train.experiment import Experiment
@@ -319,10 +319,10 @@ def largest_angle(model: nn.Module) -> float | None:
         coordinates are not finite.
     """
     for entry in constrained(model):
-        A = entry.coordinates.detach()
-        square = A.shape[-1] == A.shape[-2]
-        is_exp = square and entry.constraint.retraction == Exp()
-        if not is_exp or not bool(A.isfinite().all()):
+        A, phi = entry.coordinates.detach(), entry.constraint.retraction
+        is_exp = isinstance(phi, AbstractRetraction) and phi.is_exponential
+        is_square = A.shape[-1] == A.shape[-2]
+        if not (is_exp and is_square and bool(A.isfinite().all())):
             return None
         return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())
     return None
