@@ -183,6 +183,24 @@ def test_equal_labels_are_told_apart(tmp_path):
     assert len({(look.colour, look.dashes) for look in looks(runs)}) == 3
 
 
+def test_networks_of_users_have_colours_of_their_own(tmp_path):
+    """A user's network has one colour in a figure, which no other network has.
+
+    Its colour used to change with the number of groups before it, and could be
+    scoRNN's.
+    """
+    models = ("my:Net", "scornn", "my:Net", "your:Net")
+    runs = [
+        SeedGroup(
+            (read_run(fake_run(tmp_path / f"{i}", model=model, seed=i, steps=1)),)
+        )
+        for i, model in enumerate(models)
+    ]
+    mine, other, mine_again, yours = (look.colour for look in looks(runs))
+    assert mine == mine_again
+    assert len({mine, other, yours}) == 3
+
+
 @pytest.mark.parametrize("length", [0, 1, 239, 240, 241, 4000])
 def test_thinned_points_are_few_and_keep_the_range(length):
     """At most 240 points are left, in order, and no spike is lost."""

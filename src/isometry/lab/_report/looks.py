@@ -81,17 +81,33 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
             ", ".join(filter(None, (label, detail(group) if label in repeats else "")))
             for label, group in zip(labels, groups, strict=True)
         ]
+    looks_of = NETWORK_LOOKS | _looks_of_others([group.first.model for group in groups])
     seen: dict[str, int] = {}
     result = []
     for group, label in zip(groups, labels, strict=True):
         model = group.first.model
         nth = seen[model] = seen.get(model, -1) + 1
-        # the colour of a user's own network depends on how many networks precede it
-        _, colour, marker = NETWORK_LOOKS.get(model, ("", len(seen) % len(LIGHT), "H"))
+        _, colour, marker = looks_of[model]
         seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
         dashes = DASHES[nth % len(DASHES)]
         result.append(Look(label + seeds, options(group), colour, marker, dashes))
     return result
+
+
+def _looks_of_others(models: Sequence[str]) -> dict[str, tuple[str, int, str]]:
+    """Looks for networks that are not in `NETWORK_LOOKS`, such as a user's own.
+
+    Their colours are those that no other network of the figure has, as long as there
+    are any.
+    """
+    taken = {NETWORK_LOOKS[model][1] for model in models if model in NETWORK_LOOKS}
+    every = range(len(LIGHT))
+    free = [colour for colour in every if colour not in taken] or list(every)
+    others = dict.fromkeys(model for model in models if model not in NETWORK_LOOKS)
+    return {
+        model: (network_label(model), free[i % len(free)], "H")
+        for i, model in enumerate(others)
+    }
 
 
 def _label(group: SeedGroup) -> str:
