@@ -255,8 +255,7 @@ def _with_training_options(recipe: Recipe, training: Training) -> Recipe:
     if training.retraction is not None and not retracts:
         raise ValueError(
             f"`retraction` must be left out for {training.model}, which moves no "
-            f"weight on a manifold; got {training.retraction!r}. Only rgd and spectral "
-            f"take it."
+            f"weight on a manifold; got {training.retraction!r}."
         )
     schedule = replace(
         usual,
