@@ -25,15 +25,15 @@ KEY = "isometry"
 
 
 def pack(
-    model: nn.Module, optimizers: Iterable[Optimizer], state: dict[str, Any]
+    model: nn.Module, optimizers: Iterable[Optimizer], header: dict[str, Any]
 ) -> bytes:
     """Make the content of a checkpoint.
 
     Args:
         model: the model.
         optimizers: the optimizers of the model, if any. Their tensors get names such as
-            `optimizer.0.3.exp_avg`; their other values go into the header.
-        state: other values for the header; JSON must be able to hold them.
+            `optimizer.0.3.exp_avg`; their other values go into the metadata.
+        header: other values for the metadata; JSON must be able to hold them.
 
     Returns:
         The content of a safetensors file.
@@ -54,9 +54,9 @@ def pack(
                 else:
                     values[index][name] = value
         plain.append({"state": values, "param_groups": packed["param_groups"]})
-    header = json.dumps({"state": state, "optimizers": plain})
+    metadata = json.dumps({"state": header, "optimizers": plain})
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}
-    return save(whole, {KEY: header})
+    return save(whole, {KEY: metadata})
 
 
 def unpack(
@@ -70,13 +70,13 @@ def unpack(
         optimizers: the optimizers of the model; empty to load only the model.
 
     Returns:
-        The argument `state` of `pack`.
+        The argument `header` of `pack`.
     """
     from safetensors.torch import load
 
-    header, tensors, optimizers = read_header(data), load(data), list(optimizers)
+    metadata, tensors, optimizers = _metadata(data), load(data), list(optimizers)
     model.load_state_dict(_under("model.", tensors))
-    pairs = zip(optimizers, header["optimizers"], strict=bool(optimizers))
+    pairs = zip(optimizers, metadata["optimizers"], strict=bool(optimizers))
     for i, (optimizer, plain) in enumerate(pairs):
         state: dict[int, dict[str, Any]] = {
             int(index): dict(values) for index, values in plain["state"].items()
@@ -86,18 +86,14 @@ def unpack(
             state[int(index)][name] = value
         groups = [_tuples(group) for group in plain["param_groups"]]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-    return header["state"]
+    return metadata["state"]
 
 
-def read_header(data: bytes) -> dict[str, Any]:
+def _metadata(data: bytes) -> dict[str, Any]:
     """The values in a checkpoint that are not tensors.
 
-    Args:
-        data: content of a safetensors file.
-
-    Returns:
-        Under "state", the argument of `pack`; under "optimizers", a list with the
-        values of each optimizer.
+    Under "state" is the header that `pack` was given. Under "optimizers" is a list with
+    the values of each optimizer.
     """
     length = int.from_bytes(data[:8], "little")
     return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY])
@@ -117,7 +113,7 @@ def read_best(folder: Path, checkpoint: bytes) -> bytes:
     Raises:
         RunError: if the run has no such file, or the file is damaged.
     """
-    entry = read_header(checkpoint)["state"].get("best_file")
+    entry = _metadata(checkpoint)["state"].get("best_file")
     if not entry:
         raise RunError(
             f"{folder} must hold the weights of the best validation; it has none. "
