@@ -5,6 +5,7 @@ Points and tangent vectors are tensors `(*batch, *shape)`. A manifold stores no 
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -344,21 +345,20 @@ class AbstractManifold(ABC):
         Raises:
             ValueError: if it is not a retraction, or not a map into this manifold.
         """
-        return self._map(retraction, name, "can_step")
+        return self._map(retraction, name, lambda m: isinstance(m, AbstractRetraction))
 
     def resolve_coordinates(
         self, retraction: MapLike, *, name: str = "retraction"
     ) -> AbstractMap:
         """The map with this name, or the map itself, if it can parametrize a weight."""
-        return self._map(retraction, name, "can_parametrize")
+        return self._map(retraction, name, lambda m: m.can_parametrize)
 
-    def _map(self, value: object, name: str, ability: str) -> Any:
-        """The map, from an object or a name. Raise if its flag `ability` is false."""
+    def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
+        """The map, from an object or a name. Raise unless `is_able` accepts it."""
         phi = parse_map(value, name=name)
-        if isinstance(phi, self.maps) and getattr(phi, ability):
+        if isinstance(phi, self.maps) and is_able(phi):
             return phi
-        able = {key: phi for key, phi in KNOWN.items() if getattr(phi, ability)}
-        ours = [key for key, phi in able.items() if isinstance(phi, self.maps)]
+        ours = [k for k, m in KNOWN.items() if isinstance(m, self.maps) and is_able(m)]
         raise ValueError(
             f"`{name}` must be one of {', '.join(ours)} for {self}; got {value!r}. "
             f"Every manifold has 'exp'."

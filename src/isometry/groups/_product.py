@@ -128,7 +128,8 @@ class Product(AbstractGroup):
 
 def _common_maps(factors: Sequence[AbstractGroup]) -> tuple[type[AbstractMap], ...]:
     """Classes of retractions that every factor has."""
-    candidates = [AbstractRetraction, *(type(m) for m in KNOWN.values() if m.can_step)]
+    known = [type(m) for m in KNOWN.values() if isinstance(m, AbstractRetraction)]
+    candidates = [AbstractRetraction, *known]
     common = [c for c in candidates if all(issubclass(c, f.maps) for f in factors)]
     return (AbstractRetraction,) if AbstractRetraction in common else tuple(common)
 

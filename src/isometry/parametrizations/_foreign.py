@@ -169,11 +169,8 @@ def _peer_weight(
     X = state.pop(f"{holder}original")
     base = state.pop(f"{holder}0.base", None)
     own = entry.constraint.retraction
-    if (
-        choice is None
-        and isinstance(own, AbstractRetraction)
-        and _is_rectangular_in_torch(X)
-    ):
+    is_ambiguous = choice is None and isinstance(own, AbstractRetraction)
+    if is_ambiguous and _is_rectangular_in_torch(X):
         raise ValueError(
             f"`retraction` must be given for {entry.key!r}, a rectangular weight of "
             f"torch's `orthogonal`, where the default is 'householder'; got None. "

@@ -27,8 +27,6 @@ class AbstractMap(ABC):
     name: str
     #: whether this map can parametrize a weight
     can_parametrize: bool = True
-    #: whether the map is a retraction, along which an optimizer can step
-    can_step: bool = False
 
 
 class AbstractRetraction(AbstractMap):
@@ -41,7 +39,6 @@ class AbstractRetraction(AbstractMap):
     `is_equivariant`.
     """
 
-    can_step = True
     #: whether the map commutes with rotations, $\phi(V A V^H) = V \phi(A) V^H$
     is_equivariant: bool = True
     #: the lowest power of $A$ in which the map differs from the exponential
