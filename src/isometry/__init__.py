@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# the modules of the public functions and classes; the other public names are modules
+# where each public function or class is defined; the other public names are modules
 _PLACES = {
     "orthogonal": "isometry.parametrizations._register",
     "unitary": "isometry.parametrizations._register",

@@ -22,7 +22,7 @@ def check_is_tensor(X: Tensor, *, name: str) -> None:
 
 def check_matrix(X: Tensor, *, name: str) -> None:
     """Raise unless `X` is a batch of real or complex matrices."""
-    # every exponential is checked here, so a tensor should not cost one more call
+    # tested here too, to save a call: every exponential runs this check
     if not isinstance(X, Tensor):
         check_is_tensor(X, name=name)
     if not (X.is_floating_point() or X.is_complex()):

@@ -20,8 +20,9 @@ from isometry._typing import Layer
 from isometry.groups._manifold import AbstractManifold, check_is_manifold
 
 _ATTRIBUTE = "_isometry_manifolds"
-# All declarations made by `declare`. Our hook runs before the step of any optimizer. It
-# goes through all of them, since torch does not say which modules an optimizer trains.
+# All declarations made by `declare`. Our hook, which runs before the step of any
+# optimizer, goes through all declarations, since torch does not say which modules an
+# optimizer trains.
 _GUARDED: "WeakSet[Declarations]" = WeakSet()
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def identity(X: Tensor) -> Tensor:
-    """The identity with as many rows as `X` has columns, in the dtype of `X`."""
+    """The identity with as many rows as `X` has columns, in its dtype and device."""
     return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
 
 
@@ -29,5 +29,5 @@ def newton_schulz(Q: Tensor) -> Tensor:
 
 
 def after_newton_schulz(e: float) -> float:
-    """A bound on the norm of the defect after a step, given the norm `e` before it."""
+    """A bound on the norm of the defect after `newton_schulz`, if it was `e` before."""
     return e * e * (3 + e) / 4

@@ -38,6 +38,7 @@ import functools
 import importlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -56,16 +57,13 @@ def _private(module: str, name: str, substitute: Any) -> Any:
         return substitute
 
 
-class _Nothing:
-    """Stands for a class that this version of torch does not have."""
-
-
 _functorch = "torch._C._functorch"
 _is_legacy_batched = _private(_functorch, "is_legacy_batchedtensor", lambda _: False)
 _is_wrapped = _private(_functorch, "is_functorch_wrapped_tensor", lambda _: False)
 _forward_mode = getattr(_private(_functorch, "TransformType", None), "Jvp", None)
 _active_fake_mode = _private("torch._guards", "active_fake_mode", lambda: None)
-_FakeTensor = _private("torch._subclasses.fake_tensor", "FakeTensor", _Nothing)
+# nothing is an instance of the empty tuple
+_FakeTensor = _private("torch._subclasses.fake_tensor", "FakeTensor", ())
 
 # the number of dispatch modes that see every operation of torch, such as FakeTensorMode
 # or a counter of FLOPs
@@ -82,19 +80,12 @@ class _NotForTransforms(torch.autograd.Function):
         """Compute nothing."""
 
 
-class _SomeTransform:
-    """Stands for all active transforms if torch does not say which are active."""
-
-    def key(self) -> None:
-        """The kind of the transform: None, for unknown."""
-
-
-def _transforms_by_refusal() -> list[_SomeTransform]:
-    """One stand-in if a transform is active: then `_NotForTransforms` raises."""
+def _transforms_by_refusal() -> list[Any]:
+    """One transform of unknown kind, if torch refuses `_NotForTransforms`."""
     try:
         _NotForTransforms.apply()
     except RuntimeError:
-        return [_SomeTransform()]
+        return [SimpleNamespace(key=lambda: None)]
     return []
 
 
@@ -252,7 +243,7 @@ def offset_of_tensor() -> int | None:
 
 
 # stands for any hook if this version of torch does not say which hook it is
-HIDDEN_HOOK = _Nothing()
+HIDDEN_HOOK = object()
 
 
 def packing_hook() -> Any:
@@ -267,7 +258,7 @@ def packing_hook() -> Any:
 
 
 def _packs_saved_tensors() -> bool:
-    """Whether there is such a hook: if so, torch refuses to disable hooks."""
+    """Whether a hook packs saved tensors: if so, torch refuses to disable hooks."""
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks("there is one"):
             return False
@@ -301,9 +292,10 @@ def compute_flat_weights(
     cls: Any = type(module)
     cls._flat_weights = property(weights, _do_nothing)
     cls._init_flat_weights = cls._update_flat_weights = _do_nothing
-    # this would copy all weights into one block of memory, which cuDNN does not require
+    # torch's method would copy the weights into one block of memory, which cuDNN does
+    # not require
     cls.flatten_parameters = _do_nothing
-    # The method of nn.RNNBase would read all weights in order to update the list.
+    # the method of nn.RNNBase would read all weights in order to update the list
     cls.__setattr__ = torch.nn.Module.__setattr__
     # The property hides these attributes until the original class is restored. Then
     # torch sees that the references are not to the weights, and fills the list again.

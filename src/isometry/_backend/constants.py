@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu", "leaky_relu"]
 
-# the nonlinearities of a recurrence; in C, each has its position in this list as number
+# the nonlinearities of a recurrence; C identifies each by its position in this list
 NONLINEARITIES: tuple[Sigma, ...] = get_args(Sigma)
 
 # the length of the threshold of a nonlinearity, divided by the length of the state

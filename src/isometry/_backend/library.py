@@ -55,7 +55,7 @@ def loaded() -> Loaded:
         return Loaded(None, reason)
     places = {"wheel": bundled, "cache": cached, "built just now": build}
     if setting == "build":
-        # a user can compare the wheel with a build for this processor
+        # a user can compare this build, made for this processor, with the wheel
         del places["wheel"]
     try:
         for origin, find in places.items():
@@ -98,7 +98,7 @@ _OPENMP = (
 
 
 def openmp() -> list[int | None] | None:
-    """Addresses of the functions `_OPENMP` in torch's OpenMP runtime, if it has one."""
+    """Addresses of the functions `_OPENMP` in torch's runtime; None without OpenMP."""
     # The order is that of the linker: first the global names, which include a runtime
     # that was loaded before Python; then the libraries that torch is linked to.
     for library in (ctypes.CDLL(None), torch_library()):

@@ -367,7 +367,7 @@ def kernels_origin() -> str:
     origin = loaded().origin
     if native_backend(torch.float32) is not None:
         return origin
-    # the library may be loaded, but refuse the BLAS of torch
+    # the library may be loaded although it cannot use torch's BLAS
     return f"none: {' '.join(reasons) or origin}"
 
 

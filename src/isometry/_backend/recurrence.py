@@ -23,7 +23,7 @@ _TOGETHER = 8
 
 
 class Cell(NamedTuple):
-    """One time step: its weight, its nonlinearity, and the threshold `b` of that."""
+    """One time step: the weight, and the nonlinearity with its threshold `b`."""
 
     W: Tensor
     sigma: Sigma

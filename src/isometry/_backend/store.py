@@ -17,7 +17,7 @@ from pathlib import Path
 
 # days without use after which a library is removed
 _UNUSED_DAYS = 90
-# hours after which the temporary folder of a build must be left from a killed process
+# hours after which the temporary folder of a build is removed: its process was killed
 _STALE_HOURS = 24
 
 _DAY = 86400.0
@@ -56,7 +56,7 @@ def cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "isometry"
     except RuntimeError as error:
-        # in a container, a user may have neither HOME nor a name
+        # in a container, HOME may be unset and the user may be unknown to the system
         remedy = "Set XDG_CACHE_HOME to a folder."
         raise BuildError(f"this user has no home folder. {remedy}") from error
 

@@ -55,8 +55,9 @@ def householder(V: Matrix, *, columns: int | None = None) -> Columns:
         )
     X = in_float32_or_wider(V)
     if n > 0:
-        # Each column is divided by its largest entry, which does not change the result:
-        # in float32 the square of 1e-30 would be zero, and the square of 1e30 infinite.
+        # Each column is divided by its largest entry, which does not change the result.
+        # Otherwise, in float32, the square of 1e-30 would be zero and that of 1e30
+        # infinite.
         largest = X.detach().abs().amax(dim=-2, keepdim=True)
         X = X / torch.where(largest == 0, 1, largest)
     with autocast_off(X.device):

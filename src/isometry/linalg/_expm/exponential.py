@@ -40,11 +40,10 @@ from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 # Newton-Schulz step is needed.
 _FEW_SQUARINGS = 2
 
-# A Newton-Schulz step follows after every `MANY_SQUARINGS` squarings. Each squaring
-# doubles the defect, and the step squares it: after eight doublings the square is still
-# negligible.
+# There is a Newton-Schulz step after every `MANY_SQUARINGS` squarings. Each squaring
+# doubles the defect, and the step squares the defect. After eight doublings, the square
+# is still negligible.
 MANY_SQUARINGS = 8
-
 
 # Bounds on angles are widened by this factor, because the power sums are rounded.
 # Without the factor, an upper bound was too low by a fraction of up to 1.02e-3, in 600
@@ -179,8 +178,8 @@ def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     """
     # numpy can read the numbers even while torch records a graph
     numbers = plans.numpy()
-    # with one matrix there is nothing to compare, which saves 5 us, as long as a small
-    # product takes
+    # a single plan is not compared, since comparing takes 5 us, as long as a small
+    # product
     if numbers.size == 1 or (numbers == numbers[0]).all():
         yield int(numbers[0]), None
         return
@@ -258,7 +257,7 @@ def _orthogonalized(S: Tensor) -> Tensor:
 
     The step is Q + Q D / 2 with D = I - Q^H Q = -(S + S^H + S^H S).
     """
-    # not lazily conjugated, for the reason given in `_add_adjoint` in operations.py
+    # not `S.mH`, for the reason given in `_add_adjoint` of _backend/operations.py
     adjoint = S.mT.conj_physical()
     D = _add_product(S, S.mH, S, beta=1).add_(adjoint).mul_(-0.5)
     return _add_product(S, S, D, beta=1).add_(D)
