@@ -19,8 +19,8 @@ from isometry.linalg._squaring import one_norm, scaled_and_squared
 # `taylor_blocks` in `isometry._dtypes`.
 _THETA = 1.3
 
-# called as f(M, c): returns the first c columns of a function of the square matrix M
-FirstColumns = Callable[[Tensor, int], Tensor]
+# called as f(M, c): returns the c leading columns of a function of the square matrix M
+Leading = Callable[[Tensor, int], Tensor]
 
 
 def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
@@ -82,11 +82,7 @@ def expm_tall(X: Matrix, B: Matrix | None = None) -> Matrix:
 
 
 def tall_map(
-    X: Matrix,
-    B: Matrix | None,
-    *,
-    of_skew: FirstColumns,
-    of_block: FirstColumns | None = None,
+    X: Matrix, B: Matrix | None, *, of_skew: Leading, of_block: Leading | None = None
 ) -> Matrix:
     r"""$f(A) B$ with the $A$ of `expm_tall` and a function $f$ instead of exp.
 
@@ -121,7 +117,7 @@ def _along_and_across(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _in_the_span(
-    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: FirstColumns
+    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Leading
 ) -> Tensor:
     """f(A) B = B C + X_perp D with [[C], [D]] = f([[Omega, -S], [I, 0]]) [[I], [0]]."""
     S = X_perp.mH @ X_perp
@@ -136,7 +132,7 @@ def _in_the_span(
 
 
 def _in_the_group(
-    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: FirstColumns
+    Omega: Tensor, X_perp: Tensor, B: Tensor | None, columns: Leading
 ) -> Tensor:
     """f(A) B by the definition, with the n x n skew matrix A."""
     # A = P - P^H with P = (X_perp + B Omega / 2) B^H
