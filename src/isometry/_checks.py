@@ -98,6 +98,15 @@ def check_flags(**flags: bool) -> None:
             )
 
 
+def check_size(n: int, *, least: int = 0) -> None:
+    """Raise unless `n` can be the size of a matrix or vector."""
+    if not isinstance(n, int) or n < least:
+        raise ValueError(
+            f"`n` must be an integer, at least {least}; got {n!r}. "
+            f"It is the size of one point, without batch axes."
+        )
+
+
 def unitary_bound(n: int, dtype: torch.dtype) -> float:
     r"""Largest defect that counts as rounding: $10\, n \max(4, \sqrt n)\, \varepsilon$.
 

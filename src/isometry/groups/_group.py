@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry._checks import is_finite
+from isometry._checks import check_size, is_finite
 from isometry._orthonormal import newton_schulz, unitarity_defect
 from isometry._torch import constant_in_graphs
 from isometry.groups._basis import apply, basis
 from isometry.groups._frames import BodyFrame
 from isometry.groups._group_log import derived_log
-from isometry.groups._manifold import EXP, AbstractManifold, check_size
+from isometry.groups._manifold import EXP, AbstractManifold
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import krylov_norm, nearest_rotation, spectral_norm
 from isometry.groups._unrestricted import AbstractUnrestricted

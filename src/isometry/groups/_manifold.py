@@ -382,15 +382,6 @@ def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManif
     return manifold
 
 
-def check_size(n: int, *, least: int = 0) -> None:
-    """Raise unless `n` can be the size of a matrix or vector."""
-    if not isinstance(n, int) or n < least:
-        raise ValueError(
-            f"`n` must be an integer, at least {least}; got {n!r}. "
-            f"It is the size of one point, without batch axes."
-        )
-
-
 def _check_batch(batch: tuple[int, ...]) -> None:
     """Raise unless `batch` consists of sizes of axes."""
     if not all(hasattr(size, "__index__") and size >= 0 for size in batch):

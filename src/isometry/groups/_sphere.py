@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isometry.groups._manifold import EXP, AbstractManifold, check_size
+from isometry._checks import check_size
+from isometry.groups._manifold import EXP, AbstractManifold
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from isometry._checks import check_size
 from isometry.groups._frames import AbstractFrame, AmbientFrame, TallFrame
-from isometry.groups._manifold import EXP, check_size
+from isometry.groups._manifold import EXP
 from isometry.groups._maps import AbstractRetraction, RetractionLike
 from isometry.groups._nearest import normal_part, spectral_norm
 from isometry.groups._orthogonal import O
