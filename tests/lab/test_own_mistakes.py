@@ -159,3 +159,17 @@ def test_a_mistake_in_a_module_keeps_its_traceback(words, tmp_path, monkeypatch)
     with pytest.raises(ValueError, match="a line that went wrong") as caught:
         main(["train", *words, "--out", str(tmp_path / "run")])
     assert caught.value.__notes__ == ["isometry: raised by the import of wrong"]
+
+
+@pytest.mark.errors
+@pytest.mark.parametrize("words", [["foobar:Task"], ["copying", "--model=foobar:Net"]])
+def test_a_missing_import_in_a_module_is_its_own_error(words, tmp_path, monkeypatch):
+    """An import that fails in the user's module is reported unchanged.
+
+    `foobar` begins with `foo`, so the error used to say that `foobar` itself could not
+    be imported.
+    """
+    (tmp_path / "foobar.py").write_text("import foo")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'foo'"):
+        main(["train", *words, "--out", str(tmp_path / "run")])

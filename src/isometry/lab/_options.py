@@ -354,7 +354,7 @@ class Registry(Generic[Thing]):
         except (ModuleNotFoundError, AttributeError) as error:
             # if an import fails inside the user's own module, show that error unchanged
             if isinstance(error, ModuleNotFoundError) and not (
-                error.name and module.startswith(error.name)
+                error.name and f"{module}.".startswith(f"{error.name}.")
             ):
                 raise
             raise ValueError(
