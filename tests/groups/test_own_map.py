@@ -17,9 +17,11 @@ from isometry.groups import (
     SO,
     SU,
     AbstractManifold,
+    AbstractMap,
     AbstractRetraction,
     Cayley,
     Exp,
+    Householder,
     O,
     Pade,
     Product,
@@ -56,6 +58,27 @@ class Uneven(TwoHalves):
 
     name = "uneven"
     is_equivariant = False
+
+
+@dataclass(frozen=True)
+class NoRetraction(AbstractMap):
+    """A map without a formula that a constraint could use."""
+
+    name = "no-retraction"
+
+
+@dataclass(frozen=True)
+class Reversed(Householder):
+    """Products of reflections, with the columns of the product reversed."""
+
+    name = "reversed"
+
+    def product(self, V: Tensor) -> Tensor:
+        return super().product(V).flip(-1)
+
+    def vectors(self, Q: Tensor) -> tuple[Tensor, Tensor]:
+        V, phase = super().vectors(Q.flip(-1))
+        return V, phase.flip(-1)
 
 
 @pytest.mark.parametrize(("n", "is_complex"), [(4, False), (2, True)])
@@ -243,12 +266,27 @@ def test_the_default_for_tall_matrices_is_that_of_the_formula(phi, shape, rng):
         assert_close(Y, phi.tall(X, base), rtol=0, atol=1e-14)
 
 
+def test_reflections_may_be_modified(rng):
+    """The constraint asks its map, which may be a subclass of Householder."""
+    Q = O(4).random(generator=rng)
+    layer = isometry.orthogonal(nn.Linear(4, 4), "weight", Reversed())
+    layer.weight = Q
+    assert_close(layer.weight, Q)
+    V = coordinates_of(layer).detach()
+    product = Householder().product(V)
+    assert_close(layer.weight.abs(), product.flip(-1).abs())
+
+
 @pytest.mark.errors
 def test_where_it_cannot_be_used():
     """SU(n), and weights without a base, refuse a map that they cannot use."""
     layer = nn.Linear(3, 3, dtype=torch.complex64)
     with pytest.raises(ValueError, match=r"one of exp for SU\(n=3\); got TwoHalves"):
         isometry.constrain(layer, "weight", SU(3), TwoHalves())
+    # a weight made by reflections used to result, whatever the map
+    message = r"one of exp, cayley, pade-m, householder for O\(n=3\); got NoRetraction"
+    with pytest.raises(ValueError, match=message):
+        isometry.orthogonal(nn.Linear(3, 3), "weight", NoRetraction())
     message = r"two-halves reaches .* have an inverse"
     with pytest.raises(ValueError, match=message):
         isometry.orthogonal(

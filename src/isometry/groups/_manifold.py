@@ -19,6 +19,7 @@ from isometry.groups._maps import (
     AbstractMap,
     AbstractRetraction,
     Exp,
+    Householder,
     MapLike,
     RetractionLike,
     parse_map,
@@ -349,9 +350,9 @@ class AbstractManifold(ABC):
 
     def resolve_coordinates(
         self, retraction: MapLike, *, name: str = "retraction"
-    ) -> AbstractMap:
+    ) -> AbstractRetraction | Householder:
         """The map with this name, or the map itself, if it can parametrize a weight."""
-        return self._map(retraction, name, lambda m: m.can_parametrize)
+        return self._map(retraction, name, _can_parametrize)
 
     def _map(self, value: object, name: str, is_able: Callable[..., bool]) -> Any:
         """The map, from an object or a name. Raise unless `is_able` accepts it."""
@@ -380,6 +381,11 @@ def check_is_manifold(manifold: object, *, otherwise: str = "") -> AbstractManif
             f"{otherwise}; got {manifold!r}. Create one with its sizes."
         )
     return manifold
+
+
+def _can_parametrize(phi: AbstractMap) -> bool:
+    """Whether a constraint can compute weights by this map."""
+    return isinstance(phi, AbstractRetraction | Householder) and phi.can_parametrize
 
 
 def _check_batch(batch: tuple[int, ...]) -> None:

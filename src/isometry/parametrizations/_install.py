@@ -15,7 +15,7 @@ from torch.optim.optimizer import (
 from isometry._declare import record
 from isometry._dtypes import in_float32_or_wider
 from isometry._typing import Layer
-from isometry.groups import AbstractManifold, AbstractMap, AbstractRetraction
+from isometry.groups import AbstractManifold, AbstractRetraction, Householder
 from isometry.parametrizations._cache import count_step
 from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
@@ -47,26 +47,37 @@ def install(
     target: Target[Layer],
     manifold: AbstractManifold,
     layout: Layout,
-    retraction: AbstractMap,
+    retraction: AbstractRetraction | Householder,
     options: Options,
 ) -> Layer:
     """Constrain the weight of `target`, which has been checked already."""
     weight, every, radius = target.weight, options.rebase_every, options.rebase_radius
-    has_base = options.use_trivialization and isinstance(retraction, AbstractRetraction)
+    has_base = options.use_trivialization and not isinstance(retraction, Householder)
     check_policy(every, radius, moving=has_base)
     X = layout.points(in_float32_or_wider(weight.detach()))
     Q = initial_point(manifold, X, options.init, options.generator)
-    dtype, init = weight.dtype, options.init
     constraint: AbstractConstraint
-    if isinstance(retraction, AbstractRetraction):
-        base = layout.weight(Q).clone(memory_format=torch.contiguous_format)
-        base = base if has_base else None
-        constraint = Trivialization(
-            *(manifold, layout, retraction, dtype, init, base), every, radius
+    if isinstance(retraction, Householder):
+        constraint = Reflections(
+            manifold=manifold,
+            layout=layout,
+            retraction=retraction,
+            dtype=weight.dtype,
+            init=options.init,
+            buffer=Q.new_ones(*Q.shape[:-2], Q.shape[-1]),
         )
     else:
-        phase = Q.new_ones(*Q.shape[:-2], Q.shape[-1])
-        constraint = Reflections(manifold, layout, retraction, dtype, init, phase)
+        base = layout.weight(Q).clone(memory_format=torch.contiguous_format)
+        constraint = Trivialization(
+            manifold=manifold,
+            layout=layout,
+            retraction=retraction,
+            dtype=weight.dtype,
+            init=options.init,
+            buffer=base if has_base else None,
+            rebase_every=every,
+            rebase_radius=radius,
+        )
     _register(target, constraint, _coordinates(constraint, Q))
     return target.module
 

@@ -4,14 +4,12 @@ import torch
 from torch import Tensor
 
 from isometry._torch import autocast_off
-from isometry.groups import AbstractMap
-from isometry.linalg import householder
-from isometry.linalg._householder import reflections
+from isometry.groups import Householder
 from isometry.parametrizations._constraint import AbstractConstraint, looks_initialized
 from isometry.parametrizations._layout import replicated_like, whole
 
 
-class Reflections(AbstractConstraint[AbstractMap]):
+class Reflections(AbstractConstraint[Householder]):
     r"""$X \mapsto H_1 \cdots H_k\, D$: the columns of $X$ define reflections $H_j$.
 
     $$ H_j = I - 2 \frac{x_j x_j^H}{x_j^H x_j}, \qquad
@@ -41,14 +39,13 @@ class Reflections(AbstractConstraint[AbstractMap]):
         """The weight with coordinates `X`."""
         with autocast_off(X.device):
             V = self.layout.points(whole(X)).tril()
-            phase = whole(self.phase)[..., None, :]
-            Q = householder(V, columns=V.shape[-1]) * phase
+            Q = self.retraction.product(V) * whole(self.phase)[..., None, :]
             return replicated_like(self.layout.weight(Q).to(self.dtype), self.map)
 
     @torch.no_grad()
     def start(self, Q: Tensor) -> Tensor:
         """The vectors of the reflections whose product is `Q`, which is not checked."""
-        V, phase = reflections(Q)
+        V, phase = self.retraction.vectors(Q)
         self.phase.copy_(phase)
         return self.layout.weight(V).contiguous()
 

@@ -19,8 +19,9 @@ LONG_STEP = 1.0
 class AbstractMap(ABC):
     """A map from free coordinates to matrices with orthonormal columns.
 
-    Subclasses are frozen dataclasses: equal if they denote the same map, and hashable.
-    A manifold lists in `maps` the classes of maps into it.
+    There are two kinds: `Householder` and `AbstractRetraction`. To write your own map,
+    derive it from one of them. Subclasses are frozen dataclasses: equal if they denote
+    the same map, and hashable. A manifold lists in `maps` the classes of maps into it.
     """
 
     #: name of the map in options, messages and checkpoints

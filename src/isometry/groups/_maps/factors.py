@@ -11,7 +11,8 @@ from isometry._operators import largest
 from isometry._orthonormal import after_newton_schulz, identity, newton_schulz
 from isometry.groups._maps.abstract import LONG_STEP, AbstractMap, AbstractRetraction
 from isometry.groups._nearest import normal_part
-from isometry.linalg import polar
+from isometry.linalg import householder, polar
+from isometry.linalg._householder import reflections
 
 
 class AbstractFactor(AbstractRetraction):
@@ -146,3 +147,11 @@ class Householder(AbstractMap):
     """
 
     name = "householder"
+
+    def product(self, V: Tensor) -> Tensor:
+        """The product of the reflections along the columns of `V`, as many columns."""
+        return householder(V, columns=V.shape[-1])
+
+    def vectors(self, Q: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors whose product is `Q` up to phases of its columns; the phases."""
+        return reflections(Q)
