@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from isometry.lab import RunError, resume, train
-from isometry.lab._train import folder as run_folder
+from isometry.lab import RunError, _files, resume, train
 from isometry.lab._train.loop import Step
 from tests.lab.fake_runs import Killed
 from tests.lab.small_runs import assert_same_run, records, small, summary, tensors
@@ -64,7 +63,7 @@ def test_a_checkpoint_knows_the_size_of_records_that_were_cut_off(tmp_path):
     once.
     """
     (tmp_path / "metrics.jsonl").write_bytes(b"{}\n" * 10)
-    metrics = run_folder.Metrics(tmp_path, size=6)
+    metrics = _files.Metrics(tmp_path, size=6)
     assert metrics.size() == 6
     metrics.write({})
     assert metrics.size() == 9
@@ -78,8 +77,8 @@ def killed_at(moment: int) -> Iterator[list[int]]:
     calls = [0]
     places = [
         (os, "fsync"),
-        (run_folder.Path, "replace"),
-        (run_folder.Metrics, "write"),
+        (_files.Path, "replace"),
+        (_files.Metrics, "write"),
     ]
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in places:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isometry.lab._data.get import get_data
     from isometry.lab._evaluation import evaluate
+    from isometry.lab._files import RunError
     from isometry.lab._report.command import write_report
     from isometry.lab._train.config import Config, Training
     from isometry.lab._train.experiment import register
-    from isometry.lab._train.folder import RunError
     from isometry.lab._train.run import RunOutcome, load_model, resume, train
     from isometry.lab.paper.training import OptimizerRecipe, Recipe, Schedule
     from isometry.lab.task import (
@@ -35,7 +35,7 @@ _EXPORTS = {
     "paper.training": ("Recipe", "Schedule", "OptimizerRecipe"),
     "_train.config": ("Config", "Training"),
     "_train.run": ("RunOutcome", "train", "resume", "load_model"),
-    "_train.folder": ("RunError",),
+    "_files": ("RunError",),
     "_train.experiment": ("register",),
     "_report.command": ("write_report",),
     "_data.get": ("get_data",),

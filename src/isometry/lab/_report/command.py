@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from isometry.lab._files import CONFIG
 from isometry.lab._report.experiments import experiments
 from isometry.lab._report.runs import read_run
 from isometry.lab._report.table import results
@@ -51,14 +52,14 @@ def _is_other(path: Path) -> bool:
     # also look in subfolders, where earlier versions of `isometry reproduce` wrote
     # reports
     reports = (*path.glob("report.html"), *path.glob("*/report.html"))
-    runs = (*path.glob("config.json"), *path.glob("*/config.json"))
+    runs = (*path.glob(CONFIG), *path.glob(f"*/{CONFIG}"))
     return path.is_file() or (bool(reports) and not runs)
 
 
 def _runs_in(path: Path) -> list[Path]:
     """The folders of a sweep's runs; for any other folder, only the folder itself."""
-    runs = sorted(file.parent for file in path.glob("*/config.json"))
-    return runs if runs and not (path / "config.json").is_file() else [path]
+    runs = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
+    return runs if runs and not (path / CONFIG).is_file() else [path]
 
 
 def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:

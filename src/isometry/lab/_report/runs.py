@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+from isometry.lab._files import CONFIG, ENVIRONMENT, METRICS, SUMMARY
+
 Record = Mapping[str, Any]
 
 # statuses of a run that stopped as planned: after its last step, or with a solved task
@@ -124,26 +126,26 @@ def read_run(path: Path) -> Run:
     Raises:
         ValueError: if the folder holds no run, or one of its files is damaged.
     """
-    if not (path / "config.json").is_file():
+    if not (path / CONFIG).is_file():
         kind = "a folder without one" if path.is_dir() else "no such folder"
         raise ValueError(
-            f"`{path}` must be the folder of a run, with a `config.json`; got "
+            f"`{path}` must be the folder of a run, with a `{CONFIG}`; got "
             f"{'a file' if path.is_file() else kind}. Give the folders that `isometry "
             f"train` has printed, or the folder of a sweep."
         )
-    config = _json(path / "config.json")
+    config = _json(path / CONFIG)
     for name in ("task", "model"):
         if name not in config:
             raise ValueError(
-                f"`{path / 'config.json'}` must name a {name}; got "
+                f"`{path / CONFIG}` must name a {name}; got "
                 f"{', '.join(sorted(config)) or 'nothing'}. Is it a run of isometry?"
             )
     return Run(
         path=path,
         config=config,
-        records=_lines(path / "metrics.jsonl"),
-        summary=_json(path / "summary.json"),
-        environment=_json(path / "environment.json"),
+        records=_lines(path / METRICS),
+        summary=_json(path / SUMMARY),
+        environment=_json(path / ENVIRONMENT),
     )
 
 
@@ -176,19 +178,19 @@ _REMEDY = "Remove the file or leave the run out."
 # The kind of value that each entry of a file must have. We check it because another
 # program or person may have written the file.
 _KINDS = {
-    "config.json": {
+    CONFIG: {
         **dict.fromkeys(("task", "model", "command"), "a text"),
         **dict.fromkeys(("hidden_size", "iterations", "seed"), "a whole number"),
         **dict.fromkeys(("task_options", "model_options"), "an object"),
     },
-    "summary.json": {
+    SUMMARY: {
         "status": "a text",
         **dict.fromkeys(("steps", "parameters"), "a whole number"),
         "seconds": "a number",
         "angles": "a list",
         "scores": "an object",
     },
-    "environment.json": {"versions": "an object"},
+    ENVIRONMENT: {"versions": "an object"},
 }
 
 

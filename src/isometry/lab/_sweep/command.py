@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._files import RunError
 from isometry.lab._options import add_fields, as_typed, make, option_of
 from isometry.lab._sweep.engine import Engine, sweep
 from isometry.lab._sweep.plan import (
@@ -19,7 +20,6 @@ from isometry.lab._sweep.plan import (
     with_known_names,
 )
 from isometry.lab._train.command import add_tasks, add_trust, read_file
-from isometry.lab._train.folder import RunError
 
 # plural names of options that often have several values; the singular works as well
 PLURALS = {"models": "model", "hidden_sizes": "hidden_size", "seeds": "seed"}

@@ -8,9 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._files import RunError, as_json, write_atomically
 from isometry.lab._train.command import read
 from isometry.lab._train.config import Config, Training
-from isometry.lab._train.folder import RunError, as_json, write_atomically
 
 PLAN = "sweep.json"
 

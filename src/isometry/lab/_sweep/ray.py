@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._files import RunError
 from isometry.lab._process import Signals
 from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._sweep.view import GRACE, PAUSE, View, log_of, work
 from isometry.lab._train.config import Config
-from isometry.lab._train.folder import RunError
 
 # how many times a run is resumed after its worker has died
 RETRIES = 3

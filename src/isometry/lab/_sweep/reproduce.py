@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from isometry.lab._files import data_folder
 from isometry.lab._options import add_fields, make, suggestion
 from isometry.lab._sweep.command import perform
 from isometry.lab._sweep.engine import Engine
 from isometry.lab._sweep.plan import SweepRun
 from isometry.lab._train import command as train
-from isometry.lab._train.folder import data_folder
 from isometry.lab.paper.protocol import PLANS, PlannedRun, plan
 
 

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+from isometry.lab._files import CONFIG, METRICS, SUMMARY, RunError, read_json
 from isometry.lab._report.runs import ENDED
 from isometry.lab._train.config import Config
-from isometry.lab._train.folder import CONFIG, METRICS, SUMMARY, RunError
 
 # A run that is told to stop has this many seconds to write its checkpoint. After that,
 # it is killed.
@@ -84,7 +84,7 @@ class View:
         for group in (self.waiting, self.running):
             if name in group:
                 group.remove(name)
-        summary = _json(self.out / name / SUMMARY)
+        summary = read_json(self.out / name / SUMMARY)
         # a run that was told to stop before it trained has no summary
         status = summary.get("status", "stopped")
         self.failed += bool(message) or status == "diverged"
@@ -122,7 +122,7 @@ class View:
         record = _last_record(self.out / name / METRICS)
         if not record:
             return f"  {name}  begins"
-        step, total = record["step"], _json(self.out / name / CONFIG)["iterations"]
+        step, total = record["step"], read_json(self.out / name / CONFIG)["iterations"]
         left = timedelta(seconds=round((total - step) * record["seconds"] / step))
         values = "  ".join(
             f"{key} {record[key]:.4g}"
@@ -144,10 +144,6 @@ class View:
     def _write(self, lines: Iterable[str]) -> None:
         self.stream.write("".join(f"{line}\n" for line in lines))
         self.stream.flush()
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def _last_record(path: Path) -> dict[str, Any]:

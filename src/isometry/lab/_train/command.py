@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from isometry.lab._files import RunError, divergence, resume_command
 from isometry.lab._options import (
     REFERENCE,
     add_fields,
@@ -22,7 +23,6 @@ from isometry.lab._options import (
 )
 from isometry.lab._process import keep_freed_memory
 from isometry.lab._train.config import Config, Training, check_changes
-from isometry.lab._train.folder import RunError, divergence, resume_command
 
 # the exit code for each status of a run; 130 is the usual code after Ctrl-C
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}

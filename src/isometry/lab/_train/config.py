@@ -6,8 +6,10 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from isometry.lab._files import CONFIG, RunError, damaged
 from isometry.lab._options import check_types, make, option_of, spell
 
 if TYPE_CHECKING:
@@ -265,3 +267,16 @@ class Config:
             evaluate_every=before.evaluate_every or epoch or 100,
         )
         return replace(self, training=training)
+
+
+def read_config(folder: Path) -> Config:
+    """Read the config of a run from its folder."""
+    try:
+        return Config.from_json((folder / CONFIG).read_bytes())
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
+            f"that `isometry train` has printed."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(damaged(folder / CONFIG, repr(error))) from error

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from isometry.lab._files import CHECKPOINT, Metrics, RunError, write_atomically
 from isometry.lab._train.experiment import Experiment
-from isometry.lab._train.folder import CHECKPOINT, Metrics, RunError, write_atomically
 
 if TYPE_CHECKING:
     from isometry.lab._train.loop import RunState

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from isometry import count_parameters
+from isometry.lab import _files as files
+from isometry.lab._files import RunError
 from isometry.lab._process import Ranks, environment, joined
-from isometry.lab._train import folder as files
-from isometry.lab._train.config import Config
+from isometry.lab._train.config import Config, read_config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
-from isometry.lab._train.folder import RunError
 from isometry.lab._train.loop import RunState, Trainer, angles, orthogonality_error
 from isometry.lab._train.recorder import Recorder, event_writer, read_best, unpack
 
@@ -101,7 +101,7 @@ def resume(
         ValueError: if an option may not change, or `trust` does not allow a class.
     """
     folder = Path(folder)
-    before, summary = files.read_config(folder), files.read_summary(folder)
+    before, summary = read_config(folder), files.read_summary(folder)
     config = before.changed(options)
     steps, status = summary.get("steps", 0), summary.get("status")
     if status == "diverged":
@@ -160,7 +160,7 @@ def load_model(
         ValueError: if `trust` does not allow a class.
     """
     folder = Path(folder)
-    config, data = files.read_config(folder), files.read_checkpoint(folder)
+    config, data = read_config(folder), files.read_checkpoint(folder)
     if data is None:
         reason = "it has none yet"
         remedy = f"Resume the run: {files.resume_command(folder)}"

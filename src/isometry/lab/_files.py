@@ -11,7 +11,6 @@ from typing import Any
 
 import isometry
 from isometry.lab._process import environment
-from isometry.lab._train.config import Config
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
@@ -232,40 +231,29 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def read_config(folder: Path) -> Config:
-    """Read the config of a run from its folder."""
-    try:
-        return Config.from_json((folder / CONFIG).read_bytes())
-    except FileNotFoundError:
-        raise RunError(
-            f"{folder} must be the folder of a run; it has no {CONFIG}. Give the path "
-            f"that `isometry train` has printed."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunError(damaged(folder / CONFIG, repr(error))) from error
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a run; empty if there is no file."""
+    return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def resume_command(folder: Path) -> str:
     """The command that resumes a run; `--trust` is added for classes of the user."""
-    try:
-        config = read_config(folder)
-    except RunError:
-        return f"isometry train --resume {folder}"
-    own = any(":" in name for name in (config.task, config.training.model))
+    names: list[Any] = []
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+        config = read_json(folder / CONFIG)
+        names = [config.get("task"), config.get("model")]
+    own = any(":" in str(name) for name in names)
     return f"isometry train --resume {folder}{' --trust' if own else ''}"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read the summary of a run from its folder; empty if there is none."""
     path = folder / SUMMARY
-    if not path.exists():
-        return {}
-    try:
-        summary = json.loads(path.read_bytes())
-        if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
+        summary = read_json(path)
+        needed = {"status", "steps", "seconds", "metric", "best"}
+        if not path.exists() or needed <= summary.keys():
             return summary
-    except (ValueError, AttributeError, RecursionError):
-        pass
     raise RunError(damaged(path, "no summary of a run"))
 
 
@@ -291,7 +279,7 @@ def origin(folder: Path | None) -> str:
     if folder is None:
         return ""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        revision = json.loads((folder / ENVIRONMENT).read_bytes()).get("revision")
+        revision = read_json(folder / ENVIRONMENT).get("revision")
         here = environment(ranks=1)["revision"]
         if revision and revision != here:
             return (
