@@ -6,6 +6,7 @@ from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
 import isometry
+from isometry.groups import Exp
 from isometry.linalg import polar
 from tests.helpers import shifted_seed
 
@@ -28,7 +29,7 @@ def trained(model: nn.Module) -> nn.Module:
     return model
 
 
-def loaded(peer: nn.Module, ours: str, **options) -> nn.Module:
+def loaded(peer: nn.Module, ours: str | Exp, **options) -> nn.Module:
     model = Weights(tuple(peer.weight.shape), peer.weight.dtype)
     isometry.orthogonal(model, "weight", ours)
     result = isometry.load_foreign(model, peer.state_dict(), **options)
@@ -81,6 +82,17 @@ def test_the_map_of_the_checkpoint_can_be_another():
     peer = Weights((5, 5), torch.float64)
     parametrizations.orthogonal(peer, orthogonal_map="cayley")
     model = loaded(trained(peer), "exp", retraction="cayley")
+    assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
+
+
+def test_a_layer_with_a_reach_loads_checkpoints_of_the_exponential():
+    """`Exp(reach=...)` is the exponential, although it is not equal to `Exp()`.
+
+    The checkpoint used to be refused. Its angles may be out of reach.
+    """
+    torch.manual_seed(shifted_seed(0))
+    peer = trained(parametrizations.orthogonal(Weights((5, 5), torch.float64)))
+    model = loaded(peer, Exp(reach=0.1))
     assert_close(model.weight, peer.weight, rtol=0, atol=1e-13)
 
 

@@ -216,13 +216,16 @@ def _is_rectangular_in_torch(X: Tensor) -> bool:
 def _peer_map(value: MapLike) -> AbstractMap:
     """The map with which torch or geotorch made a checkpoint."""
     # "expm" is the name of the exponential in geotorch, "matrix_exp" in torch
-    result = parse_map("exp" if value in ("expm", "matrix_exp") else value)
-    if result not in _PEER_MAPS:
+    phi = parse_map("exp" if value in ("expm", "matrix_exp") else value)
+    # an exponential with a `reach` is not equal to `Exp()`
+    if isinstance(phi, AbstractRetraction) and phi.is_exponential:
+        phi = Exp()
+    if phi not in _PEER_MAPS:
         raise ValueError(
             f"`retraction` must be 'exp', 'cayley' or 'householder', the maps of torch "
             f"and geotorch; got {value!r}. Name the map that made the checkpoint."
         )
-    return result
+    return phi
 
 
 def _peer_columns(phi: AbstractMap, X: Tensor) -> Tensor:
