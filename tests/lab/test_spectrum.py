@@ -5,7 +5,7 @@ from torch import nn
 
 import isometry
 from isometry.groups import Cayley, Exp, Householder
-from isometry.lab._train.loop import largest_angle
+from isometry.lab._train.spectrum import largest_angle
 
 
 @pytest.mark.parametrize(

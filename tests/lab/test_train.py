@@ -13,7 +13,8 @@ import torch
 from isometry.lab import Config, RunError, Training, resume, train
 from isometry.lab._process import Ranks
 from isometry.lab._train.experiment import build
-from isometry.lab._train.loop import Step, orthogonality_error, recurrent_matrix_of
+from isometry.lab._train.loop import Step
+from isometry.lab._train.spectrum import orthogonality_error, recurrent_matrix_of
 from isometry.lab.paper.networks import NETWORKS, recipe
 from isometry.lab.tasks import CopyingTask, MnistTask
 from tests.helpers import eps, shifted_seed

@@ -15,8 +15,9 @@ from isometry.lab._files import RunError
 from isometry.lab._process import Ranks, environment, joined
 from isometry.lab._train.config import Config, read_config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
-from isometry.lab._train.loop import RunState, Trainer, angles, orthogonality_error
+from isometry.lab._train.loop import RunState, Trainer
 from isometry.lab._train.recorder import Recorder, event_writer, read_best, unpack
+from isometry.lab._train.spectrum import angles, orthogonality_error
 
 
 @dataclass(frozen=True)

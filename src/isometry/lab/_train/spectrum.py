@@ -1,0 +1,83 @@
+"""Measurements of the recurrent matrix: its angles, and how orthogonal it is."""
+
+import torch
+from torch import Tensor, nn
+
+from isometry._orthonormal import unitarity_defect
+from isometry.groups import AbstractRetraction
+from isometry.linalg import skew
+from isometry.nn._recurrent import AbstractRecurrent
+from isometry.parametrizations._coordinates import constrained
+
+
+@torch.no_grad()
+def recurrent_matrix_of(model: nn.Module) -> Tensor | None:
+    """The matrix that the first layer applies to its hidden state.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The matrix (n, n); if the cell has gates, the first of its matrices. None if the
+        layer is not from `isometry.nn`, or if the matrix is not finite.
+    """
+    network = getattr(model, "network", model)
+    if not isinstance(network, AbstractRecurrent):
+        return None
+    W = network.typed_cells()[0].recurrent_matrix().detach()
+    return W if bool(W.isfinite().all()) else None
+
+
+def orthogonality_error(model: nn.Module) -> float | None:
+    r"""Error $\lVert W^H W - I \rVert_F / \sqrt n$ of the recurrent matrix.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The error; None where `recurrent_matrix_of` returns None.
+    """
+    W = recurrent_matrix_of(model)
+    if W is None:
+        return None
+    return float(unitarity_defect(W)) / len(W) ** 0.5
+
+
+def largest_angle(model: nn.Module) -> float | None:
+    r"""Largest angle of the coordinates $A$ of the first constrained weight.
+
+    The angles of $A$ are $|\theta|$ for its eigenvalues $i \theta$. The exponential is
+    one to one on the set of all $A$ whose largest angle is below $\pi$. The paper calls
+    this set $V$.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The angle. None if there is no constrained weight, or if the first constrained
+        weight is not a square matrix parametrized by the exponential, or if its
+        coordinates are not finite.
+    """
+    for entry in constrained(model):
+        A, phi = entry.coordinates.detach(), entry.constraint.retraction
+        is_exp = isinstance(phi, AbstractRetraction) and phi.is_exponential
+        is_square = A.shape[-1] == A.shape[-2]
+        if not (is_exp and is_square and bool(A.isfinite().all())):
+            return None
+        return float(torch.linalg.eigvalsh(-1j * skew(A)).abs().max())
+    return None
+
+
+def angles(model: nn.Module) -> list[float]:
+    """Angles of the eigenvalues of the first layer's recurrent matrix, ascending.
+
+    Args:
+        model: a network with its output layer.
+
+    Returns:
+        The angles; empty where `recurrent_matrix_of` returns None.
+    """
+    W = recurrent_matrix_of(model)
+    if W is None:
+        return []
+    return torch.linalg.eigvals(W.cpu()).angle().sort().values.tolist()
