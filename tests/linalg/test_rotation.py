@@ -213,6 +213,22 @@ def test_gradients_that_are_no_plain_memory(with_base, rng):
     assert_close(g, expected)
 
 
+@pytest.mark.parametrize("lazy", ["X", "B"])
+def test_arguments_with_a_lazy_minus(lazy, rng):
+    """If X or B has a lazy minus, torch computes the value and the gradient."""
+    X = random_skew(40, norm=1.0, dtype=torch.float64, rng=rng).contiguous()
+    B = random_unitary(40, dtype=torch.float64, rng=rng).contiguous()
+    G = torch.randn(40, 40, dtype=torch.float64, generator=rng)
+    minus = torch._neg_view  # pyright: ignore[reportPrivateImportUsage]
+    lazy_X, lazy_B = (minus(-X), B) if lazy == "X" else (X.clone(), minus(-B))
+    assert lazy_X.is_neg() or lazy_B.is_neg()
+    results = []
+    for Y, base in ((X, B), (lazy_X, lazy_B)):
+        Q = rotation(Y.requires_grad_(), base)
+        results += [(Q, torch.autograd.grad(Q, Y, G)[0])]
+    assert_close(*results)
+
+
 def test_coordinates_that_change_before_the_backward_pass(rng):
     """If X changes before the backward pass, the gradient is still that at the old X.
 

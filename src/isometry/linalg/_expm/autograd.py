@@ -61,7 +61,8 @@ def _forward(A: Tensor, norm_bound: float | None) -> tuple[Tensor, Tensor, Tenso
             f"`A` must be a plain tensor here and for second derivatives; got "
             f"{type(A).__name__}. Gather a DTensor first with `A.full_tensor()`."
         )
-    Q, W, plans = products.forward(_flat(A), norm_bound)
+    A_flat = _flat(A)
+    Q, W, plans = products.forward(backend_for(A_flat), A_flat, norm_bound)
     # `resize_` instead of `view`, because torch refuses to change a view in place if an
     # autograd function has returned it
     return Q.resize_(A.shape), W.view(W.shape[0], *A.shape), plans.view(A.shape[:-2])

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isometry._backend import Backend, PowerSums, backend_for
+from isometry._backend import Backend, PowerSums
 from isometry._backend.memory import recycled
 from isometry.linalg._expm.schemes import SCHEMES, Scheme, polynomial
 
@@ -192,11 +192,16 @@ def batches(plans: Tensor) -> Iterator[tuple[int, Tensor | None]]:
 
 
 def forward(
-    A: Tensor, norm_bound: float | None = None, *, from_coordinates: bool = False
+    backend: Backend,
+    A: Tensor,
+    norm_bound: float | None = None,
+    *,
+    from_coordinates: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """exp(A), and the slots and plans of all matrices for the backward pass.
 
     Args:
+        backend: computes all products.
         A: (batch, n, n).
         norm_bound: an upper bound on all angles, if one is known.
         from_coordinates: compute exp(skew(A)) instead.
@@ -204,7 +209,6 @@ def forward(
     if A.numel() == 0:
         plans = torch.zeros(A.shape[0], dtype=torch.int64, device="cpu")
         return A.clone(), A.new_empty((slots(A.dtype), *A.shape)), plans
-    backend = backend_for(A)
     W = recycled((slots(A.dtype), *A.shape), A)
     plans = choose_plans(backend, A, W, norm_bound, from_coordinates=from_coordinates)
     # a placeholder, since the first batch contains all matrices and assigns Q

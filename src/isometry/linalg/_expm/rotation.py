@@ -119,14 +119,14 @@ class Rotation(torch.autograd.Function):
 def _forward(X: Tensor, B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """B exp(skew X), and the slots and the plan for the backward pass."""
     X = X.contiguous()
-    E, W, plan = products.forward(X[None], from_coordinates=True)
+    B = None if B is None else B.contiguous()
+    backend = backend_for(X, B)
+    E, W, plan = products.forward(backend, X[None], from_coordinates=True)
     # `resize_` instead of `view`, because torch refuses to change a view in place if an
     # autograd function has returned it
     E, plan = E.resize_(X.shape), plan.resize_(())
-    if B is not None:
-        B = B.contiguous()
-        E = backend_for(E, B).multiply(B, E)
-    return E, W, plan
+    Q = E if B is None else backend.multiply(B, E)
+    return Q, W, plan
 
 
 def _backward(B: Tensor | None, W: Tensor, plan: Tensor, G: Tensor) -> Tensor:
