@@ -204,7 +204,7 @@ def test_variables_say_what_they_hold():
 
 
 def definitions(module: ast.Module) -> Iterator[str]:
-    """The classes, aliases and constants of a module that have no underscore."""
+    """The classes, aliases and constants of a module, without `__all__` and `_log`."""
     for node in module.body:
         if isinstance(node, ast.ClassDef):
             names = [node.name]
@@ -214,7 +214,7 @@ def definitions(module: ast.Module) -> Iterator[str]:
             names = [part.id for part in parts if isinstance(part, ast.Name)]
         else:
             continue
-        yield from (name for name in dict.fromkeys(names) if name[0] != "_")
+        yield from set(names) - {"__all__", "_log"}
 
 
 # names that are still defined twice; no others may be added

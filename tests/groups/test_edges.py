@@ -211,7 +211,7 @@ def test_the_last_start_of_the_stiefel_logarithm_counts(monkeypatch, rng):
         return E, rest if len(calls) > 1 else torch.full_like(rest, 1.0)
 
     monkeypatch.setattr(_stiefel_log, "_shoot", fail_first)
-    monkeypatch.setattr(_stiefel_log, "_STARTS", 1)
+    monkeypatch.setattr(_stiefel_log, "_RESTARTS", 1)
     manifold = Stiefel(5, 2)
     Q, P = manifold.random(2, 3, generator=rng, dtype=torch.float64)
     assert_close(manifold.exp(Q, manifold.log(Q, P)), P, rtol=0, atol=1e-13)

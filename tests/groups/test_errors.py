@@ -264,7 +264,7 @@ def test_a_stiefel_logarithm_that_does_not_converge(monkeypatch, rng):
 
     It is stopped early, since it converged for every pair that was tried.
     """
-    for name, number in {"_TURNS": 1, "_SHOTS": 0, "_STARTS": 1}.items():
+    for name, number in {"_TURNS": 1, "_SHOTS": 0, "_RESTARTS": 1}.items():
         monkeypatch.setattr(_stiefel_log, name, number)
     Q, P = Stiefel(4, 2).random(2, generator=rng)
     with pytest.raises(

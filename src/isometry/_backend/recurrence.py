@@ -19,7 +19,7 @@ from isometry._backend.constants import LEAKY_SLOPE, Sigma
 # The gradient at W is a sum of products d_t^T h_{t-1} over all time steps t, where d_t
 # is the gradient at the drive u_t. The terms of this many time steps are added as one
 # product, as soon as their rows d_t are known.
-_TOGETHER = 8
+_TIME_STEPS_TOGETHER = 8
 
 
 class Cell(NamedTuple):
@@ -121,8 +121,8 @@ def scan_adjoint(
             break
         if not steps.is_equal:
             dW.addmm_(d.mT, H[starts[t - 1] :][: sizes[t]])
-        elif (t - 1) % _TOGETHER == 0:
-            upto = starts[min(t + _TOGETHER, len(sizes))]
+        elif (t - 1) % _TIME_STEPS_TOGETHER == 0:
+            upto = starts[min(t + _TIME_STEPS_TOGETHER, len(sizes))]
             dW.addmm_(D[begin:upto].mT, H[starts[t - 1] :][: upto - begin])
     first = D[: sizes[0]]
     dW.addmm_(first.mT, h0)

@@ -35,7 +35,7 @@ Vectors = dict[str, Tensor]
 _LOST = 0.1
 
 # with fewer rows than this, `BodyFrame._move` first computes Q @ change and then adds Q
-_SMALL = 32
+_FEW_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class BodyFrame(AbstractFrame):
             # `polish`
             P = Q @ self.group.algebra_retraction(A, retraction)
             return settle(P, torch.linalg.matrix_norm(A))
-        if Q.shape[-1] < _SMALL:
+        if Q.shape[-1] < _FEW_ROWS:
             # Not `baddbmm`: a BLAS that adds the terms of the product to Q one by one
             # makes an error in proportion to Q at each term. In U(9) the defect was
             # three times as large.

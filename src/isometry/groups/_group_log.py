@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # in `_search_from_many`: the number of random starts, the number of best starts from
 # which Newton's method runs for each matrix, and the limit on its steps
-_STARTS, _FOLLOWED, _STEPS = 128, 4, 12
+_STARTS, _FOLLOWED, _NEWTON_STEPS = 128, 4, 12
 
 # in `_independent`, singular values below this count as zero
 _ZERO = 1e-6
@@ -177,7 +177,7 @@ def _search_from_many(units: Tensor, Q: Tensor, A: Tensor) -> Tensor:
     best = overlap.topk(_FOLLOWED, -1).indices
     A = torch.cat([A[:, None], starts[best]], 1)
     Q = Q[:, None].expand_as(A)
-    A = _newton(units, A, Q, steps=_STEPS)
+    A = _newton(units, A, Q, steps=_NEWTON_STEPS)
     closest = torch.linalg.matrix_norm(expm_skew(A) - Q).argmin(-1)
     return A.take_along_dim(closest[:, None, None, None], 1)[:, 0]
 

@@ -27,7 +27,7 @@ from isometry.linalg._implicit import Implicit
 
 # limits on the steps of the first iteration, `_turn`, which converges from far away but
 # slowly; on the steps of Newton's method; and on the number of restarts
-_TURNS, _SHOTS, _STARTS = 20, 30, 20
+_TURNS, _SHOTS, _RESTARTS = 20, 30, 20
 # Newton's method has failed if a geodesic ends farther than this, per column, from P
 _FAR = 1e-12
 
@@ -165,7 +165,7 @@ def _search(V: Tensor) -> Tensor:
     whole = _completion(V)
     E, rest = _shoot(_turn(whole, k), V)
     rng = torch.Generator().manual_seed(1)
-    for _ in range(_STARTS):
+    for _ in range(_RESTARTS):
         far = rest > _FAR * k
         if not far.any():
             break

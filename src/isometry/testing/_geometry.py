@@ -9,7 +9,7 @@ from isometry.testing._points import retractions as maps_of
 
 # The step of central differences in double precision, and the bound on their error:
 # twice the worst error over 20 seeds, 7.8e-10, rounded up.
-_STEP, _DIFFERENCE = 1e-5, 8e-10
+_CENTRAL_STEP, _DIFFERENCE = 1e-5, 8e-10
 
 
 def tangent_space(case: Case) -> None:
@@ -60,11 +60,11 @@ def differential(case: Case) -> None:
     def f(P: Tensor) -> Tensor:
         return norm(M, P + C) ** 4 / 4
 
-    forward, back = f(M.exp(Q, _STEP * E)), f(M.exp(Q, -_STEP * E))
+    forward, back = f(M.exp(Q, _CENTRAL_STEP * E)), f(M.exp(Q, -_CENTRAL_STEP * E))
     Q = Q.requires_grad_()
     (G,) = torch.autograd.grad(f(Q).sum(), Q)
     want = M.inner(Q, M.gradient(Q, G), E).detach()
-    gap = (forward - back) / (2 * _STEP) - want
+    gap = (forward - back) / (2 * _CENTRAL_STEP) - want
     must = "be the derivative along geodesics"
     wide.bound("gradient", must, gap, _DIFFERENCE * max(1.0, float(forward.max())))
 
@@ -86,8 +86,8 @@ def geodesics(case: Case) -> None:
     E, F = wide.tangent(Q, angle=1.5), wide.tangent(Q, angle=1.5)
 
     def derivative(F: Tensor) -> Tensor:
-        gap = M.exp(Q, E + _STEP * F) - M.exp(Q, E - _STEP * F)
-        return gap / (2 * _STEP)
+        gap = M.exp(Q, E + _CENTRAL_STEP * F) - M.exp(Q, E - _CENTRAL_STEP * F)
+        return gap / (2 * _CENTRAL_STEP)
 
     P = M.exp(Q, E)
     for direction in (E, F):

@@ -164,7 +164,7 @@ def _json(path: Path) -> dict[str, Any]:
         raise ValueError(  # noqa: TRY004 - the content of a file, not an argument
             f"`{path}` must hold an object; got {type(content).__name__}. {_REMEDY}"
         )
-    for name, kind in _KINDS[path.name].items():
+    for name, kind in _ENTRIES[path.name].items():
         value = content.get(name)
         if value is not None and not _is(value, kind):
             raise ValueError(
@@ -177,7 +177,7 @@ _REMEDY = "Remove the file or leave the run out."
 
 # The kind of value that each entry of a file must have. We check it because another
 # program or person may have written the file.
-_KINDS = {
+_ENTRIES = {
     CONFIG: {
         **dict.fromkeys(("task", "model", "command"), "a text"),
         **dict.fromkeys(("hidden_size", "iterations", "seed"), "a whole number"),

@@ -38,8 +38,8 @@ Style = Literal["tunable", "fft"]
 # The largest number of layers whose product is computed as one set of blocks. Blocks of
 # 16 layers that pair neighbours have 32 to 64 rows; blocks of 4 layers of a Fourier
 # transform have 16 rows.
-_TOGETHER = 16
-_TOGETHER_FFT = 4
+_LAYERS_TOGETHER = 16
+_FFT_LAYERS_TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Planes:
             depth = n.bit_length() - 1
             self.shape = (depth, n // 2)
             self.layers = [Layer(n >> (level + 1)) for level in range(depth)]
-            for numbers in _groups(depth, _TOGETHER_FFT):
+            for numbers in _groups(depth, _FFT_LAYERS_TOGETHER):
                 inner = self.layers[numbers[-1]].distance
                 size = 2 ** len(numbers)
                 self.stages.append(
@@ -128,10 +128,10 @@ class Planes:
             return
         self.shape = (capacity // 2, n - 1)
         self.layers = [Layer(1), Layer(1, skip=1)] * (capacity // 2)
-        k = _half_block(n, min(capacity, _TOGETHER))
+        k = _half_block(n, min(capacity, _LAYERS_TOGETHER))
         blocks = -(-n // (2 * k))
         self.padded = 2 * k * blocks
-        for numbers in _groups(capacity, _TOGETHER):
+        for numbers in _groups(capacity, _LAYERS_TOGETHER):
             shape = (blocks, 2 * k, 1)
             self.stages += [
                 BlockRotation(numbers, shape, part="triangles"),
@@ -225,7 +225,7 @@ def _half_block(n: int, layers: int) -> int:
 
 
 # all angles start uniform in (-3.14, 3.14), as in the authors' code
-_BOUND = 3.14
+_LARGEST_ANGLE = 3.14
 # the authors' modReLU adds this to the modulus
 _EPSILON = 0.01
 
@@ -294,9 +294,9 @@ class EURNNCell(AbstractComparatorCell):
         shape, unitary = self.planes.shape, self.unitary
         kernel = draw.complex_uniform if unitary else draw.uniform
         self.weight_ih = kernel(n, inputs, bound=0.01)
-        self.theta = draw.uniform(*shape, bound=_BOUND)
-        self.phi = draw.uniform(*shape, bound=_BOUND) if unitary else None
-        self.omega = draw.uniform(n, bound=_BOUND) if unitary else None
+        self.theta = draw.uniform(*shape, bound=_LARGEST_ANGLE)
+        self.phi = draw.uniform(*shape, bound=_LARGEST_ANGLE) if unitary else None
+        self.omega = draw.uniform(n, bound=_LARGEST_ANGLE) if unitary else None
         self.bias = draw.zeros(n)
 
     def state_map(self) -> Map:
