@@ -205,3 +205,22 @@ def test_empty_batches_are_right():
         out = torch.full(shape, math.nan)
         assert native.skew(torch.zeros(shape)).shape == shape
         native.square(torch.zeros(shape), out)
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 0]], ids=str)
+def test_a_scan_without_rows(sizes):
+    """Without time steps or without sequences, all gradients of a scan are zero.
+
+    The torch backend used to raise IndexError if there were no time steps.
+    """
+    H, h0, W = torch.zeros(0, N), torch.zeros(0, N), matrices()[0] + 1
+    for backend in (TorchBackend(), built(torch.float32)):
+        cell, steps = Cell(W, "modrelu", torch.ones(N)), StepTable(sizes)
+        backend.scan(H, cell, h0, steps)
+        gradients = backend.scan_adjoint(
+            torch.zeros_like(H), H, cell, h0, steps, dH=H, dh_last=h0
+        )
+        assert torch.equal(gradients.W, torch.zeros(N, N))
+        assert gradients.b is not None
+        assert torch.equal(gradients.b, torch.zeros(N))
+        assert gradients.h0.shape == h0.shape

@@ -124,7 +124,7 @@ def scan_adjoint(
         elif (t - 1) % _TIME_STEPS_TOGETHER == 0:
             upto = starts[min(t + _TIME_STEPS_TOGETHER, len(sizes))]
             dW.addmm_(D[begin:upto].mT, H[starts[t - 1] :][: upto - begin])
-    first = D[: sizes[0]]
+    first = D[: steps.batch]
     dW.addmm_(first.mT, h0)
     return Gradients(dW, db, first @ W)
 
