@@ -33,8 +33,7 @@ class Coordinates(ParametrizationList):
     The coordinates stay in float32 or wider when the module is cast to half precision.
     """
 
-    # Remembers computed weights. It is set by `begin`, not by `__init__`, because torch
-    # creates this object as a `ParametrizationList`
+    # Remembers computed weights. It is set by `begin`, which a copy calls too
     memory: Memory
     # True while a function initializes the weight. Meanwhile `original` holds the
     # weight itself
@@ -89,7 +88,7 @@ class Coordinates(ParametrizationList):
         self.original.copy_(self.constraint.right_inverse(value))
 
     def begin(self) -> None:
-        """Start with an empty memory, after torch has created or copied this object."""
+        """Start with an empty memory, after this object was created or copied."""
         self.memory = Memory()
         self._mark()
         if self.constraint.has_policy:

@@ -1,12 +1,11 @@
 """Registration of a constraint. Whatever can fail runs before the module changes."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.utils import parametrize
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -21,7 +20,6 @@ from isometry.parametrizations._constraint import AbstractConstraint
 from isometry.parametrizations._coordinates import Coordinates
 from isometry.parametrizations._initial import Init, initial_point
 from isometry.parametrizations._layout import Layout
-from isometry.parametrizations._owner import adapt, own_class
 from isometry.parametrizations._rebase import after_step, before_step, check_policy
 from isometry.parametrizations._reflections import Reflections
 from isometry.parametrizations._target import Target, check_place, tie
@@ -105,29 +103,22 @@ def _coordinates(constraint: AbstractConstraint, Q: Tensor) -> Tensor:
 
 
 def _register(target: Target[Layer], constraint: AbstractConstraint, X: Tensor) -> None:
-    """Let torch register the parametrization, with the coordinates `X`."""
-    module, name, weight = target.module, target.name, target.weight
-    if parametrize.is_parametrized(module):
-        own_class(module)
-    # torch calls `right_inverse` with the old weight, which need not be on the
-    # manifold. So during the registration, let `right_inverse` return `X`
-    object.__setattr__(constraint, "right_inverse", lambda _: X)
-    # The coordinates of a half-precision weight are wider than the weight. Change the
-    # dtype in place, because an optimizer may already hold the parameter
+    """Let all modules that hold the parameter compute the weight from `X`."""
+    weight = target.weight
+    # The coordinates of a half-precision weight are wider than the weight, and its
+    # gradient does not fit them
     if weight.dtype != X.dtype:
-        weight.data = weight.data.to(X.dtype)
         weight.grad = None
-    parametrize.register_parametrization(module, name, constraint, unsafe=True)
-    object.__delattr__(constraint, "right_inverse")
-    lists = cast("nn.ModuleDict", module.parametrizations)
-    coordinates = cast("Coordinates", lists[name])
-    coordinates.__class__ = Coordinates
+    # in place, because an optimizer may already hold the parameter
+    weight.data = X
+    # torch would ask a constraint for the coordinates of `X`, so start with a module
+    # that takes `X` as it is
+    coordinates = Coordinates([nn.Identity()], weight, unsafe=True)
+    coordinates[0] = constraint
     coordinates.begin()
-    adapt(module, name)
-    for place in target.ties:
+    for place in (target.module, target.name), *target.ties:
         tie(place, coordinates)
-    for owner, key in (module, name), *target.ties:
-        record(owner, key, constraint.manifold)
+        record(*place, constraint.manifold)
     _install_hooks(moving=constraint.has_policy)
 
 

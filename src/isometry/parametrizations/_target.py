@@ -151,7 +151,7 @@ def other_places(module: nn.Module, name: str) -> list[Place]:
 
 
 def tie(place: Place, coordinates: Coordinates) -> None:
-    """Let a module that shares the parameter compute with the constrained weight."""
+    """Let a module that holds the parameter compute with the constrained weight."""
     module, name = place
     if parametrize.is_parametrized(module):
         own_class(module)
