@@ -171,7 +171,8 @@ def test_interrupted_while_listening(root, without_pesq, tmp_path, monkeypatch):
         assert train(small(root), tmp_path / "run").summary["status"] == "interrupted"
     again = resume(tmp_path / "run").summary
     assert again["status"] == "finished"
-    assert again["scores"] == train(small(root), tmp_path / "two").summary["scores"]
+    whole = train(small(root), tmp_path / "two").summary
+    assert again.get("scores") == whole.get("scores", "none")
 
 
 @pytest.mark.errors

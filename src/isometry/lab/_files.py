@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import isometry
 from isometry.lab._process import environment
@@ -18,6 +18,34 @@ METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 SUMMARY = "summary.json"
 LOCK = "lock"
+
+Status = Literal["finished", "solved", "diverged", "interrupted"]
+# statuses of a run that stopped as planned: after its last step, or with a solved task
+ENDED: tuple[Status, ...] = ("finished", "solved")
+
+
+class Summary(TypedDict):
+    """The content of `summary.json`: how a run ended, and its results.
+
+    `best`, `best_by_test` and `final` hold a step and, for each split, the metrics at
+    that step. They are empty if there was no such evaluation.
+    """
+
+    status: Status
+    steps: int
+    seconds: float
+    cpu_seconds: float
+    metric: str
+    best: dict[str, Any]
+    best_by_test: dict[str, Any]
+    solved_at: int | None
+    final: dict[str, Any]
+    parameters: int
+    baseline: float | None
+    angles: list[float]
+    orthogonality: float | None
+    source: str
+    scores: NotRequired[dict[str, dict[str, float]]]
 
 
 class RunError(Exception):
@@ -246,13 +274,14 @@ def resume_command(folder: Path) -> str:
     return f"isometry train --resume {folder}{' --trust' if own else ''}"
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Read the summary of a run from its folder; empty if there is none."""
+def read_summary(folder: Path) -> Summary | None:
+    """Read the summary of a run from its folder; None if there is none."""
     path = folder / SUMMARY
+    if not path.exists():
+        return None
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        summary = read_json(path)
-        needed = {"status", "steps", "seconds", "metric", "best"}
-        if not path.exists() or needed <= summary.keys():
+        summary: Any = read_json(path)
+        if {"status", "steps", "seconds", "metric", "best"} <= summary.keys():
             return summary
     raise RunError(damaged(path, "no summary of a run"))
 

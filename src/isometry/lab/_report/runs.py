@@ -10,12 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from isometry.lab._files import CONFIG, ENVIRONMENT, METRICS, SUMMARY
+from isometry.lab._files import CONFIG, ENDED, ENVIRONMENT, METRICS, SUMMARY
 
 Record = Mapping[str, Any]
-
-# statuses of a run that stopped as planned: after its last step, or with a solved task
-ENDED = ("finished", "solved")
 
 
 @dataclass(frozen=True)

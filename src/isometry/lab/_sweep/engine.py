@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from isometry.lab._files import divergence, locked
+from isometry.lab._files import ENDED, divergence, locked
 from isometry.lab._report.experiments import experiments
-from isometry.lab._report.runs import ENDED, read_run
+from isometry.lab._report.runs import read_run
 from isometry.lab._report.table import results
 from isometry.lab._sweep.plan import SweepRun, read_plan, with_known_names, write_plan
 from isometry.lab._sweep.view import View

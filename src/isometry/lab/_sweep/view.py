@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
-from isometry.lab._files import CONFIG, METRICS, SUMMARY, RunError, read_json
-from isometry.lab._report.runs import ENDED
+from isometry.lab._files import CONFIG, ENDED, METRICS, SUMMARY, RunError, read_json
 from isometry.lab._train.config import Config
 
 # A run that is told to stop has this many seconds to write its checkpoint. After that,

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from isometry.lab._files import RunError, divergence, resume_command
+from isometry.lab._files import RunError, Summary, divergence, resume_command
 from isometry.lab._options import (
     REFERENCE,
     add_fields,
@@ -253,7 +253,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _verdict(folder: Path, summary: dict[str, Any]) -> str:
+def _verdict(folder: Path, summary: Summary) -> str:
     """One line that says how the run ended."""
     status, steps = summary["status"], summary["steps"]
     if status == "diverged":
@@ -263,10 +263,11 @@ def _verdict(folder: Path, summary: dict[str, Any]) -> str:
         return f"isometry: interrupted after step {steps}. Resume with: {again}"
     metric = summary["metric"]
     ends = [f"{status} after {steps} steps, {summary['seconds']:.0f} s"]
-    criteria = {"best": "validation", "best_by_test": "test, as the paper does"}
-    for name, criterion in criteria.items():
-        if "test" in summary[name]:
-            value = summary[name]["test"][metric]
+    by_test = "test, as the paper does"
+    best = {"validation": summary["best"], by_test: summary["best_by_test"]}
+    for criterion, means in best.items():
+        if "test" in means:
+            value = means["test"][metric]
             ends.append(f"test {metric} {value:.4g} at the best {criterion}")
     if scores := summary.get("scores", {}).get("test", {}):
         listed = ", ".join(f"{name} {value:.3g}" for name, value in scores.items())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from isometry.lab._evaluation import evaluate, metrics_of
+from isometry.lab._files import Status
 from isometry.lab._process import Ranks, Signals
 from isometry.lab._train.experiment import Experiment
 from isometry.lab._train.recorder import Recorder
@@ -153,11 +154,11 @@ class Trainer:
     ranks: Ranks
     recorder: Recorder
 
-    def train(self) -> str:
+    def train(self) -> Status:
         """Train until the last step, a solution, a divergence or a signal to stop.
 
         Returns:
-            "finished", "solved", "diverged" or "interrupted".
+            How the run has ended.
         """
         experiment, state, recorder = self.experiment, self.state, self.recorder
         config = experiment.config.training

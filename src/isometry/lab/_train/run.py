@@ -11,7 +11,7 @@ from torch import nn
 
 from isometry import count_parameters
 from isometry.lab import _files as files
-from isometry.lab._files import RunError
+from isometry.lab._files import RunError, Status, Summary
 from isometry.lab._process import Ranks, environment, joined
 from isometry.lab._train.config import Config, read_config
 from isometry.lab._train.experiment import Experiment, Trust, build, make_model
@@ -30,7 +30,7 @@ class RunOutcome:
     """
 
     folder: Path | None
-    summary: dict[str, Any]
+    summary: Summary
 
 
 def train(config: Config, out: Path | str | None = None) -> RunOutcome:
@@ -104,7 +104,7 @@ def resume(
     folder = Path(folder)
     before, summary = read_config(folder), files.read_summary(folder)
     config = before.changed(options)
-    steps, status = summary.get("steps", 0), summary.get("status")
+    steps, status = (summary["steps"], summary["status"]) if summary else (0, None)
     if status == "diverged":
         raise RunError(
             f"{folder} must be a run that can be resumed; "
@@ -116,7 +116,8 @@ def resume(
     # larger number of steps, while its summary still describes the shorter run. This
     # run continues, although no option changes.
     more = training.epochs or (training.iterations or 0) > steps
-    if (status == "finished" and same and not more) or (status == "solved" and same):
+    done = status == "solved" or (status == "finished" and not more)
+    if summary and same and done:
         return RunOutcome(folder, summary)
     if status == "finished" and not more:
         raise RunError(
@@ -166,7 +167,7 @@ def load_model(
         reason = "it has none yet"
         remedy = f"Resume the run: {files.resume_command(folder)}"
         summary = files.read_summary(folder)
-        if summary.get("status") == "diverged":
+        if summary and summary["status"] == "diverged":
             reason = files.divergence(folder, summary["steps"])
             remedy = "Begin another run with a smaller `lr`."
         raise RunError(f"{folder} must have a checkpoint; {reason}. {remedy}")
@@ -284,11 +285,11 @@ def _checkpoint_errors(folder: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _sum_up(trainer: Trainer, status: str, scores: Mapping[str, Any]) -> dict[str, Any]:
+def _sum_up(trainer: Trainer, status: Status, scores: Mapping[str, Any]) -> Summary:
     """Write `summary.json`, and return its content."""
     experiment, state = trainer.experiment, trainer.state
     model, folder = experiment.model, trainer.recorder.folder
-    summary = {
+    summary: Summary = {
         "status": status,
         "steps": state.step,
         "seconds": round(state.seconds, 3),
@@ -304,7 +305,8 @@ def _sum_up(trainer: Trainer, status: str, scores: Mapping[str, Any]) -> dict[st
         "orthogonality": orthogonality_error(model),
         "source": experiment.recipe.schedule.source,
     }
-    summary |= {"scores": dict(scores)} if any(scores.values()) else {}
+    if any(scores.values()):
+        summary["scores"] = dict(scores)
     if folder is not None:
         files.write_atomically(folder / files.SUMMARY, files.as_json(summary))
     return summary
