@@ -12,9 +12,9 @@ import torch
 from torch.testing import assert_close
 
 from isometry._backend import NativeBackend, TorchBackend, backend_for
-from isometry._backend.constants import HALVED_FROM
+from isometry._backend.constants import HALVED_FROM, SIGMAS
 from isometry._backend.library import c_library
-from isometry._backend.native import _SIGMAS, native_backend, raw
+from isometry._backend.native import native_backend, raw
 from isometry.linalg._expm.rotation import rotation
 from isometry.linalg._expm.schemes import SCHEMES, polynomial
 from isometry.linalg._skew import skew
@@ -186,7 +186,7 @@ def test_tanh(dtype, rng):
     x = x.to(dtype)
     h, one = x.clone(), (ctypes.c_long * 1)
     nothing = ctypes.cast(ctypes.CFUNCTYPE(None)(lambda: None), ctypes.c_void_p)
-    table = (one(0), one(1), 1, len(x), _SIGMAS["tanh"], 1)
+    table = (one(0), one(1), 1, len(x), SIGMAS["tanh"], 1)
     library = c_library()
     assert library is not None
     raw(library, dtype).scan(nothing, h.data_ptr(), 0, 0, h.data_ptr(), *table)

@@ -3,19 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from isometry._backend.constants import Sigma
+from isometry._backend.constants import SIGMAS, Sigma
 from isometry.nn._scan import Weights, scan, unrolled
 from isometry.nn._sequence import Pass, Steps
 from tests.helpers import eps, random_unitary
 
-SIGMAS: tuple[Sigma, ...] = get_args(Sigma)
 REAL = [torch.float32, torch.float64]
 SIZES = {
     "equal": (4,) * 9,

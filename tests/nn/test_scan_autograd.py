@@ -10,11 +10,12 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from isometry._backend import memory
+from isometry._backend.constants import SIGMAS
 from isometry.nn import _scan
 from isometry.nn._scan import Weights, scan
 from isometry.nn._sequence import Pass
 from tests.helpers import eps
-from tests.nn.test_scan import SIGMAS, Problem, cotangents, problem, twin
+from tests.nn.test_scan import Problem, cotangents, problem, twin
 
 SIZES = (3, 3, 2, 1)
 

@@ -2,13 +2,11 @@
 
 from typing import Literal, get_args
 
+# the nonlinearities of a recurrence
 Sigma = Literal["identity", "tanh", "relu", "modrelu", "complex_modrelu", "leaky_relu"]
 
-# the nonlinearities of a recurrence; C identifies each by its position in this list
-NONLINEARITIES: tuple[Sigma, ...] = get_args(Sigma)
-
-# the length of the threshold of a nonlinearity, divided by the length of the state
-THRESHOLDS: dict[Sigma, float] = {"modrelu": 1.0, "complex_modrelu": 0.5}
+# the number of each nonlinearity in C
+SIGMAS: dict[Sigma, int] = {name: number for number, name in enumerate(get_args(Sigma))}
 
 # the slope of the leaky rectifier below zero [MHRB17]
 LEAKY_SLOPE = 0.1
@@ -27,11 +25,6 @@ MOST_SLOTS = 8
 MOST_AXES = 8
 
 
-def takes_threshold(sigma: Sigma) -> bool:
-    """Whether the bias is the threshold of modReLU, and not added to the input."""
-    return sigma in THRESHOLDS
-
-
 def compiler_options() -> list[str]:
     """Options that define the numbers above for a C compiler."""
     values: dict[str, float] = {
@@ -40,5 +33,5 @@ def compiler_options() -> list[str]:
         "MOST_AXES": MOST_AXES,
         "LEAKY_SLOPE": LEAKY_SLOPE,
     }
-    values |= {name.upper(): number for number, name in enumerate(NONLINEARITIES)}
+    values |= {name.upper(): number for name, number in SIGMAS.items()}
     return [f"-DISOMETRY_{name}={value!r}" for name, value in values.items()]

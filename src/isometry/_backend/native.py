@@ -18,14 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isometry._backend.constants import (
-    HALVED_FROM,
-    MOST_SLOTS,
-    NONLINEARITIES,
-    THRESHOLDS,
-)
+from isometry._backend.constants import HALVED_FROM, MOST_SLOTS, SIGMAS
 from isometry._backend.library import c_library, loaded, reasons, torch_library, warn
 from isometry._backend.memory import PLAIN, recycled
+from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
 from isometry._backend.recurrence import Cell, Gradients, StepTable
 from isometry._backend.store import BuildError
@@ -45,9 +41,6 @@ _SIGNATURES = {
     "scan_adjoint": "p" * 14 + "lllll",
 }
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "d": ctypes.c_double}
-
-# the number of each nonlinearity in C
-_SIGMAS = {sigma: number for number, sigma in enumerate(NONLINEARITIES)}
 
 # The gradient at the weight of a recurrence is the sum of d_t^T h_{t-1} over all time
 # steps, where d_t is the gradient at the drive. Each thread gathers up to this many
@@ -201,7 +194,7 @@ class NativeBackend(TorchBackend):
         n = len(W)
         h, w = self._pointer("H", H, steps.rows * n), self._pointer("W", W, n * n)
         b, first = self._threshold(cell), self._pointer("h0", h0, steps.batch * n)
-        options = (*steps.arguments, n, _SIGMAS[sigma], _threads(steps))
+        options = (*steps.arguments, n, SIGMAS[sigma], _threads(steps))
         self._c.scan(self.gemm, h, w, b, first, *options)
 
     def scan_adjoint(
@@ -231,7 +224,7 @@ class NativeBackend(TorchBackend):
             *(self._pointer("W", W, n * n), self._threshold(cell)),
             self._pointer("h0", h0, batch),
             *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), scratch.data_ptr()),
-            *(*steps.arguments, n, _SIGMAS[sigma], threads, capacity),
+            *(*steps.arguments, n, SIGMAS[sigma], threads, capacity),
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
@@ -265,7 +258,7 @@ class NativeBackend(TorchBackend):
         return self._pointer("W", W, slots * n * n)
 
     def _threshold(self, cell: Cell) -> int | None:
-        share = THRESHOLDS.get(cell.sigma)
+        share = NONLINEARITIES[cell.sigma].threshold
         if share is None:
             return None
         if cell.b is None:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isometry._backend.constants import LEAKY_SLOPE, Sigma
+from isometry._backend.constants import Sigma
+from isometry._backend.nonlinearities import NONLINEARITIES
 
 # The gradient at W is a sum of products d_t^T h_{t-1} over all time steps t, where d_t
 # is the gradient at the drive u_t. The terms of this many time steps are added as one
@@ -72,10 +73,11 @@ def scan(H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
         steps: the rows of each time step.
     """
     previous, Wt = h0, cell.W.mT
+    apply_ = NONLINEARITIES[cell.sigma].apply_
     for start, size in zip(steps.starts, steps.sizes, strict=False):
         h = H[start : start + size]
         h.addmm_(previous[:size], Wt)
-        activate(h, cell.b, cell.sigma)
+        apply_(h, cell.b)
         previous = h
 
 
@@ -101,6 +103,7 @@ def scan_adjoint(
         dh_last: the gradient at the last state of each sequence, or None.
     """
     W, sigma, b = cell
+    adjoint_ = NONLINEARITIES[sigma].adjoint_
     dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
     starts, sizes = steps.starts, steps.sizes
     rows_after = 0
@@ -113,9 +116,7 @@ def scan_adjoint(
             d[rows_after:] += dh_last[rows_after : sizes[t]]
         if rows_after:
             d[:rows_after].addmm_(D[end : end + rows_after], W)
-        slope = activate_adjoint(d, H[begin:end], b, sigma)
-        if db is not None and slope is not None:
-            db += slope
+        adjoint_(d, H[begin:end], b, db)
         rows_after = sizes[t]
         if t == 0:
             break
@@ -127,64 +128,3 @@ def scan_adjoint(
     first = D[: steps.batch]
     dW.addmm_(first.mT, h0)
     return Gradients(dW, db, first @ W)
-
-
-def activate(z: Tensor, b: Tensor | None, sigma: Sigma) -> None:
-    """Apply the nonlinearity in place; autograd must be off."""
-    if sigma == "tanh":
-        z.tanh_()
-    elif sigma == "relu":
-        z.relu_()
-    elif sigma == "leaky_relu":
-        torch.nn.functional.leaky_relu_(z, LEAKY_SLOPE)
-    elif sigma == "modrelu":
-        assert b is not None
-        sign = z.sign()
-        z.abs_().add_(b).relu_().mul_(sign)
-    elif sigma == "complex_modrelu":
-        assert b is not None
-        Z = _as_complex(z)
-        size = Z.abs()
-        scale = torch.relu(size + b) / torch.where(size > 0, size, 1.0)
-        Z.copy_(torch.where(size > 0, Z, 0.0) * scale)
-
-
-def activate_adjoint(
-    d: Tensor, h: Tensor, b: Tensor | None, sigma: Sigma
-) -> Tensor | None:
-    """Turn d, the gradient at h = sigma(z), into the gradient at z, in place.
-
-    Returns the gradient at the threshold, if sigma has one.
-    """
-    if sigma == "tanh":
-        # d - d h^2, in two passes over memory
-        d.addcmul_(d * h, h, value=-1)
-    elif sigma == "relu":
-        d.mul_(h != 0)
-    elif sigma == "leaky_relu":
-        d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d))
-    elif sigma == "modrelu":
-        sign = h.sign()
-        d.mul_(sign)
-        db = d.sum(0)
-        d.mul_(sign)
-        return db
-    elif sigma == "complex_modrelu":
-        assert b is not None
-        H, D = _as_complex(h), _as_complex(d)
-        size = H.abs()
-        unit = torch.where(size == 0, 0.0, H / size)
-        # m is |z|, computed as |h| - b. A tiny |z| was rounded away when b was added,
-        # so m is taken to be at least eps |h|.
-        m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
-        # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
-        turned = D * unit.conj()
-        across = torch.where(size == 0, 0.0, size / m)
-        D.copy_(unit * torch.complex(turned.real, turned.imag * across))
-        return turned.real.sum(0)
-    return None
-
-
-def _as_complex(rows: Tensor) -> Tensor:
-    """A view of rows of pairs as rows of complex numbers."""
-    return torch.view_as_complex(rows.unflatten(-1, (-1, 2)))

@@ -8,7 +8,12 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from isometry._backend.constants import Sigma, takes_threshold
+from isometry._backend.constants import Sigma
+from isometry._backend.nonlinearities import (
+    complex_modrelu,
+    modrelu,
+    takes_threshold,
+)
 from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
@@ -20,7 +25,7 @@ from isometry.nn._recurrent import (
     check_sizes,
     check_state,
 )
-from isometry.nn._scan import Weights, complex_modrelu, modrelu, scan_field
+from isometry.nn._scan import Weights, scan_field
 from isometry.nn._sequence import Pass, check_rows, in_dtype_of, read
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._register import constrain

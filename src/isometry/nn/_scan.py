@@ -8,45 +8,22 @@ more. A row of complex numbers is stored as a row of pairs of real numbers, so t
 and complex states are computed by the same functions of real matrices.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from isometry._backend import Cell, backend_for
-from isometry._backend.constants import LEAKY_SLOPE, Sigma, takes_threshold
+from isometry._backend.constants import Sigma
 from isometry._backend.memory import recycled
+from isometry._backend.nonlinearities import (
+    NONLINEARITIES,
+    complex_rows,
+    real_rows,
+    takes_threshold,
+)
 from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
 from isometry.nn._sequence import Pass, Steps
-
-
-def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    r"""$\operatorname{sign}(z) \max(|z| + b, 0)$ for a real z; zero at zero."""
-    return torch.sign(z) * torch.relu(z.abs() + b)
-
-
-def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
-    r"""$\frac{z}{|z|} \max(|z| + b, 0)$ for a complex z; zero at zero."""
-    m = z.abs()
-    nonzero = m > 0
-    # Where m is 0, divide by 1. If 0 / 0 were computed and replaced afterwards, the
-    # result would be right, but the gradient would be NaN
-    scale = torch.relu(m + b) / torch.where(nonzero, m, 1.0)
-    return torch.where(nonzero, z, 0.0) * scale
-
-
-# differentiable functions of rows, with the threshold as second argument, which only
-# modReLU uses
-ACTIVATIONS: dict[Sigma, Callable[[Tensor, Any], Tensor]] = {
-    "tanh": lambda z, _: torch.tanh(z),
-    "relu": lambda z, _: torch.relu(z),
-    "leaky_relu": lambda z, _: nn.functional.leaky_relu(z, LEAKY_SLOPE),
-    "identity": lambda z, _: z,
-    "modrelu": modrelu,
-    "complex_modrelu": lambda z, b: real_rows(complex_modrelu(complex_rows(z), b)),
-}
-
 
 # With at most this many classes, a product with one-hot vectors is the fastest way to
 # compute the gradient of the input kernel T.
@@ -111,7 +88,7 @@ def unrolled(
     """`scan` by ordinary operations, for second derivatives and transforms."""
     kernel, W, _, sigma = weights
     threshold, states, h = weights.threshold(), [], h0
-    activate = ACTIVATIONS[sigma]
+    activate = NONLINEARITIES[sigma].function
     for u_t in input_drive(x, kernel, weights.summand()).split(run.steps.sizes):
         h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold)
         states.append(h)
@@ -297,16 +274,6 @@ def input_drive(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor
         u = complex_rows(nn.functional.linear(x, input_form(kernel, x)))
         return u if bias is None else u + bias
     return nn.functional.linear(x, kernel, bias)
-
-
-def real_rows(x: Tensor) -> Tensor:
-    """Rows of complex numbers as rows of real pairs; real rows stay as they are."""
-    return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
-
-
-def complex_rows(h: Tensor) -> Tensor:
-    """Rows of real pairs as rows of complex numbers."""
-    return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
 
 
 def real_form(W: Tensor) -> Tensor:

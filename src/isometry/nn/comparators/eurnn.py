@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from isometry._backend.nonlinearities import modrelu
 from isometry._checks import check_flags
 from isometry.nn._recurrent import check_choice
-from isometry.nn._scan import modrelu, real_form
+from isometry.nn._scan import real_form
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,

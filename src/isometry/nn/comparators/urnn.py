@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from isometry._backend.constants import Sigma
+from isometry._backend.nonlinearities import complex_modrelu
 from isometry._declare import record
 from isometry.groups import U
-from isometry.nn._scan import complex_modrelu
 from isometry.nn.comparators.cell import (
     AbstractComparator,
     AbstractComparatorCell,

@@ -1,0 +1,126 @@
+"""The nonlinearities of a recurrence, in torch's operations.
+
+A state is a row of real numbers. A complex state is a row of pairs of real and
+imaginary parts.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from isometry._backend.constants import LEAKY_SLOPE, Sigma
+
+
+class Pointwise(NamedTuple):
+    """One nonlinearity h = sigma(z), with a threshold b if `threshold` is a number."""
+
+    # apply_(z, b) overwrites z with h; autograd must be off
+    apply_: Callable[[Tensor, Any], object]
+    # adjoint_(d, h, b, db) overwrites d, the gradient at h, with the gradient at z. It
+    # adds the gradient at the threshold to db.
+    adjoint_: Callable[[Tensor, Tensor, Any, Any], object]
+    # function(z, b) returns h and can be differentiated
+    function: Callable[[Tensor, Any], Tensor]
+    # the length of the threshold, divided by the length of the state
+    threshold: float | None = None
+
+
+def modrelu(z: Tensor, b: Tensor) -> Tensor:
+    r"""$\operatorname{sign}(z) \max(|z| + b, 0)$ for a real z; zero at zero."""
+    return torch.sign(z) * torch.relu(z.abs() + b)
+
+
+def _modrelu_(z: Tensor, b: Tensor) -> None:
+    sign = z.sign()
+    z.abs_().add_(b).relu_().mul_(sign)
+
+
+def _modrelu_adjoint_(d: Tensor, h: Tensor, _b: Tensor, db: Tensor) -> None:
+    sign = h.sign()
+    d.mul_(sign)
+    db += d.sum(0)
+    d.mul_(sign)
+
+
+def complex_modrelu(z: Tensor, b: Tensor) -> Tensor:
+    r"""$\frac{z}{|z|} \max(|z| + b, 0)$ for a complex z; zero at zero."""
+    m = z.abs()
+    nonzero = m > 0
+    # Where m is 0, divide by 1. If 0 / 0 were computed and replaced afterwards, the
+    # result would be right, but the gradient would be NaN
+    scale = torch.relu(m + b) / torch.where(nonzero, m, 1.0)
+    return torch.where(nonzero, z, 0.0) * scale
+
+
+def _complex_modrelu_(z: Tensor, b: Tensor) -> None:
+    Z = complex_rows(z)
+    Z.copy_(complex_modrelu(Z, b))
+
+
+def _complex_modrelu_adjoint_(d: Tensor, h: Tensor, b: Tensor, db: Tensor) -> None:
+    H, D = complex_rows(h), complex_rows(d)
+    size = H.abs()
+    unit = torch.where(size == 0, 0.0, H / size)
+    # m is |z|, computed as |h| - b. A tiny |z| was rounded away when b was added, so m
+    # is taken to be at least eps |h|.
+    m = torch.maximum(size - b, torch.finfo(d.dtype).eps * size)
+    # the derivative is 1 along h, and |h| / |z| in the orthogonal direction
+    turned = D * unit.conj()
+    across = torch.where(size == 0, 0.0, size / m)
+    D.copy_(unit * torch.complex(turned.real, turned.imag * across))
+    db += turned.real.sum(0)
+
+
+def real_rows(x: Tensor) -> Tensor:
+    """Rows of complex numbers as rows of real pairs; real rows stay as they are."""
+    return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
+
+
+def complex_rows(h: Tensor) -> Tensor:
+    """Rows of real pairs as rows of complex numbers; the result is a view."""
+    return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
+
+
+# the kernels in C have the same nonlinearities, in c/scan.h
+NONLINEARITIES: dict[Sigma, Pointwise] = {
+    "identity": Pointwise(
+        apply_=lambda *_: None,
+        adjoint_=lambda *_: None,
+        function=lambda z, _: z,
+    ),
+    "tanh": Pointwise(
+        apply_=lambda z, _: z.tanh_(),
+        # d - d h^2, in two passes over memory
+        adjoint_=lambda d, h, *_: d.addcmul_(d * h, h, value=-1),
+        function=lambda z, _: torch.tanh(z),
+    ),
+    "relu": Pointwise(
+        apply_=lambda z, _: z.relu_(),
+        adjoint_=lambda d, h, *_: d.mul_(h != 0),
+        function=lambda z, _: torch.relu(z),
+    ),
+    "modrelu": Pointwise(
+        apply_=_modrelu_,
+        adjoint_=_modrelu_adjoint_,
+        function=modrelu,
+        threshold=1.0,
+    ),
+    "complex_modrelu": Pointwise(
+        apply_=_complex_modrelu_,
+        adjoint_=_complex_modrelu_adjoint_,
+        function=lambda z, b: real_rows(complex_modrelu(complex_rows(z), b)),
+        threshold=0.5,
+    ),
+    "leaky_relu": Pointwise(
+        apply_=lambda z, _: nn.functional.leaky_relu_(z, LEAKY_SLOPE),
+        adjoint_=lambda d, h, *_: d.copy_(torch.where(h > 0, d, LEAKY_SLOPE * d)),
+        function=lambda z, _: nn.functional.leaky_relu(z, LEAKY_SLOPE),
+    ),
+}
+
+
+def takes_threshold(sigma: Sigma) -> bool:
+    """Whether the bias is the threshold of modReLU, and not added to the input."""
+    return NONLINEARITIES[sigma].threshold is not None
