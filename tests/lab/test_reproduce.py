@@ -80,7 +80,8 @@ def parsed(words: Sequence[str]):
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert words[0] == "train"
-    options = vars(parser.parse_args(words[1:]))
+    first = parser.parse_args(words[1:])
+    options = vars(vars(first).pop("parse_task")(first))
     return read({name: value for name, value in options.items() if name != "resume"})
 
 

@@ -47,28 +47,14 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the words. An unknown word ends the program with an error message."""
-        self._check_options(sys.argv[1:] if args is None else args)
         values, rest = super().parse_known_args(args, namespace)
         if rest:
-            self._refuse(rest)
+            # argparse may have taken the value of an unknown option for a task
+            self.refuse([*rest, *(getattr(values, "words", None) or ())])
         return values, rest
 
-    def _check_options(self, words: Sequence[str]) -> None:
-        """Refuse an unknown option before argparse takes its value for a command."""
-        kind = argparse._SubParsersAction  # noqa: SLF001 - no other name
-        commands: Any = next((a for a in self._actions if isinstance(a, kind)), None)
-        if commands is None:
-            return
-        # a user's own task is not among the choices until the command line names it
-        knows = getattr(commands, "knows", commands.choices.__contains__)
-        for position, word in enumerate(words):
-            if knows(word):
-                return
-            known = word.partition("=")[0] in self._option_string_actions
-            if word.startswith("--") and not known:
-                self._refuse(words[position:])
-
-    def _refuse(self, words: Sequence[str]) -> None:
+    def refuse(self, words: Sequence[str]) -> None:
+        """End the program with an error message about unknown words."""
         hint = suggestion(words[0].partition("=")[0], self._option_string_actions)
         options = self._option_string_actions.items()
         pairs = [name for name, action in options if isinstance(action, Pairs)]
@@ -78,9 +64,6 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check that a value is a valid choice. The error suggests the closest one."""
-        # this adds a user's own task to the choices
-        if prepare := getattr(action, "prepare", None):
-            prepare(value)
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
@@ -111,7 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = subparsers.add_parser(name, help=text, description=text)
         if words[:1] == [name]:
             importlib.import_module(module).add_arguments(command)
+    # argparse would take the value of an unknown option for a command
+    if words and words[0].startswith("--") and words[0] not in ("--help", "--version"):
+        parser.refuse(words)
     options = parser.parse_args(words)
+    if parse_task := vars(options).pop("parse_task", None):
+        options = parse_task(options)
     try:
         code = importlib.import_module(COMMANDS[options.command][0]).main(options)
         sys.stdout.flush()

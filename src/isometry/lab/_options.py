@@ -178,7 +178,7 @@ def add_hidden(
     If no task is named at all, the error is about the task and not about its options.
 
     Args:
-        parser: parser of a command that has a subcommand for each task.
+        parser: parser of a command that takes a task.
         configs: the dataclasses. If an option has different types in two of them, its
             value is parsed as JSON, and stays a text if it is not JSON.
         several: whether an option takes a list of one or more values.

@@ -122,12 +122,13 @@ def _advice(name: str, missing: list[File], folder: Path, tried: list[str]) -> s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `isometry data` to its parser."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    get = actions.add_parser(
-        "get", help="fetch a dataset if it is missing, and print its folder"
+    parser.add_argument(
+        "action",
+        choices=["get"],
+        help="fetch a dataset if it is missing, and print its folder",
     )
-    get.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
-    get.add_argument(
+    parser.add_argument("name", choices=sorted(CATALOGUE), help="the dataset")
+    parser.add_argument(
         "--folder", type=Path, help="search here first; the files may be compressed"
     )
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from isometry.lab._files import RunError, Summary, divergence, resume_command
 from isometry.lab._options import (
-    REFERENCE,
     add_fields,
     add_hidden,
     as_typed,
@@ -28,39 +27,17 @@ from isometry.lab._train.config import Config, Training, check_changes
 _CODES = {"finished": 0, "solved": 0, "diverged": 1, "interrupted": 130}
 
 
-class TaskCommands(argparse._SubParsersAction):  # noqa: SLF001 - no other name
-    """A subcommand for each task. A user's task is added when it is named.
-
-    Attributes:
-        add_task: adds the subcommand of the task with a given name.
-    """
-
-    add_task: Callable[[str], None]
-
-    def knows(self, name: str) -> bool:
-        """True if a name is a registered task, or has the form package.module:Class."""
-        from isometry.lab.tasks import TASKS
-
-        return REFERENCE.fullmatch(name) is not None or name in TASKS
-
-    def prepare(self, name: str) -> None:
-        """Add the subcommand of a task, unless it exists."""
-        if name not in self.choices:
-            try:
-                self.add_task(name)
-            except (ValueError, TypeError) as error:
-                if hasattr(error, "__notes__"):
-                    raise
-                raise argparse.ArgumentError(self, str(error)) from error
-
-
 def add_tasks(
     parser: argparse.ArgumentParser,
     add_own: Callable[[argparse.ArgumentParser], None],
     *,
     several: bool = False,
 ) -> None:
-    """Add a subcommand for each task, with the options of the task and of training.
+    """Accept a task, with the options of the command, of the task and of training.
+
+    An option may stand before or after the task. The parsed arguments have a function
+    `parse_task`, which parses the words after the task: a user's own task must be
+    imported before its options are known.
 
     Args:
         parser: parser of a command.
@@ -76,30 +53,56 @@ def add_tasks(
     options = parser._option_string_actions  # noqa: SLF001 - no other name
     reserved = {*options, "--task", "--command"}
     add_hidden(parser, TASKS.ours.values(), several=several)
-    commands: Any = parser.add_subparsers(
-        dest="task",
+    # this stores the task and all words after it
+    words = parser.add_argument(
+        "words",
+        nargs=argparse.PARSER,
         metavar="TASK",
-        action=TaskCommands,
-        description="One of these, or a class of your own: package.module:Class.",
+        help="one of these, or a class of your own: package.module:Class",
     )
+    # a file may name the task, and a run that is resumed has one
+    words.required = False
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    lines = [f"  {name:9}{_summary(task)}" for name, task in TASKS.ours.items()]
+    parser.epilog = "\n".join(["tasks:", *lines])
 
-    def add_task(name: str) -> None:
-        task = TASKS.find(name, trust=True)
-        names = sorted(field.name for field in fields(task))
-        if clashes := [n for n in names if option_of(n) in reserved]:
-            raise ValueError(
-                f"options of {name} must differ from those of {parser.prog}; got "
-                f"{', '.join(clashes)}. Rename these fields."
-            )
-        first = (task.__doc__ or name).splitlines()[0].replace("%", "%%")
-        command = commands.add_parser(name, help=first, description=first)
+    def parse_task(options: argparse.Namespace) -> argparse.Namespace:
+        words = vars(options).pop("words")
+        if words is None:
+            return options
+        name, *words = words
+        task = _find_task(name, parser, reserved)
+        command = type(parser)(prog=f"{parser.prog} {name}", description=_summary(task))
         add_fields(command, task, f"options of {name}", several=several)
         add_fields(command, Training, "options of training", several=several)
         add_own(command)
+        options.task = name
+        return command.parse_args(words, options)
 
-    commands.add_task = add_task
-    for name in TASKS.ours:
-        add_task(name)
+    parser.set_defaults(task=None, parse_task=parse_task)
+
+
+def _find_task(name: str, parser: argparse.ArgumentParser, reserved: set[str]) -> type:
+    """The task with this name. Its options must not be among the reserved ones."""
+    from isometry.lab.tasks import TASKS
+
+    try:
+        task = TASKS.find(name, trust=True)
+    except (ValueError, TypeError) as error:
+        if hasattr(error, "__notes__"):
+            raise
+        parser.error(f"argument TASK: {error}")
+    names = sorted(field.name for field in fields(task))
+    if clashes := [n for n in names if option_of(n) in reserved]:
+        parser.error(
+            f"argument TASK: options of {name} must differ from those of "
+            f"{parser.prog}; got {', '.join(clashes)}. Rename these fields."
+        )
+    return task
+
+
+def _summary(task: type) -> str:
+    return (task.__doc__ or task.__name__).splitlines()[0]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
