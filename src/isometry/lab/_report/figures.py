@@ -222,7 +222,8 @@ def _curve(axes: "Axes", curve: Curve, look: Look, *, is_mean: bool) -> None:
     colour = LIGHT[look.colour]
     points = thinned(curve)
     axes.plot(
-        *(points.x, points.middle),
+        points.x,
+        points.middle,
         color=colour,
         ls=look.dashes,
         lw=1.6,
@@ -288,7 +289,8 @@ def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
         angles = [angle for run in group.runs for angle in _angles(run)]
         if angles:
             axes.stairs(
-                *(density(angles), edges),
+                density(angles),
+                edges,
                 color=LIGHT[look.colour],
                 ls=look.dashes,
                 lw=1.6,

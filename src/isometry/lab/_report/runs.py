@@ -226,9 +226,18 @@ def _lines(path: Path) -> tuple[Record, ...]:
 # that do not change the training. `task_options` is one of them, because the runs of an
 # experiment agree in all task options that change results.
 MAY_DIFFER = {
-    *("seed", "command", "format", "recipe", "threads", "device", "tensorboard"),
-    *("about", "continued"),
-    *("log_every", "checkpoint_every", "task_options"),
+    "seed",
+    "command",
+    "format",
+    "recipe",
+    "threads",
+    "device",
+    "tensorboard",
+    "about",
+    "continued",
+    "log_every",
+    "checkpoint_every",
+    "task_options",
 }
 
 

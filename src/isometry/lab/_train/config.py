@@ -23,8 +23,16 @@ FORMAT = 3
 
 # options that may change when a run is resumed; all other options define the run
 CHANGEABLE = (
-    *("iterations", "epochs", "solved", "solved_for", "log_every", "evaluate_every"),
-    *("checkpoint_every", "threads", "device", "tensorboard"),
+    "iterations",
+    "epochs",
+    "solved",
+    "solved_for",
+    "log_every",
+    "evaluate_every",
+    "checkpoint_every",
+    "threads",
+    "device",
+    "tensorboard",
 )
 
 # why a resumed run refuses these options, which are not fields of `Training`
@@ -41,8 +49,14 @@ _REASONS = {
 LARGEST = 1e15
 
 _COUNTS = (
-    *("batch_size", "hidden_size", "iterations", "epochs", "threads"),
-    *("log_every", "evaluate_every", "checkpoint_every"),
+    "batch_size",
+    "hidden_size",
+    "iterations",
+    "epochs",
+    "threads",
+    "log_every",
+    "evaluate_every",
+    "checkpoint_every",
 )
 # for each numeric option: its condition, as errors state it, and its bounds
 _BOUNDS: dict[str, tuple[str, float, float]] = {
