@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from isometry.groups import QR, SO, SU, Exp, Polar, Sp, Stiefel, Torus, U
-from isometry.groups._frames import Update
 from isometry.groups._maps.exponential import samuelson_bound
 from isometry.groups._maps.factors import q_factor
 from isometry.linalg import polar
@@ -111,7 +110,7 @@ def test_polar_ends_in_smaller_groups_too(rng):
         Q, X = group.random(2, 4, dtype=torch.complex128, generator=rng)
         E = group.project(Q, X)
         frame = group.frame()
-        P, _ = frame.advance(Q, Update(frame.reals(Q.mH @ E), 1.0), Polar())
+        P, _ = frame.advance(Q, frame.reals(Q.mH @ E), 1.0, {}, Polar())
         assert group.contains(P).all()
         assert_close(P, group.retract(Q, E, "polar"), rtol=0, atol=1e-14)
 

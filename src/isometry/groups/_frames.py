@@ -7,7 +7,6 @@ the usual rules for real vectors.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,20 +37,6 @@ _LOST = 0.1
 _FEW_ROWS = 32
 
 
-@dataclass(frozen=True)
-class Update:
-    """What an update rule returns: a step `scale * direction`, and the new state."""
-
-    direction: Tensor
-    scale: float | Tensor
-    #: new tangent vectors of the state, which are transported with the point
-    vectors: Vectors = field(default_factory=dict)
-    #: new averages of squares, which are not transported
-    squares: dict[str, Tensor] = field(default_factory=dict)
-    #: value of the averages of squares before the first step
-    start: float = 0.0
-
-
 class AbstractFrame(ABC):
     """Tangent vectors of one manifold as real arrays, and how points move along them.
 
@@ -78,9 +63,14 @@ class AbstractFrame(ABC):
 
     @abstractmethod
     def advance(
-        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: float | Tensor,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
-        """The point `P` reached from `Q`, and `update.vectors` transported to `P`."""
+        """The point reached from `Q` along `scale * V`; `vectors` transported to it."""
 
     def reals(self, X: Tensor) -> Tensor:
         """A tangent matrix as a real array."""
@@ -121,16 +111,20 @@ class BodyFrame(AbstractFrame):
         return torch.mul(V, V, out=recycled(V.shape, V))
 
     def advance(
-        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: float | Tensor,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
         """Move by a retraction at the identity; vectors stay as they are."""
-        V = update.direction
-        A = self.matrix(torch.mul(V, update.scale, out=recycled(V.shape, V)))
+        A = self.matrix(torch.mul(V, scale, out=recycled(V.shape, V)))
         if not self.group.is_unrestricted:
             # Scaling entry by entry may lead out of the algebra. In SU(n), for example,
             # the trace may become nonzero.
             A = self.group.algebra_projection(A)
-        return self._move(Q, A, retraction), update.vectors
+        return self._move(Q, A, retraction), vectors
 
     def _move(self, Q: Tensor, A: Tensor, retraction: AbstractRetraction) -> Tensor:
         if retraction.is_factor:
@@ -175,14 +169,19 @@ class AmbientFrame(AbstractFrame):
         return (V * V).mean(tuple(range(-axes, 0)), keepdim=True)
 
     def advance(
-        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: float | Tensor,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
         """Move `Q` by the manifold's `step`, and the vectors by its `transport`."""
-        E = self.matrix(update.scale * update.direction)
+        E = self.matrix(scale * V)
         P = self.manifold.step(Q, E, retraction)
         return P, {
             name: self.reals(self.manifold.transport(Q, P, self.matrix(F)))
-            for name, F in update.vectors.items()
+            for name, F in vectors.items()
         }
 
 
@@ -236,19 +235,23 @@ class TallFrame(AbstractFrame):
         return mean.view(-1, *[1] * (V.ndim - 1))
 
     def advance(
-        self, Q: Tensor, update: Update, retraction: AbstractRetraction
+        self,
+        Q: Tensor,
+        V: Tensor,
+        scale: float | Tensor,
+        vectors: Vectors,
+        retraction: AbstractRetraction,
     ) -> tuple[Tensor, Vectors]:
         """Move by the retraction, and project the vectors in place."""
-        V, s = update.direction, update.scale
         # a rule may compute the scale in a precision other than the weight's
-        s = s.view(-1, 1, 1).to(V) if isinstance(s, Tensor) else s
+        s = scale.view(-1, 1, 1).to(V) if isinstance(scale, Tensor) else scale
         P, along_V = self._move(Q, V, s, retraction)
-        for F in update.vectors.values():
+        for F in vectors.values():
             F_perp = self._split(F)[1]
             # a momentum is often V itself; then `_move` may have returned P^H F_perp
             along = along_V if F is V else None
             F_perp.baddbmm_(P, P.mH @ F_perp if along is None else along, alpha=-1)
-        return P, update.vectors
+        return P, vectors
 
     def _move(
         self, Q: Tensor, V: Tensor, s: float | Tensor, retraction: AbstractRetraction

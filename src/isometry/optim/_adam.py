@@ -9,9 +9,8 @@ from torch.optim.optimizer import ParamsT
 
 from isometry._backend.memory import recycled
 from isometry.groups import AbstractManifold
-from isometry.groups._frames import Update
 from isometry.groups._maps import RetractionLike
-from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past
+from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past, Update
 
 
 class RiemannianAdam(AbstractRiemannian):

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,6 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from isometry._declare import points
 from isometry._torch import autocast_off, is_fake
 from isometry.groups import AbstractManifold, AbstractRetraction
-from isometry.groups._frames import Update
 from isometry.groups._maps import RetractionLike
 from isometry.optim._checks import (
     check_gradient,
@@ -38,6 +38,20 @@ class Past(NamedTuple):
     state: dict[str, Tensor]
     step: int
     square: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update rule returns: a step `scale * direction`, and the new state."""
+
+    direction: Tensor
+    scale: float | Tensor
+    #: new tangent vectors of the state, which are transported with the point
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    #: new averages of squares, which are not transported
+    squares: dict[str, Tensor] = field(default_factory=dict)
+    #: value of the averages of squares before the first step
+    start: float = 0.0
 
 
 class AbstractRiemannian(Optimizer):
@@ -164,7 +178,9 @@ class AbstractRiemannian(Optimizer):
         old = {name: _join([self.state[p][name] for p in params]) for name in names}
         g = frame.gradient(Q, -G if group["maximize"] else G)
         update = self._rule(g, Past(old, step, frame.square), group)
-        P, vectors = frame.advance(Q, update, group["retraction"])
+        P, vectors = frame.advance(
+            Q, update.direction, update.scale, update.vectors, group["retraction"]
+        )
         if step % frame.polish_every == 0:
             P = manifold.polish(P)
         new = vectors | update.squares

@@ -7,9 +7,8 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
 from isometry.groups import AbstractManifold
-from isometry.groups._frames import Update
 from isometry.groups._maps import RetractionLike
-from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past
+from isometry.optim._riemannian import AbstractRiemannian, ParamGroup, Past, Update
 
 
 class RiemannianSGD(AbstractRiemannian):
