@@ -121,7 +121,9 @@ def _make_record(options: argparse.Namespace) -> dict[str, Any]:
         "missing": missing,
         "suites": [
             measure(
-                *(name, SUITES[name], sizes[name]),
+                name,
+                SUITES[name],
+                sizes[name],
                 device=device,
                 rounds=options.rounds,
                 say=say,

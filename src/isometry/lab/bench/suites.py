@@ -299,27 +299,35 @@ def _with_gradient(p: nn.Parameter) -> nn.Parameter:
 
 SUITES = {
     "exponential": Suite(
-        "forward + backward pass of an exponential, norm 3",
-        "The Cayley map and reflections are not exponentials; the Cayley map cannot "
-        "reach the eigenvalue -1.",
-        *(exponential, bench.OURS, (64, 128, 256, 512)),
+        title="forward + backward pass of an exponential, norm 3",
+        note="The Cayley map and reflections are not exponentials; the Cayley map "
+        "cannot reach the eigenvalue -1.",
+        contenders=exponential,
+        ours=bench.OURS,
+        sizes=(64, 128, 256, 512),
     ),
     "layer": Suite(
-        f"training step of an n x n layer, batch {BATCH}, Adam",
-        "The coordinates have norm 3, except those of reflections, which stay where "
-        "they start.",
-        *(layer, bench.OURS, (64, 128, 256, 512)),
+        title=f"training step of an n x n layer, batch {BATCH}, Adam",
+        note="The coordinates have norm 3, except those of reflections, which stay "
+        "where they start.",
+        contenders=layer,
+        ours=bench.OURS,
+        sizes=(64, 128, 256, 512),
     ),
     "recurrent": Suite(
-        f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
-        "isometry is ExpRNN. torch and geotorch have no such layer, so their weights "
-        "are used in a loop in Python.",
-        *(recurrent, bench.OURS, (64, 128, 256)),
+        title=f"training step over {STEPS} time steps, batch {BATCH}, RMSprop",
+        note="isometry is ExpRNN. torch and geotorch have no such layer, so their "
+        "weights are used in a loop in Python.",
+        contenders=recurrent,
+        ours=bench.OURS,
+        sizes=(64, 128, 256),
     ),
     "optimizers": Suite(
-        "step of SGD with momentum on n x n orthogonal matrices",
-        "The gradient is given, so this is the cost of the optimizer alone.",
-        *(optimizers, OUR_EXP, (64, 128, 256, 512)),
+        title="step of SGD with momentum on n x n orthogonal matrices",
+        note="The gradient is given, so this is the cost of the optimizer alone.",
+        contenders=optimizers,
+        ours=OUR_EXP,
+        sizes=(64, 128, 256, 512),
     ),
 }
 

@@ -243,7 +243,8 @@ def _slow() -> list[PlannedRun]:
     """Our short runs of networks whose training steps take seconds."""
     short = {**_PMNIST, "iterations": 300, "evaluate_every": 100}
     return [
-        *(_copying("urnn", 470, 300), _copying("eurnn", 512, 300)),
+        _copying("urnn", 470, 300),
+        _copying("eurnn", 512, 300),
         *(PlannedRun("pmnist", model, 512, short) for model in ("urnn", "eurnn")),
     ]
 
