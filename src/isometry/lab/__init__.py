@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from isometry.lab._train.config import Config, Training
     from isometry.lab._train.experiment import register
     from isometry.lab._train.run import RunOutcome, load_model, resume, train
-    from isometry.lab.paper.training import OptimizerRecipe, Recipe, Schedule
+    from isometry.lab.network import OptimizerRecipe, Recipe, Schedule
     from isometry.lab.task import (
         AbstractEndlessTask,
         AbstractTask,
@@ -32,7 +32,7 @@ __all__ += ["write_report", "get_data"]
 _EXPORTS = {
     "task": ("AbstractTask", "AbstractEndlessTask", "Batch", "training_rows"),
     "_evaluation": ("evaluate",),
-    "paper.training": ("Recipe", "Schedule", "OptimizerRecipe"),
+    "network": ("Recipe", "Schedule", "OptimizerRecipe"),
     "_train.config": ("Config", "Training"),
     "_train.run": ("RunOutcome", "train", "resume", "load_model"),
     "_files": ("RunError",),

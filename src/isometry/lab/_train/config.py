@@ -13,7 +13,7 @@ from isometry.lab._files import CONFIG, RunError, damaged
 from isometry.lab._options import check_types, make, option_of, spell
 
 if TYPE_CHECKING:
-    from isometry.lab.paper.training import Recipe
+    from isometry.lab.network import Recipe
 
 # Version of the format of `config.json` and the files beside it. It is increased when
 # older code would read a new folder without an error but train differently. Folders

@@ -1,7 +1,8 @@
 """Makes the task, the network and the optimizers that a config describes."""
 
 import inspect
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,9 +13,9 @@ from torch.optim import Optimizer
 import isometry.optim
 from isometry.lab._options import Registry, make, suggestion
 from isometry.lab._train.config import Config, Training
+from isometry.lab.network import Recipe
 from isometry.lab.paper import networks
 from isometry.lab.paper.networks import NETWORKS
-from isometry.lab.paper.training import DECAYS, Recipe
 from isometry.lab.task import AbstractTask
 from isometry.lab.tasks import TASKS
 from isometry.optim import RiemannianSGD
@@ -230,6 +231,21 @@ def make_task(config: Config, *, trust: Trust) -> AbstractTask:
         ValueError: if the task is unknown, or does not have one of the options.
     """
     return make(TASKS.find(config.task, trust=trust), config.task_options)
+
+
+def cosine(done: float) -> float:
+    r"""The decay $(1 + \cos \pi x) / 2$ at $x$ = `done`: half a cosine from 1 to 0."""
+    return (1 + math.cos(math.pi * done)) / 2
+
+
+def linear(done: float) -> float:
+    """A decay along a straight line from 1 to 0."""
+    return 1 - done
+
+
+# Values of the option `decay`, and how learning rates decay with them. The paper keeps
+# the rates constant.
+DECAYS: dict[str, Callable[[float], float]] = {"cosine": cosine, "linear": linear}
 
 
 def _with_training_options(recipe: Recipe, training: Training) -> Recipe:

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isometry.lab.paper.networks import NETWORKS, SequenceModel, recipe
+    from isometry.lab.network import SequenceModel
+    from isometry.lab.paper.networks import NETWORKS, recipe
 
 __all__ = ["NETWORKS", "SequenceModel", "recipe"]
 
@@ -11,7 +12,8 @@ __all__ = ["NETWORKS", "SequenceModel", "recipe"]
 def __getattr__(name: str) -> Any:
     # import lazily: the networks need torch, but the tables and the protocol do not
     if name in __all__:
+        from isometry.lab import network
         from isometry.lab.paper import networks
 
-        return getattr(networks, name)
+        return getattr(network if name == "SequenceModel" else networks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,124 +1,34 @@
-"""The networks of the paper with their authors' settings, and your own, by name."""
+"""The networks of the paper, made and trained as by their authors.
 
-import inspect
+The numbers are from the papers and programs of the networks' authors. `Schedule.source`
+names the paper, or says that the numbers are ours because none are published. RMSprop
+differs from library to library, enough to change results. The options of
+`isometry.optim.RiemannianRMSprop` can imitate each of these libraries.
+"""
+
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import one_hot
-from torch.nn.utils.rnn import PackedSequence
+from torch import nn
+from torch.optim import Adam, RMSprop
 
 from isometry import nn as layers
 from isometry.lab._options import Registry
-from isometry.lab.paper import training
+from isometry.lab.network import (
+    Network,
+    OptimizerRecipe,
+    Output,
+    Recipe,
+    Schedule,
+    accept,
+    torch_output,
+)
 from isometry.lab.paper.protocol import EPOCHS, ITERATIONS, SIZES
-from isometry.lab.paper.training import Recipe, Schedule
 from isometry.lab.task import AbstractTask
-from isometry.nn._recurrent import AbstractRecurrent
 from isometry.nn.comparators.cell import Draw, glorot
-
-# the parts of a complex hidden state that an output layer reads
-Parts = Literal["both", "real"]
-
-
-@dataclass(frozen=True)
-class Output:
-    """How to draw the initial values of an output layer.
-
-    Attributes:
-        bound: bound on the absolute values of the weights, if they are uniform.
-        std: standard deviation of the weights, if they are normal; None if they are
-            uniform.
-        bias_bound: bound on the absolute values of the biases, which are uniform.
-        bias: constant that is added to all biases.
-    """
-
-    bound: float = 0.0
-    std: float | None = None
-    bias_bound: float = 0.0
-    bias: float = 0.0
-
-    def layer(self, features: int, outputs: int, draw: Draw) -> nn.Linear:
-        """Make a linear layer with these initial values."""
-        linear = nn.Linear(features, outputs, device="meta")
-        if self.std is None:
-            linear.weight = draw.uniform(outputs, features, bound=self.bound)
-        else:
-            linear.weight = draw.normal(outputs, features, std=self.std)
-        bias = draw.uniform(outputs, bound=self.bias_bound)
-        linear.bias = nn.Parameter(bias.detach() + self.bias)
-        return linear
-
-
-class SequenceModel(nn.Module):
-    r"""A recurrent network and a linear output layer, $y_t = V h_t + c$.
-
-    If the hidden states $h_t$ are complex, the output layer reads their real parts
-    followed by their imaginary parts, or the real parts alone.
-
-    Args:
-        network: `ExpRNN`, a comparator, or a layer with the interface of torch's `RNN`.
-        output: the output layer.
-        parts: the parts of complex states that the output layer reads.
-        last_only: whether to return only the output of the last time step.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        output: nn.Linear,
-        *,
-        parts: Parts = "both",
-        last_only: bool = False,
-    ) -> None:
-        super().__init__()
-        self.network, self.output = network, output
-        self.parts: Parts = parts
-        self.last_only = last_only
-
-    def forward(self, x: Any) -> Any:
-        """The outputs for a batch of sequences.
-
-        Args:
-            x: input of the network.
-
-        Returns:
-            The outputs (time, batch, outputs), with a single time step if `last_only`.
-
-        Raises:
-            TypeError: if the network does not return all its states and its last state.
-        """
-        answer = self.network(x)
-        # check the type, because a tensor of two time steps would also unpack into two
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise TypeError(
-                f"`{type(self.network).__name__}` must return a tuple of its states "
-                f"and its last state; got {type(answer).__name__}. If the network has "
-                f"its own output layer, it must take `output_size`."
-            )
-        H = answer[0]
-        if isinstance(H, PackedSequence):
-            return PackedSequence(self._outputs(H.data), *H[1:])
-        return self._outputs(H[-1:] if self.last_only else H)
-
-    def _outputs(self, H: Tensor) -> Tensor:
-        if H.is_complex():
-            both = self.parts == "both"
-            H = torch.cat((H.real, H.imag), -1) if both else H.real
-        return self.output(H)
-
-
-def unit_vectors(classes: int, network: nn.Module, inputs: tuple) -> tuple:
-    """The inputs of a network, with class indices replaced by unit vectors."""
-    x, *rest = inputs
-    if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex():
-        return inputs
-    real = (p.dtype for p in network.parameters() if p.is_floating_point())
-    return one_hot(x.long(), classes).to(next(real, torch.get_default_dtype())), *rest
+from isometry.optim import RiemannianRMSprop, RiemannianSGD
 
 
 def maker(
@@ -169,17 +79,6 @@ def torch_lstm(
     return network
 
 
-def glorot_output(task: AbstractTask, features: int) -> Output:
-    """An output layer with Glorot's weights and zero biases."""
-    return Output(bound=glorot(features, task.output_size))
-
-
-def torch_output(_task: AbstractTask, features: int) -> Output:
-    """An output layer with the initial values that torch gives a linear layer."""
-    usual = 1 / math.sqrt(features)
-    return Output(bound=usual, bias_bound=usual)
-
-
 def output_exprnn(task: AbstractTask, features: int) -> Output:
     """An output layer with He's weights for copying, and torch's for other tasks."""
     if task.recipe == "copying":
@@ -202,44 +101,6 @@ def output_eurnn(task: AbstractTask, _features: int) -> Output:
     return Output(bound=glorot(task.input_size, task.output_size), bias=0.01)
 
 
-@dataclass(frozen=True)
-class Network:
-    """A kind of network: how to make and train it, for every task and size.
-
-    Attributes:
-        make_layer: makes the network, without its output layer, from a task, a size,
-            options and a source of initial values.
-        schedule: returns the schedule for a task and a size.
-        output: returns the initial values of the output layer for a task and a number
-            of features; None if the network has its own output layer.
-        options: returns the default options for a task and a size.
-        parts: the parts of complex hidden states that the output layer reads.
-        after_step: called with the network after each step of the optimizers.
-    """
-
-    make_layer: Callable[[AbstractTask, int, dict[str, Any], Draw], nn.Module]
-    schedule: Callable[[str, int], Schedule]
-    output: Callable[[AbstractTask, int], Output] | None = glorot_output
-    options: Callable[[str, int], dict[str, Any]] = lambda _task, _size: {}
-    parts: Parts = "both"
-    after_step: Callable[[Any], None] = lambda _network: None
-
-    def make_model(
-        self, task: AbstractTask, size: int, options: Mapping[str, Any], draw: Draw
-    ) -> nn.Module:
-        """Make the network with its output layer and initial values."""
-        network = self.make_layer(task, size, dict(options), draw)
-        ours = isinstance(network, AbstractRecurrent)
-        if not ours and not getattr(network, "reads_classes", False):
-            network.register_forward_pre_hook(partial(unit_vectors, task.input_size))
-        if self.output is None:
-            return network
-        is_complex = any(p.is_complex() for p in network.parameters())
-        features = size * (2 if is_complex and self.parts == "both" else 1)
-        layer = self.output(task, features).layer(features, task.output_size, draw)
-        return SequenceModel(network, layer, parts=self.parts, last_only=task.last_only)
-
-
 def options_exprnn(task: str, _size: int) -> dict[str, Any]:
     """Options of ExpRNN: the initial distribution of the recurrent weight."""
     return {"init": "cayley" if task in ("mnist", "pmnist") else "henaff"}
@@ -260,38 +121,157 @@ def options_eurnn(task: str, _size: int) -> dict[str, Any]:
     return {"capacity": {"copying": 12, "mnist": 4, "pmnist": 4}.get(task, 2)}
 
 
-def _accept(value: Any) -> Network:
-    """Check a user's own network, and wrap it in a `Network`."""
-    if isinstance(value, Network):
-        return value
-    if not (isinstance(value, type) and issubclass(value, nn.Module)):
-        raise TypeError(
-            f"`model` must be a class that derives from torch.nn.Module; got {value!r}."
-        )
-    kind: Any = value
-    signature = inspect.signature(kind)
-    # a class that takes `output_size` has an output layer; to any other, we add one
-    has_output = "output_size" in signature.parameters
-    sizes = {"input_size": 1, "hidden_size": 1, "output_size": 1} if has_output else {}
-    try:
-        signature.bind(*(() if has_output else (1, 1)), **sizes)
-    except TypeError as error:
-        raise ValueError(
-            f"`model` must be a class that is called with `input_size`, `hidden_size` "
-            f"and, if it makes its own output layer, `output_size`; got {value!r}: "
-            f"{error}. Give its other arguments a default."
-        ) from error
+UNPUBLISHED = "ours: none is published"
 
-    def make(
-        task: AbstractTask, size: int, options: dict[str, Any], _draw: Draw
-    ) -> nn.Module:
-        if has_output:
-            sizes = {"input_size": task.input_size, "output_size": task.output_size}
-            return kind(**sizes, hidden_size=size, **options)
-        return kind(task.input_size, size, **options)
+# the options that make RiemannianRMSprop behave like RMSprop in other libraries
+TENSORFLOW = {
+    "alpha": 0.9,
+    "eps": 1e-10,
+    "initial_accumulator": 1.0,
+    "eps_inside": True,
+}
+THEANO = {"alpha": 0.9, "eps": 0.0, "initial_accumulator": 1e-3}
+KERAS = {"alpha": 0.9, "eps": 1e-8}
 
-    schedule = training.schedule_of(kind)
-    return Network(make, lambda *_: schedule, None if has_output else torch_output)
+
+def rmsprop(
+    lr: float, *parameters: str, like: Mapping[str, Any] | None = None
+) -> OptimizerRecipe:
+    """RMSprop as in torch, or as in another library if `like` gives its options."""
+    if like is None:
+        return OptimizerRecipe(RMSprop, {"lr": lr}, parameters)
+    return OptimizerRecipe(RiemannianRMSprop, {"lr": lr, **like}, parameters)
+
+
+def adam(lr: float, *parameters: str) -> OptimizerRecipe:
+    """Adam as in torch."""
+    return OptimizerRecipe(Adam, {"lr": lr}, parameters)
+
+
+def descent(lr: float, *parameters: str) -> OptimizerRecipe:
+    """Riemannian gradient descent with the Cayley retraction, as in [WPH16]."""
+    return OptimizerRecipe(
+        RiemannianSGD, {"lr": lr, "retraction": "cayley"}, parameters
+    )
+
+
+def nearest(table: Mapping[int, float], size: int) -> float:
+    """The value in `table` for the size that is nearest to `size`."""
+    return table[min(table, key=lambda entry: abs(entry - size))]
+
+
+# Learning rates of ExpRNN by task and size, from the paper's table of hyperparameters.
+# The rate for the adding problem is ours.
+EXPRNN = {
+    "copying": {190: 2e-4},
+    "mnist": {170: 7e-4, 360: 5e-4, 512: 3e-4},
+    "pmnist": {170: 1e-3, 360: 7e-4, 512: 5e-4},
+    "timit": {224: 1e-3, 322: 7e-4, 425: 7e-4},
+    "adding": {170: 1e-3},
+}
+
+
+def schedule_exprnn(task: str, size: int) -> Schedule:
+    """Schedule of ExpRNN: RMSprop, with a tenth of the rate for the orthogonal weight.
+
+    On TIMIT, Adam moves all parameters except the orthogonal weight.
+    """
+    lr = nearest(EXPRNN[task], size)
+    rest = adam(lr) if task == "timit" else rmsprop(lr)
+    source = (
+        UNPUBLISHED if task == "adding" else "[LM19] appendix, table of hyperparameters"
+    )
+    return Schedule((rest, rmsprop(lr / 10, "weight_hh")), source)
+
+
+def schedule_scornn(task: str, _size: int) -> Schedule:
+    """Schedule of scoRNN: RMSprop, with a tenth of the rate for the skew matrix A.
+
+    The options of RMSprop are TensorFlow's. On the adding problem, Adam moves all
+    parameters except A.
+    """
+    A = rmsprop(1e-4, "X", like=TENSORFLOW)
+    rest = adam(1e-3) if task == "adding" else rmsprop(1e-3, like=TENSORFLOW)
+    return Schedule((rest, A), UNPUBLISHED if task == "timit" else "[HWY18], its code")
+
+
+def schedule_scurnn(task: str, _size: int) -> Schedule:
+    """Schedule of scuRNN: RMSprop for the skew matrix, and two more optimizers.
+
+    Adagrad moves the angles of the diagonal matrix D. Adam moves all other parameters.
+    """
+    inside = {"alpha": 0.9, "eps": 1e-8, "eps_inside": True}
+    adagrad = {"eps": 0.0, "initial_accumulator": 0.1, "sum_squares": True}
+    theta = rmsprop(1e-4 if task == "copying" else 1e-3, "theta", like=adagrad)
+    source = UNPUBLISHED if task in ("timit", "pmnist") else "[MHY19], its code"
+    return Schedule((adam(1e-3), rmsprop(1e-4, "X", like=inside), theta), source)
+
+
+def schedule_urnn(task: str, _size: int) -> Schedule:
+    """Schedule of uRNN: Keras's RMSprop on MNIST, and Theano's on other tasks."""
+    if task in ("mnist", "pmnist"):
+        return Schedule((rmsprop(1e-4, like=KERAS),), "[WPH16], its code")
+    return Schedule((rmsprop(1e-3, like=THEANO),), "[ASB16] and [WPH16], their code")
+
+
+def schedule_rgd(task: str, size: int) -> Schedule:
+    """Schedule of RGD: W moves on the unitary group, by Cayley retractions.
+
+    W moves by Riemannian gradient descent or, on MNIST, by RMSprop. From the gradient
+    $G$ at $W$, the authors compute $S = G W^H - W G^H$. This is twice our Riemannian
+    gradient, so we double their rates for $W$. They apply RMSprop to the entries of
+    $G$; we apply it in the Lie algebra.
+    """
+    if task not in ("mnist", "pmnist"):
+        rest = rmsprop(1e-3, like=THEANO)
+        source = UNPUBLISHED if task == "adding" else "[WPH16], its code"
+        return Schedule((rest, descent(2e-3, "weight_hh")), source)
+    rest = rmsprop(nearest({116: 1e-3, 512: 1e-4}, size), like=KERAS)
+    like = {**KERAS, "retraction": "cayley"}
+    W = rmsprop(2e-6, "weight_hh", like=like)
+    return Schedule((rest, W), "[WPH16], its code; adapted in the Lie algebra")
+
+
+def schedule_eurnn(task: str, _size: int) -> Schedule:
+    """Schedule of EURNN: TensorFlow's RMSprop."""
+    lr = 1e-4 if task in ("mnist", "pmnist") else 1e-3
+    source = UNPUBLISHED if task in ("timit", "adding") else "[JSD17], its code"
+    return Schedule((rmsprop(lr, like=TENSORFLOW),), source)
+
+
+def schedule_lstm(task: str, _size: int) -> Schedule:
+    """Schedule of the LSTM: from [WPH16] on MNIST, permuted or not, else ours."""
+    if task in ("mnist", "pmnist"):
+        return Schedule((rmsprop(1e-3, like=KERAS),), "[WPH16], its code", clip_norm=1)
+    if task == "timit":
+        return Schedule((adam(1e-3),), UNPUBLISHED)
+    return Schedule((rmsprop(1e-3, like=TENSORFLOW),), UNPUBLISHED)
+
+
+def schedule_gru(task: str, size: int) -> Schedule:
+    """Schedule of the GRU: the optimizers of the LSTM."""
+    lstm = schedule_lstm(task, size)
+    return Schedule(lstm.optimizers, UNPUBLISHED, lstm.clip_norm)
+
+
+def schedule_exp_gated(task: str, size: int) -> Schedule:
+    """Schedule of ExpLSTM and ExpGRU: the optimizers of ExpRNN."""
+    return Schedule(schedule_exprnn(task, size).optimizers, UNPUBLISHED)
+
+
+def schedule_householder(_task: str, _size: int) -> Schedule:
+    """Schedule of HouseholderRNN: Adam, with normalized reflections after each step."""
+    return Schedule((adam(1e-3),), "[MHRB17], its code")
+
+
+def schedule_spectral(_task: str, _size: int) -> Schedule:
+    """Schedule of SpectralRNN: Riemannian descent for U and V, RMSprop for the rest."""
+    return Schedule((rmsprop(1e-4), descent(1e-4, "U", "V")), UNPUBLISHED)
+
+
+def schedule_lie(_task: str, _size: int) -> Schedule:
+    """Schedule of LieRNN: RMSprop, with a tenth of the rate for its coefficients."""
+    return Schedule((rmsprop(1e-3), rmsprop(1e-4, "X")), UNPUBLISHED)
 
 
 NETWORKS: Registry[Network] = Registry(
@@ -300,46 +280,44 @@ NETWORKS: Registry[Network] = Registry(
     {
         "exprnn": Network(
             maker(layers.ExpRNN),
-            training.schedule_exprnn,
+            schedule_exprnn,
             output_exprnn,
             options_exprnn,
         ),
         "scornn": Network(
             maker(layers.ScoRNN),
-            training.schedule_scornn,
+            schedule_scornn,
             output_scornn,
             options_scornn,
         ),
-        "scurnn": Network(maker(layers.ScuRNN), training.schedule_scurnn),
-        "urnn": Network(
-            maker(layers.URNN), training.schedule_urnn, options=options_structured
-        ),
+        "scurnn": Network(maker(layers.ScuRNN), schedule_scurnn),
+        "urnn": Network(maker(layers.URNN), schedule_urnn, options=options_structured),
         "rgd": Network(
             maker(layers.FullCapacityURNN),
-            training.schedule_rgd,
+            schedule_rgd,
             options=options_structured,
         ),
         "eurnn": Network(
             maker(layers.EURNN),
-            training.schedule_eurnn,
+            schedule_eurnn,
             output_eurnn,
             options_eurnn,
             parts="real",
         ),
         "householder": Network(
             maker(layers.HouseholderRNN),
-            training.schedule_householder,
+            schedule_householder,
             after_step=layers.HouseholderRNN.renormalize_,
         ),
-        "spectral": Network(maker(layers.SpectralRNN), training.schedule_spectral),
-        "lie": Network(maker(layers.LieRNN), training.schedule_lie),
-        "explstm": Network(maker(layers.ExpLSTM), training.schedule_exp_gated),
-        "expgru": Network(maker(layers.ExpGRU), training.schedule_exp_gated),
-        "lstm": Network(torch_lstm, training.schedule_lstm),
+        "spectral": Network(maker(layers.SpectralRNN), schedule_spectral),
+        "lie": Network(maker(layers.LieRNN), schedule_lie),
+        "explstm": Network(maker(layers.ExpLSTM), schedule_exp_gated),
+        "expgru": Network(maker(layers.ExpGRU), schedule_exp_gated),
+        "lstm": Network(torch_lstm, schedule_lstm),
         # the GRU keeps the initial parameters that torch gives it
-        "gru": Network(maker(nn.GRU, without=TORCH_LACKS), training.schedule_gru),
+        "gru": Network(maker(nn.GRU, without=TORCH_LACKS), schedule_gru),
     },
-    _accept,
+    accept,
 )
 
 # the default hidden size of a network that is not in `SIZES`
