@@ -34,6 +34,25 @@ def largest(X: Tensor, *, unknown: float) -> float:
     return unknown if is_fake(X) else float(X.max())
 
 
+class Maximum(torch.autograd.Function):
+    """Largest entry of a tensor, as a tensor that Python can read even inside `vmap`.
+
+    Inside `vmap`, it is the maximum over the whole batch.
+    """
+
+    @staticmethod
+    def forward(X: Tensor) -> Tensor:
+        return X.max()
+
+    @staticmethod
+    def setup_context(ctx: Any, _inputs: tuple, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(_info: Any, _in_dims: tuple, X: Tensor) -> tuple[Tensor, None]:
+        return Maximum.apply(X), None
+
+
 def opaque(
     name: str,
     forward: Callable[..., Any],

@@ -356,22 +356,3 @@ def autocast_off(device: torch.device) -> contextlib.AbstractContextManager:
 @constant_in_graphs
 def _has_autocast(device_type: str) -> bool:
     return torch.amp.is_autocast_available(device_type)
-
-
-class Maximum(torch.autograd.Function):
-    """Largest entry of a tensor, as a tensor that Python can read even inside `vmap`.
-
-    Inside `vmap`, it is the maximum over the whole batch.
-    """
-
-    @staticmethod
-    def forward(X: Tensor) -> Tensor:
-        return X.max()
-
-    @staticmethod
-    def setup_context(ctx: Any, _inputs: tuple, output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(_info: Any, _in_dims: tuple, X: Tensor) -> tuple[Tensor, None]:
-        return Maximum.apply(X), None

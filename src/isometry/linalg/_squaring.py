@@ -10,8 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isometry._operators import needs_operator, opaque
-from isometry._torch import Maximum
+from isometry._operators import Maximum, needs_operator, opaque
 
 
 def scaled_and_squared(

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from isometry._checks import check_same_shape
 from isometry._dtypes import HALF, in_float32_or_wider
-from isometry._torch import is_fake, transforms
 from isometry.groups import AbstractManifold, AbstractMap
 from isometry.parametrizations._initial import Init
 from isometry.parametrizations._layout import Layout
@@ -94,10 +93,12 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
     def refuse_filled(self, X: Tensor) -> None:
         """Raise if coordinates were initialized as if they were the weight.
 
+        Call it only where the values of `X` can be read, unless it is a meta tensor.
+
         Raises:
             ValueError: if they look like a matrix that `nn.init` has filled.
         """
-        if _is_readable(X) and self.is_filled(X.detach()):
+        if not X.is_meta and self.is_filled(X.detach()):
             sizes = ", ".join(map(str, X.shape))
             raise ValueError(
                 f"the coordinates of a weight on {self.manifold} must not be "
@@ -213,13 +214,6 @@ def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:
     # order, and |dQ|_F is at most (eps / 2) |Q|_F = (eps / 2) sqrt(k). The factor 1.1
     # covers the second order
     return 1.1 * torch.finfo(dtype).eps * max(manifold.shape[-1], 1) ** 0.5
-
-
-def _is_readable(X: Tensor) -> bool:
-    """Whether the values of `X` can be read now, outside transforms and CUDA graphs."""
-    if transforms() or type(X) not in (Tensor, nn.Parameter) or is_fake(X):
-        return False
-    return not (X.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def looks_initialized(X: Tensor, points: Tensor) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isometry._backend.memory import PLAIN
 from isometry._dtypes import in_float32_or_wider
@@ -172,7 +172,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if self.base is None or base is None or base.shape != self.base.shape:
             return None
         # sharded and meta tensors have no values that could be checked here
-        if base.is_meta or type(base) not in (Tensor, nn.Parameter):
+        if base.is_meta or type(base) not in PLAIN:
             return None
         Q = self.layout.points(in_float32_or_wider(base))
         defect = worst_defect(self.manifold, Q)

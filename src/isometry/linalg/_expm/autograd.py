@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from isometry._backend import backend_for
-from isometry._operators import needs_operator, opaque
+from isometry._operators import Maximum, needs_operator, opaque
 from isometry._orthonormal import defect, identity
 from isometry._torch import (
-    Maximum,
     autocast_off,
     is_batched_gradient,
     is_wrapper,
