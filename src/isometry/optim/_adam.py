@@ -115,8 +115,12 @@ class RiemannianAdam(AbstractRiemannian):
         steps, averages, squares, *largest = state
         options = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         adam(
-            *(params, gradients, averages, squares),
-            *(largest[0] if largest else [], steps),
+            params,
+            gradients,
+            averages,
+            squares,
+            largest[0] if largest else [],
+            steps,
             has_complex=any(p.is_complex() for p in params),
             beta1=group["betas"][0],
             beta2=group["betas"][1],

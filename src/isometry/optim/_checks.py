@@ -14,7 +14,12 @@ _OTHER_RULES = ("centered", "decoupled_weight_decay")
 
 # `dampening` may be negative, as in torch
 _NOT_NEGATIVE = {
-    *("lr", "momentum", "weight_decay", "alpha", "eps", "initial_accumulator")
+    "lr",
+    "momentum",
+    "weight_decay",
+    "alpha",
+    "eps",
+    "initial_accumulator",
 }
 
 

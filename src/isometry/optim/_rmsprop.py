@@ -124,7 +124,12 @@ class RiemannianRMSprop(AbstractRiemannian):
             return
         options = ("maximize", "lr", "alpha", "eps", "weight_decay", "momentum")
         rmsprop(
-            *(params, gradients, squares, [], momenta[0] if momenta else [], steps),
+            params,
+            gradients,
+            squares,
+            [],
+            momenta[0] if momenta else [],
+            steps,
             has_complex=any(p.is_complex() for p in params),
             centered=False,
             **{name: group[name] for name in options},

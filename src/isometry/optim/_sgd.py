@@ -107,7 +107,9 @@ class RiemannianSGD(AbstractRiemannian):
         gradients = [p.grad for p in params]
         names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
         sgd(
-            *(params, gradients, buffers),
+            params,
+            gradients,
+            buffers,
             has_sparse_grad=any(g.is_sparse for g in gradients),
             **{name: group[name] for name in names},
         )

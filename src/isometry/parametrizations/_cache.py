@@ -161,8 +161,17 @@ class Entry:
     """A remembered weight, with what is needed to tell whether it is still valid."""
 
     __slots__ = (
-        *("X", "__weakref__", "_reference", "_versions", "buffers", "constraint"),
-        *("depends_on", "region", "rest", "unchanged", "weight"),
+        "X",
+        "__weakref__",
+        "_reference",
+        "_versions",
+        "buffers",
+        "constraint",
+        "depends_on",
+        "region",
+        "rest",
+        "unchanged",
+        "weight",
     )
 
     def __init__(
