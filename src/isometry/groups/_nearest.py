@@ -12,7 +12,8 @@ from isometry._checks import is_finite
 from isometry._orthonormal import identity
 from isometry._torch import refuse_nested_forward_mode
 from isometry.linalg import polar
-from isometry.linalg._polar import PolarFactor, PolarWithForwardMode
+from isometry.linalg._implicit import traceable
+from isometry.linalg._polar import PolarFactor
 
 # dimension of the space in which `krylov_norm` looks for the largest angle
 _KRYLOV = 12
@@ -33,10 +34,7 @@ def nearest_rotation(X: Tensor) -> Tensor:
     # LAPACK raises for the whole batch if one matrix has NaN, so such a matrix is
     # replaced by the identity
     safe = torch.where(finite, X, identity(X))
-    # Dynamo does not support a Function that has a `jvp`
-    compiling = torch.compiler.is_compiling()
-    factor = _NearestRotation if compiling else _NearestRotationWithForwardMode
-    Q = polar(safe) if X.is_complex() else factor.apply(safe)[0]
+    Q = polar(safe) if X.is_complex() else _nearest_rotation(safe)[0]
     return torch.where(finite, Q, math.nan)
 
 
@@ -75,10 +73,7 @@ class _NearestRotation(PolarFactor):
     forward = staticmethod(_rotation_and_rest)
 
 
-class _NearestRotationWithForwardMode(PolarWithForwardMode):
-    """The nearest rotation with a rule for `torch.func.jvp`."""
-
-    forward = staticmethod(_rotation_and_rest)
+_nearest_rotation = traceable(_NearestRotation)
 
 
 def spectral_norm(X: Tensor) -> Tensor:

@@ -1,9 +1,26 @@
-"""The base class of autograd functions that are defined by an equation."""
+"""Tools for autograd functions, and the base class of those defined by an equation."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+
+
+def traceable(cls: type[Function]) -> Callable[..., Any]:
+    """`cls.apply`, in a form that compilers can trace although `cls` has a `jvp`.
+
+    Dynamo does not support a function that has a `jvp`. So a graph contains a subclass
+    of `cls` without it, which has no forward mode.
+    """
+    name, no_jvp = f"{cls.__name__}InGraphs", {"jvp": staticmethod(Function.jvp)}
+    in_graphs: type[Function] = type(name, (cls,), no_jvp)
+
+    def apply(*inputs: Any) -> Any:
+        return (in_graphs if torch.compiler.is_compiling() else cls).apply(*inputs)
+
+    return apply
 
 
 def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
@@ -17,7 +34,7 @@ def in_front(info: Any, in_dims: Any, inputs: tuple) -> list[Any]:
     return list(map(moved, inputs, in_dims))
 
 
-class Implicit(torch.autograd.Function):
+class Implicit(Function):
     """A function of batches, defined by an equation between its inputs and its result.
 
     The implicit function theorem gives the derivative in terms of all inputs but the

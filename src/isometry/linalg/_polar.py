@@ -11,7 +11,7 @@ from isometry._dtypes import in_float32_or_wider
 from isometry._orthonormal import identity
 from isometry._torch import autocast_off, refuse_nested_forward_mode
 from isometry._typing import Matrix
-from isometry.linalg._implicit import Implicit
+from isometry.linalg._implicit import Implicit, traceable
 
 
 def polar(X: Matrix) -> Matrix:
@@ -61,9 +61,7 @@ def polar(X: Matrix) -> Matrix:
         eye = torch.eye(*Y.shape[-2:], dtype=Y.dtype, device=Y.device)
         Y = torch.where(poison.isnan(), eye, Y)
         Y = Y.mH if X.shape[-2] < X.shape[-1] else Y
-        # Dynamo does not support a Function that has a `jvp`
-        factor = PolarFactor if torch.compiler.is_compiling() else PolarWithForwardMode
-        Q = factor.apply(Y)[0]
+        Q = _polar_factor(Y)[0]
         Q = Q.mH if X.shape[-2] < X.shape[-1] else Q
         return (Q + poison).to(X.dtype)
 
@@ -90,14 +88,13 @@ class PolarFactor(Function):
         # the derivative is a self-adjoint map
         return _derivative(X, Q, s, V, G)
 
-
-class PolarWithForwardMode(PolarFactor):
-    """`PolarFactor` with a `jvp`, for use outside of graphs."""
-
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
         X, Q, s, V = ctx.saved_tensors
         return _derivative(X, Q, s, V, E), None, None
+
+
+_polar_factor = traceable(PolarFactor)
 
 
 def _derivative(X: Tensor, Q: Tensor, s: Tensor, V: Tensor, E: Tensor) -> Tensor:
@@ -115,14 +112,9 @@ def _derivative(X: Tensor, Q: Tensor, s: Tensor, V: Tensor, E: Tensor) -> Tensor
     return D
 
 
-def _lyapunov(H: Tensor, s: Tensor, V: Tensor, C: Tensor) -> Tensor:
-    """The solution Y of H Y + Y H = C, given H = V diag(s) V^H."""
-    compiling = torch.compiler.is_compiling()
-    solve = _Lyapunov if compiling else _LyapunovWithForwardMode
-    return solve.apply(H, s, V, C)
-
-
 class _Lyapunov(Implicit):
+    """(H, s, V, C) -> the solution Y of H Y + Y H = C, given H = V diag(s) V^H."""
+
     @staticmethod
     def forward(_H: Tensor, s: Tensor, V: Tensor, C: Tensor) -> Tensor:
         sums = s[..., :, None] + s[..., None, :]
@@ -134,9 +126,10 @@ class _Lyapunov(Implicit):
         C = _lyapunov(H, s, V, G)
         return -(C @ Y.mH + Y.mH @ C), None, None, C
 
-
-class _LyapunovWithForwardMode(_Lyapunov):
     @staticmethod
     def jvp(ctx: Any, dH: Tensor, _ds: Any, _dV: Any, dC: Tensor) -> Tensor:
         H, s, V, Y = ctx.saved_tensors
         return _lyapunov(H, s, V, dC - dH @ Y - Y @ dH)
+
+
+_lyapunov = traceable(_Lyapunov)

@@ -14,6 +14,7 @@ from isometry._torch import (
     outside_graphs,
 )
 from isometry.linalg._expm import autograd
+from isometry.linalg._implicit import traceable
 
 
 def expm_eigh(A: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ def expm_eigh(A: Tensor) -> Tensor:
     gradient; if `A` is real, also a QR factorization.
     """
     if torch.compiler.is_compiling() and not in_forward_mode():
-        return EighExponential.apply(A)[0]
+        return _eigh_exponential(A)[0]
     return _with_forward_mode(A)
 
 
@@ -39,7 +40,7 @@ def expm_eigh(A: Tensor) -> Tensor:
 def _with_forward_mode(A: Tensor) -> Tensor:
     if nested_forward_mode():
         return autograd.frechet(A, torch.zeros_like(A))[0]
-    return EighExponentialWithForwardMode.apply(A)[0]
+    return EighExponential.apply(A)[0]
 
 
 class EighExponential(torch.autograd.Function):
@@ -84,16 +85,15 @@ class EighExponential(torch.autograd.Function):
 
     @staticmethod
     def vmap(_info: Any, in_dims: tuple, A: Tensor):
-        return EighExponentialWithForwardMode.apply(A.movedim(in_dims[0], 0)), (0, 0, 0)
-
-
-class EighExponentialWithForwardMode(EighExponential):
-    """`EighExponential` with a `jvp`, which Dynamo does not support."""
+        return EighExponential.apply(A.movedim(in_dims[0], 0)), (0, 0, 0)
 
     @staticmethod
     def jvp(ctx: Any, E: Tensor) -> tuple[Tensor, None, None]:
         (A,) = ctx.saved_for_forward
         return autograd.frechet(A, E)[1], None, None
+
+
+_eigh_exponential = traceable(EighExponential)
 
 
 def _real_exponential(theta: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
