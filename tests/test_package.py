@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
@@ -77,6 +78,20 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_dir_shows_what_is_exported():
     assert set(isometry.__all__) <= set(dir(isometry))
+
+
+@pytest.mark.parametrize("package", ["isometry", "isometry.lab", "isometry.lab.paper"])
+def test_type_checkers_see_the_names_that_are_imported_on_first_use(package):
+    """The block `if TYPE_CHECKING` imports all public names from where they are."""
+    module = importlib.import_module(package)
+    tree = ast.parse(inspect.getsource(module))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    places = {alias.name: node.module for node in imports for alias in node.names}
+    assert places.keys() == set(module.__all__)
+    for name, place in places.items():
+        there = importlib.import_module(f"{place}")
+        assert getattr(module, name) is getattr(there, name)
 
 
 def test_few_public_names():
