@@ -148,15 +148,18 @@ def test_a_config_that_is_none(tmp_path):
 
 
 @pytest.mark.errors
+@pytest.mark.parametrize("kind", [AttributeError, ValueError])
 @pytest.mark.parametrize("words", [["wrong:Task"], ["copying", "--model=wrong:Net"]])
-def test_a_mistake_in_a_module_keeps_its_traceback(words, tmp_path, monkeypatch):
+def test_a_mistake_in_a_module_keeps_its_traceback(words, kind, tmp_path, monkeypatch):
     """An error in the user's module keeps its traceback.
 
-    The message alone does not say in which line of which class it was.
+    The message alone does not say in which line of which class it was. An
+    AttributeError used to be taken for a class that the module does not have.
     """
-    (tmp_path / "wrong.py").write_text("raise ValueError('a line that went wrong')")
+    code = f"raise {kind.__name__}('a line that went wrong')"
+    (tmp_path / "wrong.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="a line that went wrong") as caught:
+    with pytest.raises(kind, match="a line that went wrong") as caught:
         main(["train", *words, "--out", str(tmp_path / "run")])
     assert caught.value.__notes__ == ["isometry: raised by the import of wrong"]
 

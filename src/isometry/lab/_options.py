@@ -346,16 +346,11 @@ class Registry(Generic[Thing]):
             sys.path.append(here)
         try:
             return pkgutil.resolve_name(name)
-        except (ValueError, TypeError) as error:
-            # The error is in the user's module. The command line prints a traceback for
-            # an error with a note.
-            error.add_note(f"isometry: raised by the import of {module}")
-            raise
-        except (ModuleNotFoundError, AttributeError) as error:
-            # if an import fails inside the user's own module, show that error unchanged
-            if isinstance(error, ModuleNotFoundError) and not (
-                error.name and f"{module}.".startswith(f"{error.name}.")
-            ):
+        except (AttributeError, ModuleNotFoundError, TypeError, ValueError) as error:
+            if not _is_missing(module, error):
+                # The user's module raised the error. The command line prints a
+                # traceback for an error with a note.
+                error.add_note(f"isometry: raised by the import of {module}")
                 raise
             raise ValueError(
                 f"`{self.what}` must name a class that can be imported; got {name}: "
@@ -371,3 +366,12 @@ class Registry(Generic[Thing]):
     def __iter__(self) -> Iterator[str]:
         short = (name for name in self.known if ":" not in name)
         return iter(dict.fromkeys((*short, *self._entries())))
+
+
+def _is_missing(module: str, error: Exception) -> bool:
+    """Whether `error` says that there is no such module, or no such class in it."""
+    if isinstance(error, AttributeError):
+        # a module that raised during its import is not in the table
+        return module in sys.modules
+    absent = error.name if isinstance(error, ModuleNotFoundError) else None
+    return bool(absent) and f"{module}.".startswith(f"{absent}.")
