@@ -47,9 +47,9 @@ def unit(manifold, dtype):
 def test_one_operation_uses_a_quarter_of_the_tolerance(manifold, precision, rng):
     """Samples, products and retractions of up to pi have a defect <= 10 n eps.
 
-    That is a quarter of the tolerance, or less. The worst of 1000 samples and 5 seeds: sample 4.0,
-    product 6.0, retraction 7.5, all in U(1), where an entry and its conjugate are
-    rounded apart.
+    That is a quarter of the tolerance, or less. The worst of 1000 samples and 5 seeds:
+    sample 4.0, product 6.0, retraction 7.5, all in U(1), where an entry and its
+    conjugate are rounded apart.
     """
     dtype = dtype_of(manifold, precision)
     Q = manifold.random(100, generator=rng, dtype=dtype)
