@@ -16,7 +16,7 @@ from isometry.lab.bench.suites import bare, whole_step
 from isometry.lab.bench.timing import Call, interleave
 from isometry.nn import ExpRNN
 from isometry.nn._scan import Weights, scan
-from isometry.nn._sequence import Pass, Steps
+from isometry.nn._sequence import Pass, TimeSteps
 
 COMPILED = "isometry, C"
 PURE = "isometry, torch"
@@ -55,7 +55,7 @@ def loss_of(every: Tensor, last: Tensor, *, case: Case) -> Tensor:
 
 def ours(case: Case, x: Tensor, weights: Weights) -> Call:
     """Forward and backward pass of the scan."""
-    run = Pass(Steps.equal(case.steps, case.batch))
+    run = Pass(TimeSteps.equal(case.steps, case.batch))
     h0 = torch.zeros(case.batch, case.n)
 
     def step() -> None:
@@ -68,11 +68,11 @@ def ours(case: Case, x: Tensor, weights: Weights) -> Call:
 
 def loop(case: Case, x: Tensor, weights: Weights) -> Call:
     """Forward and backward pass of a plain Python loop, by autograd."""
-    kernel, W, b, _ = weights
+    T, W, b, _ = weights
     assert b is not None
 
     def step() -> None:
-        u = kernel.mT[x] if x.ndim == 1 else x @ kernel.mT
+        u = T.mT[x] if x.ndim == 1 else x @ T.mT
         h, states = torch.zeros(case.batch, case.n), []
         for u_t in u.view(case.steps, case.batch, case.n):
             h = modrelu(h @ W.mT + u_t, b)

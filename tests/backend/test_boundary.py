@@ -13,7 +13,7 @@ from isometry._backend import (
     Cell,
     Polynomial,
     Stage,
-    StepTable,
+    TimeStepTable,
     TorchBackend,
     backend_for,
 )
@@ -103,7 +103,7 @@ def cell(X: Callable[..., Tensor]) -> Cell:
     return Cell(X(1)[0], "modrelu", X((N,)))
 
 
-STEPS = StepTable([4, 2, 1])
+STEPS = TimeStepTable([4, 2, 1])
 
 # A right call of each kernel with several arguments; the test then replaces each
 # argument.
@@ -177,7 +177,7 @@ def test_too_few_slots():
 @pytest.mark.parametrize("sizes", [[2, 3, 1], [1, -1]], ids=str)
 def test_steps_that_grow_or_are_negative(sizes):
     with pytest.raises(ValueError, match="`sizes` must not grow and not be negative"):
-        StepTable(sizes)
+        TimeStepTable(sizes)
 
 
 @pytest.mark.errors
@@ -215,7 +215,7 @@ def test_a_scan_without_rows(sizes):
     """
     H, h0, W = torch.zeros(0, N), torch.zeros(0, N), matrices()[0] + 1
     for backend in (TorchBackend(), built(torch.float32)):
-        cell, steps = Cell(W, "modrelu", torch.ones(N)), StepTable(sizes)
+        cell, steps = Cell(W, "modrelu", torch.ones(N)), TimeStepTable(sizes)
         backend.scan(H, cell, h0, steps)
         gradients = backend.scan_adjoint(
             torch.zeros_like(H), H, cell, h0, steps, dH=H, dh_last=h0

@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def states(
-    x: Tensor, W: Tensor, kernel: Tensor, sigma: Callable[[Tensor], Tensor], h: Tensor
+    x: Tensor, W: Tensor, T: Tensor, sigma: Callable[[Tensor], Tensor], h: Tensor
 ) -> Tensor:
     """All states of one sequence x, (time, inputs), by h' = sigma(W h + T x)."""
     history = []
     for x_t in x:
-        h = sigma(torch.mv(W, h) + torch.mv(kernel, x_t.to(kernel.dtype)))
+        h = sigma(torch.mv(W, h) + torch.mv(T, x_t.to(T.dtype)))
         history.append(h)
     return torch.stack(history)
 

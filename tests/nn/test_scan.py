@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from isometry._backend.constants import SIGMAS, Sigma
 from isometry.nn._scan import Weights, scan, unrolled
-from isometry.nn._sequence import Pass, Steps
+from isometry.nn._sequence import Pass, TimeSteps
 from tests.helpers import eps, random_unitary
 
 REAL = [torch.float32, torch.float64]
@@ -32,23 +32,23 @@ class Problem:
     """The arguments of a scan."""
 
     x: Tensor
-    kernel: Tensor
+    T: Tensor
     W: Tensor
     b: Tensor
     h0: Tensor
-    steps: Steps
+    steps: TimeSteps
     sigma: Sigma
 
     def run(self, how=scan, *, last_only=False, chunk=None) -> list[Tensor]:
         """The outputs of a scan that are not None."""
         run = Pass(self.steps, last_only, chunk)
-        weights = Weights(self.kernel, self.W, self.b, self.sigma)
+        weights = Weights(self.T, self.W, self.b, self.sigma)
         return [H for H in how(self.x, weights, self.h0, run) if H is not None]
 
     @property
     def inputs(self) -> list[Tensor]:
         """The arguments that require a gradient."""
-        all_five = (self.x, self.kernel, self.W, self.b, self.h0)
+        all_five = (self.x, self.T, self.W, self.b, self.h0)
         return [X for X in all_five if X.requires_grad]
 
 
@@ -63,7 +63,7 @@ def problem(
     inputs: int = INPUTS,
 ) -> Problem:
     """Random arguments, with a W for which states neither fade nor explode."""
-    steps = Steps(sizes)
+    steps = TimeSteps(sizes)
 
     def randn(*shape: int, scale: float = 1.0) -> Tensor:
         X = scale * torch.randn(*shape, dtype=torch.float64, generator=rng)
@@ -103,7 +103,7 @@ def twin(p: Problem) -> list[Tensor]:
         for start, size in zip(p.steps.starts, p.steps.sizes, strict=False):
             if i < size:
                 x = p.x[start + i]
-                u = p.kernel @ x if x.is_floating_point() else p.kernel[:, x]
+                u = p.T @ x if x.is_floating_point() else p.T[:, x]
                 H[start + i] = h = rectified(p.W @ h + u, p.b, p.sigma)
         last.append(h)
     return [torch.stack(H), torch.stack(last)]
@@ -184,7 +184,7 @@ def strided(X: Tensor) -> Tensor:
 def test_strides_do_not_matter(sizes, engine, rng):
     """Strides of inputs and of incoming gradients do not matter."""
     p = problem("tanh", sizes, rng=rng)
-    names = ("x", "kernel", "W", "b", "h0")
+    names = ("x", "T", "W", "b", "h0")
     q = replace(p, **{name: strided(getattr(p, name)) for name in names})
     assert not q.W.is_contiguous()
     result, expected = q.run(), p.run()
@@ -202,13 +202,13 @@ def test_gradient_of_a_sum(engine, rng):
     assert_close(gradients, expected)
 
 
-@pytest.mark.parametrize("name", ["x", "kernel", "W", "b", "h0"])
+@pytest.mark.parametrize("name", ["x", "T", "W", "b", "h0"])
 def test_one_gradient_alone(name, engine, rng):
     """If all inputs but one are frozen, its gradient is the same."""
     p = problem("modrelu", SIZES["varied"], rng=rng)
     frozen = replace(
         p,
-        **{k: getattr(p, k).detach() for k in ("x", "kernel", "W", "b", "h0")}
+        **{k: getattr(p, k).detach() for k in ("x", "T", "W", "b", "h0")}
         | {name: getattr(p, name)},
     )
     (gradient,) = torch.autograd.grad(frozen.run()[0].sum(), frozen.inputs)
@@ -246,7 +246,7 @@ def test_what_is_not_finite_stays_with_its_sequence(sigma, value, engine, rng):
     x = p.x.detach().clone()
     # Time step 1 of sequence 2. The sign makes the first entry of T x positive, which
     # relu keeps.
-    x[3 + 2, 0] = math.copysign(value, p.kernel[0, 0].item())
+    x[3 + 2, 0] = math.copysign(value, p.T[0, 0].item())
     q = replace(p, x=x.requires_grad_())
     result, expected = q.run(), q.run(unrolled)
     assert_close(result, expected, equal_nan=True)
@@ -261,7 +261,7 @@ def test_what_is_not_finite_stays_with_its_sequence(sigma, value, engine, rng):
         assert not dW.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["W", "b", "h0", "kernel"])
+@pytest.mark.parametrize("name", ["W", "b", "h0", "T"])
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_nan_in_a_parameter_is_seen(sigma, name, engine, rng):
     """NaN in a parameter reaches the states, even at a state of zero.
@@ -301,7 +301,7 @@ def test_complex_modrelu_near_zero(size, engine, rng):
     z = (size * torch.randn(1, n, dtype=dtype, generator=rng)).requires_grad_()
     b = torch.full((n // 2,), 0.01)
     weights = Weights(torch.eye(n), torch.zeros(n, n), b, "complex_modrelu")
-    H, _ = scan(z, weights, torch.zeros(1, n), Pass(Steps((1,))))
+    H, _ = scan(z, weights, torch.zeros(1, n), Pass(TimeSteps((1,))))
     assert H is not None
     (dz,) = torch.autograd.grad(H, z, torch.ones(1, n))
     assert dz.isfinite().all()
@@ -325,7 +325,7 @@ def test_fading_gradients_end_at_zero(engine, rng):
     h0 = torch.ones(1, N, requires_grad=True)
     weights = Weights(torch.eye(N), 0.5 * torch.eye(N), torch.zeros(N), "relu")
     for steps in (T, 100):
-        H, last = scan(x[:steps], weights, h0, Pass(Steps.equal(steps, 1)))
+        H, last = scan(x[:steps], weights, h0, Pass(TimeSteps.equal(steps, 1)))
         assert H is not None
         tiny = torch.finfo(torch.float32).tiny
         exact = 0.5 ** torch.arange(1, steps + 1, dtype=torch.float64)

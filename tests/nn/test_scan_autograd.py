@@ -29,8 +29,8 @@ def function(p: Problem, *, last_only: bool, chunk: int | None) -> Callable:
     """The scan as a function of the arguments that require a gradient."""
     run = Pass(p.steps, last_only, chunk)
 
-    def call(x: Tensor, kernel: Tensor, W: Tensor, b: Tensor, h0: Tensor) -> tuple:
-        outputs = scan(x, Weights(kernel, W, b, p.sigma), h0, run)
+    def call(x: Tensor, T: Tensor, W: Tensor, b: Tensor, h0: Tensor) -> tuple:
+        outputs = scan(x, Weights(T, W, b, p.sigma), h0, run)
         return tuple(H for H in outputs if H is not None)
 
     return call
@@ -226,7 +226,7 @@ def test_half_precision_is_torchs(rng):
     """bfloat16 is computed by torch's operations, to the accuracy of the dtype."""
     p = problem("modrelu", (4,) * 10, rng=rng, dtype=torch.bfloat16)
     H = p.run()[0]
-    wide = {k: getattr(p, k).double() for k in ("x", "kernel", "W", "b", "h0")}
+    wide = {k: getattr(p, k).double() for k in ("x", "T", "W", "b", "h0")}
     exact = twin(replace(p, **wide))[0]
     assert H.dtype == torch.bfloat16
     # 16: twice the worst over 100 seeds, 8.1

@@ -4,18 +4,18 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from isometry.nn._sequence import Steps
+from isometry.nn._sequence import TimeSteps
 
 LENGTHS = [[3, 3], [5, 3, 3, 1], [4], [1, 1, 1], [6, 1]]
 
 
-def packed(lengths: list[int]) -> tuple[torch.Tensor, Steps]:
+def packed(lengths: list[int]) -> tuple[torch.Tensor, TimeSteps]:
     """A packed tensor whose row (i, t) holds sequence i at time step t."""
     sequences = [
         torch.tensor([[i, t] for t in range(T)]) for i, T in enumerate(lengths)
     ]
     whole = pack_sequence(sequences)
-    return whole.data, Steps(tuple(whole.batch_sizes.tolist()))
+    return whole.data, TimeSteps(tuple(whole.batch_sizes.tolist()))
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -47,12 +47,12 @@ def test_parts_are_all_of_it(lengths, chunk):
 
 def test_equal_steps_are_remembered():
     """Equal sizes share one object, since training asks for them again and again."""
-    assert Steps.equal(7, 3) is Steps.equal(7, 3)
-    assert Steps.equal(7, 3) == Steps((3,) * 7)
+    assert TimeSteps.equal(7, 3) is TimeSteps.equal(7, 3)
+    assert TimeSteps.equal(7, 3) == TimeSteps((3,) * 7)
 
 
 def test_the_table_for_c_counts_rows():
-    table = Steps((4, 4, 1)).table
+    table = TimeSteps((4, 4, 1)).table
     assert list(table.starts) == [0, 4, 8, 9]
     assert list(table.sizes) == [4, 4, 1]
     assert (table.batch, table.rows) == (4, 9)
@@ -65,7 +65,7 @@ def test_no_mode_is_remembered(sizes):
     Indices used to be cached as tensors, for all equal sizes in the process: after one
     call in inference mode, training raised "Inference tensors cannot be saved".
     """
-    steps = Steps.equal(3, 2) if sizes == (2, 2, 2) else Steps(sizes)
+    steps = TimeSteps.equal(3, 2) if sizes == (2, 2, 2) else TimeSteps(sizes)
     x = torch.ones(steps.rows, 1, requires_grad=True)
     for mode in (torch.inference_mode(), torch.device("meta")):
         with mode:

@@ -23,7 +23,7 @@ from isometry._backend.library import c_library, loaded, reasons, torch_library,
 from isometry._backend.memory import PLAIN, recycled
 from isometry._backend.nonlinearities import NONLINEARITIES
 from isometry._backend.operations import Polynomial, PowerSums, TorchBackend
-from isometry._backend.recurrence import Cell, Gradients, StepTable
+from isometry._backend.recurrence import Cell, Gradients, TimeStepTable
 from isometry._backend.store import BuildError
 from isometry._dtypes import PRECISIONS
 
@@ -188,13 +188,15 @@ class NativeBackend(TorchBackend):
         self._c.pull_back(self.gemm, w, g, *outputs, *options)
         return X
 
-    def scan(self, H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
+    def scan(
+        self, H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeStepTable
+    ) -> None:
         """Overwrite the drive in H with the states; see `recurrence.scan`."""
         W, sigma, _ = cell
         n = len(W)
-        h, w = self._pointer("H", H, steps.rows * n), self._pointer("W", W, n * n)
-        b, first = self._threshold(cell), self._pointer("h0", h0, steps.batch * n)
-        options = (*steps.arguments, n, SIGMAS[sigma], _threads(steps))
+        h, w = self._pointer("H", H, time_steps.rows * n), self._pointer("W", W, n * n)
+        b, first = self._threshold(cell), self._pointer("h0", h0, time_steps.batch * n)
+        options = (*time_steps.arguments, n, SIGMAS[sigma], _threads(time_steps))
         self._c.scan(self.gemm, h, w, b, first, *options)
 
     def scan_adjoint(
@@ -203,19 +205,19 @@ class NativeBackend(TorchBackend):
         H: Tensor,
         cell: Cell,
         h0: Tensor,
-        steps: StepTable,
+        time_steps: TimeStepTable,
         *,
         dH: Tensor | None,
         dh_last: Tensor | None,
     ) -> Gradients:
         """Write the gradient at the drive into D; see `recurrence.scan_adjoint`."""
         W, sigma, b = cell
-        n, threads = len(W), _threads(steps)
-        rows, batch = steps.rows * n, steps.batch * n
+        n, threads = len(W), _threads(time_steps)
+        rows, batch = time_steps.rows * n, time_steps.batch * n
         # one matrix and one vector for each thread
         dW, db = W.new_zeros(threads, n, n), W.new_zeros(threads, n)
         # the number of rows of gradients, and of states, that a thread can gather
-        capacity = max(_ROWS_TOGETHER, -(-steps.batch // threads))
+        capacity = max(_ROWS_TOGETHER, -(-time_steps.batch // threads))
         scratch, dh0 = W.new_empty(threads * 2 * capacity, n), torch.empty_like(h0)
         self._c.scan_adjoint(
             *(self.gemm, self._pointer("D", D, rows), self._pointer("H", H, rows)),
@@ -224,7 +226,7 @@ class NativeBackend(TorchBackend):
             *(self._pointer("W", W, n * n), self._threshold(cell)),
             self._pointer("h0", h0, batch),
             *(dW.data_ptr(), db.data_ptr(), dh0.data_ptr(), scratch.data_ptr()),
-            *(*steps.arguments, n, SIGMAS[sigma], threads, capacity),
+            *(*time_steps.arguments, n, SIGMAS[sigma], threads, capacity),
         )
         return Gradients(dW.sum(0), None if b is None else db.sum(0)[: len(b)], dh0)
 
@@ -302,8 +304,8 @@ def polynomial_table(polynomial: Polynomial, dtype: torch.dtype) -> PolynomialTa
     return PolynomialTable(array, (powers, len(stages), polynomial.squares), slots)
 
 
-def _threads(steps: StepTable) -> int:
-    return max(1, min(torch.get_num_threads(), steps.batch))
+def _threads(time_steps: TimeStepTable) -> int:
+    return max(1, min(torch.get_num_threads(), time_steps.batch))
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:

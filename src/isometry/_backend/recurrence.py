@@ -39,7 +39,7 @@ class Gradients(NamedTuple):
     h0: Tensor
 
 
-class StepTable:
+class TimeStepTable:
     """The rows of each time step in a buffer of states, for Python and C; see scan.h.
 
     Args:
@@ -63,18 +63,18 @@ class StepTable:
         self.arguments = (*arrays, len(sizes))
 
 
-def scan(H: Tensor, cell: Cell, h0: Tensor, steps: StepTable) -> None:
+def scan(H: Tensor, cell: Cell, h0: Tensor, time_steps: TimeStepTable) -> None:
     """Overwrite the drive in H with the states.
 
     Args:
         H: on entry, the drive u_t of every time step; on return, the states h_t.
         cell: the recurrence.
         h0: the states before the first time step.
-        steps: the rows of each time step.
+        time_steps: the rows of each time step.
     """
     previous, Wt = h0, cell.W.mT
     apply_ = NONLINEARITIES[cell.sigma].apply_
-    for start, size in zip(steps.starts, steps.sizes, strict=False):
+    for start, size in zip(time_steps.starts, time_steps.sizes, strict=False):
         h = H[start : start + size]
         h.addmm_(previous[:size], Wt)
         apply_(h, cell.b)
@@ -86,7 +86,7 @@ def scan_adjoint(
     H: Tensor,
     cell: Cell,
     h0: Tensor,
-    steps: StepTable,
+    time_steps: TimeStepTable,
     *,
     dH: Tensor | None,
     dh_last: Tensor | None,
@@ -98,14 +98,14 @@ def scan_adjoint(
         H: the states.
         cell: the recurrence.
         h0: the states before the first time step.
-        steps: the rows of each time step.
+        time_steps: the rows of each time step.
         dH: the gradient at every state, or None.
         dh_last: the gradient at the last state of each sequence, or None.
     """
     W, sigma, b = cell
     adjoint_ = NONLINEARITIES[sigma].adjoint_
     dW, db = torch.zeros_like(W), None if b is None else torch.zeros_like(b)
-    starts, sizes = steps.starts, steps.sizes
+    starts, sizes = time_steps.starts, time_steps.sizes
     rows_after = 0
     for t in reversed(range(len(sizes))):
         begin, end = starts[t], starts[t + 1]
@@ -120,11 +120,11 @@ def scan_adjoint(
         rows_after = sizes[t]
         if t == 0:
             break
-        if not steps.is_equal:
+        if not time_steps.is_equal:
             dW.addmm_(d.mT, H[starts[t - 1] :][: sizes[t]])
         elif (t - 1) % _TIME_STEPS_TOGETHER == 0:
             upto = starts[min(t + _TIME_STEPS_TOGETHER, len(sizes))]
             dW.addmm_(D[begin:upto].mT, H[starts[t - 1] :][: upto - begin])
-    first = D[: steps.batch]
+    first = D[: time_steps.batch]
     dW.addmm_(first.mT, h0)
     return Gradients(dW, db, first @ W)

@@ -186,22 +186,22 @@ class ExpRNNCell(AbstractNamedCell):
         """
         rows = read(input.unsqueeze(0), batch_first=False)
         check_rows(rows, self.input_size)
-        batch = rows.steps.batch
+        batch = rows.time_steps.batch
         (h,) = self.first_state(batch)
         x = in_dtype_of(h, rows.x, "input")
         if hx is not None:
             shape = (self.hidden_size,)
             hx = check_state(hx, (batch, *shape) if rows.batched else shape, "hx")
             h = in_dtype_of(h, hx, "hx").view(batch, self.hidden_size)
-        _, (last,) = self.scan(x, (h,), Pass(rows.steps, last_only=True))
+        _, (last,) = self.scan(x, (h,), Pass(rows.time_steps, last_only=True))
         return last if rows.batched else last[0]
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """The states of many time steps, as rows, and each sequence's last state."""
-        kernel, W, b = self.weight_ih, self.weight_hh, self.bias
+        T, W, b = self.weight_ih, self.weight_hh, self.bias
         if b is None and takes_threshold(self.sigma):
             b = torch.zeros(self.hidden_size, dtype=W.real.dtype, device=W.device)
-        return scan_field(x, Weights(kernel, W, b, self.sigma), first, run)
+        return scan_field(x, Weights(T, W, b, self.sigma), first, run)
 
     def recurrent_matrix(self) -> Tensor:
         """The orthogonal weight."""

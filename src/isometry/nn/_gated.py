@@ -20,7 +20,7 @@ from isometry.groups import SO
 from isometry.nn._as_torch import AbstractNamedCell
 from isometry.nn._recurrent import State
 from isometry.nn._scan import input_drive
-from isometry.nn._sequence import Pass, Steps
+from isometry.nn._sequence import Pass, TimeSteps
 from isometry.parametrizations._register import constrain
 
 
@@ -129,44 +129,44 @@ class GatedCell(AbstractNamedCell):
             plain = needs_plain_operations(x, *weights, *first)
             # torch's loop does not accept class indices
             loop = self._unrolled if plain or x.ndim == 1 else self._in_torchs_loop
-            H, *last = loop(x, weights, first, run.steps)
+            H, *last = loop(x, weights, first, run.time_steps)
         return (None if run.last_only else H), tuple(last)
 
     def _in_torchs_loop(
-        self, x: Tensor, weights: list[Tensor], state: State, steps: Steps
+        self, x: Tensor, weights: list[Tensor], state: State, time_steps: TimeSteps
     ) -> tuple[Tensor, ...]:
         first = [h[None].contiguous() for h in state]
         hx = first if len(first) > 1 else first[0]
         # torch's arguments has_biases, num_layers, dropout, train and bidirectional.
         # `train` must be True if a backward pass may follow
         options = (self.bias is not None, 1, 0.0, torch.is_grad_enabled(), False)
-        if steps.is_equal:
-            x = x.unflatten(0, (len(steps.sizes), steps.batch))
+        if time_steps.is_equal:
+            x = x.unflatten(0, (len(time_steps.sizes), time_steps.batch))
             H, *last = self.gates.loop(x, hx, weights, *options, False)
             H = H.flatten(0, 1)
         else:
-            sizes = torch.tensor(steps.sizes, device="cpu")
+            sizes = torch.tensor(time_steps.sizes, device="cpu")
             H, *last = self.gates.loop(x, sizes, hx, weights, *options)
         return H, *(h[0] for h in last)
 
     def _unrolled(
-        self, x: Tensor, weights: list[Tensor], state: State, steps: Steps
+        self, x: Tensor, weights: list[Tensor], state: State, time_steps: TimeSteps
     ) -> tuple[Tensor, ...]:
         """Compute what torch's loop computes, by ordinary operations."""
-        kernel, W, *biases = weights
+        T, W, *biases = weights
         b, b_hh = biases or (None, None)
         # without `bias_hn`, torch's second bias `b_hh` is zero
         second = None if self.bias_hn is None else b_hh
-        u = input_drive(x, kernel, b)
+        u = input_drive(x, T, b)
         states: list[State] = []
-        for u_t in u.split(steps.sizes):
+        for u_t in u.split(time_steps.sizes):
             state = tuple(h[: u_t.shape[0]] for h in state)
             v = state[0] @ W.mT
             v = v if second is None else v + second
             state = self.gates.step(u_t, v, state)
             states.append(state)
         every = [torch.cat(part) for part in zip(*states, strict=True)]
-        return every[0], *(steps.last(part) for part in every)
+        return every[0], *(time_steps.last(part) for part in every)
 
     def recurrent_matrix(self) -> Tensor:
         """The recurrent map of the first gate."""

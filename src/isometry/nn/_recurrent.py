@@ -26,7 +26,7 @@ class AbstractCell(nn.Module):
     Attributes:
         input_size: features of an input.
         hidden_size: features of a state.
-        weight_ih: the input kernel.
+        weight_ih: the input weight.
         h0: the trained first state, or None.
         redundant: how many real numbers among the parameters have no effect, or are
             determined by other numbers. `count_parameters` subtracts this.
@@ -195,7 +195,7 @@ class AbstractRecurrent(nn.Module):
             outputs = []
             for direction in range(directions):
                 i = directions * layer + direction
-                run = Pass(rows.steps, top and self.last_only, self.chunk)
+                run = Pass(rows.time_steps, top and self.last_only, self.chunk)
                 H, last = _scan_cell(cells[i], x, firsts[i], run, direction)
                 outputs.append(H)
                 lasts.append(last)
@@ -240,10 +240,10 @@ class AbstractRecurrent(nn.Module):
         self, cells: list[AbstractCell], hx: Any, rows: Rows
     ) -> list[State]:
         """The first state of each cell, taken from `hx` or from the cell itself."""
-        usual = [cell.first_state(rows.steps.batch) for cell in cells]
+        usual = [cell.first_state(rows.time_steps.batch) for cell in cells]
         if hx is None:
             return usual
-        like, batch = usual[0][0], (rows.steps.batch,) if rows.batched else ()
+        like, batch = usual[0][0], (rows.time_steps.batch,) if rows.batched else ()
         shape = (len(cells), *batch, self.hidden_size)
         parts = [
             rows.sorted(in_dtype_of(like, check_state(h, shape, "hx"), "hx"))
@@ -283,11 +283,11 @@ def _scan_cell(
     cell: AbstractCell, x: Tensor, first: State, run: Pass, direction: int
 ) -> tuple[Tensor, State]:
     """The outputs and last state of a cell; direction 1 reads time backwards."""
-    x = run.steps.reversed(x) if direction else x
+    x = run.time_steps.reversed(x) if direction else x
     H, last = cell.scan(x, first, run)
     if H is None:
         return last[0], last
-    return (run.steps.reversed(H) if direction else H), last
+    return (run.time_steps.reversed(H) if direction else H), last
 
 
 def _tensors(hx: Any, number: int) -> State:

@@ -23,21 +23,21 @@ from isometry._backend.nonlinearities import (
     takes_threshold,
 )
 from isometry._torch import autocast_off, is_batched_gradient, needs_plain_operations
-from isometry.nn._sequence import Pass, Steps
+from isometry.nn._sequence import Pass, TimeSteps
 
 # With at most this many classes, a product with one-hot vectors is the fastest way to
-# compute the gradient of the input kernel T.
+# compute the gradient of the input weight T.
 _FEW_CLASSES = 64
 
 
 class Weights(NamedTuple):
     """The weights and the nonlinearity of a recurrence.
 
-    `kernel` is T, (n, inputs), and `W` is (n, n). The bias `b` is (n,) or None: for
-    modReLU it is the threshold, for other nonlinearities it is added to T x.
+    `T` is (n, inputs), and `W` is (n, n). The bias `b` is (n,) or None: for modReLU it
+    is the threshold, for other nonlinearities it is added to T x.
     """
 
-    kernel: Tensor
+    T: Tensor
     W: Tensor
     b: Tensor | None
     sigma: Sigma
@@ -73,10 +73,10 @@ def scan(
         sequence, (batch, n).
     """
     with autocast_off(h0.device):
-        kernel, W, b, sigma = weights
-        tensors = (x, kernel, W, b, h0)
+        T, W, b, sigma = weights
+        tensors = (x, T, W, b, h0)
         # the kernels do not accept an empty batch
-        if not run.steps.batch or needs_plain_operations(*tensors):
+        if not run.time_steps.batch or needs_plain_operations(*tensors):
             return unrolled(x, weights, h0, run)
         tensors = (None if X is None else X.contiguous() for X in tensors)
         return Scan.apply(sigma, run, *tensors)
@@ -86,14 +86,14 @@ def unrolled(
     x: Tensor, weights: Weights, h0: Tensor, run: Pass
 ) -> tuple[Tensor | None, Tensor]:
     """`scan` by ordinary operations, for second derivatives and transforms."""
-    kernel, W, _, sigma = weights
+    T, W, _, sigma = weights
     threshold, states, h = weights.threshold(), [], h0
     activate = NONLINEARITIES[sigma].function
-    for u_t in input_drive(x, kernel, weights.summand()).split(run.steps.sizes):
+    for u_t in input_drive(x, T, weights.summand()).split(run.time_steps.sizes):
         h = activate(h[: u_t.shape[0]] @ W.mT + u_t, threshold)
         states.append(h)
     H = torch.cat(states)
-    return (None if run.last_only else H), run.steps.last(H)
+    return (None if run.last_only else H), run.time_steps.last(H)
 
 
 class Scan(torch.autograd.Function):
@@ -103,10 +103,10 @@ class Scan(torch.autograd.Function):
     def forward(
         ctx: Any, sigma: Sigma, run: Pass, *tensors: Any
     ) -> tuple[Tensor | None, Tensor]:
-        x, kernel, W, b, h0 = tensors
-        weights = Weights(kernel, W, b, sigma)
-        steps, last_only, chunk = run
-        cuts = steps.cut(chunk if last_only else None)
+        x, T, W, b, h0 = tensors
+        weights = Weights(T, W, b, sigma)
+        time_steps, last_only, chunk = run
+        cuts = time_steps.cut(chunk if last_only else None)
         # save the state before each chunk, and all states H if there is only one chunk
         firsts, H = [], h0
         last = torch.empty_like(h0)
@@ -132,11 +132,11 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def _gradients(ctx: Any, dH: Tensor | None, dh_last: Tensor | None) -> tuple:
-        x, kernel, W, b, states, *firsts = ctx.saved_tensors
-        weights = Weights(kernel, W, b, ctx.sigma)
+        x, T, W, b, states, *firsts = ctx.saved_tensors
+        weights = Weights(T, W, b, ctx.sigma)
         dH = None if dH is None else dH.contiguous()
         dx = torch.empty_like(x) if ctx.needs_input_grad[2] else None
-        dT, dW = torch.zeros_like(kernel), torch.zeros_like(W)
+        dT, dW = torch.zeros_like(T), torch.zeros_like(W)
         db = None if b is None else torch.zeros_like(b)
         cell = weights.cell()
         # The loop goes backwards in time. At each chunk, `after` is the gradient of the
@@ -154,35 +154,37 @@ class Scan(torch.autograd.Function):
             dW += gradients.W
             if db is not None:
                 db += D.sum(0) if gradients.b is None else gradients.b
-            dT += kernel_gradient(x[rows], D, kernel.shape[1])
+            dT += input_weight_gradient(x[rows], D, T.shape[1])
             if dx is not None:
-                torch.mm(D, kernel, out=dx[rows])
+                torch.mm(D, T, out=dx[rows])
             after = gradients.h0
         return dx, dT, dW, db, after
 
 
-def _states(x: Tensor, weights: Weights, first: Tensor, steps: Steps) -> Tensor:
+def _states(
+    x: Tensor, weights: Weights, first: Tensor, time_steps: TimeSteps
+) -> Tensor:
     """The states of all time steps, starting from the state `first`."""
     cell = weights.cell()
-    H = recycled((steps.rows, first.shape[1]), first)
-    _write_drive(x, weights.kernel, weights.summand(), out=H)
-    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, steps.table)
+    H = recycled((time_steps.rows, first.shape[1]), first)
+    _write_drive(x, weights.T, weights.summand(), out=H)
+    backend_for(H, cell.W, first, cell.b).scan(H, cell, first, time_steps.table)
     return H
 
 
-def _write_drive(x: Tensor, kernel: Tensor, b: Tensor | None, *, out: Tensor) -> None:
+def _write_drive(x: Tensor, T: Tensor, b: Tensor | None, *, out: Tensor) -> None:
     """Write the drive T x + b to `out`. A class index selects a column of T."""
     if x.is_floating_point():
         if b is None:
-            torch.mm(x, kernel.mT, out=out)
+            torch.mm(x, T.mT, out=out)
         else:
-            torch.addmm(b, x, kernel.mT, out=out)
+            torch.addmm(b, x, T.mT, out=out)
         return
-    table = kernel.mT.contiguous() if b is None else kernel.mT + b
+    table = T.mT.contiguous() if b is None else T.mT + b
     torch.index_select(table, 0, x, out=out)
 
 
-def kernel_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
+def input_weight_gradient(x: Tensor, D: Tensor, inputs: int) -> Tensor:
     """The gradient of T, given the gradient D of the drive T x."""
     if x.is_floating_point():
         return D.mT @ x
@@ -218,8 +220,8 @@ def _adjoint(
         # would include this dependence, which the outer graph already accounts for. So
         # differentiate with respect to aliases, which do not depend on each other.
         inputs: list[Any] = [None if X is None else X.view_as(X) for X in saved]
-        x, kernel, W, b, h0 = inputs
-        outputs = unrolled(x, Weights(kernel, W, b, ctx.sigma), h0, ctx.run)
+        x, T, W, b, h0 = inputs
+        outputs = unrolled(x, Weights(T, W, b, ctx.sigma), h0, ctx.run)
     pairs = [
         (out, g)
         for out, g in zip(outputs, (dH, dh_last), strict=True)
@@ -243,37 +245,37 @@ def scan_field(
     x: Tensor, weights: Weights, first: tuple[Tensor, ...], run: Pass
 ) -> tuple[Tensor | None, tuple[Tensor]]:
     """`scan` with real or complex weights, where a state is a single tensor."""
-    kernel, W, b, sigma = weights
+    T, W, b, sigma = weights
     (h0,) = first
     if not W.is_complex():
         H, last = scan(x, weights, h0, run)
         return H, (last,)
     # a threshold is real and stays as it is; a bias that is added to T x is complex
     b = None if b is None else real_rows(b)
-    weights = Weights(input_form(kernel, x), real_form(W), b, sigma)
+    weights = Weights(input_form(T, x), real_form(W), b, sigma)
     H, last = scan(real_rows(x), weights, real_rows(h0), run)
     return (None if H is None else complex_rows(H)), (complex_rows(last),)
 
 
-def input_drive(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
+def input_drive(x: Tensor, T: Tensor, bias: Tensor | None = None) -> Tensor:
     """The drive T x + b of each row of x.
 
     Args:
         x: rows of numbers, or class indices, which stand for one-hot vectors. Rows may
-            be real even if the kernel is complex.
-        kernel: T.
+            be real even if T is complex.
+        T: the input weight.
         bias: b, if there is one.
 
     Returns:
-        Rows in the dtype of the kernel.
+        Rows in the dtype of T.
     """
     if not (x.is_floating_point() or x.is_complex()):
-        u = kernel.mT[x]
+        u = T.mT[x]
         return u if bias is None else u + bias
-    if kernel.is_complex() and not x.is_complex():
-        u = complex_rows(nn.functional.linear(x, input_form(kernel, x)))
+    if T.is_complex() and not x.is_complex():
+        u = complex_rows(nn.functional.linear(x, input_form(T, x)))
         return u if bias is None else u + bias
-    return nn.functional.linear(x, kernel, bias)
+    return nn.functional.linear(x, T, bias)
 
 
 def real_form(W: Tensor) -> Tensor:
@@ -287,11 +289,11 @@ def real_form(W: Tensor) -> Tensor:
     return blocks.flatten(-2).flatten(-3, -2)
 
 
-def input_form(kernel: Tensor, x: Tensor) -> Tensor:
-    """The real kernel that computes T x as pairs, for a complex T.
+def input_form(T: Tensor, x: Tensor) -> Tensor:
+    """The real matrix that computes T x as pairs, for a complex T.
 
     It multiplies `x` itself if `x` is real, and the pairs of `x` if it is complex.
     """
     if x.is_complex():
-        return real_form(kernel)
-    return torch.view_as_real(kernel).movedim(-1, 1).reshape(-1, kernel.shape[1])
+        return real_form(T)
+    return torch.view_as_real(T).movedim(-1, 1).reshape(-1, T.shape[1])

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from isometry._backend import StepTable
+from isometry._backend import TimeStepTable
 from isometry._torch import is_fake, transforms
 
 
 @dataclass(frozen=True)
-class Steps:
+class TimeSteps:
     """The number of rows of each time step, in rows sorted as in a `PackedSequence`.
 
     Time step t has `sizes[t]` rows, one for each sequence that is longer than t. The
@@ -28,12 +28,12 @@ class Steps:
     sizes: tuple[int, ...]
 
     @staticmethod
-    def equal(steps: int, batch: int) -> "Steps":
-        """The `Steps` of `batch` sequences that all have `steps` time steps."""
+    def equal(length: int, batch: int) -> "TimeSteps":
+        """The time steps of `batch` sequences that all have this length."""
         # not `_equal`, because Dynamo ignores `lru_cache` with a warning
         if torch.compiler.is_compiling():
-            return Steps((batch,) * steps)
-        return _equal(steps, batch)
+            return TimeSteps((batch,) * length)
+        return _equal(length, batch)
 
     @property
     def batch(self) -> int:
@@ -55,13 +55,13 @@ class Steps:
         """Whether all sequences have the same length."""
         return self.sizes[0] == self.sizes[-1]
 
-    def cut(self, length: int | None) -> list[tuple["Steps", slice]]:
+    def cut(self, length: int | None) -> list[tuple["TimeSteps", slice]]:
         """Consecutive parts of at most `length` time steps, with the rows of each."""
         if length is None or length >= len(self.sizes):
             return [(self, slice(None))]
         cuts = []
         for t in range(0, len(self.sizes), length):
-            part = Steps(self.sizes[t : t + length])
+            part = TimeSteps(self.sizes[t : t + length])
             cuts.append((part, slice(self.starts[t], self.starts[t] + part.rows)))
         return cuts
 
@@ -99,11 +99,11 @@ class Steps:
         return torch.tensor(self.starts, device="cpu")[time] + sequence
 
     @cached_property
-    def table(self) -> StepTable:
+    def table(self) -> TimeStepTable:
         """Starts and sizes of the time steps, in the form that the backends read."""
         # The cached table must not hold a tensor, which would depend on the mode and
         # the default device under which it was created.
-        return StepTable(self.sizes)
+        return TimeStepTable(self.sizes)
 
 
 class Pass(NamedTuple):
@@ -113,7 +113,7 @@ class Pass(NamedTuple):
     is saved for the backward pass, unless `chunk` is None.
     """
 
-    steps: Steps
+    time_steps: TimeSteps
     last_only: bool = False
     chunk: int | None = None
 
@@ -124,8 +124,8 @@ def _upto(end: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _equal(steps: int, batch: int) -> Steps:
-    return Steps((batch,) * steps)
+def _equal(length: int, batch: int) -> TimeSteps:
+    return TimeSteps((batch,) * length)
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,14 @@ class Rows:
 
     Attributes:
         x: the rows, sorted by time, with the longest sequences first.
-        steps: which rows belong to which time step.
+        time_steps: which rows belong to which time step.
         packed: the packed sequence from which the rows come, if any.
         batch_first: whether the batch axis of the input came first.
         batched: whether the input had a batch axis.
     """
 
     x: Tensor
-    steps: Steps
+    time_steps: TimeSteps
     packed: PackedSequence | None
     batch_first: bool
     batched: bool
@@ -155,8 +155,8 @@ class Rows:
             return PackedSequence(H, *self.packed[1:])
         if self.packed is not None:
             return self.unsorted(H[None])[0].unsqueeze(1 if self.batch_first else 0)
-        time = 1 if last_only else len(self.steps.sizes)
-        H = H.view(time, self.steps.batch, H.shape[-1])
+        time = 1 if last_only else len(self.time_steps.sizes)
+        H = H.view(time, self.time_steps.batch, H.shape[-1])
         if not self.batched:
             return H[:, 0]
         return H.transpose(0, 1) if self.batch_first else H
@@ -199,8 +199,8 @@ def read(input: Tensor | PackedSequence, *, batch_first: bool) -> Rows:  # noqa:
             f"`input` must have at least one time step; got shape "
             f"{tuple(input.shape)}. Leave empty sequences out."
         )
-    steps = Steps.equal(x.shape[0], x.shape[1])
-    return Rows(x.flatten(0, 1), steps, None, batch_first, batched)
+    time_steps = TimeSteps.equal(x.shape[0], x.shape[1])
+    return Rows(x.flatten(0, 1), time_steps, None, batch_first, batched)
 
 
 def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
@@ -213,7 +213,7 @@ def _read_packed(packed: PackedSequence, *, batch_first: bool) -> Rows:
     sizes = _checked_sizes(packed.batch_sizes, len(x))
     for name in ("sorted_indices", "unsorted_indices"):
         _check_order(getattr(packed, name), sizes[0], name)
-    return Rows(x, Steps(sizes), packed, batch_first, batched=True)
+    return Rows(x, TimeSteps(sizes), packed, batch_first, batched=True)
 
 
 def _checked_sizes(batch_sizes: Tensor, rows: int) -> tuple[int, ...]:

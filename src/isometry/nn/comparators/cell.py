@@ -18,7 +18,7 @@ from isometry._backend.constants import Sigma
 from isometry._torch import autocast_off
 from isometry.nn._recurrent import AbstractCell, AbstractRecurrent, State
 from isometry.nn._scan import Weights, input_drive, scan_field
-from isometry.nn._sequence import Pass, Steps
+from isometry.nn._sequence import Pass, TimeSteps
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Draw:
         X.uniform_(-bound, bound, generator=self.generator)
         return self.parameter(torch.view_as_complex(X))
 
-    def kernel(self, n: int, inputs: int) -> nn.Parameter:
-        """An input kernel (n, inputs), drawn by Glorot's rule."""
+    def input_weight(self, n: int, inputs: int) -> nn.Parameter:
+        """An input weight (n, inputs), drawn by Glorot's rule."""
         return self.uniform(n, inputs, bound=glorot(inputs, n))
 
-    def complex_kernel(self, n: int, inputs: int) -> nn.Parameter:
-        """A complex input kernel, by Glorot's rule for a real kernel with 2n rows."""
+    def complex_input_weight(self, n: int, inputs: int) -> nn.Parameter:
+        """A complex input weight, by Glorot's rule for a real one with 2n rows."""
         return self.complex_uniform(n, inputs, bound=glorot(inputs, 2 * n))
 
     def normal(self, *shape: int, std: float) -> nn.Parameter:
@@ -88,7 +88,7 @@ Activation = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(eq=False, repr=False)
 class AbstractComparatorCell(AbstractCell):
-    """A cell with an input kernel, a recurrent map, one bias and a first state.
+    """A cell with an input weight, a recurrent map, one bias and a first state.
 
     Its `scan` is a loop over time, which autograd differentiates.
 
@@ -140,25 +140,25 @@ class AbstractComparatorCell(AbstractCell):
 
     def scan(self, x: Tensor, first: State, run: Pass) -> tuple[Tensor | None, State]:
         """The states of many time steps, as rows, and each sequence's last state."""
-        (h0,), (steps, last_only, chunk) = first, run
+        (h0,), (time_steps, last_only, chunk) = first, run
         with autocast_off(h0.device):
             # Read all parameters here, not in `states_of`. The backward pass calls
             # `states_of` again, when `functional_call` has already restored the
             # module's own parameters.
-            kernel, b, state_map = self.weight_ih, self.bias, self.state_map()
+            T, b, state_map = self.weight_ih, self.bias, self.state_map()
             activate = cast("Activation", self.sigma)
 
-            def states_of(x: Tensor, h: Tensor, steps: Steps) -> Tensor:
+            def states_of(x: Tensor, h: Tensor, time_steps: TimeSteps) -> Tensor:
                 states = []
-                for u_t in input_drive(x, kernel).split(steps.sizes):
+                for u_t in input_drive(x, T).split(time_steps.sizes):
                     h = activate(state_map(h[: u_t.shape[0]]) + u_t, b)
                     states.append(h)
                 return torch.cat(states)
 
             if last_only and chunk is not None:
-                return None, (_chunked(states_of, x, h0, steps, chunk),)
-            H = states_of(x, h0, steps)
-            return (None if last_only else H), (steps.last(H),)
+                return None, (_chunked(states_of, x, h0, time_steps, chunk),)
+            H = states_of(x, h0, time_steps)
+            return (None if last_only else H), (time_steps.last(H),)
 
 
 class AbstractDenseCell(AbstractComparatorCell):
@@ -240,19 +240,19 @@ for _option in ("device", "dtype", "generator"):
 
 
 def _chunked(
-    states_of: Callable[[Tensor, Tensor, Steps], Tensor],
+    states_of: Callable[[Tensor, Tensor, TimeSteps], Tensor],
     x: Tensor,
     h: Any,
-    steps: Steps,
+    time_steps: TimeSteps,
     chunk: int,
 ) -> Tensor:
     """Each sequence's last state. The backward pass computes each chunk once more."""
 
-    def last_of(x: Tensor, h: Tensor, part: Steps) -> Tensor:
+    def last_of(x: Tensor, h: Tensor, part: TimeSteps) -> Tensor:
         return part.last(states_of(x, h, part))
 
     ends: list[Any] = []
-    for part, rows in steps.cut(chunk):
+    for part, rows in time_steps.cut(chunk):
         # the sequences after `part.batch` have ended before this chunk
         ends.append(h[part.batch :])
         h = h[: part.batch]

@@ -110,12 +110,12 @@ class Planes:
         shape: the shape of the angles. In the tunable style, a row has the angles of
             two layers.
         layers: the layers, in the order in which they act.
-        stages: the product of all layers, as a sequence of block rotations.
+        rotations: the product of all layers, as a sequence of block rotations.
     """
 
     def __init__(self, n: int, capacity: int, style: Style) -> None:
         self.n = self.padded = n
-        self.stages: list[BlockRotation] = []
+        self.rotations: list[BlockRotation] = []
         if style == "fft":
             depth = n.bit_length() - 1
             self.shape = (depth, n // 2)
@@ -123,7 +123,7 @@ class Planes:
             for numbers in _groups(depth, _FFT_LAYERS_TOGETHER):
                 inner = self.layers[numbers[-1]].distance
                 size = 2 ** len(numbers)
-                self.stages.append(
+                self.rotations.append(
                     BlockRotation(numbers, (n // (size * inner), size, inner))
                 )
             return
@@ -134,7 +134,7 @@ class Planes:
         self.padded = 2 * k * blocks
         for numbers in _groups(capacity, _LAYERS_TOGETHER):
             shape = (blocks, 2 * k, 1)
-            self.stages += [
+            self.rotations += [
                 BlockRotation(numbers, shape, part="triangles"),
                 BlockRotation(numbers, shape, shift=k, part="gaps"),
             ]
@@ -144,7 +144,7 @@ class Planes:
     ) -> Callable[[Tensor], Tensor]:
         r"""A function that applies all rotations and phases $e^{i\omega}$ to rows."""
         factors = self._factors(theta, phi, omega)
-        blocks = [self._blocks(stage, factors) for stage in self.stages]
+        blocks = [self._blocks(rotation, factors) for rotation in self.rotations]
         # the blocks multiply rows from the right, but `real_form` is for columns
         blocks = [real_form(M.mT).mT if M.is_complex() else M for M in blocks]
         zeros = self.padded - self.n
@@ -152,8 +152,8 @@ class Planes:
         def advance(h: Tensor) -> Tensor:
             h = pad(h, (0, zeros)) if zeros else h
             pairs = torch.view_as_real(h) if h.is_complex() else h[..., None]
-            for stage, M in zip(self.stages, blocks, strict=True):
-                pairs = stage.scatter(torch.bmm(stage.gather(pairs), M))
+            for rotation, M in zip(self.rotations, blocks, strict=True):
+                pairs = rotation.scatter(torch.bmm(rotation.gather(pairs), M))
             pairs = pairs[:, : self.n].contiguous()
             return torch.view_as_complex(pairs) if h.is_complex() else pairs[..., 0]
 
@@ -198,20 +198,20 @@ class Planes:
         return pad(both, (layer.skip, after), value=rest)
 
     def _blocks(
-        self, stage: BlockRotation, factors: list[tuple[Tensor, Tensor]]
+        self, rotation: BlockRotation, factors: list[tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """The blocks of a stage; their rows are the images of the unit vectors."""
-        outer, size, inner = stage.shape
+        """The blocks of a rotation; their rows are the images of the unit vectors."""
+        outer, size, inner = rotation.shape
         like = factors[0][0]
         eye = torch.eye(size, dtype=like.dtype, device=like.device)
-        h = stage.scatter(eye.expand(outer * inner, size, size))[..., 0]
-        for depth, number in enumerate(stage.layers):
-            mask = stage.acts_on(depth).to(like.device)
+        h = rotation.scatter(eye.expand(outer * inner, size, size))[..., 0]
+        for depth, number in enumerate(rotation.layers):
+            mask = rotation.acts_on(depth).to(like.device)
             keep, cross = factors[number]
             partner = h[:, self.layers[number].partners(self.padded).to(like.device)]
             keep, cross = torch.where(mask, keep, 1), torch.where(mask, cross, 0)
             h = h * keep + partner * cross
-        return stage.gather(h[..., None])
+        return rotation.gather(h[..., None])
 
 
 def _groups(layers: int, most: int) -> list[range]:
@@ -293,8 +293,8 @@ class EURNNCell(AbstractComparatorCell):
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
         shape, unitary = self.planes.shape, self.unitary
-        kernel = draw.complex_uniform if unitary else draw.uniform
-        self.weight_ih = kernel(n, inputs, bound=0.01)
+        uniform = draw.complex_uniform if unitary else draw.uniform
+        self.weight_ih = uniform(n, inputs, bound=0.01)
         self.theta = draw.uniform(*shape, bound=_LARGEST_ANGLE)
         self.phi = draw.uniform(*shape, bound=_LARGEST_ANGLE) if unitary else None
         self.omega = draw.uniform(n, bound=_LARGEST_ANGLE) if unitary else None

@@ -74,7 +74,7 @@ class HouseholderCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, m = self.hidden_size, self.reflections
-        self.weight_ih = draw.kernel(n, self.input_size)
+        self.weight_ih = draw.input_weight(n, self.input_size)
         self.V = draw.normal(n, m, std=0.01)
         self.redundant = m * (m - 1) // 2
         self.bias = draw.zeros(n)

@@ -76,7 +76,7 @@ class LieCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_kernel(n, inputs)
+        self.weight_ih = draw.complex_input_weight(n, inputs)
         parts = draw.normal(n, n, 2, std=1.0).detach()
         self.X = draw.parameter(torch.view_as_complex(parts))
         self.redundant = n * n

@@ -142,7 +142,7 @@ class ScuRNNCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_kernel(n, inputs)
+        self.weight_ih = draw.complex_input_weight(n, inputs)
         blocks = cayley_blocks(n, draw)
         self.X = draw.parameter(blocks.to(torch.complex128))
         self.redundant = n * n

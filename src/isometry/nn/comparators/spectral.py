@@ -69,7 +69,7 @@ class SpectralCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.kernel(n, inputs)
+        self.weight_ih = draw.input_weight(n, inputs)
         where = {"generator": draw.generator, "dtype": torch.float64, "device": "cpu"}
         U, V = SO(n).random(2, **where)
         self.U, self.V = draw.parameter(U), draw.parameter(V)

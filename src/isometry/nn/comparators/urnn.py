@@ -70,7 +70,7 @@ class URNNCell(AbstractComparatorCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_kernel(n, inputs)
+        self.weight_ih = draw.complex_input_weight(n, inputs)
         self.theta = draw.uniform(3, n, bound=math.pi)
         self.v = draw.complex_uniform(2, n, bound=glorot(2, 2 * n))
         order = torch.randperm(n, generator=draw.generator, device="cpu")
@@ -194,7 +194,7 @@ class FullCapacityCell(AbstractDenseCell):
     def draw_parameters(self, draw: Draw) -> None:
         """Create all parameters, with their initial values."""
         n, inputs = self.hidden_size, self.input_size
-        self.weight_ih = draw.complex_kernel(n, inputs)
+        self.weight_ih = draw.complex_input_weight(n, inputs)
         self.weight_hh = draw.parameter(_structured_unitary(n, draw.generator))
         # Record the manifold without a check: the weight is unitary by construction, in
         # every precision, and on the meta device it has no values to check.
