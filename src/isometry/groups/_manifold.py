@@ -277,6 +277,13 @@ class AbstractManifold(ABC):
         # of SU(3), whose defect is computed through a logarithm, has up to 15 n eps.
         return unitary_bound(max(1, *self.shape), dtype)
 
+    def worst_defect(self, Q: Tensor) -> float:
+        """The largest defect in a batch; infinite for NaN, zero for an empty batch."""
+        if Q.numel() == 0:
+            return 0.0
+        defect = self.defect(Q)
+        return float(torch.where(defect.isnan(), math.inf, defect).max())
+
     def resolve_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         """`dtype`, checked. None means torch's default dtype, or its complex form."""
         if dtype is None:
@@ -319,14 +326,11 @@ class AbstractManifold(ABC):
         """Raise unless every `Q` is a point. The message gives the defect and bound."""
         self.check_tensor(Q, name=name)
         # meta and fake tensors have no numbers that could be wrong
-        if Q.numel() == 0 or is_fake(Q):
-            return
-        defect, bound = self.defect(Q), self.tolerance(Q.dtype)
-        # written so that NaN fails
-        if not bool((defect <= bound).all()):
-            worst = float(torch.where(defect.isnan(), math.inf, defect).max())
+        defect = 0.0 if is_fake(Q) else self.worst_defect(Q)
+        bound = self.tolerance(Q.dtype)
+        if defect > bound:
             raise ValueError(
-                f"`{name}` must be a point of {self}; got a defect of {worst:.1e}, "
+                f"`{name}` must be a point of {self}; got a defect of {defect:.1e}, "
                 f"above {bound:.1e} for {Q.dtype}. Project it first, with "
                 f"`{self}.nearest({name})`."
             )
@@ -339,9 +343,6 @@ class AbstractManifold(ABC):
         Args:
             retraction: a retraction, or its name.
             name: what to call the argument in the message.
-
-        Returns:
-            The map.
 
         Raises:
             ValueError: if it is not a retraction, or not a map into this manifold.

@@ -131,7 +131,7 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         Q = self.layout.points(in_float32_or_wider(W))
         if W.is_meta:
             return Q
-        defect = worst_defect(self.manifold, Q)
+        defect = self.manifold.worst_defect(Q)
         bound = self.manifold.tolerance(W.dtype)
         if W.dtype in HALF:
             bound = rounding_bound(self.manifold, W.dtype)
@@ -198,14 +198,6 @@ class AbstractConstraint(nn.Module, Generic[_Map]):
         """The manifold, the map and the number of blocks."""
         blocks = f", blocks={self.layout.blocks}" if self.layout.blocks > 1 else ""
         return f"{self.manifold!r}, {self.retraction.name}{blocks}"
-
-
-def worst_defect(manifold: AbstractManifold, Q: Tensor) -> float:
-    """The largest defect in a batch; infinite for NaN, zero for an empty batch."""
-    if Q.numel() == 0:
-        return 0.0
-    defect = manifold.defect(Q)
-    return float(torch.where(defect.isnan(), torch.inf, defect).max())
 
 
 def rounding_bound(manifold: AbstractManifold, dtype: torch.dtype) -> float:

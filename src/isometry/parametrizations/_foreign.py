@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from isometry.groups import AbstractMap, AbstractRetraction, Cayley, Exp, Householder
 from isometry.groups._maps import MapLike, parse_map
-from isometry.parametrizations._constraint import worst_defect
 from isometry.parametrizations._coordinates import Constrained, constrained
 
 # the maps that torch or geotorch have
@@ -192,7 +191,7 @@ def _peer_weight(
     W = Q.mT if wide else Q
     _check_weight(entry, W)
     constraint = entry.constraint
-    defect = worst_defect(constraint.manifold, constraint.layout.points(W))
+    defect = constraint.manifold.worst_defect(constraint.layout.points(W))
     # weights of torch and geotorch have defects of up to 1e-3, measured in float32
     if not defect <= 1e-2:
         raise ValueError(

@@ -17,7 +17,6 @@ from isometry.parametrizations._constraint import (
     AbstractConstraint,
     looks_initialized,
     rounding_bound,
-    worst_defect,
 )
 from isometry.parametrizations._layout import replicated_like, whole
 
@@ -146,7 +145,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         with autocast_off(base.device):
             # a base with NaN has an infinite defect, and stays until the user loads a
             # good checkpoint
-            defect = worst_defect(self.manifold, Q)
+            defect = self.manifold.worst_defect(Q)
             if self.manifold.tolerance(Q.dtype) < defect < math.inf:
                 _log.info(
                     "replaced a base by the nearest point of %s; its defect was %.1e",
@@ -175,7 +174,7 @@ class Trivialization(AbstractConstraint[AbstractRetraction]):
         if base.is_meta or type(base) not in PLAIN:
             return None
         Q = self.layout.points(in_float32_or_wider(base))
-        defect = worst_defect(self.manifold, Q)
+        defect = self.manifold.worst_defect(Q)
         bound = rounding_bound(self.manifold, torch.bfloat16)
         if not defect <= bound:
             got = f"a defect of {defect:.1e}, above {bound:.1e}"
