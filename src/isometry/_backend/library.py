@@ -92,8 +92,10 @@ def _load(path: Path) -> ctypes.CDLL:
 
 # the functions of the OpenMP runtime that openmp.c calls, in the order of that file
 _OPENMP = (
-    *("GOMP_parallel", "omp_get_max_threads"),
-    *("omp_get_num_threads", "omp_get_thread_num"),
+    "GOMP_parallel",
+    "omp_get_max_threads",
+    "omp_get_num_threads",
+    "omp_get_thread_num",
 )
 
 

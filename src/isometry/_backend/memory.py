@@ -226,9 +226,18 @@ def _element_size(get_dtype: Any, offset: int) -> Any:
     sizes, code = {}, ctypes.c_int32()
     # the dtypes of weights, and of the tensors from which weights are computed
     for dtype in (
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-        *(torch.complex64, torch.complex128),
-        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
     ):
         tensor = torch.empty(0, dtype=dtype, device="cpu")
         get_dtype(ctypes.c_void_p(id(tensor) + offset), ctypes.byref(code))

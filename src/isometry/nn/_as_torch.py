@@ -152,7 +152,9 @@ class AbstractNamedRecurrent(AbstractRecurrent):
         # dropout has no effect in a single layer, and torch would warn about it
         dropout = self.dropout if self.num_layers > 1 else 0.0
         return self.torch_class()(
-            *(self.input_size, self.hidden_size, self.num_layers),
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
             bias=self.bias,
             batch_first=self.batch_first,
             dropout=dropout,

@@ -42,7 +42,9 @@ class AbstractGated(AbstractNamedRecurrent):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
-            *(input_size, hidden_size, num_layers),
+            input_size,
+            hidden_size,
+            num_layers,
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
@@ -50,7 +52,13 @@ class AbstractGated(AbstractNamedRecurrent):
         )
         self.stack(
             lambda size: GatedCell(
-                *(size, hidden_size, self.gates, bias, candidate_bias, device, dtype),
+                size,
+                hidden_size,
+                gates=self.gates,
+                bias=bias,
+                candidate_bias=candidate_bias,
+                device=device,
+                dtype=dtype,
                 retraction=retraction,
                 init=init,
                 rebase_every=rebase_every,
@@ -149,8 +157,15 @@ class ExpLSTM(AbstractGated):
                 f"projected output is not square; project the outputs of the layer."
             )
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first),
-            *(dropout, bidirectional, device, dtype),
+            input_size,
+            hidden_size,
+            num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            device=device,
+            dtype=dtype,
             retraction=retraction,
             init=init,
             rebase_every=rebase_every,

@@ -9,11 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isometry._backend.constants import Sigma
-from isometry._backend.nonlinearities import (
-    complex_modrelu,
-    modrelu,
-    takes_threshold,
-)
+from isometry._backend.nonlinearities import complex_modrelu, modrelu, takes_threshold
 from isometry._checks import check_flags
 from isometry.groups import SO, AbstractGroup, U
 from isometry.groups._maps import MapLike
@@ -148,7 +144,10 @@ class ExpRNNCell(AbstractNamedCell):
         moving = rebase_every is not None or rebase_radius is not None
         group: AbstractGroup = U(n) if unitary else SO(n)
         constrain(
-            *(self, "weight_hh", group, retraction),
+            self,
+            "weight_hh",
+            group,
+            retraction,
             use_trivialization=moving,
             init=init,
             generator=generator,
@@ -349,7 +348,9 @@ class ExpRNN(AbstractNamedRecurrent):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
-            *(input_size, hidden_size, num_layers),
+            input_size,
+            hidden_size,
+            num_layers,
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
@@ -358,7 +359,12 @@ class ExpRNN(AbstractNamedRecurrent):
         )
         self.stack(
             lambda size: ExpRNNCell(
-                *(size, hidden_size, bias, nonlinearity, device, dtype),
+                size,
+                hidden_size,
+                bias=bias,
+                nonlinearity=nonlinearity,
+                device=device,
+                dtype=dtype,
                 unitary=unitary,
                 retraction=retraction,
                 init=init,

@@ -73,10 +73,11 @@ class GatedCell(AbstractNamedCell):
         **constraint: the options of `isometry.constrain`.
     """
 
-    def __init__(  # noqa: PLR0917 - the order of `ExpGRU`
+    def __init__(
         self,
         input_size: int,
         hidden_size: int,
+        *,
         gates: Gates,
         bias: bool,
         candidate_bias: bool,

@@ -149,7 +149,7 @@ class Scan(torch.autograd.Function):
             ends = _ends(dh_last, after, first)
             backend = backend_for(D, H, W, first, cell.b, dH_part, ends)
             gradients = backend.scan_adjoint(
-                *(D, H, cell, first, part.table), dH=dH_part, dh_last=ends
+                D, H, cell, first, part.table, dH=dH_part, dh_last=ends
             )
             dW += gradients.W
             if db is not None:
