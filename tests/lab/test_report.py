@@ -168,7 +168,11 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
 @pytest.mark.errors
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "must be JSON"), ("[]", "must hold an object"), ("{}", "must name a task")],
+    [
+        ("{", "must be JSON"),
+        ("[]", "must hold a JSON object"),
+        ("{}", "must name a task"),
+    ],
 )
 def test_a_damaged_config_is_named(tmp_path, text, message):
     run = fake_run(tmp_path / "run")

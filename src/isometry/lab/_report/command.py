@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="folder of the report (default: `report` beside the first run)",
+        help="folder of the report (default: `report` next to the first run)",
     )
 
 
@@ -30,12 +30,12 @@ def main(options: argparse.Namespace) -> int:
         options: options of the command line.
 
     Returns:
-        The exit code: 0, or 2 if a folder does not hold a run or the report cannot be
+        The exit code: 0, or 2 if a folder contains no run or the report cannot be
         written.
     """
-    # If the user writes DIR/*, the shell also adds earlier reports and the files of a
-    # sweep; leave them out. If nothing else was given, keep them: the error of
-    # `write_report` then names them.
+    # The shell expands DIR/* to runs, but also to earlier reports and the files of a
+    # sweep. Leave out everything that is not a run. If there are no runs at all, keep
+    # the paths, so that the error from `write_report` can name one.
     runs = [path for path in options.runs if not _is_other(path)] or options.runs
     out = options.out or _runs_in(runs[0])[0].resolve().parent / "report"
     try:
@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _is_other(path: Path) -> bool:
-    """True for a file, and for a folder with an earlier report but without runs."""
+    """True for a file, and for a folder that has an earlier report but no runs."""
     # also look in subfolders, where earlier versions of `isometry reproduce` wrote
     # reports
     reports = (*path.glob("report.html"), *path.glob("*/report.html"))
@@ -63,28 +63,28 @@ def _runs_in(path: Path) -> list[Path]:
 
 
 def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
-    """Write a report of runs: a page, its figures and its tables.
+    """Write a report on runs: an HTML page, figures and tables.
 
-    `report.html` needs no other file. The figures are also written as SVG and PNG
-    files, and the tables as `results.md`. Files of an earlier report are replaced.
+    `report.html` is self-contained. The figures are also written as SVG and PNG files,
+    and the tables as `results.md`. The files of an earlier report are overwritten.
 
     Args:
         runs: folders that `isometry train` or `isometry sweep` wrote. Runs need not be
             finished.
-        out: folder of the report; it is created if it does not exist.
+        out: folder of the report; created if it does not exist.
 
     Returns:
         The path of the page.
 
     Raises:
-        ValueError: if no folder is given, or one of them does not hold a run.
+        ValueError: if `runs` is empty, or one of its folders contains no run.
     """
     if not runs:
         raise ValueError(
-            "`runs` must name at least one folder; got none. Train one first, with "
-            "`isometry train`."
+            "`runs` must name at least one folder; got none. Train a network first, "
+            "with `isometry train`."
         )
-    # read all runs before anything is written, so that an error leaves nothing behind
+    # read all runs before writing anything, so that an error leaves nothing behind
     folders = [folder for path in runs for folder in _runs_in(Path(path))]
     reported = experiments([read_run(folder) for folder in folders])
     # importing matplotlib takes a second, so do it only when there is something to draw

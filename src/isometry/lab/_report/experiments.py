@@ -1,4 +1,4 @@
-"""Sorts runs that can be compared into experiments, and reads the results of runs."""
+"""Groups comparable runs into experiments, and reads the results of runs."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,16 +14,16 @@ from isometry.lab.paper.tables import PAPER, PaperTable
 
 @dataclass(frozen=True)
 class ReportedExperiment:
-    """Runs that may be compared, since they have the same task and task options.
+    """Runs that are comparable, since they have the same task and task options.
 
     Attributes:
-        key: short name, used in the names of files.
+        key: short name, used in file names.
         title: heading of this experiment in the report.
         metric: the metric that the table compares.
         runs: the runs, in the order given.
-        paper: the table or figure of the paper on this task, if there is one.
+        paper: the paper's table or figure for this task, if there is one.
         larger_is_better: True if a larger value of the metric is better.
-        headings: the heading of the column of each metric or final score, by name; see
+        headings: column headings, keyed by the name of the metric or final score; see
             `AbstractTask`.
     """
 
@@ -37,7 +37,7 @@ class ReportedExperiment:
 
     @cached_property
     def groups(self) -> tuple[SeedGroup, ...]:
-        """The runs in groups. The runs of a group differ only in their seeds."""
+        """The runs in groups. Within a group, runs differ only in their seeds."""
         return seed_groups(self.runs)
 
     @cached_property
@@ -47,16 +47,16 @@ class ReportedExperiment:
 
     @property
     def compared(self) -> Callable[[Run], float | None]:
-        """A function that reads from a run the number that the paper compares."""
+        """A function that reads the number to compare from a run, as in the paper."""
         scores = {"accuracy": self.best_test, "loss": final_loss}
         return scores.get(self.metric, self.at_best_validation)
 
     def at_best_validation(self, run: Run, name: str | None = None) -> float | None:
-        """A metric on the test set at the step with the best validation result.
+        """The value of a test metric at the step with the best validation result.
 
         Args:
             run: the run, finished or not.
-            name: the metric to read; the metric of this experiment if None.
+            name: the metric to read; if None, the metric of this experiment.
 
         Returns:
             The value; None if the metric was not measured at that step.
@@ -68,7 +68,7 @@ class ReportedExperiment:
         return dict(zip(*run.curve(name or self.metric, "test"), strict=True)).get(step)
 
     def best_test(self, run: Run) -> float | None:
-        """The best value of the metric on the test set at any step."""
+        """The best value of the metric on the test set, over all steps."""
         return self._best(run.curve(self.metric, "test")[1], default=None)
 
     def last_test(self, run: Run) -> float | None:
@@ -81,20 +81,20 @@ class ReportedExperiment:
 
     @property
     def baseline(self) -> float | None:
-        """Loss of the trivial solution; None if it is not known."""
+        """Loss of the trivial solution; None if unknown."""
         known = numbers(run.summary.get("baseline") for run in self.runs)
         return next(iter(known), as_number(about(self.runs[0].config)["baseline"]))
 
 
 def experiments(runs: Iterable[Run]) -> list[ReportedExperiment]:
-    """Sort runs into experiments by their task and its options.
+    """Group runs into experiments by task and task options.
 
     Args:
         runs: runs of any tasks.
 
     Returns:
-        An experiment for each combination of a task and its options, in the order of
-        their first runs.
+        One experiment for each combination of a task and its options, in the order in
+        which they first appear.
     """
     by_task: dict[str, list[Run]] = {}
     for run in runs:
@@ -129,15 +129,15 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
     """The description of a run's task, as `AbstractTask.about` returns it.
 
     A registered task describes itself. If the task is not registered or raises an
-    error, the description is read from `config.json`, where earlier versions of
-    Isometry did not store it. Missing entries get defaults. Code that `config.json`
-    names is never imported.
+    error, the description is read from `config.json`. Missing entries get defaults,
+    since earlier versions of Isometry did not store a description. Code that
+    `config.json` names is never imported.
 
     Args:
-        config: content of `config.json` of a run.
+        config: content of the run's `config.json`.
 
     Returns:
-        The entries of the description, by name.
+        A dictionary with the entries of the description.
     """
     from isometry.lab.tasks import TASKS
 
@@ -161,7 +161,7 @@ def about(config: Mapping[str, Any]) -> dict[str, Any]:
         pass
     stored = config.get("about")
     stored = stored if isinstance(stored, Mapping) else {}
-    # take only values of the right type: anybody may have written the file
+    # accept only values of the right type, since anyone may have written the file
     return defaults | {
         k: v for k, v in stored.items() if k in defaults and _alike(v, defaults[k])
     }
@@ -173,7 +173,7 @@ def _alike(value: object, usual: object) -> bool:
     return usual is None or type(value) is type(usual)
 
 
-# The final training loss is the median over this many of the last records, since the
+# The final training loss is the median of the last `LAST` recorded losses, since the
 # loss of a single batch is noisy.
 LAST = 5
 
@@ -185,6 +185,6 @@ def final_loss(run: Run) -> float | None:
 
 
 def largest_orthogonality_error(run: Run) -> float | None:
-    r"""The largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$, if there is any."""
+    r"""The largest recorded $\lVert Q^H Q - I \rVert_F / \sqrt n$, or None."""
     values = (r.get("orthogonality") for r in (run.summary, *run.records))
     return max(numbers(values), default=None)

@@ -1,4 +1,4 @@
-"""The figures of an experiment, which matplotlib draws into files."""
+"""Draws the figures of an experiment with matplotlib."""
 
 import math
 import textwrap
@@ -22,12 +22,12 @@ INK, GRID, PAGE = "#1f2933", "#d9dee5", "#fffffe"
 WIDTH, HEIGHT = 4.5, 3.7
 
 # a vertical axis is logarithmic if the ratio of the largest value to the smallest
-# positive value is more than this
+# positive value exceeds this number
 LOG_RATIO = 30
 
 UNITS = {"step": "iterations", "seconds": "seconds"}
 
-# number of equal arcs of the unit circle in which eigenvalues are counted
+# number of equal arcs into which the unit circle is cut to count eigenvalues
 ANGLE_BINS = 32
 
 STYLE: dict[Any, Any] = {
@@ -57,7 +57,7 @@ STYLE: dict[Any, Any] = {
 
 
 # Maximum number of points in a drawn curve. More points could not be told apart at the
-# width of a figure, and drawing all 4000 steps of a run would make megabytes of SVG.
+# width of a figure, and drawing all 4000 steps of a run would give megabytes of SVG.
 MOST = 240
 
 
@@ -69,9 +69,9 @@ def thinned(curve: Curve, most: int = MOST) -> Curve:
         most: maximum number of points in the result.
 
     Returns:
-        A curve with a point for each of `most` or fewer parts of equal length. A point
-        has the last position of the part, the median of its middle values, and its
-        lowest and highest value.
+        The curve is cut into at most `most` parts with equally many points (the last
+        part may have fewer). Each part becomes one point: the last position in the
+        part, the median of the middle values, the lowest value and the highest value.
     """
     size = -(-len(curve.x) // most) or 1
     parts = [slice(start, start + size) for start in range(0, len(curve.x), size)]
@@ -84,10 +84,10 @@ def thinned(curve: Curve, most: int = MOST) -> Curve:
 
 
 class Figure(NamedTuple):
-    """A figure on disk, beside the page that shows it.
+    """A figure on disk, in the same folder as the page that shows it.
 
     Attributes:
-        caption: what is drawn, in one or more sentences.
+        caption: what the figure shows, in one or more sentences.
         svg: path of the SVG file. The PNG file is in the same folder.
     """
 
@@ -103,7 +103,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
         folder: where to write the files.
 
     Returns:
-        The figures, each as SVG and PNG.
+        The figures. Each was written as an SVG and a PNG file.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
@@ -117,7 +117,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
             axes = canvas.add_subplot()
             paint(axes)
             _legend(axes)
-            # compute the layout once for both files, since layout is half of the work
+            # compute the layout once for both files, since it takes half of the time
             canvas.draw_without_rendering()
             canvas.set_layout_engine("none")
             # leave the date out, so that the same runs give the same file
@@ -128,7 +128,7 @@ def draw(experiment: ReportedExperiment, folder: Path) -> list[Figure]:
 
 
 class Quantity(NamedTuple):
-    """What a figure shows: a quantity on a split, against steps or seconds.
+    """What a figure shows: a quantity on a data split, against steps or seconds.
 
     If there is a baseline, it is drawn as a horizontal line.
     """
@@ -142,14 +142,16 @@ class Quantity(NamedTuple):
 Panel = tuple[str, str, Callable[["Axes"], None]]
 
 LOSS_CAPTION = (
-    "Training loss against {} of training. Lines are medians, shades the range around "
-    "them; a cross marks a run that diverged."
+    "Training loss against {} of training. Lines show medians, and shaded bands the "
+    "range around them; a cross marks a run that diverged."
 )
-SEEDS_CAPTION = " With several seeds, the line is their mean and the shade their range."
-ERROR_CAPTION = "How far the recurrent matrix is from orthogonal while it is trained."
+SEEDS_CAPTION = (
+    " With several seeds, the line is their mean and the shaded band their range."
+)
+ERROR_CAPTION = "How far the recurrent matrix is from being orthogonal during training."
 ANGLES_CAPTION = (
-    "Where the eigenvalues of the recurrent matrix lie on the unit circle at the end. "
-    "Random orthogonal matrices have nearly equal shares."
+    "Angles of the eigenvalues of the recurrent matrix after training. For random "
+    "orthogonal matrices, the angles are almost uniformly distributed."
 )
 
 
@@ -195,7 +197,7 @@ def _words(quantity: Quantity) -> str:
 
 
 def _curves(groups: Sequence[SeedGroup], quantity: Quantity, axes: "Axes") -> None:
-    """Draw each group as a line with a shade, and the baseline as a dotted line."""
+    """Draw each group as a line with a shaded band, and the baseline dotted."""
     what, split, against, baseline = quantity
     values: list[float] = []
     for group, look in zip(groups, looks(groups), strict=True):
@@ -264,15 +266,18 @@ def _scale(axes: "Axes", values: list[float], *, always: bool) -> None:
     axes.yaxis.set_major_formatter(lambda y, _: power(y))
     axes.yaxis.set_minor_formatter(lambda *_: "")
     if not always and high < 100 * low:
-        # Powers of ten would give only one or two labels, so also label 2 and 5 times
-        # each power.
+        # Ticks at powers of ten would give only one or two labels. So put ticks also at
+        # 2 and 5 times each power.
         axes.set_yticks([m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)])
         axes.set_ylim(0.8 * low, 1.25 * high)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:.6g}")
 
 
 def power(y: float) -> str:
-    """A power of ten in Unicode, because browsers misplace mathtext's exponents."""
+    """The power of ten nearest to `y`, as Unicode text.
+
+    Browsers misplace the exponents of mathtext.
+    """
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     exponent = round(math.log10(y))
     return "10" + str(exponent).translate(raised)
@@ -283,7 +288,7 @@ def _angles(run: Run) -> list[float]:
 
 
 def _spectra(groups: Sequence[SeedGroup], axes: "Axes") -> None:
-    """Draw, for each group, the density of the angles of the eigenvalues."""
+    """Draw the density of the eigenvalues' angles for each group."""
     edges = [math.pi * (2 * j / ANGLE_BINS - 1) for j in range(ANGLE_BINS + 1)]
     for group, look in zip(groups, looks(groups), strict=True):
         angles = [angle for run in group.runs for angle in _angles(run)]
@@ -320,8 +325,8 @@ def _legend(axes: "Axes") -> None:
     if handles:
         labels = [textwrap.fill(label, 46) for label in labels]
         lines = [line for label in labels for line in label.splitlines()]
-        # Width in inches: 0.55 for the line in front of a label, and 0.078 for each
-        # letter, enough for the wide fonts of browsers.
+        # Width in inches: 0.55 for the short line in front of a label, and 0.078 for
+        # each letter, which is enough for the wide fonts that browsers use.
         longest = 0.55 + 0.078 * max(map(len, lines))
         columns = max(1, min(3, int(WIDTH / longest)))
         figure: Any = axes.figure
@@ -335,7 +340,7 @@ def _legend(axes: "Axes") -> None:
 
 
 def text_width(words: str, size: float) -> float:
-    """Width of a line of text in the font of the drawings.
+    """Width of a line of text in the font of the figures.
 
     Args:
         words: the line.

@@ -1,4 +1,4 @@
-"""The colour, marker and label of each network, which are the same in every figure."""
+"""The colours, markers and labels of networks in figures and tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from isometry.lab._report.runs import MAY_DIFFER, SeedGroup
 LIGHT = ("#d55e00", "#3f4fd8", "#2da76b", "#7d3a94", "#743714", "#5b94f5", "#6b7280")
 DARK = ("#ff8a3d", "#8a5cff", "#7deea6", "#9657b1", "#8e5c3f", "#bac6ff", "#8a9e9e")
 
-# For each network, the label that papers use, the index of its colour, and its marker.
-# Networks that share a colour have different markers.
+# For each network, the label that papers use, the index of its colour in the palettes,
+# and its marker. # Networks that share a colour have different markers.
 NETWORK_LOOKS = {
     "exprnn": ("ExpRNN", 0, "o"),
     "scornn": ("scoRNN", 1, "s"),
@@ -41,9 +41,9 @@ class Look:
         label: label in legends.
         note: the options that set this group apart from other groups with the same
             network and size.
-        colour: index in the palette.
-        marker: marker of matplotlib.
-        dashes: line style of matplotlib.
+        colour: index into the palette.
+        marker: matplotlib marker.
+        dashes: matplotlib line style.
     """
 
     label: str
@@ -54,7 +54,7 @@ class Look:
 
 
 def network_label(model: str) -> str:
-    """The name of a network as papers write it; for other networks, the class name."""
+    """The name of a network in papers; for a user's own network, the class name."""
     return (
         NETWORK_LOOKS[model][0] if model in NETWORK_LOOKS else model.rpartition(":")[2]
     )
@@ -70,8 +70,8 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
         groups: the groups of one figure.
 
     Returns:
-        A look for each group. Labels that would be equal are made different by adding
-        options, then seeds, then folders.
+        A look for each group. If labels would be equal, options are added to tell them
+        apart; if that is not enough, seeds; and if necessary, names of folders.
     """
     labels = [_label(group) for group in groups]
     options = _options_of(groups)
@@ -97,8 +97,7 @@ def looks(groups: Sequence[SeedGroup]) -> list[Look]:
 def _looks_of_others(models: Sequence[str]) -> dict[str, tuple[str, int, str]]:
     """Looks for networks that are not in `NETWORK_LOOKS`, such as a user's own.
 
-    Their colours are those that no other network of the figure has, as long as there
-    are any.
+    They get colours that the other networks in the figure do not use, if any are left.
     """
     taken = {NETWORK_LOOKS[model][1] for model in models if model in NETWORK_LOOKS}
     every = range(len(LIGHT))
@@ -119,8 +118,8 @@ def _options_of(groups: Sequence[SeedGroup]) -> Callable[[SeedGroup], str]:
     """A function that names the options in which a group differs from similar groups.
 
     Groups are similar if they have the same network and size. Options that are None are
-    not named. Threads and devices are named, since they may be all that differs between
-    two groups with the same seeds.
+    not named. Threads and devices are named, since they may be the only difference
+    between two groups with the same seeds.
     """
     unnamed = MAY_DIFFER - {"threads", "device"} | {"task", "model", "hidden_size"}
 

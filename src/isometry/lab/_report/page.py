@@ -14,8 +14,8 @@ from isometry.lab._report.runs import Run
 from isometry.lab._report.table import RESULT, Table, TableRow
 from isometry.lab.paper.tables import SOURCE
 
-# A second defence, in case a text is not escaped: with this policy, a browser runs no
-# script and fetches nothing.
+# A second line of defence, in case a text is not escaped: with this policy, a browser
+# runs no scripts and fetches nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 # for each colour in a drawing, the CSS variable that replaces it on the page
@@ -82,7 +82,7 @@ def _origin(runs: Sequence[Run]) -> str:
 
 
 def _machine(run: Run) -> str:
-    """The processor, threads, torch and BLAS of a run, as far as they are known."""
+    """The processor, threads, torch and BLAS of a run, as far as known."""
     machine, versions = run.environment, run.environment.get("versions") or {}
     threads = machine.get("threads")
     facts = (
@@ -100,7 +100,7 @@ def _section(
     each, paper = tables.runs_table(experiment), experiment.paper
     pairs = zip(experiment.runs, looks(experiment.singles), strict=True)
     parts = [
-        # the title of the page already names a single experiment
+        # if there is only one experiment, the title of the page already names it
         "" if alone else f"<h2>{escape(experiment.title)}</h2>",
         f'<p class="lead">{escape(headline(experiment))}</p>',
         _table(tables.results_table(experiment)),
@@ -175,9 +175,9 @@ def inline(figure: Figure) -> str:
     for colour, variable in COLOURS.items():
         text = text.replace(colour, f"var({variable})")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # add a prefix to all ids, so that they differ from the ids of other drawings
+    # prefix all ids and references, so that they differ from those of other figures
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{figure.svg.stem}-", text)
-    # let the style sheet of the page set width, height and font
+    # let the style sheet of the page determine the width, the height and the font
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'<text style="font-size: ([\d.]+)px.*?>([^<]*)', _keep_width, text)
@@ -190,8 +190,8 @@ def inline(figure: Figure) -> str:
 def _keep_width(text: re.Match) -> str:
     """The start of a `<text>` element, with an attribute that fixes its width.
 
-    Matplotlib has laid out the drawing for the font DejaVu Sans. A browser may use a
-    wider font, in which texts would overlap without this attribute.
+    Matplotlib has laid out the figure for the font DejaVu Sans. A browser may use a
+    wider font; without this attribute, texts would then overlap.
     """
     width = text_width(unescape(text[2]), float(text[1]))
     fixed = f'<text textLength="{width:.2f}" lengthAdjust="spacingAndGlyphs"'
@@ -199,7 +199,7 @@ def _keep_width(text: re.Match) -> str:
 
 
 def _command(run: Run, label: str) -> str:
-    command = run.config.get("command") or "The command was not written down."
+    command = run.config.get("command") or "The command was not recorded."
     facts = _facts(run.environment)
     return f"""<div class="run"><p><b>{escape(label)}</b>
 <span class="note">{escape(run.status)}, folder {escape(run.path.name)}</span></p>
@@ -218,7 +218,7 @@ def _facts(environment: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    """A value, or the entries of a mapping, as text in one line."""
+    """A value, or the entries of a mapping, as text on one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {inner}" for name, inner in value.items())
     return str(value)

@@ -23,7 +23,7 @@ class Run:
         path: the folder.
         config: content of `config.json`.
         records: the lines of `metrics.jsonl`, without an incomplete last line.
-        summary: content of `summary.json`; empty if the run has not written it.
+        summary: content of `summary.json`; empty if there is no such file.
         environment: content of `environment.json`; empty if there is no such file.
     """
 
@@ -59,7 +59,7 @@ class Run:
         return float(self._total("seconds", "seconds"))
 
     def _total(self, name: str, entry: str) -> float:
-        """The summary's `name`; if missing, the largest `entry` in the records."""
+        """The summary's entry `name`, or else the largest `entry` in the records."""
         total = self.summary.get(name)
         if total is None:
             return max(numbers(r.get(entry) for r in self.records), default=0)
@@ -72,9 +72,9 @@ class Run:
 
         Args:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
-            split: "train", "validation" or "test". None for a quantity that does not
-                depend on data; if a step has several records of it, the last one is
-                taken.
+            split: "train", "validation" or "test"; None for a quantity that does not
+                depend on data. With None, if a step has several records, the last one
+                is used.
             against: the horizontal axis, "step" or "seconds".
 
         Returns:
@@ -92,7 +92,7 @@ class Run:
 
 
 def as_number(value: object) -> float | None:
-    """A value of a record as a float; None unless it is a finite number."""
+    """A value from a record as a float; None unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -147,7 +147,7 @@ def read_run(path: Path) -> Run:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no file."""
+    """The JSON object in a file; an empty dictionary if the file does not exist."""
     if not path.is_file():
         return {}
     try:
@@ -158,8 +158,8 @@ def _json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` must be JSON; got {error}. {_REMEDY}") from error
     if not isinstance(content, dict):
-        raise ValueError(  # noqa: TRY004 - the content of a file, not an argument
-            f"`{path}` must hold an object; got {type(content).__name__}. {_REMEDY}"
+        raise ValueError(  # noqa: TRY004 - about a file, not an argument's type
+            f"`{path}` must hold a JSON object; got {type(content).__name__}. {_REMEDY}"
         )
     for name, kind in _ENTRIES[path.name].items():
         value = content.get(name)
@@ -176,12 +176,12 @@ _REMEDY = "Remove the file or leave the run out."
 # program or person may have written the file.
 _ENTRIES = {
     CONFIG: {
-        **dict.fromkeys(("task", "model", "command"), "a text"),
+        **dict.fromkeys(("task", "model", "command"), "a string"),
         **dict.fromkeys(("hidden_size", "iterations", "seed"), "a whole number"),
         **dict.fromkeys(("task_options", "model_options"), "an object"),
     },
     SUMMARY: {
-        "status": "a text",
+        "status": "a string",
         **dict.fromkeys(("steps", "parameters"), "a whole number"),
         "seconds": "a number",
         "angles": "a list",
@@ -196,14 +196,14 @@ def _is(value: object, kind: str) -> bool:
         return as_number(value) is not None
     if kind == "a whole number":
         return as_number(value) is not None and isinstance(value, int)
-    return isinstance(value, {"a text": str, "a list": list, "an object": dict}[kind])
+    return isinstance(value, {"a string": str, "a list": list, "an object": dict}[kind])
 
 
 def _lines(path: Path) -> tuple[Record, ...]:
     """The JSON objects in a file, one per line, without an incomplete last line."""
     if not path.is_file():
         return ()
-    # a run that was killed may have written half of a UTF-8 character
+    # a run that was killed may have written only half of a UTF-8 character
     lines = path.read_bytes().decode(errors="replace").splitlines()
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
@@ -215,16 +215,16 @@ def _lines(path: Path) -> tuple[Record, ...]:
             records.append(record)
         elif number < len(lines):
             raise ValueError(
-                f"`{path}` must hold an object of JSON in each line; got "
+                f"`{path}` must hold a JSON object in each line; got "
                 f"{line[:40]!r} in line {number}. Remove that line or leave the run "
                 f"out."
             )
     return tuple(records)
 
 
-# Entries of `config.json` in which the runs of a group may differ: the seed, and those
-# that do not change the training. `task_options` is one of them, because the runs of an
-# experiment agree in all task options that change results.
+# Entries of `config.json` in which the runs of a group may differ: the seed, and
+# entries that do not affect training. `task_options` is included, because all runs of
+# an experiment already agree on the task options that affect results.
 MAY_DIFFER = {
     "seed",
     "command",
@@ -267,7 +267,7 @@ class SeedGroup:
 
     @property
     def sound(self) -> tuple[Run, ...]:
-        """The runs that curves show: all that have not diverged, or else all runs."""
+        """The runs that curves show: those that have not diverged or, if all have, all."""
         sound = tuple(run for run in self.runs if run.status != "diverged")
         return sound or self.runs
 
@@ -282,7 +282,7 @@ class SeedGroup:
 
     @property
     def status(self) -> str:
-        """The status that all runs have, or how many runs have each status."""
+        """The status that all runs share, or how many runs have each status."""
         counts = Counter(run.status for run in self.runs)
         if len(counts) == 1:
             return self.first.status
@@ -295,7 +295,7 @@ class SeedGroup:
         return f"{runs}" if counted == runs else f"{counted} of {runs}"
 
     def values(self, score: Callable[[Run], float | None]) -> list[float]:
-        """The score of each averaged run, without runs that have none."""
+        """The scores of the runs in `counted`, without runs that have no score."""
         return numbers(map(score, self.counted))
 
     def curve(self, what: str, split: str | None, *, against: str = "step") -> Curve:
@@ -307,8 +307,8 @@ class SeedGroup:
             what: name of the quantity: "loss", "accuracy", "orthogonality" ...
             split: "train", "validation" or "test"; None for a quantity that does not
                 depend on data.
-            against: the horizontal axis, "step" or "seconds". The seconds at which runs
-                reach a step are averaged, too.
+            against: the horizontal axis, "step" or "seconds". With "seconds", the
+                position of a point is the mean time at which the runs reach its step.
 
         Returns:
             The curve, with one point per step.
@@ -340,8 +340,8 @@ def seed_groups(runs: Iterable[Run]) -> tuple[SeedGroup, ...]:
     Returns:
         The groups, in the order in which they first appear.
     """
-    # Each group maps seeds to runs. The key of a group is its options and a number that
-    # tells groups with equal options apart.
+    # Each group maps seeds to runs. The key of a group consists of its options and a
+    # number that tells groups with equal options apart.
     members: dict[tuple[str, int], dict[Any, Run]] = {}
     for run in runs:
         key, seed = _key(run), run.config.get("seed")
@@ -351,8 +351,8 @@ def seed_groups(runs: Iterable[Run]) -> tuple[SeedGroup, ...]:
 
 
 def _key(run: Run) -> str:
-    # Leave out options that are None. A run of an earlier version lacks newer options,
-    # and must get the same key as a run in which they are None.
+    # Leave out options that are None. A run of an earlier version lacks newer options.
+    # It must get the same key as a run in which these options are None.
     options = {
         name: value
         for name, value in run.config.items()

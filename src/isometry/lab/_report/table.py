@@ -1,4 +1,4 @@
-"""Tables of our results beside the results of the paper, as rows of text."""
+"""Tables of our results alongside the paper's, as rows of text."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from isometry.lab._report.looks import Look, looks, network_label
 from isometry.lab._report.runs import Run, SeedGroup, as_number
 from isometry.lab.paper.tables import SOURCE, Row
 
-# function that reads a number from a run; None if the run has not measured it
+# function that reads a number from a run; it returns None if the run did not measure it
 Score = Callable[[Run], float | None]
 
 DASH = "–"
@@ -28,7 +28,7 @@ ERROR_HEADING = "‖QᴴQ\u00a0−\u00a0I‖\u00a0/\u00a0√n"
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: our runs, or a result of the paper for which we have no run.
+    """A row for our runs, or for a result of the paper for which we have no run.
 
     Attributes:
         cells: one text for each column.
@@ -50,14 +50,14 @@ class Table:
 
 
 def results_table(experiment: ReportedExperiment) -> Table:
-    """The main table of an experiment, in which runs with different seeds share a row.
+    """The main table of an experiment; runs that differ only in seeds share a row.
 
     Args:
         experiment: the runs.
 
     Returns:
-        A table with a row for each group, and then a row for each network and size of
-        the paper that has no run.
+        A table with a row for each group, followed by a row for each network and size
+        in the paper for which we have no run.
     """
     table = _table(experiment, experiment.groups)
     done = {(run.model, run.hidden_size) for run in experiment.runs}
@@ -104,7 +104,7 @@ def _table(experiment: ReportedExperiment, groups: Sequence[SeedGroup]) -> Table
 def _cells(
     experiment: ReportedExperiment, group: SeedGroup, look: Look, *, several: bool
 ) -> dict[str, str]:
-    """The cells of a row by heading.
+    """The cells of a row, keyed by column heading.
 
     Args:
         experiment: the runs of all rows.
@@ -138,7 +138,7 @@ def _cells(
 
 
 def _paper_cells(row: Row | None) -> dict[str, str]:
-    """The cells of a row that quote the paper; dashes if the paper has no such row."""
+    """The cells of a row that quote the paper; dashes if `row` is None."""
     result, parameters = (row.result, f"≈ {row.params}") if row else (None, DASH)
     return {"Paper": result or DASH, "Paper’s parameters": parameters}
 
@@ -161,12 +161,12 @@ def best_group(
 
 
 def word_for(metric: str) -> str:
-    """What headings and sentences call a metric."""
+    """The word for a metric in headings and sentences."""
     return "error" if metric == "mse" else metric
 
 
 def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
-    """For each heading, a function that reads the number in that column from a run.
+    """For each column heading, the function that reads that column's number from a run.
 
     The number that the paper compares comes first.
     """
@@ -194,7 +194,7 @@ def _scores(experiment: ReportedExperiment) -> dict[str, Score]:
 
 
 def _measured(experiment: ReportedExperiment, name: str) -> bool:
-    """True if any run has a metric or final score of this name."""
+    """True if any run has a metric or final score with this name."""
     return any(
         _final(run, name) is not None or any(name in record for record in run.records)
         for run in experiment.runs
@@ -202,7 +202,7 @@ def _measured(experiment: ReportedExperiment, name: str) -> bool:
 
 
 def _final(run: Run, name: str) -> float | None:
-    """A score on the test set that is measured once, when training has ended."""
+    """A score on the test set that is measured once, after training."""
     scores = run.summary.get("scores") or {}
     return as_number((scores.get("test") or {}).get(name))
 
@@ -240,12 +240,12 @@ def spread(values: Sequence[float]) -> str:
 
 
 def whole(value: int | None) -> str:
-    """A count with thousands separators."""
+    """A count as text, with thousands separators; a dash for None."""
     return DASH if value is None else f"{value:,}"
 
 
 def small(value: float | None) -> str:
-    """A number with a few digits, and with an exponent if it is very small or large."""
+    """A number as text, with an exponent if it is very small or large."""
     if value is None:
         return DASH
     if value == 0 or 1e-3 <= abs(value) < 1e4:
@@ -263,7 +263,7 @@ def duration(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text in one line, with `<` escaped, for use in Markdown."""
+    """A text on one line, with `<` escaped, for use in Markdown."""
     return " ".join(text.splitlines()).replace("<", "&lt;")
 
 
