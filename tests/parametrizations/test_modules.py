@@ -162,3 +162,24 @@ def test_autocast_computes_the_weight_in_full(retraction):
     W = layer.weight
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(layer.weight, W)
+
+
+@pytest.mark.parametrize("retraction", ["exp", "householder"])
+@pytest.mark.parametrize("is_made_inside", [False, True])
+def test_a_layer_constrained_in_inference_mode_can_be_trained(
+    is_made_inside, retraction, rng
+):
+    """The mode ends with its block, and so do its effects on the weight.
+
+    The weight used to stay where it was, without an error.
+    """
+    layer = nn.Linear(6, 6, bias=False)
+    with torch.inference_mode():
+        if is_made_inside:
+            layer = nn.Linear(6, 6, bias=False)
+        isometry.orthogonal(layer, retraction=retraction)
+    before = layer.weight.detach().clone()
+    x, y = torch.randn(2, 4, 6, generator=rng)
+    (layer(x) - y).square().sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    assert torch.dist(layer.weight, before) > 1e-3

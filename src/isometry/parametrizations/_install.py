@@ -41,6 +41,9 @@ class Options:
     rebase_radius: float | None
 
 
+# Coordinates or a base made in inference mode could not be trained later, and nothing
+# would say so.
+@torch.inference_mode(mode=False)
 def install(
     target: Target[Layer],
     manifold: AbstractManifold,

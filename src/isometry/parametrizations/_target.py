@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
@@ -90,6 +91,12 @@ def target_of(module: Layer, name: str) -> Target[Layer]:
     weight = cast("nn.Parameter", parameters[name])
     for owner, key in (module, name), *ties:
         _check_values(owner, key, weight)
+    if weight.is_inference():
+        # autograd cannot use a parameter that was made in inference mode, so replace it
+        with torch.inference_mode(mode=False):
+            weight = nn.Parameter(weight.clone(), requires_grad=weight.requires_grad)
+        for owner, key in (module, name), *ties:
+            setattr(owner, key, weight)
     return Target(module, name, weight, ties)
 
 
